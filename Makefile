@@ -1,0 +1,45 @@
+# Set-up and the daily commands. `make help` lists them; PYTHON=… picks the interpreter (3.11+).
+PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+JPS ?= 0.05..0.9
+POLICIES ?= all
+BIN := .venv/bin
+# -q twice: pip's warnings concern the machine's index, errors still show.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
+
+.DEFAULT_GOAL := help
+.PHONY: help install sweep test bench clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+
+install: .venv/installed  ## set up .venv with what `bench` needs
+
+sweep: .venv/installed  ## the main job: JPS=0.05..0.9 POLICIES=all, in virtual time
+	@$(BIN)/bench sweep --jps $(JPS) --policies $(POLICIES)
+
+test: .venv/installed-test  ## linters, types and tests
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/pytest -q --benchmark-disable
+
+bench: .venv/installed-test  ## how fast the simulator is
+	$(BIN)/pytest -q tests/bench --benchmark-only
+
+clean:  ## remove .venv and caches; runs/ stays
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/bin/python:
+	@test -n "$(PYTHON)" || { echo "Turnstile needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 …" >&2; exit 2; }
+	@echo "setting up .venv (once; about half a minute)" >&2
+	@$(PYTHON) -m venv .venv
+
+.venv/installed: pyproject.toml | .venv/bin/python
+	@$(PIP) -e .
+	@touch $@
+
+.venv/installed-test: pyproject.toml | .venv/bin/python
+	@$(PIP) -e '.[test]'
+	@touch $@ .venv/installed
