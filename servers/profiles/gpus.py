@@ -1,0 +1,120 @@
+"""Published peaks of the GPUs that profiles are made for; docs/profiles.md has the sources.
+
+FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are one way, and
+`memory_bytes` is what CUDA reports, which is less than the name says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from servers.profiles.profile import find
+
+GIB = 1 << 30
+PCIE3_X16 = 15_750_000_000
+PCIE4_X16 = 31_500_000_000
+PCIE5_X16 = 63_000_000_000
+"""Bytes/s one way after line coding: 16 lanes of 8, 16 and 32 GT/s × 128/130 (PCI-SIG)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    name: str
+    bf16_flops: float
+    memory_bytes_per_s: float
+    memory_bytes: int
+    pcie_bytes_per_s: float
+    """Host to GPU."""
+    source: str
+    fp8_flops: float | None = None
+    """None: FP8 weights are widened and multiplied in BF16."""
+    link_bytes_per_s: float | None = None
+    """NVLink, GPU to GPU; None where GPUs talk over PCIe."""
+    note: str = ""
+
+
+HARDWARE = {
+    gpu.name: gpu
+    for gpu in (
+        Hardware(
+            "a100-40g",
+            bf16_flops=312e12,
+            memory_bytes_per_s=1555e9,
+            memory_bytes=int(39.50 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            link_bytes_per_s=300e9,
+            source="NVIDIA A100 datasheet, SXM4 40 GB",
+        ),
+        Hardware(
+            "a100-80g",
+            bf16_flops=312e12,
+            memory_bytes_per_s=2039e9,
+            memory_bytes=int(79.25 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            link_bytes_per_s=300e9,
+            source="NVIDIA A100 datasheet, SXM4 80 GB",
+        ),
+        Hardware(
+            "h100",
+            bf16_flops=989.5e12,
+            fp8_flops=1979e12,
+            memory_bytes_per_s=3350e9,
+            memory_bytes=int(79.11 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=450e9,
+            source="NVIDIA H100 datasheet, SXM5 80 GB (half of the sparse figures)",
+        ),
+        Hardware(
+            "h200",
+            bf16_flops=989.5e12,
+            fp8_flops=1979e12,
+            memory_bytes_per_s=4800e9,
+            memory_bytes=int(139.81 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=450e9,
+            source="NVIDIA H200 datasheet, SXM5 141 GB (half of the sparse figures)",
+        ),
+        Hardware(
+            "b200",
+            bf16_flops=2250e12,
+            fp8_flops=4500e12,
+            memory_bytes_per_s=8000e9,
+            memory_bytes=int(178.35 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=900e9,
+            source="NVIDIA DGX B200 datasheet, an eighth of it (half of the sparse figures)",
+        ),
+        Hardware(
+            "l40s",
+            bf16_flops=362.05e12,
+            fp8_flops=733e12,
+            memory_bytes_per_s=864e9,
+            memory_bytes=int(44.40 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            source="NVIDIA L40S datasheet, 48 GB, ECC on",
+        ),
+        Hardware(
+            "rtx-6000-24g",
+            bf16_flops=130.5e12,
+            memory_bytes_per_s=672e9,
+            memory_bytes=int(23.65 * GIB),
+            pcie_bytes_per_s=PCIE3_X16,
+            source="NVIDIA Quadro RTX 6000 datasheet (Turing TU102), 24 GB, ECC off",
+            note="rtx-6000-24g is the Quadro RTX 6000 (Turing), the only RTX 6000 with 24 GB; it "
+            "has no BF16, so models run in FP16 at the same size and speed",
+        ),
+        Hardware(
+            "rtx-5090",
+            bf16_flops=209.5e12,
+            fp8_flops=419e12,
+            memory_bytes_per_s=1792e9,
+            memory_bytes=int(31.34 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            source="NVIDIA RTX Blackwell GPU architecture white paper; memory: execution note §8.3",
+        ),
+    )
+}
+
+
+def hardware(name: str) -> Hardware:
+    return find("hardware", HARDWARE, name)

@@ -1,0 +1,143 @@
+"""Shapes and sizes of the models that profiles are made for, from each one's config.json.
+
+Parameters are counts, weights and KV are bytes. KV is kept in 16 bits for every model, as vLLM
+does by default, FP8 checkpoints included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from servers.profiles.profile import find
+
+KV_ENTRY_BYTES = 2
+AGENT_CONTEXT_TOKENS = 16_384
+"""Context over which a sliding window is spread; about what an agent's programs end with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    params: int
+    """All that is loaded."""
+    step_params: int
+    """What a step reads: without an input table of its own and without a vision tower."""
+    token_params: int
+    """What one prompt token is multiplied with: without input table and output head, and of the
+    experts only those it is routed to."""
+    weight_bytes_per_param: int
+    max_model_len: int
+    gpus: int
+    """Tensor parallel size unless told otherwise."""
+    source: str
+    local_layers: int = 0
+    """Layers that attend to the last `window` tokens only."""
+    window: int = 0
+    note: str = ""
+
+    @property
+    def weight_bytes(self) -> int:
+        return self.params * self.weight_bytes_per_param
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """2 (K and V) × layers × KV heads × head size × 2 bytes; local layers hold `window` tokens
+        of AGENT_CONTEXT_TOKENS, and count by that share."""
+        per_layer = 2 * self.kv_heads * self.head_dim * KV_ENTRY_BYTES
+        local = self.local_layers * self.window * per_layer // AGENT_CONTEXT_TOKENS
+        return (self.layers - self.local_layers) * per_layer + local
+
+    @property
+    def flops_per_pair(self) -> int:
+        """4 (two products, multiply and add) × heads × head size × layers, per query-key pair. Of
+        the C²/2 pairs of a prompt a local layer makes window × C, a share of 2 × window / C."""
+        local = 2 * self.local_layers * self.window // AGENT_CONTEXT_TOKENS
+        return 4 * self.heads * self.head_dim * (self.layers - self.local_layers + local)
+
+
+MODELS = {
+    llm.name: llm
+    for llm in (
+        Model(
+            "llama-3.1-8b",
+            layers=32,
+            hidden=4096,
+            heads=32,
+            kv_heads=8,
+            head_dim=128,
+            vocab=128_256,
+            params=8_030_261_248,
+            step_params=7_504_924_672,
+            token_params=6_979_588_096,
+            weight_bytes_per_param=2,
+            max_model_len=131_072,
+            gpus=1,
+            source="meta-llama/Llama-3.1-8B-Instruct config.json",
+        ),
+        Model(
+            "llama-3.1-70b",
+            layers=80,
+            hidden=8192,
+            heads=64,
+            kv_heads=8,
+            head_dim=128,
+            vocab=128_256,
+            params=70_553_706_496,
+            step_params=69_503_033_344,
+            token_params=68_452_360_192,
+            weight_bytes_per_param=2,
+            max_model_len=131_072,
+            gpus=4,
+            source="meta-llama/Llama-3.1-70B-Instruct config.json",
+        ),
+        Model(
+            "gemma-3-12b",
+            layers=48,
+            hidden=3840,
+            heads=16,
+            kv_heads=8,
+            head_dim=256,
+            vocab=262_208,
+            params=12_187_325_040,
+            step_params=11_766_034_176,
+            token_params=10_759_155_456,
+            weight_bytes_per_param=2,
+            max_model_len=131_072,
+            gpus=1,
+            source="google/gemma-3-12b-it config.json",
+            local_layers=40,
+            window=1024,
+            note="gemma-3-12b keeps only the last 1024 tokens in 40 of its 48 layers: KV is counted "
+            f"as at a context of {AGENT_CONTEXT_TOKENS} tokens, which is too little for shorter "
+            "and too much for longer ones",
+        ),
+        Model(
+            "glm-4.5-fp8",
+            layers=92,
+            hidden=5120,
+            heads=96,
+            kv_heads=8,
+            head_dim=128,
+            vocab=151_552,
+            params=352_797_829_024,
+            step_params=352_021_882_784,
+            token_params=32_080_373_664,
+            weight_bytes_per_param=1,
+            max_model_len=131_072,
+            gpus=8,
+            source="zai-org/GLM-4.5-FP8 config.json, without the multi-token-prediction layer",
+            note="glm-4.5-fp8 is timed as if every step read all experts: too slow for decode "
+            "batches under about 50 tokens, which touch only some of them",
+        ),
+    )
+}
+
+
+def model(name: str) -> Model:
+    return find("model", MODELS, name)

@@ -1,0 +1,61 @@
+"""How long a step of an engine takes and how much KV it holds; virtual time runs on these numbers.
+
+Out: `Profile`, whole picoseconds and blocks, and errors for names and sizes that cannot be. Where
+the numbers come from: `roofline` (published peaks) or a measurement on a live engine.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+PS_PER_S = 1_000_000_000_000
+"""Virtual time is counted in whole picoseconds, so that sums of steps are exact."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How long a step takes and how much KV fits, for one model on one machine.
+
+    A step that computes T tokens, in which decodes read C context tokens in all and prefill chunks
+    make P query-key pairs, takes, in picoseconds,
+
+        base_ps + max(weights_ps, T * token_ps) + C * context_ps + P * pair_ps
+    """
+
+    hardware: str
+    model: str
+    provenance: Literal["analytic", "measured"]
+    kv_blocks: int
+    block_tokens: int
+    max_model_len: int
+    kv_bytes_per_token: int
+    base_ps: int
+    weights_ps: int
+    token_ps: int
+    context_ps: int
+    pair_ps: int
+    dram_bytes_per_s: float
+    """Host to device, for reloads from DRAM."""
+    ssd_bytes_per_s: float
+
+
+class UnknownProfileError(ValueError):
+    """A hardware or model name that no profile data exists for."""
+
+
+class DoesNotFitError(ValueError):
+    """The model, or one request of the length asked for, does not fit into memory."""
+
+
+T = TypeVar("T")
+
+
+def find(kind: str, table: Mapping[str, T], name: str) -> T:
+    if name in table:
+        return table[name]
+    close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UnknownProfileError(f"unknown {kind} {name!r}{hint} (known: {', '.join(table)})")

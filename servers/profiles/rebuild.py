@@ -1,0 +1,43 @@
+"""What it costs to rebuild a context, for policies (Continuum v3, §5.2: offline profile).
+
+The paper fits a quadratic to measured prefills; here the curve is exact, because the step formula
+of `Profile` is summed over the chunks. Seconds out, tokens in.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from servers.policies.base import Costs
+from servers.profiles.profile import PS_PER_S, Profile
+
+
+def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
+    """A prompt of n tokens alone in the engine: full chunks and a rest, and n (n + 1) / 2 pairs,
+    since each token attends to all before it and to itself."""
+    chunks, rest = divmod(tokens, step_tokens)
+    total = chunks * _step_ps(profile, step_tokens) + profile.pair_ps * tokens * (tokens + 1) // 2
+    return total + (_step_ps(profile, rest) if rest else 0)
+
+
+def _step_ps(profile: Profile, tokens: int) -> int:
+    return profile.base_ps + max(profile.weights_ps, tokens * profile.token_ps)
+
+
+def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:
+    return prefill_ps(profile, step_tokens, tokens) / PS_PER_S
+
+
+def reload_s(profile: Profile, tokens: int) -> float:
+    """From DRAM; what has sunk to an SSD takes longer than a policy is told."""
+    return tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
+
+
+def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
+    if step_tokens < 1:
+        raise ValueError(f"step_tokens {step_tokens}: use at least 1")
+    return Costs(
+        prefill_s=partial(prefill_s, profile, step_tokens),
+        reload_s=partial(reload_s, profile) if offload else None,
+        step_tokens=step_tokens,
+    )

@@ -1,0 +1,158 @@
+"""Analytic profile: published peaks × stated efficiencies, nothing measured.
+
+In: names of a machine and a model. Out: `Profile`. The efficiencies are assumptions, the same for
+all machines; docs/profiles.md says where they come from and what they were held against.
+"""
+
+from __future__ import annotations
+
+from servers.profiles.gpus import GIB, HARDWARE, Hardware, hardware
+from servers.profiles.llms import Model, model
+from servers.profiles.profile import PS_PER_S, DoesNotFitError, Profile
+
+PREFILL_MFU = 0.5
+"""Share of the tensor peak that prompts reach, in matrix products and in attention."""
+DECODE_MBU = 0.8
+"""Share of the memory bandwidth that reading weights and KV reaches."""
+LINK_EFFICIENCY = 0.8
+"""Share of PCIe, NVLink and disk rates that large transfers reach."""
+ALL_REDUCE_PS = 10_000_000
+"""Latency of one small all-reduce, 10 µs; two per layer under tensor parallelism."""
+STEP_PS = 950_000_000
+STEP_WITH_OFFLOAD_PS = 2_330_000_000
+"""Scheduler time per step of vLLM, without and with DRAM offload (Continuum v3, Table 4)."""
+SSD_BYTES_PER_S = 6_800_000_000
+"""Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet); one per machine."""
+
+GPU_MEMORY_UTILIZATION = 0.9
+PEAK_ACTIVATION_BYTES = int(1.01 * GIB)
+"""Measured for Llama-3.1-8B (execution note §8.3); others by their hidden size."""
+NON_TORCH_BYTES = int(0.09 * GIB)
+"""CUDA kernels and driver (execution note §8.3)."""
+NCCL_BYTES = GIB
+"""Communication buffers per GPU under tensor parallelism; assumed."""
+TENSOR_PARALLEL = (1, 2, 4, 8)
+SMALLEST_CONTEXT_TOKENS = 2048
+"""A machine whose KV holds less than this does not count as fitting the model."""
+
+
+def analytic_profile(
+    hardware_name: str,
+    model_name: str,
+    *,
+    gpus: int | None = None,
+    max_model_len: int | None = None,
+    kv_blocks: int | None = None,
+    block_tokens: int = 16,
+    offload: bool = False,
+    gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
+) -> Profile:
+    """With no `max_model_len`, the model's own limit or what the KV holds, whichever is less;
+    vLLM would refuse to start instead. `kv_blocks` replaces the memory estimate."""
+    gpu, llm = hardware(hardware_name), model(model_name)
+    n = llm.gpus if gpus is None else gpus
+    _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
+    budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
+    if budget < SMALLEST_CONTEXT_TOKENS * llm.kv_bytes_per_token:
+        raise DoesNotFitError(_too_large(gpu, llm, n, gpu_memory_utilization))
+    blocks = budget // (llm.kv_bytes_per_token * block_tokens) if kv_blocks is None else kv_blocks
+    longest = min(llm.max_model_len, blocks * block_tokens)
+    if max_model_len is not None and max_model_len > longest:
+        raise DoesNotFitError(
+            f"max_model_len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold one "
+            f"request of {longest} tokens; ask for at most that, or for more GPUs or KV blocks"
+        )
+    return Profile(
+        hardware=gpu.name,
+        model=llm.name,
+        provenance="analytic",
+        kv_blocks=blocks,
+        block_tokens=block_tokens,
+        max_model_len=longest if max_model_len is None else max_model_len,
+        kv_bytes_per_token=llm.kv_bytes_per_token,
+        dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
+        ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
+        **_step_ps(gpu, llm, n, offload),
+    )
+
+
+def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
+    """Ring all-reduces move 2 (n-1)/n of the activations, twice per layer."""
+    widened = llm.weight_bytes_per_param > 1 or gpu.fp8_flops is None
+    flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * PREFILL_MFU
+    attention_flops = gpu.bf16_flops * n * PREFILL_MFU
+    memory = gpu.memory_bytes_per_s * n * DECODE_MBU
+    link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
+    reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
+    base = STEP_WITH_OFFLOAD_PS if offload else STEP_PS
+    return {
+        "base_ps": base + (2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0),
+        "weights_ps": round(PS_PER_S * llm.step_params * llm.weight_bytes_per_param / memory),
+        "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
+        "context_ps": round(PS_PER_S * llm.kv_bytes_per_token / memory),
+        "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
+    }
+
+
+def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> int:
+    """total × utilisation − weights − peak activation − non-torch, summed over the GPUs
+    (execution note §8.1); negative where the weights do not fit."""
+    activation = PEAK_ACTIVATION_BYTES * llm.hidden // 4096
+    other = activation + NON_TORCH_BYTES + (NCCL_BYTES if gpus > 1 else 0)
+    return gpus * (int(gpu.memory_bytes * utilization) - other) - llm.weight_bytes
+
+
+def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
+    def holds(card: Hardware, count: int) -> bool:
+        need = SMALLEST_CONTEXT_TOKENS * llm.kv_bytes_per_token
+        return kv_budget_bytes(card, llm, count, utilization) >= need
+
+    enough = next((count for count in TENSOR_PARALLEL if holds(gpu, count)), None)
+    if enough is not None:
+        remedy = f"{enough} GPUs would do" if enough > 1 else "1 GPU would do"
+    else:
+        cards = [card.name for card in HARDWARE.values() if holds(card, TENSOR_PARALLEL[-1])]
+        remedy = f"no number up to 8 would do; 8 of {', '.join(cards) or 'nothing known'} would"
+    usable = int(gpu.memory_bytes * utilization) * n
+    buffers = usable - llm.weight_bytes - kv_budget_bytes(gpu, llm, n, utilization)
+    return (
+        f"{llm.name} does not fit on {n} x {gpu.name}: weights of {llm.weight_bytes / GIB:.1f} GiB "
+        f"and buffers of {buffers / GIB:.1f} GiB leave too little KV in {usable / GIB:.1f} GiB "
+        f"({utilization:g} of the memory); {remedy}"
+    )
+
+
+def _check(
+    llm: Model,
+    n: int,
+    max_model_len: int | None,
+    kv_blocks: int | None,
+    block_tokens: int,
+    utilization: float,
+) -> None:
+    if n not in TENSOR_PARALLEL:
+        raise ValueError(f"gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
+    if not 0 < utilization <= 1:
+        raise ValueError(f"gpu_memory_utilization {utilization:g}: use a share above 0, at most 1")
+    for name, value in (("kv_blocks", kv_blocks), ("block_tokens", block_tokens)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} {value}: use at least 1")
+    if max_model_len is not None and not 1 <= max_model_len <= llm.max_model_len:
+        raise ValueError(
+            f"max_model_len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
+        )
+
+
+def notes(profile: Profile) -> tuple[str, ...]:
+    """What a reader of the results has to know about an analytic profile, one sentence each."""
+    gpu, llm = hardware(profile.hardware), model(profile.model)
+    said = [
+        "step times are analytic: published peaks at "
+        f"{PREFILL_MFU:.0%} of FLOP/s and {DECODE_MBU:.0%} of memory bandwidth, nothing measured"
+    ]
+    if profile.max_model_len < llm.max_model_len:
+        said.append(
+            f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
+            f"the KV holds {profile.kv_blocks * profile.block_tokens}"
+        )
+    return (*said, *filter(None, (gpu.note, llm.note)))
