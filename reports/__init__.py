@@ -1,0 +1,22 @@
+"""A run folder in; the answer, figures and tables out.
+
+pandas and plotly take a second to import, so they are imported when a report is written.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from reports.write import Report
+
+__all__ = ["write_report"]
+
+
+def write_report(run_folder: Path) -> Report:
+    """Writes `report.html`, `cells.csv` and `cells.json` into a run folder, each whole or not at
+    all. The same folder gives the same bytes."""
+    from reports.write import write
+
+    return write(run_folder)

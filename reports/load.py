@@ -1,0 +1,168 @@
+"""A run folder (docs/run-folder.md) in; its question, its cells, and their turns as frames out.
+
+Cells are read one by one, so that memory holds the turns of one cell. Times in seconds on the
+cell's clock, lengths in tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pandas as pd
+
+PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
+"""What a turn's time in the server is made of."""
+HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
+TURN_FIELDS = (
+    *("program_id", "turn", "job_id", "scheduled_at_s", "sent_at_s", "finished_at_s"),
+    *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
+)
+"""What a report reads of a turn."""
+CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
+
+
+class NotARun(ValueError):
+    """The folder, or a file in it, is not what `bench sweep` leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    folder: Path
+    config: dict[str, Any]
+    done: dict[str, Any] | None
+    """None while it runs, and after it broke off."""
+
+    @property
+    def key(self) -> tuple[str, float | None, int]:
+        return self.config["variant"], self.config["jps"], self.config["seed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    folder: Path
+    sweep: dict[str, Any]
+    cells: tuple[Cell, ...]
+    """Those with a `done.json`, in the order of the question: rate, variant, seed."""
+    missing: tuple[tuple[str, str], ...]
+    """Cells that cannot be reported, by name, and why."""
+
+
+def load_run(folder: Path) -> Run:
+    sweep = _read_sweep(folder)
+    cells: list[Cell] = []
+    missing: list[tuple[str, str]] = []
+    for path in sorted(folder.glob("*/cell.json")):
+        if ".aside-" in path.parent.name:
+            continue
+        try:
+            cell = _read_cell(path.parent)
+        except NotARun as error:
+            missing.append((path.parent.name, str(error)))
+            continue
+        if cell.done is None:
+            missing.append((path.parent.name, _why_unfinished(path.parent)))
+        cells.append(cell)
+    missing += _never_begun(sweep, cells, {name for name, _ in missing})
+    order = {variant["name"]: place for place, variant in enumerate(sweep["variants"])}
+    finished = sorted(
+        (cell for cell in cells if cell.done is not None),
+        key=lambda c: (c.key[1] or 0.0, order.get(c.key[0], len(order)), c.key[0], c.key[2]),
+    )
+    return Run(folder, sweep, tuple(finished), tuple(sorted(missing)))
+
+
+def read_turns(cell: Cell) -> pd.DataFrame:
+    """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
+    path = cell.folder / "turns.jsonl"
+    records = list(_json_lines(path))
+    turns = pd.DataFrame({field: [r.get(field) for r in records] for field in TURN_FIELDS})
+    good = turns["error"].isna()
+    lacking = turns.loc[good, list(TURN_FIELDS[:-1])].isna()
+    for field in lacking.columns[lacking.any()]:
+        line = int(lacking.index[lacking[field]][0]) + 1
+        raise NotARun(f"{path}, line {line}: a turn without {field}; run the cell again")
+    numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
+    try:
+        turns[numbers] = turns[numbers].astype(float).fillna(0.0)
+    except (ValueError, TypeError) as error:
+        raise NotARun(f"{path}: {error}; run the cell again") from None
+    return turns
+
+
+def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
+    lines = path.read_bytes().split(b"\n") if path.is_file() else []
+    # What follows the last line feed is empty, or was being written when the process died.
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            record = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            record = None
+        if not isinstance(record, dict):
+            raise NotARun(f"{path}, line {number}: not a JSON object; run the cell again")
+        yield record
+
+
+def _read_sweep(folder: Path) -> dict[str, Any]:
+    path = folder / "sweep.json"
+    if not folder.is_dir():
+        raise NotARun(f"{folder}: no such folder; name the one that `bench sweep` wrote")
+    if not path.is_file():
+        if (folder / "cell.json").is_file():
+            raise NotARun(f"{folder} is one cell of a run; name its run, {folder.parent}")
+        raise NotARun(f"{folder} is no run: it holds no sweep.json; name one under runs/")
+    sweep = _read_object(path, "turnstile-sweep-1")
+    lacking = [field for field in ("variants", "jps", "seeds", "baseline") if field not in sweep]
+    if lacking:
+        raise NotARun(f"{path}: lacks {', '.join(lacking)}; run the sweep again")
+    return sweep
+
+
+def _read_cell(folder: Path) -> Cell:
+    config = _read_object(folder / "cell.json", "turnstile-cell-1")
+    lacking = [field for field in CELL_FIELDS if field not in config]
+    if lacking:
+        raise NotARun(f"{folder / 'cell.json'}: lacks {', '.join(lacking)}")
+    done = folder / "done.json"
+    return Cell(folder, config, _read_object(done) if done.is_file() else None)
+
+
+def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
+    try:
+        value = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise NotARun(f"{path}: not JSON ({error})") from None
+    found = value.get("format") if isinstance(value, dict) else None
+    if not isinstance(value, dict) or (expected is not None and found != expected):
+        raise NotARun(f"{path}: format is {found!r}, this version reads {expected!r}")
+    return value
+
+
+def _why_unfinished(folder: Path) -> str:
+    failed = folder / "failed.json"
+    if failed.is_file():
+        return f"failed: {_read_object(failed).get('error')}"
+    turns = folder / "turns.jsonl"
+    lines = turns.read_bytes().count(b"\n") if turns.is_file() else 0
+    return f"not finished: {lines:,} turns so far"
+
+
+def _never_begun(
+    sweep: dict[str, Any], cells: Iterable[Cell], unreadable: set[str]
+) -> list[tuple[str, str]]:
+    begun = {cell.key for cell in cells}
+    wanted = [
+        (variant["name"], jps, seed)
+        for jps in sweep["jps"] or [None]
+        for variant in sweep["variants"]
+        for seed in sweep["seeds"]
+    ]
+    names = {key: cell_name(*key) for key in wanted if key not in begun}
+    return [(name, "not run yet") for name in names.values() if name not in unreadable]
+
+
+def cell_name(variant: str, jps: float | None, seed: int) -> str:
+    return f"{variant}_jps{'none' if jps is None else format(jps, 'g')}_seed{seed}"

@@ -1,0 +1,205 @@
+"""Turns of a cell in; its jobs, its metrics and its validity out, as docs/metrics.md defines them.
+
+Seconds and tokens throughout. Entries of docs/metrics.md are cited by their symbol.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.load import HITS, PARTS, Cell, NotARun, Run, read_turns
+
+PERCENTILES = (50, 90, 95, 99)
+MAX_RESIDUAL = 0.01
+"""Of a program's span: its parts must add up to it."""
+MAX_LATENESS = 0.01
+"""Of all JCT: more, and the client is measured, not the server."""
+GROWTH_AT_SATURATION = 0.1
+"""g, from which on a cell counts as saturated: of ten jobs that arrive, one only waits."""
+JOBS_TO_JUDGE = 12
+"""With fewer jobs a third of the arrivals says nothing about a trend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    cells: pd.DataFrame
+    """One row per finished cell, named by the columns of `cells.csv`."""
+    jobs: pd.DataFrame
+    """One row per job of each: cell, variant, load, seed, job_id, jct_s."""
+    missing: tuple[tuple[str, str], ...]
+    """Cells without a result, and why."""
+
+
+def collect(run: Run) -> Results:
+    rows: list[dict[str, Any]] = []
+    frames: list[pd.DataFrame] = []
+    missing = list(run.missing)
+    for cell in run.cells:
+        try:
+            turns = read_turns(cell)
+        except NotARun as error:
+            missing.append((cell.folder.name, str(error)))
+            continue
+        jobs = jobs_of(turns)
+        row = cell_row(cell, turns, jobs)
+        rows.append(row)
+        good = jobs.loc[~jobs["failed"], ["jct_s"]].reset_index()
+        frames.append(good.assign(**{k: row[k] for k in ("cell", "variant", "load", "seed")}))
+    jobs_frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+    return Results(pd.DataFrame(rows), jobs_frame, tuple(sorted(missing)))
+
+
+def load_label(jps: float | None, arrivals: str) -> str:
+    """What a cell is put under: its rate, or how its jobs arrive where there is none."""
+    return arrivals if jps is None else f"{jps:g} jobs/s"
+
+
+def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
+    """A row per job, sub-agents inside: a_j, d_j, JCT_j, q_j and lateness, in order of arrival."""
+    work = turns.assign(
+        lateness_s=turns["sent_at_s"] - turns["scheduled_at_s"], failed=turns["error"].notna()
+    )
+    jobs = work.groupby("job_id", sort=True).agg(
+        arrival_s=("scheduled_at_s", "min"),
+        departure_s=("finished_at_s", "max"),
+        turns=("turn", "size"),
+        queue_s=("queue_s", "sum"),
+        lateness_s=("lateness_s", "sum"),
+        preemptions=("preemptions", "sum"),
+        failed=("failed", "any"),
+    )
+    jobs.insert(2, "jct_s", jobs["departure_s"] - jobs["arrival_s"])
+    return jobs.sort_values(["arrival_s"], kind="stable")
+
+
+def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
+    config = cell.config
+    done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
+    prompt = float(good["prompt_tokens"].sum())
+    hits = {hit: float(good[hit].sum()) / prompt if prompt else math.nan for hit in HITS}
+    span = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
+    growth = math.nan
+    if not str(config["arrivals"]).startswith("closed"):
+        growth = backlog_growth(turns, jobs)
+    row: dict[str, Any] = {
+        "cell": cell.folder.name,
+        "variant": config["variant"],
+        "bound": bool(config.get("bound")),
+        "jps": config["jps"],
+        "load": load_label(config["jps"], str(config["arrivals"])),
+        "seed": config["seed"],
+        "jobs": len(done),
+        "jct_mean_s": float(done["jct_s"].mean()) if len(done) else math.nan,
+        **jct_percentiles(done["jct_s"]),
+        "throughput_jobs_per_s": len(done) / span if span > 0 else math.nan,
+        "hit_ratio": sum(hits.values()),
+        "device_hit_ratio": hits["device_hit_tokens"],
+        "dram_hit_ratio": hits["dram_hit_tokens"],
+        "ssd_hit_ratio": hits["ssd_hit_tokens"],
+        "computed_ratio": 1.0 - sum(hits.values()),
+        "queue_mean_s": float(done["queue_s"].mean()) if len(done) else math.nan,
+        "preemptions": int(turns["preemptions"].sum()),
+        "failed_turns": int(turns["error"].notna().sum()),
+        "drain_s": float(jobs["departure_s"].max() - jobs["arrival_s"].max()),
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        "residual": residual(turns),
+        "lateness_ratio": _ratio(done["lateness_s"].sum(), done["jct_s"].sum()),
+    }
+    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, len(good), turns))
+    return row
+
+
+def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
+    """Linear between the two nearest ranks, as numpy's default."""
+    values = jct_s.to_numpy(dtype=float)
+    points = np.percentile(values, PERCENTILES) if len(values) else [math.nan] * len(PERCENTILES)
+    return {f"jct_p{p}_s": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
+
+
+def residual(turns: pd.DataFrame) -> float:
+    """ε: the largest share of a program's span that its parts leave unexplained (or exceed it by);
+    programs with a failed turn are not asked."""
+    parts = turns[[*PARTS, "gap_s", "wait_s"]].to_numpy(dtype=float).sum(axis=1)
+    frame = pd.DataFrame(
+        {
+            "first": turns["scheduled_at_s"],
+            "last": turns["finished_at_s"],
+            "parts": parts + turns["sent_at_s"] - turns["scheduled_at_s"],
+            "failed": turns["error"].notna(),
+        }
+    )
+    programs = frame.groupby(turns["program_id"], sort=False).agg(
+        {"first": "min", "last": "max", "parts": "sum", "failed": "any"}
+    )
+    programs = programs[~programs["failed"]]
+    span = programs["last"] - programs["first"]
+    shares = ((span - programs["parts"]).abs() / span.clip(lower=1e-9)).to_numpy(dtype=float)
+    return float(shares.max()) if len(shares) else 0.0
+
+
+def backlog_growth(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
+    """g = (W̄₃ − W̄₁) / (⅔ n): by how many waiting jobs the backlog grows per arriving job.
+
+    W̄₁ and W̄₃ are the mean numbers of waiting jobs in the first and the last third of the time in
+    which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN where too few arrive.
+    """
+    first, last = float(jobs["arrival_s"].min()), float(jobs["arrival_s"].max())
+    if len(jobs) < JOBS_TO_JUDGE or last <= first:
+        return math.nan
+    third = (last - first) / 3
+    starts, ends = _waiting(turns)
+    early = _mean_overlap(starts, ends, first, first + third)
+    late = _mean_overlap(starts, ends, last - third, last)
+    return (late - early) / (len(jobs) * 2 / 3)
+
+
+def _waiting(turns: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Intervals in which a job waits for the server, merged over its turns. Records tell how long
+    a turn waited after its admission, not when: taken to follow its queueing."""
+    waits = turns["queue_s"] + turns["load_s"] + turns["preempted_s"] + turns["recompute_s"]
+    frame = pd.DataFrame(
+        {"job": turns["job_id"], "start": turns["sent_at_s"], "end": turns["sent_at_s"] + waits}
+    ).sort_values(["job", "start"], kind="stable")
+    reached = frame.groupby("job", sort=False)["end"].cummax()
+    before = reached.groupby(frame["job"], sort=False).shift(1)
+    starts = np.fmax(frame["start"].to_numpy(dtype=float), before.to_numpy(dtype=float))
+    return starts, np.maximum(starts, frame["end"].to_numpy(dtype=float))
+
+
+def _mean_overlap(starts: np.ndarray, ends: np.ndarray, begin: float, end: float) -> float:
+    inside = np.clip(ends, begin, end) - np.clip(starts, begin, end)
+    return float(inside.sum() / (end - begin))
+
+
+def failed_gates(
+    cell: Cell, row: dict[str, Any], jobs: pd.DataFrame, good_turns: int, turns: pd.DataFrame
+) -> list[str]:
+    """Why the cell's numbers are not to be relied on. Saturation is shown, but fails no gate."""
+    failed: list[str] = []
+    expected = cell.config["workload"].get("turns")
+    if row["failed_turns"]:
+        errors = turns["error"].dropna()
+        failed.append(
+            f"{row['failed_turns']} failed turns in {int(jobs['failed'].sum())} jobs"
+            f" (first: {errors.iloc[0]})"
+        )
+    elif expected is not None and good_turns != expected:
+        failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
+    if row["residual"] > MAX_RESIDUAL:
+        failed.append(f"parts miss a program's time by {row['residual']:.1%}")
+    if row["lateness_ratio"] > MAX_LATENESS:
+        failed.append(
+            f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
+            " the client more cores"
+        )
+    return failed
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0
