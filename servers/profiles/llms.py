@@ -36,6 +36,8 @@ class Model:
     gpus: int
     """Tensor parallel size unless told otherwise."""
     source: str
+    prefill_mfu: float = 0.5
+    """Share of the tensor peak that the matrix products of a prompt reach; assumed."""
     local_layers: int = 0
     """Layers that attend to the last `window` tokens only."""
     window: int = 0
@@ -113,9 +115,9 @@ MODELS = {
             source="google/gemma-3-12b-it config.json",
             local_layers=40,
             window=1024,
-            note="gemma-3-12b keeps only the last 1024 tokens in 40 of its 48 layers: KV is counted "
-            f"as at a context of {AGENT_CONTEXT_TOKENS} tokens, which is too little for shorter "
-            "and too much for longer ones",
+            note="gemma-3-12b keeps only the last 1024 tokens in 40 of its 48 layers: KV counts as "
+            f"at a context of {AGENT_CONTEXT_TOKENS} tokens, too little for shorter and too much "
+            "for longer ones",
         ),
         Model(
             "glm-4.5-fp8",
@@ -132,6 +134,7 @@ MODELS = {
             max_model_len=131_072,
             gpus=8,
             source="zai-org/GLM-4.5-FP8 config.json, without the multi-token-prediction layer",
+            prefill_mfu=0.3,
             note="glm-4.5-fp8 is timed as if every step read all experts: too slow for decode "
             "batches under about 50 tokens, which touch only some of them",
         ),

@@ -10,8 +10,8 @@ from servers.profiles.gpus import GIB, HARDWARE, Hardware, hardware
 from servers.profiles.llms import Model, model
 from servers.profiles.profile import PS_PER_S, DoesNotFitError, Profile
 
-PREFILL_MFU = 0.5
-"""Share of the tensor peak that prompts reach, in matrix products and in attention."""
+ATTENTION_MFU = 0.5
+"""Share of the BF16 tensor peak that a prompt's attention reaches; see `Model.prefill_mfu` too."""
 DECODE_MBU = 0.8
 """Share of the memory bandwidth that reading weights and KV reaches."""
 LINK_EFFICIENCY = 0.8
@@ -79,8 +79,8 @@ def analytic_profile(
 def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
     """Ring all-reduces move 2 (n-1)/n of the activations, twice per layer."""
     widened = llm.weight_bytes_per_param > 1 or gpu.fp8_flops is None
-    flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * PREFILL_MFU
-    attention_flops = gpu.bf16_flops * n * PREFILL_MFU
+    flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * llm.prefill_mfu
+    attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = gpu.memory_bytes_per_s * n * DECODE_MBU
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
     reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
@@ -147,8 +147,8 @@ def notes(profile: Profile) -> tuple[str, ...]:
     """What a reader of the results has to know about an analytic profile, one sentence each."""
     gpu, llm = hardware(profile.hardware), model(profile.model)
     said = [
-        "step times are analytic: published peaks at "
-        f"{PREFILL_MFU:.0%} of FLOP/s and {DECODE_MBU:.0%} of memory bandwidth, nothing measured"
+        f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
+        f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
     ]
     if profile.max_model_len < llm.max_model_len:
         said.append(

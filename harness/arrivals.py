@@ -1,0 +1,136 @@
+"""When programs start, and which.
+
+In: `--arrivals` as text, a rate in programs per second, an rng. Out: start times in seconds, drawn
+once per (rate, seed) and used for every variant (common random numbers). The gaps are drawn at
+rate 1 and divided by the rate, so that rates of one seed are paired too: at twice the rate each
+program starts at half the time. The first program starts one gap after 0. Nothing is capped or
+rounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.random import PCG64, Generator, SeedSequence
+
+from traces.program import Program
+
+FORMS = "poisson, gamma:BURSTINESS (above 0), constant, recorded or closed:N (N at least 1)"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    kind: Literal["poisson", "gamma", "constant", "recorded", "closed"]
+    burstiness: float = 1.0
+    """Shape of the Gamma gaps, as in vLLM's benchmark: their squared coefficient of variation is
+    1 / burstiness. Below 1 programs come in bursts, 1 is Poisson, above 1 they come evenly."""
+    in_flight: int = 0
+    """Closed loop: so many programs at a time, the next starts when one ends."""
+
+    @property
+    def has_rate(self) -> bool:
+        return self.kind in ("poisson", "gamma", "constant")
+
+
+def parse_arrivals(text: str) -> Arrivals:
+    shape = re.fullmatch(r"gamma:(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})", text, re.ASCII)
+    if shape and float(shape[1]) > 0:
+        return Arrivals("gamma", burstiness=float(shape[1]))
+    closed = re.fullmatch(r"closed:(\d{1,9})", text, re.ASCII)
+    if closed and int(closed[1]) > 0:
+        return Arrivals("closed", in_flight=int(closed[1]))
+    for kind in ("poisson", "constant", "recorded"):
+        if text == kind:
+            return Arrivals(kind)
+    shown = ascii(text if len(text) <= 60 else text[:57] + "...")
+    raise ValueError(f"--arrivals {shown}: write {FORMS}")
+
+
+def rng_for(seed: int, purpose: str) -> Generator:
+    """A stream of its own for each purpose, so that drawing more for one never shifts another."""
+    return Generator(PCG64(SeedSequence(seed, spawn_key=tuple(purpose.encode()))))
+
+
+def draw(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> list[float]:
+    """Starts of n programs in seconds, ascending: sums of unit-rate gaps, over the rate."""
+    if arrivals.kind == "constant":
+        gaps = np.ones(n)
+    elif arrivals.has_rate:
+        gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
+    else:
+        raise ValueError(f"{arrivals.kind} arrivals have no rate to draw from")
+    starts: list[float] = (np.cumsum(gaps) / rate).tolist()
+    return starts
+
+
+def recorded_starts(programs: Sequence[Program]) -> list[float]:
+    """Recorded starts of the programs that nobody forked, in their order."""
+    starts = []
+    for program in roots(programs):
+        if program.recorded_start_s is None:
+            raise ValueError(
+                f"--arrivals recorded: program {program.id} has no recorded start "
+                f"({program.source or 'no source'}); use poisson, or --programs at most the number "
+                "of programs recorded"
+            )
+        starts.append(program.recorded_start_s)
+    return starts
+
+
+def roots(programs: Sequence[Program]) -> list[Program]:
+    """The programs that arrive by themselves; sub-agents start where their parent forks them."""
+    return [program for program in programs if program.fork is None]
+
+
+def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
+    """The first n roots in order, each with its sub-agents; where there are fewer, the list is
+    repeated with fresh ids (`id#2`). A repeated program has no recorded start."""
+    if n < 1:
+        raise ValueError(f"--programs {n}: run at least 1")
+    if not roots(programs):
+        raise ValueError("no programs to run: the traces hold none that starts by itself")
+    root_of = _root_of(programs)
+    taken = {program.id for program in programs}
+    chosen: list[Program] = []
+    while n > 0:
+        batch = [program.id for program in roots(programs)][:n]
+        picked = [program for program in programs if root_of[program.id] in set(batch)]
+        chosen += _fresh(picked, taken) if chosen else picked
+        n -= len(batch)
+    return chosen
+
+
+def _root_of(programs: Sequence[Program]) -> dict[str, str]:
+    parents = {program.id: program.fork.program_id for program in programs if program.fork}
+    root_of = {program.id: program.id for program in programs if program.fork is None}
+    for start in parents:
+        path = [start]
+        while path[-1] not in root_of:
+            parent = parents.get(path[-1])
+            if parent is None or parent in path:
+                raise ValueError(f"sub-agent {start} has no parent among the programs of the trace")
+            path.append(parent)
+        root_of.update(dict.fromkeys(path, root_of[path[-1]]))
+    return root_of
+
+
+def _fresh(programs: Sequence[Program], taken: set[str]) -> list[Program]:
+    """A further copy of each, under one suffix that makes no id clash."""
+    k = 2
+    while any(f"{program.id}#{k}" in taken for program in programs):
+        k += 1
+    taken.update(f"{program.id}#{k}" for program in programs)
+    return [
+        replace(
+            program,
+            id=f"{program.id}#{k}",
+            recorded_start_s=None,
+            fork=program.fork
+            and replace(program.fork, program_id=f"{program.fork.program_id}#{k}"),
+        )
+        for program in programs
+    ]

@@ -1,0 +1,172 @@
+"""Analytic profiles: hand-worked coefficients, and what they were held against."""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict
+
+import pytest
+
+from servers.profiles import HARDWARE, MODELS, DoesNotFitError, analytic_profile, notes
+
+PER_MS = 1_000_000_000
+
+
+def test_llama_8b_on_one_a100_is_worked_by_hand() -> None:
+    profile = analytic_profile("a100-80g", "llama-3.1-8b")
+    assert profile.provenance == "analytic"
+    # 7.505e9 parameters × 2 bytes at 0.8 × 2039 GB/s
+    assert profile.weights_ps / PER_MS == pytest.approx(9.2017, abs=1e-3)
+    # 2 × 6.980e9 FLOP at 0.5 × 312 TFLOP/s
+    assert profile.token_ps == pytest.approx(89_481_899, abs=10)
+    # 131,072 bytes at 1631.2 GB/s; 524,288 FLOP at 156 TFLOP/s
+    assert (profile.context_ps, profile.pair_ps) == (80_353, 3_361)
+    # scheduler time of vLLM, Continuum v3 Table 4
+    assert profile.base_ps == 950_000_000
+    # 16 lanes of PCIe 4 at 80%
+    assert profile.dram_bytes_per_s == pytest.approx(25.2e9)
+
+
+def test_offload_costs_the_scheduler_time_that_the_paper_measured() -> None:
+    assert analytic_profile("h100", "llama-3.1-8b", offload=True).base_ps == 2_330_000_000
+
+
+def test_four_gpus_read_a_quarter_each_and_pay_for_all_reduces() -> None:
+    profile = analytic_profile("b200", "llama-3.1-70b")
+    # 69.503e9 × 2 bytes at 4 × 0.8 × 8 TB/s
+    assert profile.weights_ps / PER_MS == pytest.approx(5.430, abs=1e-3)
+    # 2 × 68.452e9 FLOP at 4 × 0.5 × 2250 TFLOP/s = 30.423 µs, and 2 × 80 all-reduces of 8192 × 2
+    # bytes, of which 1.5 times as much crosses a link of 0.8 × 900 GB/s = 5.461 µs
+    assert profile.token_ps == pytest.approx(35_885_000, rel=1e-4)
+    # 160 all-reduces of 10 µs on top of the scheduler's 0.95 ms
+    assert profile.base_ps == 2_550_000_000
+    # each GPU has a PCIe link of its own: 4 × 0.8 × 63 GB/s
+    assert profile.dram_bytes_per_s == pytest.approx(201.6e9)
+
+
+def test_fp8_weights_are_multiplied_in_bf16_where_there_are_no_fp8_tensor_cores() -> None:
+    a100 = analytic_profile("a100-80g", "glm-4.5-fp8")
+    h100 = analytic_profile("h100", "glm-4.5-fp8")
+    # without all-reduces (3.30 MB per token): 8 × 0.3 × 312 and × 1979 TFLOP/s
+    assert a100.token_ps - 3_297_280 / 240e9 * 1e12 == pytest.approx(85_684_000, rel=1e-4)
+    assert h100.token_ps - 3_297_280 / 360e9 * 1e12 == pytest.approx(13_508_000, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("machine", "batch_1_ms"),
+    [
+        # vLLM 0.23, BF16, one request in flight: 75 tokens/s
+        ("a100-40g", 1000 / 75),
+        # vLLM 0.21, 16 bit, one request in flight: 6.48 ms per output token
+        ("h100", 6.48),
+    ],
+)
+def test_decode_of_one_request_is_within_5_percent_of_published_runs(
+    machine: str, batch_1_ms: float
+) -> None:
+    profile = analytic_profile(machine, "llama-3.1-8b")
+    context = 1088 * profile.context_ps
+    step_ps = profile.base_ps + max(profile.weights_ps, profile.token_ps) + context
+    assert step_ps / PER_MS == pytest.approx(batch_1_ms, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("machine", "utilization", "blocks", "within"),
+    [
+        # execution note §8.3, exact log of one start
+        ("rtx-5090", 0.85, 5402, 0.01),
+        # execution note §10.9, "~"; utilisation as in its §1 command line
+        ("a100-40g", 0.85, 9000, 0.03),
+        ("rtx-6000-24g", 0.9, 3000, 0.15),
+        ("l40s", 0.9, 13_000, 0.08),
+        # an earlier rough estimate of ours
+        ("a100-80g", 0.9, 27_500, 0.04),
+    ],
+)
+def test_kv_blocks_of_llama_8b_are_close_to_what_vllm_allocated(
+    machine: str, utilization: float, blocks: int, within: float
+) -> None:
+    profile = analytic_profile(machine, "llama-3.1-8b", gpu_memory_utilization=utilization)
+    assert profile.kv_blocks == pytest.approx(blocks, rel=within)
+
+
+def test_the_context_shrinks_to_what_the_kv_holds_when_nobody_asked_for_a_length() -> None:
+    profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402)
+    assert profile.max_model_len == 5402 * 16
+    assert any("max_model_len is 86432 of the model's 131072" in note for note in notes(profile))
+
+
+def test_a_length_that_was_asked_for_is_kept() -> None:
+    profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402, max_model_len=4096)
+    assert (profile.kv_blocks, profile.max_model_len) == (5402, 4096)
+
+
+def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(DoesNotFitError, match=r"max_model_len 131072: .* one request of 1600 tok"):
+        analytic_profile("a100-80g", "llama-3.1-8b", max_model_len=131_072, kv_blocks=100)
+
+
+@pytest.mark.parametrize(
+    ("machine", "llm", "gpus", "remedy"),
+    [
+        ("l40s", "llama-3.1-70b", 1, "4 GPUs would do"),
+        ("a100-40g", "llama-3.1-70b", None, "8 GPUs would do"),
+        ("l40s", "glm-4.5-fp8", None, "8 of a100-80g, h100, h200, b200 would"),
+    ],
+)
+def test_a_model_that_does_not_fit_is_refused_with_what_would_do(
+    machine: str, llm: str, gpus: int | None, remedy: str
+) -> None:
+    with pytest.raises(DoesNotFitError) as caught:
+        analytic_profile(machine, llm, gpus=gpus)
+    assert str(caught.value).endswith(remedy)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_number_of_gpus_named_as_remedy_does_fit() -> None:
+    assert analytic_profile("l40s", "llama-3.1-70b", gpus=4).max_model_len > 2048
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"gpus": 0},
+        {"gpus": 3},
+        {"max_model_len": 0},
+        {"max_model_len": 200_000},
+        {"kv_blocks": 0},
+        {"block_tokens": -16},
+        {"gpu_memory_utilization": 1.5},
+    ],
+    ids=str,
+)
+def test_sizes_that_cannot_be_are_refused_by_name(bad: dict[str, int]) -> None:
+    (name,) = bad
+    with pytest.raises(ValueError, match=f"^{name} .*use|^{name} .*takes"):
+        analytic_profile("h100", "llama-3.1-8b", **bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("machine", HARDWARE)
+@pytest.mark.parametrize("llm", MODELS)
+def test_every_pair_that_fits_has_whole_positive_coefficients(machine: str, llm: str) -> None:
+    try:
+        profile = analytic_profile(machine, llm)
+    except DoesNotFitError:
+        return
+    for name, value in asdict(profile).items():
+        if name.endswith(("_ps", "_blocks", "_len", "per_token")):
+            assert isinstance(value, int), name
+            assert value > 0, name
+    assert profile.max_model_len <= profile.kv_blocks * profile.block_tokens
+
+
+def test_notes_say_that_nothing_was_measured_and_where_a_model_is_simplified() -> None:
+    said = notes(analytic_profile("h100", "gemma-3-12b"))
+    assert "nothing measured" in said[0]
+    assert any("40 of its 48 layers" in note for note in said)
+
+
+def test_profiles_load_without_numpy_and_pandas() -> None:
+    code = "import sys, json, servers.profiles; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    assert not {"numpy", "pandas"} & set(loaded)
