@@ -1,0 +1,252 @@
+"""One engine replica in virtual time: a clock around the scheduler.
+
+In: turns submitted with a time, a policy, a profile. Out: each ended turn handed to `on_end`,
+engine events to `on_event`. Time is whole picoseconds and every step time a sum of integers, so
+that a stride (steps between which nothing is decided) ends exactly where single steps would.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+
+from servers.policies.base import Policy, Request
+from servers.profiles import PS_PER_S, Profile
+from servers.sim.scheduler import Batch, Limits, Scheduler
+from servers.sim.sequence import Phase, Sequence, Submission
+from servers.sim.tiers import Offload, build_tiers
+
+OnEnd = Callable[[Sequence], None]
+OnEvent = Callable[[dict[str, object]], None]
+
+
+class Engine:
+    """Submit turns, then `run`; `on_end` may submit more, not before its own time."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        profile: Profile,
+        limits: Limits,
+        offload: Offload | None = None,
+        *,
+        on_end: OnEnd,
+        on_event: OnEvent | None = None,
+        strides: bool = True,
+    ) -> None:
+        self.profile = profile
+        self.scheduler = Scheduler(
+            policy,
+            profile,
+            limits,
+            build_tiers(offload, profile),
+            self._emit if on_event else None,
+        )
+        self.now_ps = 0
+        self.steps = 0
+        """Batches computed."""
+        self.strides = 0
+        """Times the scheduler ran."""
+        self._on_end = on_end
+        self._on_event = on_event
+        self._strides = strides
+        self._requests = 0
+        self._events: list[tuple[int, int, Sequence]] = []
+        """Arrivals by time; a sequence that has arrived already is aborted."""
+        self._serial = 0
+
+    def submit(self, submission: Submission, at_ps: int) -> Sequence:
+        """Queue a turn for arrival at `at_ps`. ValueError if it could never run."""
+        self._refuse_unfit(submission)
+        self._requests += 1
+        view = Request(
+            id=self._requests,
+            program_id=submission.program_id or f"turn {self._requests}",
+            index=0,
+            arrival_s=at_ps / PS_PER_S,
+            program_arrival_s=at_ps / PS_PER_S,
+            prompt_tokens=submission.prompt_tokens,
+            is_last=submission.is_last,
+        )
+        sequence = Sequence(submission, view, at_ps)
+        self._push(at_ps, sequence)
+        return sequence
+
+    def abort(self, sequence: Sequence, at_ps: int) -> None:
+        """The client gives a turn up at `at_ps`, after its arrival; no effect if it has ended."""
+        self._push(at_ps, sequence)
+
+    def end_program(self, program_id: str) -> None:
+        """No more turns of the program will come; needed where no turn was said to be its last."""
+        self.scheduler.end_program(program_id)
+
+    def run(self) -> None:
+        """Until every submitted turn has ended."""
+        scheduler = self.scheduler
+        while True:
+            scheduler.set_clock(self.now_ps)
+            while self._events and self._events[0][0] <= self.now_ps:
+                self._take(heapq.heappop(self._events)[2])
+            batch = scheduler.schedule()
+            self.strides += 1
+            if scheduler.decodes.count or batch.chunks:
+                self._compute(batch)
+            elif not batch.preempted and not self._skip_idle_time():
+                return
+
+    def _push(self, at_ps: int, sequence: Sequence) -> None:
+        self._serial += 1
+        heapq.heappush(self._events, (at_ps, self._serial, sequence))
+
+    def _take(self, sequence: Sequence) -> None:
+        if not sequence.arrived:
+            sequence.arrived = True
+            self.scheduler.add(sequence)
+        elif sequence.finished_ps is None:
+            self.scheduler.abort(sequence)
+            self._on_end(sequence)
+
+    def _skip_idle_time(self) -> bool:
+        """To the next arrival or load; an idle vLLM runs no step, so nothing else happens."""
+        loading = self.scheduler.loading
+        times = [queue[0][0] for queue in (self._events, loading) if queue]
+        if not times:
+            if len(self.scheduler.waiting) or self.scheduler.loaded:
+                raise RuntimeError("turns wait, nothing runs and nothing will free memory")
+            return False
+        self.now_ps = max(self.now_ps, min(times))
+        return True
+
+    def _compute(self, batch: Batch) -> None:
+        """Run the batch for as many steps as nothing is decided in between."""
+        profile, decodes = self.profile, self.scheduler.decodes
+        tokens = decodes.count + sum(n for _, n in batch.chunks)
+        pairs = sum(n * s.computed + n * (n + 1) // 2 for s, n in batch.chunks)
+        first_ps = (
+            profile.base_ps
+            + max(profile.weights_ps, tokens * profile.token_ps)
+            + decodes.context * profile.context_ps
+            + pairs * profile.pair_ps
+        )
+        chunk = batch.chunks[0][1] if batch.chunks else 0
+        more_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
+        steps = self._most_steps(batch)
+        if steps > 1:
+            steps = self._steps_until_event(steps, first_ps, more_ps)
+            self._allocate_ahead(batch, steps)
+        self.now_ps += _lasts(steps, first_ps, more_ps)
+        self.steps += steps
+        self.scheduler.set_clock(self.now_ps)
+        self._collect(batch, steps)
+
+    def _collect(self, batch: Batch, steps: int) -> None:
+        scheduler, now_ps = self.scheduler, self.now_ps
+        scheduler.decodes.advance(steps)
+        done = scheduler.decodes.pop_finished()
+        for sequence in done:
+            scheduler.settle(sequence, granted=False)
+        for sequence, chunk in batch.chunks:
+            sequence.computed += chunk * steps
+            if sequence.computed < sequence.target:
+                continue
+            sequence.view.output_tokens += 1
+            if sequence.first_token_ps is None:
+                sequence.first_token_ps = now_ps
+            sequence.enter(Phase.DECODE, now_ps)
+            if sequence.view.output_tokens == sequence.wanted:
+                done.append(sequence)
+            else:
+                scheduler.decodes.join(sequence)
+        for sequence in done:
+            del scheduler.running[sequence.view.id]
+            scheduler.finish(sequence)
+            self._on_end(sequence)
+
+    def _most_steps(self, batch: Batch) -> int:
+        """Steps that leave the batch as it is: nobody finishes before the last one, the partial
+        turn takes its full chunk in each, and there are blocks for all."""
+        scheduler, decodes = self.scheduler, self.scheduler.decodes
+        if not self._strides or batch.preempted or len(batch.chunks) > 1:
+            return 1
+        most = decodes.steps_to_finish()
+        if batch.chunks:
+            sequence, chunk = batch.chunks[0]
+            if chunk < scheduler.limits.step_tokens - decodes.count:
+                return 1
+            chunks = max(1, (sequence.target - sequence.computed - 1) // chunk)
+            most = chunks if most is None else min(most, chunks)
+        if most is None:
+            raise RuntimeError("a batch without members has no steps")
+        if self._blocks_ahead(batch, most) <= scheduler.kv.free:
+            return most
+        fits = 1
+        while most - fits > 1:
+            middle = (fits + most) // 2
+            if self._blocks_ahead(batch, middle) <= scheduler.kv.free:
+                fits = middle
+            else:
+                most = middle
+        return fits
+
+    def _blocks_ahead(self, batch: Batch, steps: int) -> int:
+        """Blocks for so many steps beyond those of the first, which are allocated."""
+        needed = self.scheduler.decodes.blocks_needed(steps - 1, after=1)
+        for sequence, chunk in batch.chunks:
+            tokens = sequence.computed + chunk * steps
+            needed += -(-tokens // self.profile.block_tokens) - sequence.holder.blocks
+        return needed
+
+    def _allocate_ahead(self, batch: Batch, steps: int) -> None:
+        scheduler = self.scheduler
+        scheduler.kv.allocate(scheduler.pool, scheduler.decodes.blocks_needed(steps - 1, after=1))
+        for sequence, chunk in batch.chunks:
+            scheduler.extend(sequence, sequence.computed + chunk * steps)
+
+    def _steps_until_event(self, most: int, first_ps: int, more_ps: int) -> int:
+        """The smallest step count whose end reaches the next event, at most `most`."""
+        due_ps = self.scheduler.next_change_ps()
+        if self._events and (due_ps is None or self._events[0][0] < due_ps):
+            due_ps = self._events[0][0]
+        if due_ps is None or _lasts(most, first_ps, more_ps) <= due_ps - self.now_ps:
+            return most
+        left_ps = max(due_ps - self.now_ps, 1)
+        # Solve the quadratic in floating point, then walk to the exact answer.
+        half = first_ps - more_ps / 2
+        guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * more_ps * left_ps))
+        steps = min(max(int(guess), 1), most)
+        while steps > 1 and _lasts(steps - 1, first_ps, more_ps) >= left_ps:
+            steps -= 1
+        while steps < most and _lasts(steps, first_ps, more_ps) < left_ps:
+            steps += 1
+        return steps
+
+    def _refuse_unfit(self, submission: Submission) -> None:
+        prompt, output = submission.prompt_tokens, submission.output_tokens
+        if prompt < 1 or output < 1:
+            raise ValueError(
+                f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
+                "tokens; both must be at least 1"
+            )
+        profile = self.profile
+        room = min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
+        if prompt + output > room:
+            raise ValueError(
+                f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "
+                f"the {room} tokens of {profile.model} on {profile.hardware}"
+            )
+
+    def _emit(self, event: str, view: Request, **fields: object) -> None:
+        if self._on_event is not None:
+            line = {
+                "t": self.scheduler.now_s,
+                "event": event,
+                "program_id": view.program_id,
+                "turn": view.index,
+            }
+            self._on_event(line | fields)
+
+
+def _lasts(steps: int, first_ps: int, more_ps: int) -> int:
+    """Σ first_ps + i · more_ps over so many steps."""
+    return steps * first_ps + more_ps * (steps * (steps - 1) // 2)
