@@ -93,7 +93,7 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
         raise ValueError(f"--programs {n}: run at least 1")
     if not roots(programs):
         raise ValueError("no programs to run: the traces hold none that starts by itself")
-    root_of = _root_of(programs)
+    root_of = root_ids(programs)
     taken = {program.id for program in programs}
     chosen: list[Program] = []
     while n > 0:
@@ -104,7 +104,8 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
     return chosen
 
 
-def _root_of(programs: Sequence[Program]) -> dict[str, str]:
+def root_ids(programs: Sequence[Program]) -> dict[str, str]:
+    """Program id → id of its job's root."""
     parents = {program.id: program.fork.program_id for program in programs if program.fork}
     root_of = {program.id: program.id for program in programs if program.fork is None}
     for start in parents:

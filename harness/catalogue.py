@@ -1,0 +1,56 @@
+"""What can be named on the command line: `bench list`, and shell completion."""
+
+from __future__ import annotations
+
+
+def policy_names() -> list[str]:
+    return [row[0] for row in policies()]
+
+
+def hardware_names() -> list[str]:
+    from servers.profiles import HARDWARE
+
+    return list(HARDWARE)
+
+
+def model_names() -> list[str]:
+    from servers.profiles import MODELS
+
+    return list(MODELS)
+
+
+def policies() -> list[tuple[str, str, str]]:
+    """Name, description, source."""
+    from servers.variants import variants
+
+    return [(v.name, v.description, v.source) for v in variants("all")]
+
+
+def hardware() -> list[tuple[str, str, str]]:
+    """Name, memory and peaks, source."""
+    from servers.profiles import HARDWARE
+
+    return [
+        (
+            gpu.name,
+            f"{gpu.memory_bytes / 2**30:.0f} GiB, {gpu.memory_bytes_per_s / 1e12:.2g} TB/s, "
+            f"{gpu.bf16_flops / 1e12:.0f} TFLOP/s BF16",
+            gpu.source,
+        )
+        for gpu in HARDWARE.values()
+    ]
+
+
+def models() -> list[tuple[str, str, str]]:
+    """Name, size and context, source."""
+    from servers.profiles import MODELS
+
+    return [
+        (
+            llm.name,
+            f"{llm.params / 1e9:.1f}B parameters, {llm.gpus} GPU{'s' * (llm.gpus != 1)}, "
+            f"{llm.max_model_len} tokens of context, {llm.kv_bytes_per_token} KV bytes per token",
+            llm.source,
+        )
+        for llm in MODELS.values()
+    ]

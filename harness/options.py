@@ -1,0 +1,248 @@
+"""The options that `bench` commands share: names, units, help and completion, each said once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class OnError(StrEnum):
+    STOP = "stop"
+    CONTINUE = "continue"
+
+
+class Overlong(StrEnum):
+    DROP = "drop"
+    REFUSE = "refuse"
+
+
+def _policies(incomplete: str) -> list[str]:
+    from harness.catalogue import policy_names
+
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + n for n in ["all", *policy_names()] if n.startswith(last)]
+
+
+def _hardware(incomplete: str) -> list[str]:
+    from harness.catalogue import hardware_names
+
+    return [name for name in hardware_names() if name.startswith(incomplete)]
+
+
+def _models(incomplete: str) -> list[str]:
+    from harness.catalogue import model_names
+
+    return [name for name in model_names() if name.startswith(incomplete)]
+
+
+LOAD, MACHINE, RUN = "The load", "The machine", "The run"
+
+Jps = Annotated[
+    str | None,
+    typer.Option(
+        "--jps",
+        metavar="RATES",
+        help="Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the sources' grid, or "
+        "0.1..0.5:0.1 with a step. Default: 0.05..0.9.",
+        rich_help_panel=LOAD,
+    ),
+]
+OneJps = Annotated[
+    str | None,
+    typer.Option("--jps", metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD),
+]
+Policies = Annotated[
+    str,
+    typer.Option(
+        "--policies",
+        metavar="NAMES",
+        help="A comma list, all, or a dotted path to a class of yours (my.module:MyPolicy).",
+        autocompletion=_policies,
+        rich_help_panel=LOAD,
+    ),
+]
+OnePolicy = Annotated[
+    str,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="One policy: bench list policies.",
+        autocompletion=_policies,
+        rich_help_panel=LOAD,
+    ),
+]
+Traces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--traces",
+        metavar="PATH|PACK",
+        help="A trace file, a folder of them, or a pack (bench list packs); repeatable. "
+        "Default: swe-bench.",
+        rich_help_panel=LOAD,
+    ),
+]
+Arrivals = Annotated[
+    str,
+    typer.Option(
+        "--arrivals",
+        metavar="PROCESS",
+        help="How jobs arrive; recorded and closed:N (N jobs in flight) take no --jps.",
+        rich_help_panel=LOAD,
+    ),
+]
+Programs = Annotated[
+    int | None,
+    typer.Option(
+        "--programs",
+        metavar="N",
+        min=1,
+        help="Use the first N jobs, repeating them where there are fewer. Default: all.",
+        rich_help_panel=LOAD,
+    ),
+]
+Seeds = Annotated[
+    str,
+    typer.Option(
+        "--seeds",
+        metavar="SEEDS",
+        help="Draws of the arrivals, the same for every policy: 1, 1,2,3 or 1..5.",
+        rich_help_panel=LOAD,
+    ),
+]
+OverlongPrograms = Annotated[
+    Overlong,
+    typer.Option(
+        "--overlong",
+        help="Jobs that can never fit the context or the KV memory: leave them out and say which, "
+        "or refuse the question.",
+        rich_help_panel=LOAD,
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        metavar="NAME",
+        help="sim: virtual time, no GPU needed.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Hardware = Annotated[
+    str,
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="bench list hardware.",
+        autocompletion=_hardware,
+        rich_help_panel=MACHINE,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="bench list models.",
+        autocompletion=_models,
+        rich_help_panel=MACHINE,
+    ),
+]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus",
+        metavar="N",
+        min=1,
+        help="GPUs that hold one model together (tensor parallel). Default: the model's usual.",
+        rich_help_panel=MACHINE,
+    ),
+]
+OffloadGb = Annotated[
+    float,
+    typer.Option(
+        "--offload-gb",
+        metavar="GB",
+        min=0,
+        help="DRAM for the KV of policies that offload (lmcache, continuum+, …).",
+        rich_help_panel=MACHINE,
+    ),
+]
+SsdGb = Annotated[
+    float,
+    typer.Option(
+        "--ssd-gb", metavar="GB", min=0, help="SSD behind that DRAM.", rich_help_panel=MACHINE
+    ),
+]
+MaxNumSeqs = Annotated[
+    int,
+    typer.Option(
+        "--max-num-seqs", metavar="N", help="Turns running at once.", rich_help_panel=MACHINE
+    ),
+]
+StepTokens = Annotated[
+    int,
+    typer.Option(
+        "--step-tokens",
+        metavar="TOKENS",
+        help="Tokens that one engine step computes at most (prefill chunk).",
+        rich_help_panel=MACHINE,
+    ),
+]
+MaxModelLen = Annotated[
+    int | None,
+    typer.Option(
+        "--max-model-len",
+        metavar="TOKENS",
+        min=1,
+        help="Longest context. Default: the model's.",
+        rich_help_panel=MACHINE,
+    ),
+]
+KvBlocks = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-blocks",
+        metavar="N",
+        min=1,
+        help="KV pool in blocks of 16 tokens. Default: what the memory leaves.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        "--baseline",
+        metavar="POLICY",
+        help="What the others are held against. Default: fcfs, or else the first of --policies.",
+        autocompletion=_policies,
+        rich_help_panel=RUN,
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Run folder. Default: runs/, named after the question, so that the same command "
+        "resumes.",
+        rich_help_panel=RUN,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Processes; changes nothing but the time it takes. Default: all cores.",
+        rich_help_panel=RUN,
+    ),
+]
+OnErrorOption = Annotated[
+    OnError,
+    typer.Option(
+        "--on-error", help="When a cell fails: stop, or run the others.", rich_help_panel=RUN
+    ),
+]

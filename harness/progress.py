@@ -1,0 +1,118 @@
+"""How far a sweep is, on stderr: a bar with an ETA on a terminal, now and then a line elsewhere.
+
+The unit is the turn: every cell of a sweep has the same number, so that they predict the time left.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+PLAIN_EVERY_S = 5.0
+
+
+class SweepProgress:
+    """`with SweepProgress(…) as progress:`, then tell it what happens to each cell."""
+
+    def __init__(self, cells: int, turns_per_cell: int, workers: int) -> None:
+        self.cells = cells
+        self.turns_per_cell = turns_per_cell
+        self.workers = workers
+        self.ended = 0
+        self.failed = 0
+        self._turns_of: dict[str, int] = {}
+        self._turns_ended = 0
+        self._started_at_s = self._said_at_s = time.monotonic()
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = _bar(self._console) if self._console.is_terminal else None
+        if self._bar is not None:
+            self._cells_task = self._bar.add_task("cells", total=cells, running="")
+            self._turns_task = self._bar.add_task(
+                "turns", total=max(cells * turns_per_cell, 1), running=""
+            )
+
+    def __enter__(self) -> Self:
+        if self._bar is not None:
+            self._bar.start()
+        else:
+            workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
+            self._say(f"running {self.cells} cells of {self.turns_per_cell} turns on {workers}")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def started(self, cell: str) -> None:
+        self._turns_of[cell] = 0
+        self._show()
+
+    def ticked(self, cell: str, turns: int) -> None:
+        self._turns_of[cell] = turns
+        self._show()
+
+    def finished(self, cell: str, error: str | None) -> None:
+        self._turns_of.pop(cell, None)
+        self._turns_ended += self.turns_per_cell
+        self.ended += 1
+        if error is not None:
+            self.failed += 1
+            self._say(f"failed: {cell}: {error.splitlines()[0]}")
+        self._show()
+
+    @property
+    def turns(self) -> int:
+        return self._turns_ended + sum(self._turns_of.values())
+
+    def _show(self) -> None:
+        if self._bar is not None:
+            running = " ".join(sorted(self._turns_of))
+            self._bar.update(self._cells_task, completed=self.ended, running=running)
+            self._bar.update(self._turns_task, completed=self.turns)
+        elif time.monotonic() - self._said_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
+            self._say(self._line())
+
+    def _line(self) -> str:
+        elapsed_s = time.monotonic() - self._started_at_s
+        share = self.turns / max(self.cells * self.turns_per_cell, 1)
+        left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0 < share < 1 else ""
+        return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}"
+
+    def _say(self, line: str) -> None:
+        self._said_at_s = time.monotonic()
+        if self._bar is not None:
+            self._console.print(line, markup=False, soft_wrap=True)
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("[dim]{task.fields[running]}"),
+        console=console,
+    )

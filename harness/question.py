@@ -1,0 +1,226 @@
+"""The question of a sweep: what was asked, checked and resolved, before anything runs.
+
+In: the options as given. Out: `Question`, which holds all that decides a sweep's bytes; its cells;
+and `sweep.json`. Whatever is wrong raises a ValueError of one line here, not in a cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from functools import partial
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.arrivals import Arrivals, draw, parse_arrivals, recorded_starts, rng_for, roots
+from harness.rates import parse_rates, parse_seeds
+from harness.workload import Workload, load_workload
+from servers.profiles import Profile, analytic_profile
+from servers.sim import Limits, Offload
+from servers.variants import Variant, variants
+
+DEFAULT_JPS = "0.05..0.9"
+DEFAULT_BASELINE = "fcfs"
+CODE = ("harness", "servers", "traces")
+"""Packages that decide the bytes of a cell; reports only read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options of `bench sweep`, as given; None where a default depends on others."""
+
+    jps: str | None = None
+    policies: str = "all"
+    traces: tuple[str, ...] = ()
+    engine: str = "sim"
+    hardware: str = "a100-80g"
+    model: str = "llama-3.1-8b"
+    gpus: int | None = None
+    programs: int | None = None
+    seeds: str = "1"
+    arrivals: str = "poisson"
+    offload_gb: float = 100.0
+    ssd_gb: float = 0.0
+    max_num_seqs: int = 256
+    step_tokens: int = 2048
+    max_model_len: int | None = None
+    kv_blocks: int | None = None
+    baseline: str | None = None
+    refuse_overlong: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a variant at a rate, with one draw of the arrivals."""
+
+    variant: str
+    jps: float | None
+    """Jobs per second; None for a closed loop and recorded arrivals, which have no rate."""
+    seed: int
+    arrivals: str
+
+    @property
+    def name(self) -> str:
+        load = _slug(self.arrivals) if self.jps is None else f"jps{self.jps:g}"
+        return f"{_slug(self.variant)}_{load}_seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    variants: tuple[Variant, ...]
+    rates: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    arrivals: Arrivals
+    arrivals_text: str
+    profile: Profile
+    profile_with_offload: Profile
+    limits: Limits
+    offload: Offload
+    workload: Workload
+    baseline: str
+    code_sha256: str
+
+    def cells(self) -> tuple[Cell, ...]:
+        """High rates first: they take longest, and a long cell should not come last."""
+        rates = sorted(self.rates, key=lambda jps: -(jps or 0.0))
+        return tuple(
+            Cell(variant.name, jps, seed, self.arrivals_text)
+            for jps in rates
+            for seed in self.seeds
+            for variant in self.variants
+        )
+
+    def starts(self, cell: Cell) -> tuple[list[float] | None, int | None]:
+        """Arrivals in seconds, or how many jobs are in flight; the same for every variant."""
+        programs = self.workload.programs
+        if self.arrivals.kind == "closed":
+            return None, self.arrivals.in_flight
+        if cell.jps is None:
+            return recorded_starts(programs), None
+        rng = rng_for(cell.seed, "arrivals")
+        return draw(self.arrivals, cell.jps, len(roots(programs)), rng), None
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def profile_of(self, variant: Variant) -> Profile:
+        return self.profile_with_offload if variant.offload else self.profile
+
+    def common_json(self) -> dict[str, Any]:
+        """What `sweep.json` and each `cell.json` share."""
+        return {
+            "engine": "sim",
+            "arrivals": self.arrivals_text,
+            "hardware": self.profile.hardware,
+            "model": self.profile.model,
+            "limits": asdict(self.limits),
+            "workload": self.workload.as_json(),
+            "baseline": self.baseline,
+            "turnstile_version": metadata.version("turnstile-bench"),
+            "code_sha256": self.code_sha256,
+        }
+
+    def variant_json(self, variant: Variant) -> dict[str, Any]:
+        return {
+            "policy": variant.policy_path,
+            "policy_source": variant.source,
+            "bound": variant.bound,
+            "offload": asdict(self.offload) if variant.offload else None,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": "turnstile-sweep-1",
+            "variants": [{"name": v.name, **self.variant_json(v)} for v in self.variants],
+            "jps": list(self.rates),
+            "seeds": list(self.seeds),
+            "profile": asdict(self.profile),
+            **self.common_json(),
+        }
+
+    def cell_json(self, cell: Cell) -> dict[str, Any]:
+        variant = self.variant(cell.variant)
+        return {
+            "format": "turnstile-cell-1",
+            "variant": variant.name,
+            **self.variant_json(variant),
+            "jps": cell.jps,
+            "seed": cell.seed,
+            "profile": asdict(self.profile_of(variant)),
+            **self.common_json(),
+        }
+
+
+def resolve(asked: Asked) -> Question:
+    if asked.engine != "sim":
+        raise ValueError(f"--engine {asked.engine}: unknown; the engine there is, is sim")
+    arrivals = parse_arrivals(asked.arrivals)
+    chosen = tuple(variants(asked.policies))
+    profile_for = partial(
+        analytic_profile,
+        asked.hardware,
+        asked.model,
+        gpus=asked.gpus,
+        max_model_len=asked.max_model_len,
+        kv_blocks=asked.kv_blocks,
+    )
+    profile = profile_for()
+    if any(v.offload for v in chosen) and asked.offload_gb <= 0:
+        names = ", ".join(v.name for v in chosen if v.offload)
+        raise ValueError(f"--offload-gb {asked.offload_gb:g}: {names} need DRAM; give some")
+    workload = load_workload(
+        asked.traces,
+        asked.programs,
+        profile.max_model_len,
+        f"the {profile.max_model_len} that {profile.model} on {profile.hardware} can hold here",
+        refuse=asked.refuse_overlong,
+    )
+    return Question(
+        variants=chosen,
+        rates=_rates(asked.jps, arrivals, asked.arrivals),
+        seeds=tuple(parse_seeds(asked.seeds)),
+        arrivals=arrivals,
+        arrivals_text=asked.arrivals,
+        profile=profile,
+        profile_with_offload=profile_for(offload=True),
+        limits=Limits(asked.max_num_seqs, asked.step_tokens),
+        offload=Offload(asked.offload_gb, asked.ssd_gb),
+        workload=workload,
+        baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
+        code_sha256=code_sha256(),
+    )
+
+
+def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
+    if arrivals.has_rate:
+        return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
+    if jps is not None:
+        raise ValueError(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
+    return (None,)
+
+
+def _baseline(asked: str | None, names: Sequence[str]) -> str:
+    if asked is None:
+        return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
+    if asked not in names:
+        close = get_close_matches(asked, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "add it to --policies"
+        raise ValueError(f"--baseline {asked}: not among the policies of this sweep; {hint}")
+    return asked
+
+
+def code_sha256() -> str:
+    """Of our own sources: cells of different code must not meet in one folder."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parent.parent
+    for path in sorted(file for package in CODE for file in (root / package).rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")

@@ -1,0 +1,161 @@
+"""A sweep: every cell of a question run once, over processes, into one run folder that resumes.
+
+In: a question and a folder. Out: the folder filled, and which cells failed. Workers decide how long
+it takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.cell import Work, run_cell
+from harness.pool import Ended, Started, Tick, Ticked, run_jobs
+from harness.progress import SweepProgress
+from harness.question import Cell, Question
+from harness.run_folder import (
+    Unwritable,
+    is_done,
+    locked,
+    mark_failed,
+    read_json,
+    write_json,
+)
+
+MADE_BY = "made_by"
+"""The part of `sweep.json` that is not the question: who asked, and with what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    folder: Path
+    cells: int
+    found_done: int
+    """Finished by an earlier run of the same question."""
+    failed: Mapping[str, str]
+    """Cell name → error."""
+
+
+def default_folder(question: Question) -> Path:
+    """Readable, and the same for the same question only."""
+    digest = hashlib.sha256(orjson.dumps(question.as_json())).hexdigest()[:8]
+    name = f"{question.workload.name}_{question.profile.model}_{question.profile.hardware}"
+    return Path("runs") / f"{name}_{digest}"
+
+
+def check_folder(folder: Path, question: Question) -> None:
+    """Raises if the folder is not free and does not hold this question."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: is a file; name a folder")
+    try:
+        if not folder.exists() or not any(folder.iterdir()):
+            return
+    except OSError as error:
+        raise Unwritable.of(folder, error) from None
+    if not (folder / "sweep.json").is_file():
+        raise ValueError(f"--out {folder}: holds files, but no run; name a new or empty folder")
+    held, asked = read_json(folder / "sweep.json"), question.as_json()
+    for field in [*asked, *held]:
+        if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(asked.get(field))):
+            what = _difference(field, held.get(field), asked.get(field))
+            raise ValueError(
+                f"--out {folder}: holds the answer to another question ({what}); "
+                "name another folder, or remove this one"
+            )
+
+
+def _difference(field: str, held: Any, asked: Any) -> str:
+    if isinstance(held, dict) and isinstance(asked, dict):
+        inner = next(key for key in [*asked, *held] if held.get(key) != asked.get(key))
+        return _difference(f"{field}.{inner}", held.get(inner), asked.get(inner))
+    if field in ("code_sha256", "turnstile_version"):
+        return f"it was begun with other code of Turnstile, {field} {held}, now {asked}"
+    if field == "variants" and held and asked:
+        held, asked = (",".join(v["name"] for v in vs) for vs in (held, asked))
+        return f"policies {held}, now {asked}" if held != asked else "the policies' settings differ"
+    return f"{field} is {held}, now {asked}"
+
+
+def run_sweep(
+    question: Question,
+    folder: Path,
+    *,
+    workers: int,
+    stop_on_error: bool = False,
+    run: Callable[[Work, Cell, Tick], None] = run_cell,
+) -> Outcome:
+    check_folder(folder, question)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unwritable.of(folder, error) from None
+    with locked(folder):
+        if not (folder / "sweep.json").exists():
+            write_json(folder / "sweep.json", {**question.as_json(), MADE_BY: made_by()})
+        cells = question.cells()
+        todo = [cell for cell in cells if not is_done(folder / cell.name)]
+        failed: dict[str, str] = {}
+        if todo:
+            failed = _run_cells(todo, Work(question, folder), workers, stop_on_error, run)
+    return Outcome(folder, len(cells), len(cells) - len(todo), failed)
+
+
+def _run_cells(
+    todo: list[Cell],
+    work: Work,
+    workers: int,
+    stop_on_error: bool,
+    run: Callable[[Work, Cell, Tick], None],
+) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    progress = SweepProgress(len(todo), work.question.workload.turns, min(workers, len(todo)))
+    with progress, closing(run_jobs(todo, run, work, workers)) as events:
+        for event in events:
+            name = event.job.name
+            if isinstance(event, Started):
+                progress.started(name)
+            elif isinstance(event, Ticked):
+                progress.ticked(name, event.amount)
+            elif isinstance(event, Ended):
+                if event.error is not None:
+                    failed[name] = event.error
+                    mark_failed(work.folder / name, event.error)
+                progress.finished(name, event.error)
+                if failed and stop_on_error:
+                    break
+    return failed
+
+
+def made_by() -> dict[str, Any]:
+    return {
+        "argv": ["bench", *sys.argv[1:]],
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+    }
+
+
+def git_commit() -> str | None:
+    """Of our own checkout; None where Turnstile was installed from a package."""
+    checkout = Path(__file__).parent.parent
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,97 @@
+"""Which programs a sweep replays: the packs and files asked for, less those that can never fit.
+
+In: paths or pack names, how many jobs, the longest context that fits. Out: a `Workload`, with each
+program left out and why. A program and its sub-agents come and go together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import traces
+from harness.arrivals import choose_programs, root_ids
+from traces import Program
+
+DEFAULT_PACK = "swe-bench"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    program_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    programs: tuple[Program, ...]
+    trace_sha256: str
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def turns(self) -> int:
+        return sum(len(program.turns) for program in self.programs)
+
+    def as_json(self) -> dict[str, Any]:
+        gaps = Counter(
+            turn.gap_provenance.value for program in self.programs for turn in program.turns[:-1]
+        )
+        return {
+            "name": self.name,
+            "programs": len(self.programs),
+            "turns": self.turns,
+            "trace_sha256": self.trace_sha256,
+            "gap_provenance": dict(sorted(gaps.items())),
+            "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
+        }
+
+
+class Overlong(ValueError):
+    """A program can never be served, and was not to be left out."""
+
+
+def load_workload(
+    sources: Sequence[str], jobs: int | None, max_tokens: int, limit: str, *, refuse: bool
+) -> Workload:
+    """`jobs`: how many, None for all; `max_tokens`: the longest context that fits; `limit`: what
+    sets it, in words."""
+    sources = sources or [DEFAULT_PACK]
+    loaded = traces.read_traces(sources)
+    name = "+".join(Path(source).name for source in sources)
+    if not loaded.programs:
+        raise ValueError(f"--traces {' '.join(sources)}: no programs in it")
+    kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
+    if left_out and (refuse or not kept):
+        more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
+        raise Overlong(
+            f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
+        )
+    programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
+    return Workload(name, programs, loaded.sha256, left_out)
+
+
+def leave_out_overlong(
+    programs: Sequence[Program], max_tokens: int, limit: str
+) -> tuple[tuple[Program, ...], tuple[LeftOut, ...]]:
+    too_long: dict[str, str] = {}
+    root_of = root_ids(programs)
+    cause: dict[str, str] = {}
+    for program in programs:
+        for number, turn in enumerate(program.turns):
+            if turn.context_tokens > max_tokens:
+                too_long[program.id] = (
+                    f"program {program.id}, turn {number}: {turn.prompt_tokens} prompt + "
+                    f"{turn.output_tokens} output tokens are more than {limit}"
+                )
+                cause.setdefault(root_of[program.id], program.id)
+                break
+    left_out = tuple(
+        LeftOut(p.id, too_long.get(p.id) or f"program {p.id}: goes with {cause[root_of[p.id]]}")
+        for p in programs
+        if root_of[p.id] in cause
+    )
+    return tuple(p for p in programs if root_of[p.id] not in cause), left_out
