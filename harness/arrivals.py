@@ -19,7 +19,9 @@ from numpy.random import PCG64, Generator, SeedSequence
 
 from traces.program import Program
 
-FORMS = "poisson, gamma:BURSTINESS (above 0), constant, recorded or closed:N (N at least 1)"
+LEAST_BURSTINESS = 0.01
+"""Below, most Gamma gaps underflow to zero."""
+FORMS = "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded or closed:N (N at least 1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +34,27 @@ class Arrivals:
     """Closed loop: so many programs at a time, the next starts when one ends."""
 
     @property
-    def has_rate(self) -> bool:
+    def takes_rate(self) -> bool:
         return self.kind in ("poisson", "gamma", "constant")
+
+    def draw(
+        self, programs: Sequence[Program], rate: float | None, seed: int
+    ) -> tuple[tuple[float, ...], int | None]:
+        """Start of each root program, in order, and how many may be in flight (None: open loop).
+        In a closed loop all may start at 0, as soon as there is room."""
+        n = len(roots(programs))
+        if self.kind == "closed":
+            return (0.0,) * n, self.in_flight
+        if self.kind == "recorded":
+            return recorded_starts(programs), None
+        if rate is None:
+            raise ValueError(f"--arrivals {self.kind}: give a rate with --jps")
+        return drawn_starts(self, rate, n, rng_for(seed, "arrivals")), None
 
 
 def parse_arrivals(text: str) -> Arrivals:
     shape = re.fullmatch(r"gamma:(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})", text, re.ASCII)
-    if shape and float(shape[1]) > 0:
+    if shape and float(shape[1]) >= LEAST_BURSTINESS:
         return Arrivals("gamma", burstiness=float(shape[1]))
     closed = re.fullmatch(r"closed:(\d{1,9})", text, re.ASCII)
     if closed and int(closed[1]) > 0:
@@ -55,19 +71,18 @@ def rng_for(seed: int, purpose: str) -> Generator:
     return Generator(PCG64(SeedSequence(seed, spawn_key=tuple(purpose.encode()))))
 
 
-def draw(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> list[float]:
+def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tuple[float, ...]:
     """Starts of n programs in seconds, ascending: sums of unit-rate gaps, over the rate."""
     if arrivals.kind == "constant":
         gaps = np.ones(n)
-    elif arrivals.has_rate:
+    elif arrivals.takes_rate:
         gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
     else:
         raise ValueError(f"{arrivals.kind} arrivals have no rate to draw from")
-    starts: list[float] = (np.cumsum(gaps) / rate).tolist()
-    return starts
+    return tuple((np.cumsum(gaps) / rate).tolist())
 
 
-def recorded_starts(programs: Sequence[Program]) -> list[float]:
+def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
     """Recorded starts of the programs that nobody forked, in their order."""
     starts = []
     for program in roots(programs):
@@ -78,7 +93,7 @@ def recorded_starts(programs: Sequence[Program]) -> list[float]:
                 "of programs recorded"
             )
         starts.append(program.recorded_start_s)
-    return starts
+    return tuple(starts)
 
 
 def roots(programs: Sequence[Program]) -> list[Program]:

@@ -1,6 +1,6 @@
 """Reads `--jps` and `--seeds`.
 
-In: text. Out: ascending lists without repeats, or a ValueError of one line with value and remedy.
+In: text. Out: ascending, without repeats, or a ValueError of one line with value and remedy.
 A rate is programs per second. Steps are exact decimals: 0.05..0.9:0.05 holds 0.15.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
-GRID = tuple(Fraction(r) for r in "0.05 0.1 0.15 0.2 0.25 0.3 0.5 0.7 0.9".split())
+GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
 """Rates of the sources' figures (implementation analysis, §11), in programs per second."""
 MOST = 1000
 """More rates or seeds than this in one sweep are taken for a slip."""
@@ -17,7 +17,7 @@ NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][+-]?\d{1,2})
 SEED = re.compile(r"\d{1,18}", re.ASCII)
 
 
-def parse_rates(text: str) -> list[float]:
+def parse_rates(text: str) -> tuple[float, ...]:
     """`0.13`, `0.1,0.5`, `a..b` (both bounds, and the sources' grid between them) or `a..b:step`
     (from a, up to b); items joined by commas."""
     rates: set[Fraction] = set()
@@ -31,7 +31,7 @@ def parse_rates(text: str) -> list[float]:
             continue
         a, b = _rate(text, low), _rate(text, high)
         if a > b:
-            raise _bad("--jps", text, f"the range is reversed; write {high}..{low}")
+            raise _bad("--jps", text, f"the range is reversed; write {high.strip()}..{low.strip()}")
         if not colon:
             rates |= {a, b, *(r for r in GRID if a < r < b)}
             continue
@@ -41,10 +41,10 @@ def parse_rates(text: str) -> list[float]:
         rates |= {a + k * by for k in range(int((b - a) / by) + 1)}
     if len(rates) > MOST:
         raise _bad("--jps", text, f"more than {MOST} rates; take fewer")
-    return sorted({float(rate) for rate in rates})
+    return tuple(sorted({float(rate) for rate in rates}))
 
 
-def parse_seeds(text: str) -> list[int]:
+def parse_seeds(text: str) -> tuple[int, ...]:
     """`3`, `0,3,7` or `1..5`, bounds included; 0 is a seed."""
     seeds: set[int] = set()
     for item in _items("--seeds", text):
@@ -52,13 +52,15 @@ def parse_seeds(text: str) -> list[int]:
         a = _seed(text, low)
         b = _seed(text, high) if dots else a
         if a > b:
-            raise _bad("--seeds", text, f"the range is reversed; write {high}..{low}")
+            raise _bad(
+                "--seeds", text, f"the range is reversed; write {high.strip()}..{low.strip()}"
+            )
         if b - a >= MOST:
             raise _bad("--seeds", text, f"more than {MOST} seeds; take fewer")
         seeds |= set(range(a, b + 1))
     if len(seeds) > MOST:
         raise _bad("--seeds", text, f"more than {MOST} seeds; take fewer")
-    return sorted(seeds)
+    return tuple(sorted(seeds))
 
 
 def _items(option: str, text: str) -> list[str]:
