@@ -1,0 +1,109 @@
+"""What must hold for every workload, machine and policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from harness.replay import _Replay, replay
+from servers.policies.base import Policy
+from servers.profiles import Profile, costs
+from servers.sim import Engine
+from servers.variants import make_policy, variants
+from tests.sim.accounts import check_blocks
+from tests.sim.worlds import World, worlds
+
+VARIANTS = [v.name for v in variants("all")]
+SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> Policy:
+    variant = variants(name)[0]
+    return make_policy(variant, costs(profile, step_tokens=step_tokens, offload=offload))
+
+
+def run(
+    world: World, name: str, *, strides: bool = True, watch: Callable[[Engine], None] | None = None
+) -> tuple[list[dict[str, object]], list[dict[str, object]], dict[str, object]]:
+    turns: list[dict[str, object]] = []
+    events: list[dict[str, object]] = []
+    bound = variants(name)[0].bound
+    done = replay(
+        world.programs,
+        world.starts_s,
+        None,
+        policy=policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
+        bound=bound,
+        profile=world.profile,
+        limits=world.limits,
+        offload=world.offload,
+        on_turn=turns.append,
+        on_event=events.append,
+        strides=strides,
+    )
+    return turns, events, done
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@SOME
+@given(world=worlds())
+def test_every_program_finishes_and_strides_change_nothing(name: str, world: World) -> None:
+    turns, events, done = run(world, name)
+    assert done["finished_programs"] == len(world.programs)
+    assert done["failed_turns"] == 0
+    single_turns, single_events, single_done = run(world, name, strides=False)
+    assert turns == single_turns
+    assert events == single_events
+    assert {k: v for k, v in done.items() if k != "strides"} == {
+        k: v for k, v in single_done.items() if k != "strides"
+    }
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@SOME
+@given(world=worlds())
+def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World) -> None:
+    engines: list[Engine] = []
+
+    def build(on_end: Callable[..., None]) -> Engine:
+        engine = Engine(
+            policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
+            world.profile,
+            world.limits,
+            world.offload,
+            on_end=lambda served: (check_blocks(engine.scheduler), on_end(served))[1],
+        )
+        engines.append(engine)
+        return engine
+
+    replaying = _Replay(world.programs, variants(name)[0].bound, build, lambda _: None)
+    roots = [p for p in world.programs if p.fork is None]
+    for program, start_s in zip(roots, world.starts_s, strict=True):
+        replaying.start(program, round(start_s * 1e12))
+    engines[0].run()
+    scheduler = engines[0].scheduler
+    check_blocks(scheduler)
+    assert len(scheduler.pins) == 0
+    assert scheduler.kv.used == 0
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@SOME
+@given(world=worlds())
+def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
+    name: str, world: World
+) -> None:
+    turns, _, _ = run(world, name)
+    parts = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
+    jobs: dict[object, list[dict[str, object]]] = {}
+    for turn in turns:
+        took = turn["finished_at_s"] - turn["sent_at_s"]  # type: ignore[operator]
+        assert sum(turn[p] for p in parts) == pytest.approx(took, abs=1e-9)  # type: ignore[misc]
+        jobs.setdefault(turn["program_id"], []).append(turn)
+    for own in jobs.values():
+        own.sort(key=lambda t: t["turn"])  # type: ignore[arg-type, return-value]
+        jct = own[-1]["finished_at_s"] - own[0]["sent_at_s"]  # type: ignore[operator]
+        total = sum(sum(t[p] for p in parts) + t["gap_s"] + t["wait_s"] for t in own)  # type: ignore[misc, operator]
+        assert total == pytest.approx(jct, abs=1e-9)

@@ -1,0 +1,156 @@
+"""Runs of blocks behave as single blocks do."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from servers.sim.kv import DeviceKV, Holder, Path, Segment
+from tests.sim.accounts import check_queue
+
+Block = tuple[Segment, int]
+
+
+class SingleBlocks:
+    """vLLM's block pool, one block at a time: a reference count each, one LRU queue."""
+
+    def __init__(self, blocks: int) -> None:
+        self.blank = blocks
+        self.references: dict[Block, int] = {}
+        self.queue: OrderedDict[Block, None] = OrderedDict()
+
+    @property
+    def free(self) -> int:
+        return self.blank + len(self.queue)
+
+    def hit(self, blocks: list[Block]) -> list[Block]:
+        found = []
+        for block in blocks:
+            if block not in self.references:
+                break
+            found.append(block)
+        return found
+
+    def take(self, block: Block) -> None:
+        self.references[block] += 1
+        self.queue.pop(block, None)
+
+    def allocate(self) -> None:
+        if self.blank:
+            self.blank -= 1
+        else:
+            block, _ = self.queue.popitem(last=False)
+            del self.references[block]
+
+    def commit(self, block: Block) -> None:
+        if block in self.references:
+            self.take(block)
+            self.blank += 1
+        else:
+            self.references[block] = 1
+
+    def release(self, blocks: list[Block], blank: int) -> None:
+        self.blank += blank
+        for block in reversed(blocks):
+            self.references[block] -= 1
+            if self.references[block] == 0:
+                self.queue[block] = None
+
+
+def on_path(path: Path, depth: int) -> list[Block]:
+    blocks: list[Block] = []
+    for segment, leave in path:
+        blocks += [(segment, i) for i in range(segment.start, min(leave, depth))]
+    return blocks
+
+
+def tree() -> list[Path]:
+    """Four programs: a shared head, two of them branching off a third halfway."""
+    head, a, b = Segment(0), Segment(3), Segment(3)
+    branch, twig = Segment(7), Segment(9)
+    return [
+        ((head, 3), (a, 14)),
+        ((head, 3), (b, 9)),
+        ((head, 3), (a, 7), (branch, 9), (twig, 13)),
+        ((head, 3), (a, 7), (branch, 12)),
+        ((Segment(0), 6),),
+    ]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.integers(0, 14), st.integers(0, 2), st.booleans()),
+        max_size=40,
+    )
+)
+def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
+    moves: list[tuple[int, int, int, bool]],
+) -> None:
+    kv, single = DeviceKV(24), SingleBlocks(24)
+    paths = tree()
+    held: list[Holder] = []
+    for which, depth, blank, release_oldest in moves:
+        path = paths[which]
+        wanted = on_path(path, min(depth, path[-1][1]))
+        found = single.hit(wanted)
+        hit, idle = kv.lookup(path, len(wanted))
+        assert hit == len(found)
+        assert idle == sum(block in single.queue for block in found)
+        new = len(wanted) - hit + blank
+        if new + idle <= kv.free:
+            holder = Holder(path)
+            kv.take_hit(holder, hit)
+            kv.allocate(holder, new)
+            kv.commit(holder, len(wanted))
+            for block in found:
+                single.take(block)
+            for _ in range(new):
+                single.allocate()
+            for block in wanted[hit:]:
+                single.commit(block)
+            held.append(holder)
+        if held and (release_oldest or new + idle > kv.free):
+            holder = held.pop(0)
+            single.release(on_path(holder.path, holder.depth), holder.blank)
+            kv.release(holder)
+        assert kv.free == single.free
+        assert check_queue(kv) == len(single.queue)
+        for path in paths:
+            everything = on_path(path, 99)
+            assert kv.lookup(path, 99)[0] == len(single.hit(everything))
+
+
+def test_the_tail_of_a_freed_context_is_evicted_before_its_head() -> None:
+    kv = DeviceKV(10)
+    first = ((Segment(0), 6),)
+    holder = Holder(first)
+    kv.allocate(holder, 6)
+    kv.commit(holder, 6)
+    kv.release(holder)
+    kv.allocate(Holder(((Segment(0), 7),)), 7)  # 4 blank ones, then 3 evicted
+    assert kv.lookup(first, 99) == (3, 3)
+
+
+def test_a_partly_filled_block_is_reused_first_and_never_hit() -> None:
+    kv = DeviceKV(4)
+    path = ((Segment(0), 4),)
+    holder = Holder(path)
+    kv.allocate(holder, 4)
+    kv.commit(holder, 3)
+    kv.release(holder)
+    kv.allocate(Holder(((Segment(0), 1),)), 1)
+    assert kv.lookup(path, 99) == (3, 3)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2])
+def test_a_lookup_stops_at_its_limit(limit: int) -> None:
+    kv = DeviceKV(4)
+    path = ((Segment(0), 2), (Segment(2), 4))
+    holder = Holder(path)
+    kv.allocate(holder, 4)
+    kv.commit(holder, 4)
+    assert kv.lookup(path, limit) == (limit, 0)
