@@ -31,7 +31,6 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     step_tokens = question.limits.step_tokens
     policy = make_policy(variant, costs(profile, step_tokens=step_tokens, offload=variant.offload))
     starts_s, in_flight = question.starts(cell)
-    out = CellFolder(work.folder / cell.name, question.cell_json(cell))
     turns, tick_at_s = 0, time.monotonic() + TICK_S
 
     def on_turn(line: dict[str, object]) -> None:
@@ -42,16 +41,17 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             tick(turns)
             tick_at_s = time.monotonic() + TICK_S
 
-    done = replay(
-        question.workload.programs,
-        starts_s,
-        in_flight,
-        policy=policy,
-        bound=variant.bound,
-        profile=profile,
-        limits=question.limits,
-        offload=question.offload if variant.offload else None,
-        on_turn=on_turn,
-        on_event=out.events.append,
-    )
-    out.finish(done)
+    with CellFolder(work.folder / cell.name, question.cell_json(cell)) as out:
+        done = replay(
+            question.workload.programs,
+            starts_s,
+            in_flight,
+            policy=policy,
+            bound=variant.bound,
+            profile=profile,
+            limits=question.limits,
+            offload=question.offload if variant.offload else None,
+            on_turn=on_turn,
+            on_event=out.events.append,
+        )
+        out.finish(done)

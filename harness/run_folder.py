@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 
@@ -80,8 +80,9 @@ class Lines:
     def close(self) -> None:
         """Down to the disk, so that a `done.json` never outlives its lines."""
         try:
-            self.flush()
-            os.fsync(self._file.fileno())
+            if not self._file.closed:
+                self.flush()
+                os.fsync(self._file.fileno())
         except OSError as error:
             raise Unwritable.of(self.path, error) from None
         finally:
@@ -101,6 +102,14 @@ class CellFolder:
         write_json(path / "cell.json", config)
         self.turns = Lines(path / "turns.jsonl")
         self.events = Lines(path / "engine.jsonl")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Also where a cell failed: its lines up to there say how it came to that."""
+        self.turns.close()
+        self.events.close()
 
     def finish(self, done: Mapping[str, Any]) -> None:
         self.turns.close()

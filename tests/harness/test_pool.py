@@ -1,0 +1,125 @@
+"""Jobs over worker processes: each ends once, a dead worker costs one job, none is left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.pool import Ended, Started, Tick, Ticked, run_jobs
+from harness.run_folder import Unwritable
+
+
+def work(shared: str, job: str, tick: Tick) -> None:
+    """What the job's name says."""
+    tick(len(shared))
+    if job == "raise":
+        raise KeyError("of a policy")
+    if job == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if job == "exit":
+        os._exit(3)
+    if job == "full":
+        raise Unwritable("cannot write x: no space left on device")
+    if job == "sleep":
+        time.sleep(60)
+
+
+def outcomes(jobs: list[str], workers: int) -> dict[str, str | None]:
+    ends = [e for e in run_jobs(jobs, work, "shared", workers) if isinstance(e, Ended)]
+    assert len(ends) == len(jobs)
+    return {end.job: end.error and end.error.splitlines()[0] for end in ends}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_every_job_starts_ticks_and_ends_once(workers: int) -> None:
+    events = list(run_jobs(["a", "b", "c"], work, "1234", workers))
+    for job in "abc":
+        assert [e for e in events if e.job == job] == [
+            Started(job),
+            Ticked(job, 4),
+            Ended(job, None),
+        ]
+
+
+def test_an_exception_or_a_death_costs_its_own_job_only() -> None:
+    assert outcomes(["die", "a", "raise", "exit", "b", "c"], workers=2) == {
+        "a": None,
+        "b": None,
+        "c": None,
+        "raise": "KeyError: 'of a policy'",
+        "die": "its worker process was killed by SIGKILL (out of memory? try fewer --workers)",
+        "exit": "its worker process ended with exit code 3",
+    }
+
+
+def test_an_exception_brings_its_traceback() -> None:
+    (end,) = (e for e in run_jobs(["raise"], work, "", 1) if isinstance(e, Ended))
+    assert end.error is not None
+    assert 'raise KeyError("of a policy")' in end.error
+
+
+def test_a_full_disk_ends_everything() -> None:
+    with pytest.raises(Unwritable, match="no space left"):
+        list(run_jobs(["full", "sleep"], work, "", 2))
+    assert multiprocessing.active_children() == []
+
+
+def test_closing_kills_what_still_runs() -> None:
+    events = run_jobs(["sleep", "sleep"], work, "", 2)
+    assert isinstance(next(events), Started)
+    assert len(multiprocessing.active_children()) == 1
+    events.close()
+    assert multiprocessing.active_children() == []
+
+
+PARENT = """
+import sys
+from test_pool import work
+from harness.pool import Ticked, run_jobs
+import multiprocessing
+if __name__ == "__main__":
+    for event in run_jobs(["sleep"], work, "", 1):
+        if isinstance(event, Ticked):
+            print(multiprocessing.active_children()[0].pid, flush=True)
+"""
+
+
+def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(PARENT)
+    parent = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    assert ends_within(worker, 5.0)
+
+
+def ends_within(pid: int, limit_s: float) -> bool:
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        if not alive(pid):
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def alive(pid: int) -> bool:
+    """A zombie that nobody has reaped yet counts as dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False

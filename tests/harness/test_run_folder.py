@@ -1,0 +1,107 @@
+"""What stands on disk, and when: lines as they happen, `done.json` last, old parts kept aside."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.run_folder import CellFolder, Lines, Unwritable, is_done, locked, mark_failed
+
+
+def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path / "cell", {"variant": "fcfs"})
+    assert sorted(os.listdir(cell.path)) == ["cell.json", "engine.jsonl", "turns.jsonl"]
+    cell.turns.append({"turn": 0})
+    cell.events.append({"t": 0.5, "event": "pinned", "ttl_s": math.inf})
+    assert not is_done(cell.path)
+    cell.finish({"steps": 7})
+    assert is_done(cell.path)
+    assert (cell.path / "turns.jsonl").read_text() == '{"turn":0}\n'
+    # JSON has no infinity: a pin without an end has the TTL null.
+    assert (cell.path / "engine.jsonl").read_text() == ('{"t":0.5,"event":"pinned","ttl_s":null}\n')
+    assert json.loads((cell.path / "done.json").read_text()) == {"steps": 7}
+    assert not list(cell.path.glob(".*"))
+
+
+def test_lines_reach_the_disk_by_thousands_and_by_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock_s = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: clock_s)
+    lines = Lines(tmp_path / "turns.jsonl")
+
+    def on_disk() -> int:
+        return (tmp_path / "turns.jsonl").read_bytes().count(b"\n")
+
+    for _ in range(999):
+        lines.append({})
+    assert on_disk() == 0
+    lines.append({})
+    assert on_disk() == 1000
+    lines.append({})
+    clock_s = 101.0
+    lines.append({})
+    assert on_disk() == 1002
+    lines.append({})
+    lines.close()
+    assert on_disk() == 1003
+
+
+def test_an_unfinished_part_is_kept_aside_under_the_next_free_number(tmp_path: Path) -> None:
+    for attempt in range(3):
+        with CellFolder(tmp_path / "cell", {"attempt": attempt}):
+            pass
+    found = {p.parent.name: json.loads(p.read_text()) for p in tmp_path.glob("*/cell.json")}
+    assert found == {
+        "cell.aside-1": {"attempt": 0},
+        "cell.aside-2": {"attempt": 1},
+        "cell": {"attempt": 2},
+    }
+
+
+def test_a_failed_cell_says_why_and_is_not_done(tmp_path: Path) -> None:
+    mark_failed(tmp_path / "cell", "KeyError: 'x'\nTraceback …")
+    assert json.loads((tmp_path / "cell" / "failed.json").read_text()) == {
+        "error": "KeyError: 'x'",
+        "traceback": "Traceback …",
+    }
+    assert not is_done(tmp_path / "cell")
+
+
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "turns.jsonl")
+    lines.append({"turn": 0})
+    lines._file.close()
+    lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    with pytest.raises(Unwritable, match=rf"turns\.jsonl: {os.strerror(errno.ENOSPC).lower()}; "):
+        lines.close()
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from harness.run_folder import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(ValueError, match="another bench is writing it"), locked(tmp_path):
+            pass
+        other.kill()
+    with locked(tmp_path):
+        assert os.listdir(tmp_path) == []
