@@ -45,7 +45,7 @@ class Request:
 
     @property
     def tool(self) -> str | None:
-        """The tool whose time the gap is: `cd x && pytest -q` is a pytest (Continuum v3, App. B)."""
+        """Whose time the gap is: `cd x && pytest -q` is a pytest (Continuum v3, App. B)."""
         for name in self.tools:
             if name not in SHELL_PREAMBLE:
                 return name
@@ -192,10 +192,8 @@ class Policy:
         order of admission and never empty."""
         return running[-1]
 
-    def displaced(
-        self, head: Request, running: Sequence[Request], now_s: float
-    ) -> Request | None:
-        """A running turn to preempt in favour of `head`, which does not fit; None to let it wait."""
+    def displaced(self, head: Request, running: Sequence[Request], now_s: float) -> Request | None:
+        """A running turn to preempt for `head`, which does not fit; None to let it wait."""
         return None
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:

@@ -1,0 +1,203 @@
+"""PLAS: programs that have been served least go first (Autellix, arXiv:2502.13965, §4.2).
+
+A call (turn) enters the level that its program's attained service falls in, and has that level's
+quantum there; using it up demotes the running call by one level. First come, first served within
+a level. A waiting call of a strictly better level displaces the worst running one when it does
+not fit. A waiting call is promoted to the top level, with a fresh quantum, once
+
+    (W_p + W_c) / (T_p + T_c) >= beta,
+
+W and T being seconds waited and served: of the program's earlier calls (p), and of this call since
+its last promotion (c).
+
+Service is execution time, scheduled -> finished less the time preempted, summed over a program's
+finished (and given-up) calls; calls of one program that overlap add up, as in PLAS and not ATLAS,
+which is what Continuum v3, §6.1 compares against.
+
+There is no official code, and the paper gives no constants. Taken here: eight levels, quanta of 1,
+2, 4 ... 64 s and no end, beta = 10. Service is seconds of time, not decode steps. A waiting call's
+promotion time is fixed when it begins to wait, so that an overlapping sibling's finish does not
+move it. KV is freed at the end of a call. A call preempted for memory is the worst running one,
+and rejoins its level, not the head of the queue.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
+from servers.policies.recent import Recent
+
+QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+"""Of all levels but the last, which has no end."""
+BETA = 10.0
+
+
+class Attained(NamedTuple):
+    """Of a program's finished calls, in seconds."""
+
+    served_s: float = 0.0
+    waited_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Call:
+    program: Attained
+    level: int
+    left_s: float
+    """Of the level's quantum."""
+    since_s: float
+    """Waiting or running since."""
+    running: bool = False
+    changes_s: Sequence[float] = ()
+    """When the level changes next if nothing happens: demotions of a running call, the promotion
+    of a waiting one. Both `level_at` and `wake_s` go by these times, so that they agree."""
+    served_s: float = 0.0
+    waited_s: float = 0.0
+    before_promotion_s: float = 0.0
+    """Served before the last promotion."""
+
+    def level_at(self, now_s: float) -> int:
+        passed = bisect_right(self.changes_s, now_s)
+        if self.running:
+            return self.level + passed
+        return 0 if passed else self.level
+
+    def next_change_s(self, now_s: float) -> float | None:
+        passed = bisect_right(self.changes_s, now_s)
+        return self.changes_s[passed] if passed < len(self.changes_s) else None
+
+
+class Autellix(Policy):
+    name = "autellix"
+    source = "arXiv:2502.13965, §4.2"
+
+    def __init__(
+        self, costs: Costs, *, quanta_s: Sequence[float] = QUANTA_S, beta: float = BETA
+    ) -> None:
+        super().__init__(costs)
+        self._quanta_s = (*quanta_s, math.inf)
+        self._bounds_s = list(accumulate(quanta_s))
+        self._beta = beta
+        self._programs: Recent[Attained] = Recent()
+        self._calls: dict[int, Call] = {}
+        self._wakes: list[tuple[float, int]] = []
+
+    # Events -------------------------------------------------------------------------------------
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        program = self._programs.get(request.program_id) or Attained()
+        level = bisect_right(self._bounds_s, program.served_s)
+        call = Call(program, level, self._quanta_s[level], now_s)
+        self._calls[request.id] = call
+        self._wait(request.id, call, now_s)
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        call = self._calls[request.id]
+        self._stop(call, now_s)
+        call.running = True
+        ahead = (call.left_s, *self._quanta_s[call.level + 1 : -1])
+        call.changes_s = [now_s + s for s in accumulate(ahead)] if math.isfinite(ahead[0]) else ()
+        self._wake_for(request.id, call)
+
+    def preempted(self, request: Request, now_s: float) -> None:
+        call = self._calls[request.id]
+        self._stop(call, now_s)
+        self._wait(request.id, call, now_s)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self._leave(request, now_s)
+        return FREE
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self._leave(request, now_s)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self._programs.pop(program_id)
+
+    # Decisions ----------------------------------------------------------------------------------
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return (self._calls[request.id].level_at(now_s), request.arrival_s, request.id)
+
+    def victim(self, running: Sequence[Request], now_s: float) -> Request:
+        return max(running, key=lambda r: self.rank(r, now_s))
+
+    def displaced(self, head: Request, running: Sequence[Request], now_s: float) -> Request | None:
+        if not running:
+            return None
+        worst = self.victim(running, now_s)
+        better = self._calls[head.id].level_at(now_s) < self._calls[worst.id].level_at(now_s)
+        return worst if better else None
+
+    def wake_s(self, now_s: float) -> float | None:
+        wakes = self._wakes
+        while wakes:
+            at_s, call_id = wakes[0]
+            call = self._calls.get(call_id)
+            next_s = None if call is None else call.next_change_s(now_s)
+            if next_s is None:
+                heapq.heappop(wakes)
+            elif next_s != at_s:
+                heapq.heapreplace(wakes, (next_s, call_id))
+            else:
+                return at_s
+        return None
+
+    # Accounts -----------------------------------------------------------------------------------
+
+    def _wait(self, call_id: int, call: Call, now_s: float) -> None:
+        """Begin to wait, and fix when that will have been long enough for the top level."""
+        call.running, call.since_s, call.changes_s = False, now_s, ()
+        if call.level == 0:
+            return
+        served_s = call.program.served_s + call.served_s
+        short_s = self._beta * served_s - call.program.waited_s - call.waited_s
+        if short_s <= 0:
+            self._promote(call)
+        else:
+            call.changes_s = (now_s + short_s,)
+            self._wake_for(call_id, call)
+
+    def _stop(self, call: Call, now_s: float) -> None:
+        """Close the account of what the call has been doing until now."""
+        passed = bisect_right(call.changes_s, now_s)
+        if not call.running:
+            call.waited_s += now_s - call.since_s
+            if passed:
+                promoted_s = call.changes_s[0]
+                self._promote(call)
+                call.waited_s = now_s - promoted_s
+        else:
+            call.served_s += now_s - call.since_s
+            call.level += passed
+            last = passed == len(call.changes_s)
+            call.left_s = math.inf if last else call.changes_s[passed] - now_s
+        call.since_s, call.changes_s = now_s, ()
+
+    def _promote(self, call: Call) -> None:
+        call.level, call.left_s = 0, self._quanta_s[0]
+        call.before_promotion_s += call.served_s
+        call.served_s = call.waited_s = 0.0
+
+    def _leave(self, request: Request, now_s: float) -> None:
+        call = self._calls.pop(request.id)
+        self._stop(call, now_s)
+        if request.is_last:
+            self._programs.pop(request.program_id)
+            return
+        so_far = self._programs.get(request.program_id) or Attained()
+        self._programs[request.program_id] = Attained(
+            so_far.served_s + call.served_s + call.before_promotion_s,
+            so_far.waited_s + call.waited_s,
+        )
+
+    def _wake_for(self, call_id: int, call: Call) -> None:
+        if call.changes_s:
+            heapq.heappush(self._wakes, (call.changes_s[0], call_id))

@@ -1,0 +1,80 @@
+"""A bound: what a policy could do that knew each tool's time and each program's remaining work.
+
+No system can be built this way; it shows how much of the possible gain the others get. It is not
+a proven optimum: each decision is the best single one in its field.
+
+Waiting turns: preempted first, then the program with the least work left (SRPT), which is the time
+to prefill its remaining prompts plus a one-token step for each remaining output token. Retention:
+eq. 2 of Continuum v3, §4.2 with P known and eta = 1, so that KV is held exactly until the next
+turn where the gap is shorter than the mean delay of evicted turns plus the rebuild. Pins give way
+by Belady's rule, longest until next use first; the victim is the turn with most work left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from servers.policies.base import (
+    FREE,
+    Costs,
+    Future,
+    Oracle,
+    Pin,
+    Policy,
+    Rank,
+    Request,
+    Retention,
+    pin,
+)
+from servers.policies.queue_delays import QueueDelays
+
+MARGIN_S = 1e-3
+"""A pin outlives its gap by this much, so that a turn due now still finds it."""
+
+
+class Clairvoyant(Policy, Oracle):
+    name = "clairvoyant"
+    source = "a bound of ours; Belady 1966, Schrage 1968"
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__(costs)
+        self._futures: dict[int, Future] = {}
+        self._work_s: dict[int, float] = {}
+        self._delays = QueueDelays()
+        self._token_s = costs.prefill_s(1)
+
+    def foresee(self, request: Request, future: Future) -> None:
+        self._futures[request.id] = future
+        prefill_s = self.costs.prefill_s(future.remaining_prompt_tokens)
+        self._work_s[request.id] = prefill_s + future.remaining_output_tokens * self._token_s
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        self._delays.scheduled(request, now_s)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        gap_s = self._futures[request.id].tool_gap_s
+        self._forget(request)
+        if gap_s is None:
+            return FREE
+        rebuild_s = self.costs.rebuild_s(request.prompt_tokens + request.output_tokens)
+        t_bar_s = self._delays.mean_s
+        worth = gap_s < t_bar_s + rebuild_s
+        ttl_s = gap_s + MARGIN_S if worth else 0.0
+        return pin(ttl_s, tool_gap_s=gap_s, T_bar_s=t_bar_s, rebuild_s=rebuild_s)
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self._forget(request)
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return (not request.preempted, self._work_s[request.id], request.id)
+
+    def victim(self, running: Sequence[Request], now_s: float) -> Request:
+        return max(running, key=lambda r: (self._work_s[r.id], r.id))
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        """A pin expires when it is next used."""
+        return sorted(pins, key=lambda p: (-p.expires_at_s, p.request.id))
+
+    def _forget(self, request: Request) -> None:
+        self._futures.pop(request.id, None)
+        self._work_s.pop(request.id, None)

@@ -1,0 +1,66 @@
+"""TTL retention after a tool call, pinned programs first (Continuum v3, §4 and §5).
+
+The TTL is the argmax of eq. 2 (`ttl_model`). Waiting turns: preempted, then pinned, then program
+arrival (§4.3). Pins give way with the latest program arrival first (§5.2).
+
+What the paper leaves open, and what is taken here:
+- window of the mean queueing delay: 100 turns (keyword `window`);
+- which turns "had been evicted": those whose program's KV is not pinned when they are admitted,
+  whether or not prefix caching still holds some of it;
+- when a program has finished: its last turn is said to be the last, or nothing was said and it
+  calls no tool (§5.2), or the engine says the program ended. A program that goes on after a turn
+  without a tool call counts as a further one;
+- eta before any program has finished, or when all had one turn: 1, as in T_default;
+- of equally good TTLs: the smallest;
+- a turn that is not the last and has no readable tool: judged by the times of all tools;
+- pins give way only when nothing runs and the head of the queue does not fit, as the heading
+  "prevention of deadlocks" says; the text below it also allows any failed admission:
+  `reclaim_when="pressure"`.
+Departs from the paper in nothing else that is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention
+from servers.policies.program_order import latest_programs_first, pinned_programs_first
+from servers.policies.queue_delays import WINDOW
+from servers.policies.ttl_model import K, TtlModel
+
+
+class Continuum(Policy):
+    name = "continuum"
+    source = "Continuum v3, §4-§5"
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        k: int = K,
+        window: int = WINDOW,
+        reclaim_when: Literal["stuck", "pressure"] = "stuck",
+    ) -> None:
+        super().__init__(costs)
+        self.reclaim_when = reclaim_when
+        self.model = TtlModel(costs, k, window)
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        self.model.arrived(request, now_s)
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        self.model.scheduled(request, now_s)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self.model.observe_finish(request, now_s)
+        return self.model.retention(request)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self.model.program_ended(program_id)
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return pinned_programs_first(request)
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        return latest_programs_first(pins)

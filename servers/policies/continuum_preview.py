@@ -1,0 +1,77 @@
+"""What the authors' public fork of vLLM does (implementation analysis, §4-§8; v1, §4.5).
+
+A tool whose mean time is at most 2.0 s is pinned for 2.0 s, else its KV is freed; a tool not seen
+before counts as 0 s; no tool call, no pin. The whole request is held, its partly filled last block
+included. Tool = first word of the bash block, so that `cd x && pytest` is a cd. Waiting turns:
+programs with a pin first, then program arrival; a preempted turn is put back at the front of the
+list, but its place there only decides among turns of the same program (§7.1, §8.3). Preempted is
+the newest program whose turn is not its last, else the newest; pins give way with the latest
+expiry first (§8.2).
+
+Departs from the fork:
+- concurrent turns with the same or no program id do not crash it (execution note §5);
+- the fork takes a pin when at most one turn runs and that one needs memory; here that turn is
+  preempted, and pins give way once nothing runs and the head of the queue does not fit;
+- the fork leaves a pin in place until the program's next turn finishes; here it ends when that
+  turn is admitted, since the turn itself then holds the KV;
+- an answer's thinking text does not hide its tool call, and several bash blocks do not either;
+- whether a turn is the last may be unknown; then it is when it calls no tool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.moments import Moments
+from servers.policies.tool_gaps import ToolGaps
+
+THRESHOLD_S = 2.0
+"""Both the longest mean that is pinned, and the TTL (§5.3)."""
+
+
+def first_word(request: Request) -> str | None:
+    """The fork's tool: the literal first word of the command (§4.2)."""
+    words = request.tools[0].split() if request.tools else []
+    return words[0] if words else None
+
+
+class ContinuumPreview(Policy):
+    name = "continuum-preview"
+    source = "implementation analysis, §4-§8"
+
+    def __init__(self, costs: Costs) -> None:
+        super().__init__(costs)
+        self._gaps = ToolGaps()
+        self._by_tool: dict[str, Moments] = {}
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        gap = self._gaps.closed(request.program_id, now_s)
+        if gap is not None and gap.tool is not None:
+            self._by_tool.setdefault(gap.tool, Moments()).add(gap.seconds)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        tool = first_word(request)
+        if request.ends_program or tool is None:
+            self._gaps.forget(request.program_id)
+            return FREE
+        self._gaps.opened(request.program_id, tool, now_s)
+        times = self._by_tool.get(tool)
+        mean_s = times.mean if times is not None else 0.0
+        ttl_s = THRESHOLD_S if mean_s <= THRESHOLD_S else 0.0
+        samples = times.samples if times is not None else 0
+        return pin(ttl_s, whole_request=True, tool=tool, mean_s=mean_s, samples=samples)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self._gaps.forget(program_id)
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        front = not request.preempted
+        return (not request.pinned, request.program_arrival_s, front, request.id)
+
+    def victim(self, running: Sequence[Request], now_s: float) -> Request:
+        unfinished = [r for r in running if not r.is_last]
+        return max(unfinished or running, key=lambda r: r.program_arrival_s)
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        return sorted(pins, key=lambda p: (-p.expires_at_s, p.request.id))

@@ -1,0 +1,104 @@
+"""Continuum as first published: TTL from a Bernstein bound (Continuum v1, §4.2-§4.4).
+
+    TTL = T_default^2 / bound(f) * (1 + alpha * AvgTurns)
+    bound(f) = T_default if |S| < N;  B_f(delta) if |S_f| >= N;  else B(delta)
+    B(delta) = mean + sqrt(2 * variance * ln(3/delta) / |S|) + 3 * b * ln(3/delta) / |S|
+
+Order of waiting turns (§4.4) and of pins that give way (§5.3) are those of `continuum`.
+
+The paper calls delta, N and T_default tunable, and gives no value for them, alpha or b. Taken
+here: T_default = 2 s, the threshold of the authors' public fork; N = 100, as K in v3;
+delta = 0.05, the 95% of v1's Fig. 11; b = 30 s, the default command time-out of mini-swe-agent;
+alpha = 0.1, so that ten turns double a TTL. All are keywords.
+AvgTurns is 0 until a program has finished. Tool times beyond b are recorded as they are, though
+the inequality assumes that there are none. A turn with no readable tool is judged by the bound
+over all tools. m(r), which §4.3 defines and never uses, is not computed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.moments import Moments
+from servers.policies.program_order import latest_programs_first, pinned_programs_first
+from servers.policies.tool_gaps import ToolGaps
+from servers.policies.turn_counts import TurnCounts
+
+
+def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:
+    """Upper bound of the mean with confidence 1 - delta (§4.2; Maurer and Pontil 2009)."""
+    doubt = math.log(3 / delta) / times.samples
+    return times.mean + math.sqrt(2 * times.variance * doubt) + 3 * longest_s * doubt
+
+
+class ContinuumV1(Policy):
+    name = "continuum-v1"
+    source = "Continuum v1, §4.2-§4.4"
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        default_ttl_s: float = 2.0,
+        n: int = 100,
+        delta: float = 0.05,
+        longest_s: float = 30.0,
+        alpha: float = 0.1,
+        reclaim_when: Literal["stuck", "pressure"] = "stuck",
+    ) -> None:
+        super().__init__(costs)
+        self.default_ttl_s, self.n, self.delta = default_ttl_s, n, delta
+        self.longest_s, self.alpha = longest_s, alpha
+        self.reclaim_when = reclaim_when
+        self._gaps = ToolGaps()
+        self._turns = TurnCounts()
+        self._all_tools = Moments()
+        self._by_tool: dict[str, Moments] = {}
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        gap = self._gaps.closed(request.program_id, now_s)
+        if gap is None:
+            return
+        self._all_tools.add(gap.seconds)
+        if gap.tool is not None:
+            self._by_tool.setdefault(gap.tool, Moments()).add(gap.seconds)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self._turns.served(request.program_id)
+        if request.ends_program:
+            self.program_ended(request.program_id, now_s)
+            return FREE
+        self._gaps.opened(request.program_id, request.tool, now_s)
+        stage, times, bound_s = self._bound(request.tool)
+        average = self._turns.average
+        ttl_s = self.default_ttl_s**2 / bound_s * (1 + self.alpha * average)
+        return pin(
+            ttl_s,
+            tool=request.tool,
+            stage=stage,
+            samples=times.samples,
+            bound_s=bound_s,
+            average_turns=average,
+        )
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self._turns.ended(program_id)
+        self._gaps.forget(program_id)
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return pinned_programs_first(request)
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        return latest_programs_first(pins)
+
+    def _bound(self, tool: str | None) -> tuple[str, Moments, float]:
+        if self._all_tools.samples < self.n:
+            return "default", self._all_tools, self.default_ttl_s
+        own = self._by_tool.get(tool) if tool is not None else None
+        if own is not None and own.samples >= self.n:
+            return "tool", own, bernstein_bound_s(own, self.delta, self.longest_s)
+        everything = self._all_tools
+        return "all-tools", everything, bernstein_bound_s(everything, self.delta, self.longest_s)

@@ -1,0 +1,191 @@
+"""Whether a policy written by somebody else keeps the contract of `base.Policy`.
+
+In: a class. Out: nothing, or a `BrokenPolicy` whose one line names the method and what it should
+look like. Signatures are compared first; then a short scripted story of three programs (a pinned
+return, a preemption, an overlap, an abort, ends unknown) is played and every answer looked at.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
+
+EVENTS = ("arrived", "scheduled", "preempted", "finished", "aborted", "program_ended")
+DECISIONS = ("rank", "victim", "displaced", "reclaim", "review", "wake_s")
+COSTS = Costs(prefill_s=lambda tokens: tokens / 5000)
+
+
+class BrokenPolicy(ValueError):
+    """A policy that does not keep the contract; its message says what to change."""
+
+
+def check(policy: object) -> type[Policy]:
+    """The class itself, once it has kept the contract through the scripted story."""
+    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+        raise BrokenPolicy(
+            f"{policy!r} is not a policy: derive a class from servers.policies.base.Policy"
+        )
+    _check_class(policy)
+    _Story(policy).play()
+    return policy
+
+
+def _check_class(policy: type[Policy]) -> None:
+    label = policy.__qualname__
+    name = getattr(policy, "name", None)
+    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name)):
+        raise BrokenPolicy(
+            f'{label}.name is {name!r}: set name = "my-policy" on the class; letters, digits, '
+            "dots, dashes and underscores, since run folders are named after it"
+        )
+    for method in (*EVENTS, *DECISIONS):
+        ours, theirs = getattr(Policy, method), getattr(policy, method)
+        if not callable(theirs) or inspect.iscoroutinefunction(theirs):
+            raise BrokenPolicy(f"{label}.{method} must be a plain method: def {_head(method)}")
+        try:
+            inspect.signature(theirs).bind(*inspect.signature(ours).parameters)
+        except TypeError as error:
+            raise BrokenPolicy(
+                f"{label}.{method}{inspect.signature(theirs)} cannot be called as the contract "
+                f"does ({error}): def {_head(method)}"
+            ) from None
+    if policy.review is not Policy.review and not policy.reviews_pins:
+        raise BrokenPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
+
+
+def _head(method: str) -> str:
+    return f"{method}{inspect.signature(getattr(Policy, method))}"
+
+
+class _Story:
+    def __init__(self, policy: type[Policy]) -> None:
+        self._label = policy.__qualname__
+        try:
+            self._policy = policy(COSTS)
+        except Exception as error:
+            raise BrokenPolicy(
+                f"{self._label}(costs) raised {type(error).__name__}: {error}; an engine calls it "
+                "with costs alone, so further parameters need defaults"
+            ) from None
+        if self._policy.reclaim_when not in ("stuck", "pressure"):
+            raise BrokenPolicy(
+                f"{self._label}.reclaim_when is {self._policy.reclaim_when!r}: "
+                'use "stuck" or "pressure"'
+            )
+        if not hasattr(self._policy, "costs"):
+            raise BrokenPolicy(f"{self._label}.__init__ must call super().__init__(costs)")
+
+    def play(self) -> None:
+        first = Request(0, "a", 0, 0.0, 0.0, 1000, is_last=False)
+        other = Request(1, "b", 0, 0.5, 0.5, 3000)
+        self._arrive(first)
+        self._arrive(other)
+        self._admit(first, 1.0)
+        self._admit(other, 1.0)
+        self._decide([], [first, other], [], 1.5)
+        self._tell("preempted", other, 2.0)
+        other.preempted = True
+        first.output_tokens, first.tools = 50, ("pytest",)
+        held = self._finish(first, 3.0)
+        after = Request(2, "a", 1, 4.0, 0.0, 1500, pinned=held is not None)
+        twin = Request(3, "a", 2, 4.0, 0.0, 1500)
+        given_up = Request(4, "c", 0, 4.5, 4.5, 800)
+        for request in (after, twin, given_up):
+            self._arrive(request)
+        pins = [] if held is None else [held]
+        self._decide([other, after, twin, given_up], [], pins, 5.0)
+        self._tell("aborted", given_up, 5.5)
+        self._admit(after, 6.0)
+        self._admit(other, 6.0)
+        self._decide([twin], [after, other], [], 60.0)
+        self._admit(twin, 61.0)
+        for request in (after, twin, other):
+            request.output_tokens = 20
+            self._finish(request, 62.0)
+        for program_id in "abc":
+            self._call("program_ended", program_id, 63.0)
+
+    def _arrive(self, request: Request) -> None:
+        if isinstance(self._policy, Oracle):
+            self._call("foresee", request, Future(1.0, 100, 100))
+        self._tell("arrived", request, request.arrival_s)
+
+    def _admit(self, request: Request, now_s: float) -> None:
+        self._call("scheduled", request, now_s, 0)
+        request.pinned = request.preempted = False
+
+    def _tell(self, event: str, request: Request, now_s: float) -> None:
+        self._call(event, request, now_s)
+
+    def _finish(self, request: Request, now_s: float) -> Pin | None:
+        retention = self._call("finished", request, now_s)
+        if not isinstance(retention, Retention):
+            self._wrong("finished", retention, "FREE or pin(ttl_s), from servers.policies.base")
+        if retention.kind == "free":
+            return None
+        tokens = request.prompt_tokens + request.output_tokens
+        return Pin(request, tokens, now_s, now_s + retention.ttl_s)
+
+    def _decide(
+        self, waiting: list[Request], running: list[Request], pins: list[Pin], now_s: float
+    ) -> None:
+        ranks = [self._rank(request, now_s) for request in waiting]
+        try:
+            ranks.sort()
+        except TypeError as error:
+            self._wrong("rank", ranks, f"tuples that sort among each other ({error})")
+        if running:
+            self._among("victim", self._call("victim", running, now_s), running)
+            for head in waiting:
+                loser = self._call("displaced", head, running, now_s)
+                if loser is not None:
+                    self._among("displaced", loser, running)
+        self._some_of("reclaim", self._call("reclaim", pins, now_s), pins)
+        self._some_of("review", self._call("review", pins, 4000, now_s), pins)
+        wake_s = self._call("wake_s", now_s)
+        if wake_s is not None and not _is_number(wake_s):
+            self._wrong("wake_s", wake_s, "a time in seconds, or None for never")
+
+    def _rank(self, request: Request, now_s: float) -> tuple[Any, ...]:
+        rank = self._call("rank", request, now_s)
+        if not isinstance(rank, tuple) or not rank or not all(map(_is_number, rank)):
+            self._wrong("rank", rank, "a tuple of numbers, the last of them request.id")
+        if rank[-1] != request.id:
+            self._wrong("rank", rank, "a tuple that ends in request.id, so that no two are equal")
+        again = self._call("rank", request, now_s)
+        if again != rank:
+            self._wrong("rank", again, f"the same as just before, {rank}: deciding changes nothing")
+        return tuple(rank)
+
+    def _among(self, method: str, chosen: object, running: list[Request]) -> None:
+        if not any(chosen is request for request in running):
+            self._wrong(method, chosen, "one of the requests in `running`")
+
+    def _some_of(self, method: str, chosen: Any, pins: list[Pin]) -> None:
+        try:
+            given = list(chosen)
+        except TypeError:
+            self._wrong(method, chosen, "an iterable of the pins it was given")
+        if any(all(one is not pin for pin in pins) for one in given):
+            self._wrong(method, given, "pins that it was given, and no others")
+
+    def _call(self, method: str, *args: object) -> Any:
+        call: Callable[..., Any] = getattr(self._policy, method)
+        try:
+            return call(*args)
+        except Exception as error:
+            raise BrokenPolicy(
+                f"{self._label}.{method} raised {type(error).__name__}: {error}"
+            ) from error
+
+    def _wrong(self, method: str, got: object, wanted: str) -> None:
+        raise BrokenPolicy(f"{self._label}.{method} returned {got!r}; it must return {wanted}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not math.isnan(value)

@@ -1,0 +1,111 @@
+"""Preserve, discard or swap by least waste (InferCept, arXiv:2402.01869; Continuum v3, §3.2, §6.1).
+
+At a tool call, for a context of C tokens and a running batch of C_batch, wasted token-seconds:
+
+    preserve  T_int * C
+    discard   T_fwd(C) * (C + C_batch), own part halved when recomputed in chunks
+    swap      T_reload(C) * C, with an offload tier
+
+The least wins, and is asked for again at each step, with T_int taken as the time since the call:
+at the call it is 0, so that every context is preserved first and given up once holding it has
+cost as much as giving it up. Swap is v3's adaptation: offload copies in the background, so that
+swapping costs the request its own reload and stalls nobody (InferCept: 2 * T_swap(C) * C_batch).
+Without an offload tier the choice is between the first two. Giving up is the same act in both:
+with a tier the engine has the copy anyway.
+
+Waiting turns: preempted, preserved, then program arrival, as the authors' scheduler resumes
+preserved requests among the running ones and orders the rest by when the request first came,
+which there lives through its tool calls. Once the next turn has arrived the tool call is over, and
+its context is no longer given up by review.
+
+Departs from the authors' code (`vllm/core/scheduler_v2.py`):
+- its constants of T_fwd are fits to one machine; here they are the profile's;
+- it takes a call's remaining time as known; here it is estimated as above;
+- it keeps the most wasteful context for when memory is needed; here it is given up at once;
+- its preserved contexts never give way to waiting turns before that; `reclaim_when="stuck"`, the
+  default, differs only in relieving a deadlock, longest since the call first. "pressure" lets
+  them give way at every failed admission.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import ClassVar, Literal
+
+from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.program_order import pinned_programs_first
+from servers.policies.recent import Recent
+
+
+class Infercept(Policy):
+    name = "infercept"
+    source = "arXiv:2402.01869, §4; Continuum v3, §6.1"
+    reviews_pins: ClassVar[bool] = True
+
+    def __init__(
+        self, costs: Costs, *, reclaim_when: Literal["stuck", "pressure"] = "stuck"
+    ) -> None:
+        super().__init__(costs)
+        self.reclaim_when = reclaim_when
+        self._returned: Recent[None] = Recent()
+        """Programs whose tool call is over and whose next turn has not finished."""
+        self._next_release_s = math.inf
+
+    def discard_waste(self, tokens: int, batch_tokens: int) -> float:
+        """Token-seconds lost by recomputing a context next to such a batch."""
+        own = tokens / 2 if tokens > self.costs.step_tokens else tokens
+        return self.costs.prefill_s(tokens) * (own + batch_tokens)
+
+    def swap_waste(self, tokens: int) -> float:
+        """Token-seconds lost by reloading it; infinite without an offload tier."""
+        return math.inf if self.costs.reload_s is None else self.costs.reload_s(tokens) * tokens
+
+    def held_for_s(self, tokens: int, batch_tokens: int) -> float:
+        """How long preserving wastes less than the cheaper way of giving up."""
+        waste = min(self.discard_waste(tokens, batch_tokens), self.swap_waste(tokens))
+        return waste / tokens if tokens else 0.0
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        if request.index > 0:
+            self._returned[request.program_id] = None
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self._returned.pop(request.program_id)
+        tokens = request.prompt_tokens + request.output_tokens
+        held_s = self.held_for_s(tokens, 0)
+        if request.ends_program or held_s <= 0:
+            return FREE
+        self._next_release_s = min(self._next_release_s, now_s + held_s)
+        return pin(math.inf, tool=request.tool, at_least_s=held_s)
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self._returned.pop(request.program_id)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self._returned.pop(program_id)
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return pinned_programs_first(request)
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))
+
+    def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
+        released = []
+        self._next_release_s = math.inf
+        for held in pins:
+            if held.program_id in self._returned:
+                continue
+            due_s = held.pinned_at_s + self.held_for_s(held.tokens, batch_tokens)
+            if due_s <= now_s:
+                released.append(held)
+            else:
+                self._next_release_s = min(self._next_release_s, due_s)
+        return released
+
+    def wake_s(self, now_s: float) -> float | None:
+        """From the batch last reviewed: one that only grows makes discarding dearer. A time gone
+        by belongs to a pin that ended otherwise, since each step reviews those that are due."""
+        due_s = self._next_release_s
+        return due_s if now_s < due_s < math.inf else None

@@ -1,0 +1,18 @@
+"""Program-level FCFS: programs in order of their first arrival, no retention (v3, §6.4, Fig. 16).
+
+Preempted turns come first, as in the original engine (v3, §4.3). Everything else is `fcfs`.
+No departure known.
+"""
+
+from __future__ import annotations
+
+from servers.policies.base import Policy, Rank, Request
+from servers.policies.program_order import first_programs_first
+
+
+class ProgramFcfs(Policy):
+    name = "program-fcfs"
+    source = "Continuum v3, §6.4"
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        return first_programs_first(request)

@@ -1,0 +1,37 @@
+"""State per program that stays bounded where an engine never learns that a program ended."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Generic, TypeVar
+
+Value = TypeVar("Value")
+
+MOST_PROGRAMS = 100_000
+"""Beyond it the program heard of longest ago is forgotten."""
+
+
+class Recent(Generic[Value]):
+    """Values by program, the most recently set ones only."""
+
+    def __init__(self, most: int = MOST_PROGRAMS) -> None:
+        self._most = most
+        self._values: OrderedDict[str, Value] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __contains__(self, program_id: str) -> bool:
+        return program_id in self._values
+
+    def __setitem__(self, program_id: str, value: Value) -> None:
+        self._values[program_id] = value
+        self._values.move_to_end(program_id)
+        if len(self._values) > self._most:
+            self._values.popitem(last=False)
+
+    def get(self, program_id: str) -> Value | None:
+        return self._values.get(program_id)
+
+    def pop(self, program_id: str) -> Value | None:
+        return self._values.pop(program_id, None)

@@ -1,0 +1,42 @@
+"""Program-level FCFS plus a TTL that looks at no tool: T_default (Continuum v3, §6.4, Fig. 16).
+
+T_default is the cold-start TTL of the cost model, ln(T-bar + rebuild(r)) where that exceeds 0
+(§4.2, `ttl_model.default_ttl_s`). "Fixed" is read as the same rule for every tool call: T-bar and
+the context are those of the moment, as they are in Continuum's own cold start.
+
+Open in the paper: whether pinned programs go first. The ablation "builds upon program-level FCFS",
+so they do not. Pins give way as in `continuum`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from servers.policies.base import FREE, Costs, Pin, Request, Retention, pin
+from servers.policies.program_fcfs import ProgramFcfs
+from servers.policies.program_order import latest_programs_first
+from servers.policies.queue_delays import WINDOW, QueueDelays
+from servers.policies.ttl_model import default_ttl_s
+
+
+class StaticTtl(ProgramFcfs):
+    name = "static-ttl"
+    source = "Continuum v3, §6.4 and §4.2"
+
+    def __init__(self, costs: Costs, *, window: int = WINDOW) -> None:
+        super().__init__(costs)
+        self._delays = QueueDelays(window)
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        self._delays.scheduled(request, now_s)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        if request.ends_program:
+            return FREE
+        t_bar_s = self._delays.mean_s
+        rebuild_s = self.costs.rebuild_s(request.prompt_tokens + request.output_tokens)
+        ttl_s = default_ttl_s(t_bar_s + rebuild_s)
+        return pin(ttl_s, tool=request.tool, T_bar_s=t_bar_s, rebuild_s=rebuild_s)
+
+    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        return latest_programs_first(pins)
