@@ -1,5 +1,18 @@
 """Agent traces: files of many formats, or a recipe, in; a list of programs out."""
 
+from traces.lenient import TraceError
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+from traces.read import Loaded, Note, packs, read_traces
 
-__all__ = ["Fork", "Program", "Provenance", "SharedPrefix", "Turn"]
+__all__ = [
+    "Fork",
+    "Loaded",
+    "Note",
+    "Program",
+    "Provenance",
+    "SharedPrefix",
+    "TraceError",
+    "Turn",
+    "packs",
+    "read_traces",
+]

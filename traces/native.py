@@ -1,0 +1,142 @@
+"""Turnstile's own trace file, `turnstile-trace-1`: JSON Lines, one program a line, gzip by suffix.
+
+In and out: programs, field for field as in `traces.program`; a field left out has its default.
+Seconds and tokens. Strict: whatever is wrong is refused with line, field, value and remedy.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from traces.check import check
+from traces.lenient import TraceError, shown
+from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+
+FORMAT = "turnstile-trace-1"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Turn(_Strict):
+    prompt_tokens: int = Field(ge=1, le=1 << 40)
+    output_tokens: int = Field(ge=1, le=1 << 40)
+    kept_tokens: int = Field(default=0, ge=0)
+    tools: tuple[str, ...] = ()
+    command: str | None = None
+    tool_gap_s: float = Field(default=0.0, ge=0)
+    gap_provenance: Provenance = Provenance.MEASURED
+
+
+class _Prefix(_Strict):
+    id: str = Field(min_length=1)
+    tokens: int = Field(ge=1)
+
+
+class _Fork(_Strict):
+    program_id: str = Field(min_length=1)
+    after_turn: int = Field(ge=0)
+    delay_s: float = Field(default=0.0, ge=0)
+    joined_before_turn: int | None = None
+    delay_provenance: Provenance = Provenance.INFERRED
+
+
+class _Program(_Strict):
+    format: Literal["turnstile-trace-1"]
+    id: str = Field(min_length=1)
+    turns: tuple[_Turn, ...] = Field(min_length=1)
+    prefix: _Prefix | None = None
+    fork: _Fork | None = None
+    recorded_start_s: float | None = None
+    source: str = ""
+
+    def program(self) -> Program:
+        return Program(
+            id=self.id,
+            turns=tuple(Turn(**turn.__dict__) for turn in self.turns),
+            prefix=SharedPrefix(**self.prefix.__dict__) if self.prefix else None,
+            fork=Fork(**self.fork.__dict__) if self.fork else None,
+            recorded_start_s=self.recorded_start_s,
+            source=self.source,
+        )
+
+
+def parse_programs(data: bytes, name: str) -> list[Program]:
+    programs = []
+    for number, line in enumerate(data.splitlines(), 1):
+        if line.strip():
+            programs.append(_parse_line(line, f"{name}, line {number}"))
+    try:
+        check(programs)
+    except TraceError as error:
+        raise TraceError(f"{name}, {error}") from None
+    return programs
+
+
+def _parse_line(line: bytes, where: str) -> Program:
+    try:
+        return _Program.model_validate_json(line).program()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "the line"
+        value = "" if first["type"] in ("missing", "json_invalid") else f" is {shown(first['input'])}"
+        message = first["msg"].removeprefix("Input should be ")
+        raise TraceError(f"{where}: {field}{value}: {_remedy(first['type'], message)}") from None
+
+
+def _remedy(kind: str, message: str) -> str:
+    known = {
+        "missing": "missing; add it",
+        "extra_forbidden": "not a field of this format; remove it",
+        "json_invalid": f"{message}; write one JSON object a line",
+    }
+    return known.get(kind, f"must be {message}")
+
+
+def program_line(program: Program) -> bytes:
+    """One line; fields at their default are left out."""
+    line: dict[str, Any] = {"format": FORMAT, "id": program.id}
+    for key in ("prefix", "fork", "recorded_start_s", "source"):
+        if value := getattr(program, key):
+            line[key] = _fields(value) if isinstance(value, SharedPrefix | Fork) else value
+    if program.recorded_start_s == 0:
+        line["recorded_start_s"] = 0.0
+    line["turns"] = [_fields(turn) for turn in program.turns]
+    return orjson.dumps(line) + b"\n"
+
+
+def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
+    fields = value.__dataclass_fields__
+    found = {key: getattr(value, key) for key in fields}
+    return {key: v for key, v in found.items() if v != fields[key].default}
+
+
+def write_programs(path: Path, programs: Iterable[Program]) -> None:
+    """Write all, or leave the file as it was."""
+    data = b"".join(program_line(program) for program in programs)
+    if path.suffix == ".gz":
+        # No name and no time in the header: equal programs give equal bytes.
+        data = gzip.compress(data, mtime=0)
+    try:
+        handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be written ({error.strerror}); choose a writable folder") from None
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(partial, 0o666 & ~umask)
+        os.replace(partial, path)
+    except OSError as error:
+        Path(partial).unlink(missing_ok=True)
+        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None

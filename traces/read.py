@@ -1,0 +1,185 @@
+"""Trace files, folders and packs, in any known format: paths in, `Loaded` out.
+
+One bad file among good ones is a rejection; no good file at all is a `TraceError`. Order is that of
+the paths given, and by name within a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from traces import mini_swe_agent, native, weka
+from traces.check import check
+from traces.lenient import Rejected, Repairs, TraceError, mapping, parse_json, read_bytes
+from traces.program import Program, SharedPrefix
+
+PACKS = Path(__file__).parent / "packs"
+SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
+UNIX_S = 1e8
+"""A start from here on is a moment, not a distance."""
+
+Loader = Callable[[dict[str, Any], str, Repairs], list[Program]]
+LOADERS: dict[str, tuple[Callable[[object], bool], Loader]] = {
+    "mini-swe-agent": (mini_swe_agent.matches, mini_swe_agent.load),
+    "weka": (weka.matches, weka.load),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A repair or a rejection."""
+
+    file: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    programs: tuple[Program, ...]
+    repairs: tuple[Note, ...]
+    rejections: tuple[Note, ...]
+    sha256: str
+    """Of the bytes of all files, in order."""
+    formats: dict[str, str]
+    """File → format, for the files that were read."""
+
+
+def packs() -> list[str]:
+    """Names of the packs that ship with Turnstile."""
+    return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
+
+
+def read_traces(paths: Path | str | Iterable[Path | str]) -> Loaded:
+    """A pack's name wins over a file of that name (write `./name` for the file)."""
+    asked = [paths] if isinstance(paths, Path | str) else list(paths)
+    reader = _Reader()
+    for file, shown in _files(asked):
+        reader.read(file, shown)
+    return reader.loaded()
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+        self.ids: set[str] = set()
+        self.repairs: list[Note] = []
+        self.rejections: list[Note] = []
+        self.formats: dict[str, str] = {}
+        self.digest = hashlib.sha256()
+
+    def read(self, path: Path, shown: str) -> None:
+        repairs = Repairs()
+        try:
+            data = read_bytes(path)
+            self.digest.update(hashlib.sha256(data).digest())
+            format, programs = _load(data, path, repairs)
+        except (Rejected, TraceError) as error:
+            self.rejections.append(Note(shown, str(error)))
+            return
+        self.formats[shown] = format
+        renamed = self._own_ids(programs, repairs)
+        self.programs += renamed
+        self.repairs += [Note(shown, reason) for reason in repairs.told()]
+
+    def _own_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
+        names: dict[str, str] = {}
+        for program in programs:
+            name, copy = program.id, 2
+            while name in self.ids:
+                name, copy = f"{program.id}#{copy}", copy + 1
+            if name != program.id:
+                repairs.add(f"program id {program.id} is used by an earlier file: called {name}")
+            names[program.id] = name
+            self.ids.add(name)
+        return [
+            replace(
+                p,
+                id=names[p.id],
+                fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
+            )
+            for p in programs
+        ]
+
+    def loaded(self) -> Loaded:
+        if not self.programs:
+            first = self.rejections[0]
+            others = len(self.rejections) - 1
+            more = f" (and {others} more files, each with its reason in bench traces inspect)"
+            raise TraceError(f"{first.file}: {first.reason}{more if others else ''}")
+        return Loaded(
+            tuple(_agree_on_prefixes(_from_zero(self.programs))),
+            tuple(self.repairs),
+            tuple(self.rejections),
+            self.digest.hexdigest(),
+            self.formats,
+        )
+
+
+def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
+    """Each file with the name to show for it: relative to the folder that was asked for."""
+    if not asked:
+        raise TraceError(f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})")
+    for path in asked:
+        if isinstance(path, str) and path in packs():
+            yield PACKS / f"{path}.jsonl.gz", path
+            continue
+        path = Path(path)
+        if path.is_dir():
+            inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+            if not inside:
+                raise TraceError(f"{path}: no trace file in it; known are {', '.join(SUFFIXES)}")
+            for file in inside:
+                yield file, file.relative_to(path).as_posix()
+        elif path.is_file():
+            yield path, path.name
+        else:
+            raise TraceError(
+                f"{path}: no such file or folder, and no pack; packs are {', '.join(packs())}"
+            )
+
+
+def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
+    first_line = data.lstrip().split(b"\n", 1)[0]
+    said = re.match(rb'\s*\{\s*"format"\s*:\s*"([^"]{0,80})"', first_line)
+    if said or path.name.removesuffix(".gz").endswith(".jsonl"):
+        return "turnstile", native.parse_programs(data, path.name)
+    document = parse_json(data)
+    for format, (matches, load) in LOADERS.items():
+        if matches(document):
+            stem = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?(\.gz)?$", "", path.name)
+            programs = load(document, stem, repairs)
+            programs = [replace(p, source=path.name) for p in programs]
+            check(programs)
+            return format, programs
+    keys = ", ".join(sorted(mapping(document))[:5])
+    what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
+    raise Rejected(f"unknown format ({what}); known are {', '.join(LOADERS)} and {native.FORMAT}")
+
+
+def _from_zero(programs: Sequence[Program]) -> list[Program]:
+    """Recorded starts in Unix seconds become seconds from the first of them."""
+    starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= UNIX_S]
+    return [
+        replace(p, recorded_start_s=round(p.recorded_start_s - min(starts), 3))
+        if p.recorded_start_s is not None and p.recorded_start_s >= UNIX_S
+        else p
+        for p in programs
+    ]
+
+
+def _agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
+    """One prefix, one length: the smallest, so that no program hits what it does not share."""
+    least: dict[str, int] = {}
+    for program in programs:
+        if prefix := program.prefix:
+            least[prefix.id] = min(prefix.tokens, least.get(prefix.id, prefix.tokens))
+    for program in programs:
+        prefix = program.prefix
+        if prefix and prefix.tokens != least[prefix.id]:
+            program = replace(program, prefix=SharedPrefix(prefix.id, least[prefix.id]))
+        yield program

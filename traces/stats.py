@@ -1,0 +1,124 @@
+"""Statistics of a list of programs: Table 2 and Figure 5 of Continuum v3, for any trace.
+
+In: programs. Out: `Statistics`. Seconds and tokens; standard deviations are of the sample (n − 1).
+Tool gaps follow a turn that calls a tool; a gap after one that calls none (a person thinks, or the
+answer was refused) is a pause. As in Figure 5 a call is booked under its first word, so that
+`cd x && pytest` is a `cd`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from traces.program import Program
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    count: int
+    mean: float
+    sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class ToolGaps:
+    """The gaps of one tool, or of all."""
+
+    tool: str
+    calls: int
+    mean_s: float
+    p50_s: float
+    p90_s: float
+    p99_s: float
+    slowest_tenth_share: float
+    """Share of the total delay that the slowest 10% of the calls hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    programs: int
+    sub_agents: int
+    turns: Moments
+    tool_gap_s: Moments
+    final_context_tokens: Moments
+    """Prompt and output of a program's last turn."""
+    summed_tokens: Moments
+    """Prompts and outputs of all its turns, added."""
+    prompt_tokens: Moments
+    output_tokens: Moments
+    kept_share: float
+    """Kept tokens over prompt tokens: what an infinite cache of each program alone would hit."""
+    pause_s: Moments
+    gap_provenance: dict[str, int]
+    all_tools: ToolGaps
+    tools: list[ToolGaps]
+    """By total delay, largest first."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def statistics(programs: Sequence[Program]) -> Statistics:
+    turns = [turn for program in programs for turn in program.turns]
+    waits = [turn for program in programs for turn in program.turns[:-1]]
+    by_tool: dict[str, list[float]] = defaultdict(list)
+    for turn in waits:
+        if turn.tools:
+            by_tool[turn.tools[0]].append(turn.tool_gap_s)
+    tools = [_tool_gaps(tool, gaps) for tool, gaps in by_tool.items()]
+    prompts = sum(turn.prompt_tokens for turn in turns)
+    return Statistics(
+        programs=len(programs),
+        sub_agents=sum(program.fork is not None for program in programs),
+        turns=_moments([len(program.turns) for program in programs]),
+        tool_gap_s=_moments([turn.tool_gap_s for turn in waits if turn.tools]),
+        final_context_tokens=_moments([p.turns[-1].context_tokens for p in programs]),
+        summed_tokens=_moments([sum(t.context_tokens for t in p.turns) for p in programs]),
+        prompt_tokens=_moments([turn.prompt_tokens for turn in turns]),
+        output_tokens=_moments([turn.output_tokens for turn in turns]),
+        kept_share=sum(turn.kept_tokens for turn in turns) / max(prompts, 1),
+        pause_s=_moments([turn.tool_gap_s for turn in waits if not turn.tools]),
+        gap_provenance=dict(sorted(Counter(t.gap_provenance.value for t in waits).items())),
+        all_tools=_tool_gaps("all tools", [gap for gaps in by_tool.values() for gap in gaps]),
+        tools=sorted(tools, key=lambda t: (-t.calls * t.mean_s, t.tool)),
+    )
+
+
+def _moments(values: Sequence[float]) -> Moments:
+    array = np.asarray(values, dtype=float)
+    if not array.size:
+        return Moments(0, 0.0, 0.0)
+    sd = float(array.std(ddof=1)) if array.size > 1 else 0.0
+    return Moments(array.size, float(array.mean()), sd)
+
+
+def _tool_gaps(tool: str, gaps_s: Sequence[float]) -> ToolGaps:
+    array = np.asarray(gaps_s, dtype=float)
+    if not array.size:
+        return ToolGaps(tool, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    p50, p90, p99 = np.quantile(array, [0.5, 0.9, 0.99])
+    return ToolGaps(
+        tool, array.size, float(array.mean()), float(p50), float(p90), float(p99),
+        share_of_slowest(array, 0.1),
+    )  # fmt: skip
+
+
+def share_of_slowest(gaps_s: Array, fraction: float) -> float:
+    """Lorenz curve from the top; where the fraction is no whole number of calls, the last one
+    counts in part."""
+    total = float(gaps_s.sum())
+    if total == 0:
+        return 0.0
+    slowest = np.sort(gaps_s)[::-1]
+    calls = fraction * slowest.size
+    whole = int(calls)
+    part = (calls - whole) * float(slowest[whole]) if whole < slowest.size else 0.0
+    return (float(slowest[:whole].sum()) + part) / total

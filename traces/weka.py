@@ -1,0 +1,258 @@
+"""Weka's agentic coding sessions (`kv-cache-tester/traces`), with sub-agents.
+
+In: one session, `{id, block_size, hash_id_scope, requests[{t, type, in, out, hash_ids, stop,
+api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the session's
+program and one for each sub-agent. Seconds and tokens: `t` is a request's start in the session (or
+in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request. What is
+inferred and repaired, and why, stands in `docs/traces.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from traces.lenient import Rejected, Repairs, items, mapping, seconds, shown, text, tokens
+from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+
+MAX_DEPTH = 20
+"""Sub-agents of sub-agents are followed so far."""
+SAME_PREFIX = 0.75
+"""Programs share a prefix while they agree on this much of it."""
+ROUNDING_S = 1.0
+"""`t` is whole seconds."""
+
+
+def matches(document: object) -> bool:
+    return "requests" in mapping(document)
+
+
+@dataclass(slots=True)
+class _Request:
+    t: float
+    prompt: int
+    output: int
+    hashes: list[Any] | None
+    stop: str
+    answers_tool: bool
+    api_s: float
+    api_known: bool
+    think_s: float | None
+
+    @property
+    def end_s(self) -> float:
+        return self.t + self.api_s
+
+
+@dataclass(slots=True)
+class _Child:
+    id: str
+    start_s: float
+    end_s: float
+    entries: list[Any]
+
+
+def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+    block = tokens(document.get("block_size"))
+    if not block:
+        repairs.add(f"block_size is {shown(document.get('block_size'))}: taken as 64 tokens")
+        block = 64
+    if text(document.get("hash_id_scope")) not in ("local", ""):
+        repairs.add("hash ids that mean something across files: used within this file only")
+    session = _Session(block, repairs)
+    session.add(text(document.get("id")) or name, items(document.get("requests")), None, 0)
+    if not session.programs:
+        raise Rejected("no request with prompt tokens")
+    return session.with_prefixes()
+
+
+def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
+    """Least squares over the 1,891 requests of 43 sessions that say their api_time."""
+    return 1.27 + 0.0149 * output_tokens + 1.47e-5 * prompt_tokens
+
+
+class _Session:
+    def __init__(self, block: int, repairs: Repairs) -> None:
+        self.block = block
+        self.repairs = repairs
+        self.programs: dict[str, Program] = {}
+        self.starts: dict[str, list[Any]] = {}
+        """Hash ids that all prompts of a program begin with."""
+
+    def add(self, id: str, entries: list[Any], fork: Fork | None, depth: int) -> float | None:
+        """Make a program and those below it; when its last response came, on its own clock."""
+        if id in self.programs:
+            self.repairs.add(f"a second sub-agent called {id}: numbered")
+            id = f"{id}#{len(self.programs)}"
+        requests, children = self._parse(entries, id)
+        if not requests:
+            self.repairs.add(f"{id} has no usable request: left out, with what it started")
+            return None
+        self.programs[id] = Program(id, (), fork=fork)
+        joined_s: dict[int, float] = {}
+        for child in children:
+            child_fork = self._fork(id, requests, child)
+            end_s = self._below(child, child_fork, depth)
+            if end_s is not None and child_fork.joined_before_turn is not None:
+                turn = child_fork.joined_before_turn
+                joined_s[turn] = max(joined_s.get(turn, 0.0), child.start_s + end_s)
+        turns = [self._turn(requests, i, joined_s.get(i + 1)) for i in range(len(requests))]
+        self.programs[id] = replace(self.programs[id], turns=tuple(turns))
+        self.starts[id] = _common_start(requests)
+        return requests[-1].end_s
+
+    def _below(self, child: _Child, fork: Fork, depth: int) -> float | None:
+        if depth == MAX_DEPTH:
+            self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
+            return None
+        return self.add(child.id, child.entries, fork, depth + 1)
+
+    def _parse(self, entries: list[Any], id: str) -> tuple[list[_Request], list[_Child]]:
+        requests: list[_Request] = []
+        children: list[_Child] = []
+        for place, entry in enumerate(entries):
+            if mapping(entry).get("type") == "subagent":
+                if child := self._child(entry, f"{id}/", place):
+                    children.append(child)
+            elif request := self._request(mapping(entry), requests):
+                requests.append(request)
+        if any(a.t > b.t for a, b in zip(requests, requests[1:], strict=False)):
+            self.repairs.add("requests out of order in time: sorted")
+            requests.sort(key=lambda request: request.t)
+        return requests, children
+
+    def _child(self, entry: dict[str, Any], prefix: str, place: int) -> _Child | None:
+        agent = text(entry.get("agent_id")) or f"agent_{place}"
+        end_s, duration_ms = seconds(entry.get("t")), seconds(entry.get("duration_ms"))
+        if end_s is None or duration_ms is None:
+            self.repairs.add(f"sub-agent {agent} without t or duration_ms: left out")
+            return None
+        start_s = end_s - duration_ms / 1000
+        return _Child(prefix + agent, start_s, end_s, items(entry.get("requests")))
+
+    def _request(self, entry: dict[str, Any], before: list[_Request]) -> _Request | None:
+        prompt, output = tokens(entry.get("in")), tokens(entry.get("out"))
+        if not prompt:
+            self.repairs.add(f"a request with {shown(entry.get('in'))} prompt tokens: left out")
+            return None
+        if not output:
+            self.repairs.add(f"a request with {shown(entry.get('out'))} output tokens: taken as 1")
+            output = 1
+        t, think_s = seconds(entry.get("t")), seconds(entry.get("think_time"))
+        if t is None:
+            self.repairs.add(f"a request at t = {shown(entry.get('t'))}: put after the one before it")
+            t = before[-1].end_s + (think_s or 0.0) if before else 0.0
+        api_s = seconds(entry.get("api_time"))
+        if api_s is None:
+            self.repairs.add("a request without api_time: estimated, its tool gap is inferred")
+        hashes = entry.get("hash_ids")
+        if not isinstance(hashes, list):
+            self.repairs.add("a request without hash_ids: assumed to extend the one before it")
+        return _Request(
+            t=t,
+            prompt=prompt,
+            output=output,
+            hashes=hashes[: prompt // self.block] if isinstance(hashes, list) else None,
+            stop=text(entry.get("stop")),
+            answers_tool="tool_result" in items(entry.get("input_types")),
+            api_s=estimated_api_s(prompt, output) if api_s is None else api_s,
+            api_known=api_s is not None,
+            think_s=think_s,
+        )
+
+    def _fork(self, id: str, requests: list[_Request], child: _Child) -> Fork:
+        ended = [i for i, r in enumerate(requests) if r.end_s <= child.start_s + ROUNDING_S]
+        after = ended[-1] if ended else 0
+        joined = None
+        if after + 1 < len(requests):
+            if child.end_s <= requests[after + 1].t + ROUNDING_S:
+                joined = after + 1
+            else:
+                self.repairs.add(f"{child.id} runs beside its parent: nobody waits for it")
+        known = requests[after].api_known
+        delay_s = round(max(0.0, child.start_s - requests[after].end_s), 3)
+        return Fork(
+            id, after, delay_s, joined, Provenance.MEASURED if known else Provenance.INFERRED
+        )
+
+    def _turn(self, requests: list[_Request], i: int, joined_s: float | None) -> Turn:
+        now = requests[i]
+        following = requests[i + 1] if i + 1 < len(requests) else None
+        gap_s = 0.0
+        if following is not None:
+            gap_s = following.t - max(now.end_s, joined_s or 0.0)
+            said = following.think_s
+            if now.api_known and joined_s is None and said is not None:
+                # Both are rounded to whole seconds; where they agree, one rounding is enough.
+                gap_s = said if abs(said - gap_s) <= 2 * ROUNDING_S else gap_s
+            if gap_s < -ROUNDING_S:
+                self.repairs.add("a request sent before the last response came: sent right after it")
+        return Turn(
+            prompt_tokens=now.prompt,
+            output_tokens=now.output,
+            kept_tokens=kept_tokens(requests[i - 1], now, self.block) if i else 0,
+            tools=self._tools(now, following),
+            tool_gap_s=round(max(0.0, gap_s), 3),
+            gap_provenance=Provenance.MEASURED if now.api_known else Provenance.INFERRED,
+        )
+
+    def _tools(self, now: _Request, following: _Request | None) -> tuple[str, ...]:
+        if now.stop == "tool_use":
+            return ("tool_use",)
+        if following is None or now.stop == "end_turn":
+            return ()
+        if not now.stop:
+            self.repairs.add("a request without stop reason, not the last: taken as a tool call")
+            return ("tool_use",)
+        return ("tool_use",) if following.answers_tool else ()
+
+    def with_prefixes(self) -> list[Program]:
+        """Give programs that begin alike one prefix id; greedy, in order of the file."""
+        groups: list[tuple[list[Any], list[str]]] = []
+        for id, start in self.starts.items():
+            for place, (shared, members) in enumerate(groups):
+                both = shared[: _common(shared, start)]
+                if both and len(both) >= SAME_PREFIX * max(len(shared), 1):
+                    groups[place] = (both, [*members, id])
+                    break
+            else:
+                groups.append((start, [id]))
+        trace_id = next(iter(self.programs))
+        for shared, members in groups:
+            if len(members) > 1:
+                name = f"{trace_id}:{text(str(shared[-1]))[:40]}"
+                prefix = SharedPrefix(name, len(shared) * self.block)
+                for id in members:
+                    self.programs[id] = replace(self.programs[id], prefix=prefix)
+        return list(self.programs.values())
+
+
+def kept_tokens(before: _Request, now: _Request, block: int) -> int:
+    """Where the prompt repeats all blocks of the previous prompt, and is long enough for its output
+    too, it repeats that context; where it is not, the output was rewritten (thinking is dropped)."""
+    if before.hashes is None or now.hashes is None:
+        common, whole = 0, True
+    else:
+        common = _common(before.hashes, now.hashes)
+        whole = common == before.prompt // block
+    if whole and now.prompt > before.prompt + before.output:
+        return before.prompt + before.output
+    if whole and now.prompt > before.prompt:
+        return before.prompt
+    return min(common * block, now.prompt - 1)
+
+
+def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
+    """Length of the common beginning."""
+    for place, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return place
+    return min(len(a), len(b))
+
+
+def _common_start(requests: list[_Request]) -> list[Any]:
+    start = requests[0].hashes or []
+    for request in requests[1:]:
+        start = start[: _common(start, request.hashes or [])]
+    return start
