@@ -30,7 +30,8 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     profile = question.profile_of(variant)
     step_tokens = question.limits.step_tokens
     policy = make_policy(variant, costs(profile, step_tokens=step_tokens, offload=variant.offload))
-    starts_s, in_flight = question.starts(cell)
+    programs = question.workload.programs
+    starts_s, in_flight = question.arrivals.draw(programs, cell.jps, cell.seed)
     turns, tick_at_s = 0, time.monotonic() + TICK_S
 
     def on_turn(line: dict[str, object]) -> None:
@@ -43,8 +44,8 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
 
     with CellFolder(work.folder / cell.name, question.cell_json(cell)) as out:
         done = replay(
-            question.workload.programs,
-            starts_s,
+            programs,
+            starts_s if in_flight is None else None,
             in_flight,
             policy=policy,
             bound=variant.bound,

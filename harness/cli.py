@@ -267,10 +267,15 @@ def _say_what_runs(question: Question) -> None:
 
 def _report(folder: Path, failed: bool = False) -> None:
     """Prints the answer; exit code 1 if it is bad."""
+    from rich.console import Console
+
     import reports
 
     report = reports.write_report(folder)
-    print(f"\n{report.answer}\n\n{report.table}\n\n{report.path}")
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print("", *report.answer, "", sep="\n", markup=False)
+    console.print(report.table)
+    console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:
         complain(f"gate failed: {gate}")
     if failed or report.failed_gates:

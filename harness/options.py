@@ -89,7 +89,8 @@ Arrivals = Annotated[
     typer.Option(
         "--arrivals",
         metavar="PROCESS",
-        help="How jobs arrive; recorded and closed:N (N jobs in flight) take no --jps.",
+        help="poisson, gamma:BURSTINESS, constant, recorded, or closed:N (N jobs in flight); "
+        "the last two take no --jps.",
         rich_help_panel=LOAD,
     ),
 ]

@@ -7,6 +7,7 @@ and `sweep.json`. Whatever is wrong raises a ValueError of one line here, not in
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from harness.arrivals import Arrivals, draw, parse_arrivals, recorded_starts, rng_for, roots
+from harness.arrivals import Arrivals, parse_arrivals
 from harness.rates import parse_rates, parse_seeds
 from harness.workload import Workload, load_workload
 from servers.profiles import Profile, analytic_profile
@@ -94,16 +95,6 @@ class Question:
             for variant in self.variants
         )
 
-    def starts(self, cell: Cell) -> tuple[list[float] | None, int | None]:
-        """Arrivals in seconds, or how many jobs are in flight; the same for every variant."""
-        programs = self.workload.programs
-        if self.arrivals.kind == "closed":
-            return None, self.arrivals.in_flight
-        if cell.jps is None:
-            return recorded_starts(programs), None
-        rng = rng_for(cell.seed, "arrivals")
-        return draw(self.arrivals, cell.jps, len(roots(programs)), rng), None
-
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 
@@ -126,7 +117,7 @@ class Question:
 
     def variant_json(self, variant: Variant) -> dict[str, Any]:
         return {
-            "policy": variant.policy_path,
+            "policy": f"{variant.policy.__module__}:{variant.policy.__qualname__}",
             "policy_source": variant.source,
             "bound": variant.bound,
             "offload": asdict(self.offload) if variant.offload else None,
@@ -135,7 +126,10 @@ class Question:
     def as_json(self) -> dict[str, Any]:
         return {
             "format": "turnstile-sweep-1",
-            "variants": [{"name": v.name, **self.variant_json(v)} for v in self.variants],
+            "variants": [
+                {"name": v.name, "description": v.description, **self.variant_json(v)}
+                for v in self.variants
+            ],
             "jps": list(self.rates),
             "seeds": list(self.seeds),
             "profile": asdict(self.profile),
@@ -179,10 +173,12 @@ def resolve(asked: Asked) -> Question:
         f"the {profile.max_model_len} that {profile.model} on {profile.hardware} can hold here",
         refuse=asked.refuse_overlong,
     )
+    rates, seeds = _rates(asked.jps, arrivals, asked.arrivals), tuple(parse_seeds(asked.seeds))
+    arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
     return Question(
         variants=chosen,
-        rates=_rates(asked.jps, arrivals, asked.arrivals),
-        seeds=tuple(parse_seeds(asked.seeds)),
+        rates=rates,
+        seeds=seeds,
         arrivals=arrivals,
         arrivals_text=asked.arrivals,
         profile=profile,
@@ -191,12 +187,12 @@ def resolve(asked: Asked) -> Question:
         offload=Offload(asked.offload_gb, asked.ssd_gb),
         workload=workload,
         baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
-        code_sha256=code_sha256(),
+        code_sha256=code_sha256(chosen),
     )
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
-    if arrivals.has_rate:
+    if arrivals.takes_rate:
         return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
     if jps is not None:
         raise ValueError(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
@@ -213,12 +209,15 @@ def _baseline(asked: str | None, names: Sequence[str]) -> str:
     return asked
 
 
-def code_sha256() -> str:
-    """Of our own sources: cells of different code must not meet in one folder."""
-    digest = hashlib.sha256()
+def code_sha256(chosen: Sequence[Variant]) -> str:
+    """Of our sources and of policies from elsewhere: cells of different code must not meet in one
+    folder."""
     root = Path(__file__).parent.parent
-    for path in sorted(file for package in CODE for file in (root / package).rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    ours = {file for package in CODE for file in (root / package).rglob("*.py")}
+    theirs = {Path(inspect.getfile(variant.policy)) for variant in chosen} - ours
+    digest = hashlib.sha256()
+    for path in [*sorted(ours), *sorted(theirs)]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
 

@@ -1,0 +1,52 @@
+"""A question small enough to be answered in a moment: three programs, memory for two."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.arrivals import parse_arrivals
+from harness.question import Question, code_sha256
+from harness.workload import Workload
+from servers.profiles import analytic_profile
+from servers.sim import Limits, Offload
+from servers.variants import variants
+from traces import Program, Provenance, Turn
+
+
+def small_question(policies: str = "fcfs,continuum", jps: tuple[float, ...] = (0.5,)) -> Question:
+    chosen = tuple(variants(policies))
+    profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
+    return Question(
+        variants=chosen,
+        rates=jps,
+        seeds=(1,),
+        arrivals=parse_arrivals("poisson"),
+        arrivals_text="poisson",
+        profile=profile,
+        profile_with_offload=replace(profile, base_ps=2 * profile.base_ps),
+        limits=Limits(),
+        offload=Offload(1.0),
+        workload=Workload("small", programs(3), "0" * 64, ()),
+        baseline="fcfs",
+        code_sha256=code_sha256(chosen),
+    )
+
+
+def programs(count: int) -> tuple[Program, ...]:
+    """Three turns of 500, 1000 and 1500 prompt tokens, 50 out, tools of 1 and 2 s."""
+    turns = (
+        Turn(500, 50, 0, ("ls",), None, 1.0, Provenance.SYNTHESISED),
+        Turn(1000, 50, 550, ("pytest",), None, 2.0, Provenance.SYNTHESISED),
+        Turn(1500, 50, 1050),
+    )
+    return tuple(Program(f"job-{k}", turns, recorded_start_s=float(k)) for k in range(count))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a run folder but the parts kept aside."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and ".aside-" not in str(path)
+    }
