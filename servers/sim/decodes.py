@@ -81,7 +81,11 @@ class Decodes:
 
     def blocks_needed(self, steps: int, after: int = 0) -> int:
         """Blocks that the members open in so many steps, beginning `after` steps from now."""
-        cycles, rest = divmod(steps, self._block)
-        first = self.tick + after
-        phase, block = self._phase, self._block
-        return cycles * self.count + sum(phase[-(first + i) % block] for i in range(rest))
+        if not self.count or not steps:
+            return 0
+        first, phase, block = self.tick + after, self._phase, self._block
+        cycles, rest = divmod(steps, block)
+        needed = cycles * self.count
+        for i in range(first, first + rest):
+            needed += phase[-i % block]
+        return needed

@@ -121,8 +121,10 @@ class Engine:
     def _compute(self, batch: Batch) -> None:
         """Run the batch for as many steps as nothing is decided in between."""
         profile, decodes = self.profile, self.scheduler.decodes
-        tokens = decodes.count + sum(n for _, n in batch.chunks)
-        pairs = sum(n * s.computed + n * (n + 1) // 2 for s, n in batch.chunks)
+        tokens, pairs = decodes.count, 0
+        for sequence, n in batch.chunks:
+            tokens += n
+            pairs += n * sequence.computed + n * (n + 1) // 2
         first_ps = (
             profile.base_ps
             + max(profile.weights_ps, tokens * profile.token_ps)

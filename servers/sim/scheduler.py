@@ -311,8 +311,9 @@ class Scheduler:
 
     def _admit(self, batch: Batch) -> None:
         while self.loaded or len(self.waiting):
-            computing = self.decodes.count + sum(n for _, n in batch.chunks)
-            budget = self.limits.step_tokens - computing
+            budget = self.limits.step_tokens - self.decodes.count
+            for _, chunk in batch.chunks:
+                budget -= chunk
             if budget <= 0:
                 return
             head = self.loaded[0] if self.loaded else self.waiting.peek()

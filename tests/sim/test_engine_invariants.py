@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from harness.replay import _Replay, replay
 from servers.policies.base import Policy
 from servers.profiles import Profile, costs
-from servers.sim import Engine
+from servers.sim import Engine, Limits, Sequence
 from servers.variants import make_policy, variants
 from tests.sim.accounts import check_blocks
-from tests.sim.worlds import World, worlds
+from tests.sim.worlds import World, profile, worlds
 
 VARIANTS = [v.name for v in variants("all")]
 SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
@@ -25,7 +26,7 @@ def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> 
 
 
 def run(
-    world: World, name: str, *, strides: bool = True, watch: Callable[[Engine], None] | None = None
+    world: World, name: str, *, strides: bool = True
 ) -> tuple[list[dict[str, object]], list[dict[str, object]], dict[str, object]]:
     turns: list[dict[str, object]] = []
     events: list[dict[str, object]] = []
@@ -67,13 +68,17 @@ def test_every_program_finishes_and_strides_change_nothing(name: str, world: Wor
 def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World) -> None:
     engines: list[Engine] = []
 
-    def build(on_end: Callable[..., None]) -> Engine:
+    def build(on_end: Callable[[Sequence], None]) -> Engine:
+        def ended(served: Sequence) -> None:
+            check_blocks(engine.scheduler)
+            on_end(served)
+
         engine = Engine(
             policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
             world.profile,
             world.limits,
             world.offload,
-            on_end=lambda served: (check_blocks(engine.scheduler), on_end(served))[1],
+            on_end=ended,
         )
         engines.append(engine)
         return engine
@@ -107,3 +112,16 @@ def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
         jct = own[-1]["finished_at_s"] - own[0]["sent_at_s"]  # type: ignore[operator]
         total = sum(sum(t[p] for p in parts) + t["gap_s"] + t["wait_s"] for t in own)  # type: ignore[misc, operator]
         assert total == pytest.approx(jct, abs=1e-9)
+
+
+@SOME
+@given(world=worlds())
+def test_without_contention_every_policy_gives_the_same_job_times(world: World) -> None:
+    roomy = replace(
+        world, profile=profile(kv_blocks=100_000), limits=Limits(256, 1_000_000), offload=None
+    )
+    ends = [
+        {(t["program_id"], t["turn"]): t["finished_at_s"] for t in run(roomy, name)[0]}
+        for name in VARIANTS
+    ]
+    assert all(one == ends[0] for one in ends)

@@ -1,4 +1,4 @@
-"""Small random worlds for the engine: programs, a machine with little memory, an arrival process."""
+"""Small random worlds for the engine: programs, their arrivals, a machine with little memory."""
 
 from __future__ import annotations
 

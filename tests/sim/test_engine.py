@@ -1,0 +1,218 @@
+"""What one engine does, worked by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from servers.policies.base import FREE, Costs, Pin, Policy, Request, Retention, pin
+from servers.sim import Engine, Limits, Offload, Segment, Sequence, Submission
+from tests.sim.worlds import profile
+
+COSTS = Costs(prefill_s=float)
+S = 1_000_000_000_000
+"""Picoseconds in a second."""
+
+
+class Fcfs(Policy):
+    name = "fcfs"
+
+
+class PinsForever(Policy):
+    """Pins every turn; pins give way, latest program first, only when the engine is stuck."""
+
+    name = "pins"
+    whole = False
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        return pin(float("inf"), whole_request=self.whole)
+
+    def reclaim(self, pins: object, now_s: float) -> list[Pin]:
+        return sorted(pins, key=lambda p: -p.request.program_arrival_s)  # type: ignore[call-overload, no-any-return]
+
+
+def engine(
+    policy: type[Policy] = Fcfs,
+    kv_blocks: int = 100,
+    limits: Limits | None = None,
+    offload: Offload | None = None,
+    **numbers: int,
+) -> tuple[Engine, list[Sequence], list[dict[str, object]]]:
+    ended: list[Sequence] = []
+    events: list[dict[str, object]] = []
+    made = Engine(
+        policy(COSTS),
+        profile(kv_blocks, **numbers),
+        limits or Limits(),
+        offload,
+        on_end=ended.append,
+        on_event=events.append,
+    )
+    return made, ended, events
+
+
+def turn(
+    program: str | None,
+    prompt: int,
+    output: int,
+    *,
+    segment: Segment | None = None,
+    is_last: bool | None = True,
+) -> Submission:
+    path = ((segment or Segment(0), (prompt + output) // 16),)
+    return Submission(program, path, prompt, output, is_last, ("ls",))
+
+
+def test_a_lone_turn_takes_its_chunks_and_one_step_per_further_token() -> None:
+    made, ended, _ = engine(
+        limits=Limits(4, 100), base_ps=1, weights_ps=1000, token_ps=20, context_ps=3, pair_ps=7
+    )
+    made.submit(turn("a", 150, 3), 0)
+    made.run()
+    # 100 tokens: max(1000, 2000); pairs 100·101/2 = 5050. Then 50 after 100: 5000 + 50·51/2 = 6275.
+    chunks = (1 + 2000 + 5050 * 7) + (1 + 1000 + 6275 * 7)
+    decodes = (1 + 1000 + 151 * 3) + (1 + 1000 + 152 * 3)
+    assert ended[0].first_token_ps == chunks
+    assert ended[0].finished_ps == chunks + decodes
+    assert made.steps == 4
+
+
+def test_the_last_prompt_token_is_always_computed_even_if_all_blocks_hit() -> None:
+    made, ended, _ = engine()
+    segment = Segment(0)
+    made.submit(turn("a", 64, 1, segment=segment), 0)
+    made.submit(turn("b", 64, 1, segment=segment), 5 * S)
+    made.run()
+    assert ended[0].hits == [("device", 0)]
+    assert ended[1].hits == [("device", 48)]
+
+
+def test_turns_of_one_step_share_a_prefix_as_soon_as_it_is_scheduled() -> None:
+    made, ended, _ = engine()
+    segment = Segment(0)
+    made.submit(turn("a", 64, 2, segment=segment), 0)
+    made.submit(turn("b", 70, 2, segment=segment), 0)
+    made.run()
+    assert [s.hits for s in ended] == [[("device", 0)], [("device", 64)]]
+
+
+def test_admission_waits_until_the_whole_prompt_fits() -> None:
+    made, ended, _ = engine(kv_blocks=10, limits=Limits(4, 16))
+    made.submit(turn("a", 96, 16), 0)  # 7 blocks in the end, 6 for its prompt
+    made.submit(turn("b", 80, 1), 0)  # 5 blocks; 4 are free at first chunk's end
+    made.run()
+    a, b = ended
+    assert a.preemptions == b.preemptions == 0
+    assert b.spent_ps[0] >= (a.finished_ps or 0)
+
+
+def test_a_decode_without_a_free_block_costs_the_latest_admitted_its_kv() -> None:
+    made, ended, events = engine(kv_blocks=4)
+    made.submit(turn("a", 16, 20), 0)
+    made.submit(turn("b", 16, 20), 0)
+    made.run()
+    assert [e["program_id"] for e in events if e["event"] == "preempted"] == ["b"]
+    assert [s.view.program_id for s in ended] == ["a", "b"]
+    assert [s.view.output_tokens for s in ended] == [20, 20]
+
+
+def test_with_all_memory_pinned_the_latest_program_gives_way_and_no_more_than_needed() -> None:
+    made, ended, events = engine(PinsForever, kv_blocks=12)
+    for i, program in enumerate("abc"):
+        made.submit(turn(program, 63, 2, is_last=False), i * S)  # 4 blocks stay pinned
+    made.submit(turn("d", 60, 2), 10 * S)
+    made.run()
+    assert len(ended) == 4
+    released = [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"]
+    assert released == [("c", "pressure")]
+
+
+def test_a_pin_outlives_its_ttl_while_a_turn_of_its_program_waits() -> None:
+    class PinsASecond(Policy):
+        name = "second"
+
+        def finished(self, request: Request, now_s: float) -> Retention:
+            return pin(1.0)
+
+    made, _, events = engine(PinsASecond, kv_blocks=20, limits=Limits(1, 16))
+    segment = Segment(0)
+    made.submit(turn("a", 32, 2, segment=segment, is_last=False), 0)
+    made.submit(turn("b", 32, 200), S // 10)  # keeps the only seat far beyond the TTL
+    made.submit(turn("a", 48, 2, segment=segment), S)
+    made.run()
+    assert [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"] == [
+        ("a", "reused")
+    ]
+
+
+def test_an_expired_pin_is_released_and_its_blocks_can_still_hit() -> None:
+    class PinsBriefly(Policy):
+        name = "brief"
+
+        def finished(self, request: Request, now_s: float) -> Retention:
+            return pin(0.5) if request.program_id == "a" else FREE
+
+    made, ended, events = engine(PinsBriefly)
+    segment = Segment(0)
+    made.submit(turn("a", 63, 2, segment=segment, is_last=False), 0)
+    made.submit(turn("b", 16, 300), S // 10)
+    made.submit(turn("a", 80, 2, segment=segment), 2 * S)
+    made.run()
+    assert [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"] == [
+        ("a", "expired")
+    ]
+    assert {s.view.index: s.hits for s in ended if s.view.program_id == "a"}[1] == [("device", 64)]
+
+
+def test_missing_duplicate_and_concurrent_program_ids_leave_no_pin_behind() -> None:
+    made, ended, _ = engine(PinsForever, kv_blocks=40)
+    for at in range(3):
+        made.submit(turn(None, 40, 5, is_last=None), at)
+        made.submit(turn("same", 40, 5, is_last=False), at)
+    made.run()
+    assert len(ended) == 6
+    assert [h.pin.program_id for h in made.scheduler.pins.held()] == ["same"]
+    made.end_program("same")
+    assert made.scheduler.kv.used == 0
+
+
+@pytest.mark.parametrize("at_s", [0.001, 0.05, 0.2, 0.35, 30])
+def test_an_aborted_turn_gives_everything_back_wherever_it_was(at_s: float) -> None:
+    made, ended, _ = engine(PinsForever, kv_blocks=16, limits=Limits(2, 16))
+    made.submit(turn("a", 64, 40), 0)
+    aborted = made.submit(turn("b", 64, 40), 0)
+    made.submit(turn("c", 64, 40), 0)
+    made.abort(aborted, round(at_s * S))
+    made.run()
+    assert len(ended) == 3
+    assert aborted.error == ("aborted" if at_s < 30 else None)
+    assert made.scheduler.kv.used == 0
+
+
+def test_what_was_evicted_from_the_device_is_loaded_from_dram_while_others_run() -> None:
+    # 1 kB a token over 1 MB/s: 64 tokens take 64 ms.
+    made, ended, events = engine(kv_blocks=8, offload=Offload(1.0, chunk_tokens=32))
+    segment = Segment(0)
+    made.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    made.submit(turn("b", 90, 30), S)
+    made.submit(turn("a", 90, 3, segment=segment), 10 * S)
+    made.run()
+    again = next(s for s in ended if s.view.index == 1)
+    assert again.hits is not None
+    assert sum(tokens for _, tokens in again.hits) == 64
+    loads = [e for e in events if e["event"] == "loading"]
+    assert [e["tier"] for e in loads] == ["dram"]
+    loaded_tokens = int(str(loads[0]["tokens"]))
+    assert again.spent_ps[1] == pytest.approx(loaded_tokens * 1e-3 * S, rel=1e-6)
+
+
+def test_a_turn_that_could_never_run_is_refused() -> None:
+    made, _, _ = engine(kv_blocks=4)
+    with pytest.raises(ValueError, match="a turn of 65 tokens does not fit the 64 tokens"):
+        made.submit(turn("a", 60, 5), 0)
+    with pytest.raises(ValueError, match="both must be at least 1"):
+        made.submit(turn("a", 60, 0), 0)
+
+
+def test_more_seats_than_step_tokens_are_refused() -> None:
+    with pytest.raises(ValueError, match="max_num_seqs is 32"):
+        Limits(32, 16)
