@@ -6,6 +6,7 @@ cell's clock, lengths in tokens.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,24 +54,25 @@ class Run:
 
 def load_run(folder: Path) -> Run:
     sweep = _read_sweep(folder)
+    order = {variant["name"]: place for place, variant in enumerate(sweep["variants"])}
     cells: list[Cell] = []
     missing: list[tuple[str, str]] = []
-    for path in sorted(folder.glob("*/cell.json")):
-        if ".aside-" in path.parent.name:
-            continue
+    for path in _cell_folders(folder):
         try:
-            cell = _read_cell(path.parent)
+            cell = _read_cell(path)
         except NotARun as error:
-            missing.append((path.parent.name, str(error)))
+            missing.append((path.name, _failure(path) or str(error)))
+            continue
+        if cell.config["variant"] not in order:
+            missing.append((path.name, f"{cell.config['variant']} is no variant of this sweep"))
             continue
         if cell.done is None:
-            missing.append((path.parent.name, _why_unfinished(path.parent)))
+            missing.append((path.name, _failure(path) or _progress(path)))
         cells.append(cell)
     missing += _never_begun(sweep, cells, {name for name, _ in missing})
-    order = {variant["name"]: place for place, variant in enumerate(sweep["variants"])}
     finished = sorted(
         (cell for cell in cells if cell.done is not None),
-        key=lambda c: (c.key[1] or 0.0, order.get(c.key[0], len(order)), c.key[0], c.key[2]),
+        key=lambda c: (c.key[1] or 0.0, order[c.key[0]], c.key[2]),
     )
     return Run(folder, sweep, tuple(finished), tuple(sorted(missing)))
 
@@ -133,6 +135,8 @@ def _read_cell(folder: Path) -> Cell:
 def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
     try:
         value = orjson.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise NotARun(f"{path}: not there; run the cell again") from None
     except orjson.JSONDecodeError as error:
         raise NotARun(f"{path}: not JSON ({error})") from None
     found = value.get("format") if isinstance(value, dict) else None
@@ -141,12 +145,20 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
     return value
 
 
-def _why_unfinished(folder: Path) -> str:
-    failed = folder / "failed.json"
-    if failed.is_file():
-        return f"failed: {_read_object(failed).get('error')}"
-    turns = folder / "turns.jsonl"
-    lines = turns.read_bytes().count(b"\n") if turns.is_file() else 0
+def _cell_folders(folder: Path) -> list[Path]:
+    """Without what a resumed sweep set aside."""
+    found = {path.parent for name in ("cell.json", "failed.json") for path in folder.glob(f"*/{name}")}
+    return sorted(path for path in found if ".aside-" not in path.name)
+
+
+def _failure(folder: Path) -> str | None:
+    path = folder / "failed.json"
+    return f"failed: {_read_object(path).get('error')}" if path.is_file() else None
+
+
+def _progress(folder: Path) -> str:
+    path = folder / "turns.jsonl"
+    lines = path.read_bytes().count(b"\n") if path.is_file() else 0
     return f"not finished: {lines:,} turns so far"
 
 
@@ -160,9 +172,13 @@ def _never_begun(
         for variant in sweep["variants"]
         for seed in sweep["seeds"]
     ]
-    names = {key: cell_name(*key) for key in wanted if key not in begun}
-    return [(name, "not run yet") for name in names.values() if name not in unreadable]
+    arrivals = str(sweep.get("arrivals"))
+    names = [cell_name(*key, arrivals) for key in wanted if key not in begun]
+    return [(name, "not run yet") for name in names if name not in unreadable]
 
 
-def cell_name(variant: str, jps: float | None, seed: int) -> str:
-    return f"{variant}_jps{'none' if jps is None else format(jps, 'g')}_seed{seed}"
+def cell_name(variant: str, jps: float | None, seed: int, arrivals: str) -> str:
+    """As a sweep names the folder."""
+    load = arrivals if jps is None else f"jps{jps:g}"
+    variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
+    return f"{variant}_{load}_seed{seed}"

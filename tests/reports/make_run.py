@@ -166,7 +166,8 @@ def make_run(
     programs: int = 100,
     **fields: Any,
 ) -> Path:
-    write_sweep(run, variants, jps, seeds, **fields)
+    shape = workload(simulate(0.0, False, 1.0, 0, programs))
+    write_sweep(run, variants, jps, seeds, **({"workload": shape} | fields))
     for rate in jps:
         for seed in seeds:
             for name in variants:

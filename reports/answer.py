@@ -1,0 +1,269 @@
+"""Points in; the answer out, in words and numbers: who finishes the jobs first, by how much, how
+sure that is, and what is doubtful. Rules in docs/metrics.md, "The answer".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.metrics import Results
+from reports.statistics import Estimate, Point, compare
+from reports.words import counted, interval, listed, seconds, share, times
+
+SAME = 0.02
+"""Variants whose mean JCT is within this share of the baseline's do not differ in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    headline: str
+    findings: tuple[str, ...]
+    doubts: tuple[str, ...]
+    provenance: str
+    load: str | None = None
+    """Where the headline was read."""
+    winner: Point | None = None
+    baseline: Point | None = None
+    possible: float | None = None
+    """Share of a bound's gain that the winner captures."""
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.headline, *self.findings, *self.doubts, self.provenance]
+
+
+def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> Answer:
+    baseline = str(sweep["baseline"])
+    doubts, provenance = tuple(_doubts(points, results, sweep)), _provenance(sweep)
+    contenders = [p for p in points if not p.bound]
+    if not contenders:
+        return Answer("No cell has finished: there is no answer yet.", (), doubts, provenance)
+    load, note = _headline_load(contenders)
+    here = [p for p in points if p.load == load]
+    winner = min((p for p in contenders if p.load == load), key=lambda p: p.jct_mean_s.value)
+    base = next((p for p in here if p.variant == baseline), None)
+    possible, about_bound = _bound(here, base, winner)
+    findings = [
+        *([note] if note else []),
+        *_saturated_baseline(base, winner),
+        *_tied(here, winner, results),
+        *about_bound,
+        *_others(here, base, winner),
+        *_above(contenders, load, baseline),
+        *_no_difference(points, baseline),
+    ]
+    headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
+    return Answer(headline, tuple(findings), doubts, provenance, load, winner, base, possible)
+
+
+def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
+    """The highest rate that the fastest variant there still sustains; else the lowest."""
+    loads = list(dict.fromkeys(p.load for p in contenders))
+    for load in reversed(loads):
+        if not min(_at(contenders, load), key=lambda p: p.jct_mean_s.value).saturated:
+            return load, None
+    return loads[0], (
+        f"Every variant is past saturation at {loads[0]}, the lowest load measured: the times grow"
+        " with the number of jobs in the run. Measure lower rates."
+    )
+
+
+def _at(points: Sequence[Point], load: str) -> list[Point]:
+    return [p for p in points if p.load == load]
+
+
+def _place(load: str) -> str:
+    return f"At {load}" if load.endswith("jobs/s") else f"With {load} arrivals"
+
+
+def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -> str:
+    place, name, mean = _place(winner.load), winner.variant, winner.jct_mean_s
+    p95 = winner.jct_s["jct_p95_s"]
+    took = f"{seconds(mean.value)} on average, {seconds(p95)} at P95"
+    if variants == 1:
+        return f"{place} {name} finishes a job in {took}. There is nothing to compare it with."
+    if base is None:
+        return f"{place} {name} is the fastest: {took}. The baseline {baseline} has no result here."
+    if winner is base or winner.against is None:
+        return f"{place} no scheduler finishes jobs sooner than {baseline}: {took}."
+    gain = winner.against
+    if not gain.mean.differs_from_one:
+        return (
+            f"{place} no scheduler can be told from {baseline}: the fastest, {name}, finishes jobs"
+            f" {times(gain.mean.value)} as fast ({interval(gain.mean)})."
+        )
+    return (
+        f"{place} {name} finishes jobs {times(gain.mean.value)} sooner than {baseline} on average"
+        f" ({interval(gain.mean)}), {times(gain.p95.value)} at P95:"
+        f" {seconds(mean.value)} instead of {seconds(base.jct_mean_s.value)}."
+    )
+
+
+def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
+    if base is None or not base.saturated or winner.saturated:
+        return []
+    return [
+        f"{base.variant} is past saturation there and {winner.variant} is not: with more jobs in"
+        " the run the difference would be larger still."
+    ]
+
+
+def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
+    """Contenders that the winner does not beat beyond doubt, compared with it program by program."""
+    jobs = results.jobs[results.jobs["load"] == winner.load]
+    best = jobs[jobs["variant"] == winner.variant]
+    tied = []
+    for point in here:
+        if point is winner or point.bound or point.against is None:
+            continue
+        gain = compare(jobs[jobs["variant"] == point.variant], best)
+        if gain is not None and not gain.mean.differs_from_one:
+            tied.append(point.variant)
+    return [f"{listed(tied)} cannot be told from {winner.variant}."] if tied else []
+
+
+def _bound(
+    here: Sequence[Point], base: Point | None, winner: Point
+) -> tuple[float | None, list[str]]:
+    bounds = [p for p in here if p.bound]
+    if not bounds or base is None:
+        return None, []
+    best = min(bounds, key=lambda p: p.jct_mean_s.value)
+    knows = f"The bound {best.variant}, which knows the future and is no contender,"
+    possible = base.jct_mean_s.value - best.jct_mean_s.value
+    if best.against is None or possible <= SAME * base.jct_mean_s.value:
+        return None, [f"{knows} gains nothing here either: there is little to be had."]
+    reached = f"{knows} reaches {times(best.against.mean.value)}"
+    if winner.jct_mean_s.value <= best.jct_mean_s.value:
+        return None, [f"{reached}, less than {winner.variant}: it bounds nothing here."]
+    captured = (base.jct_mean_s.value - winner.jct_mean_s.value) / possible
+    if winner is base:
+        return captured, [f"{reached}: that much is possible."]
+    return captured, [
+        f"{reached}: {winner.variant} captures {share(captured)} of what a scheduler that knows"
+        " the future gains."
+    ]
+
+
+def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[str]:
+    rest = sorted(
+        (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
+        key=lambda p: p.jct_mean_s.value,
+    )
+    rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
+    named = {"faster": [r for r in rated if r[1].low > 1], "slower": [r for r in rated if r[1].high < 1]}
+    sentences = []
+    if named["faster"]:
+        then = "Also faster" if winner is not base else "Faster"
+        sentences.append(f"{then} than {_name(base)}: {_rated(named['faster'])}.")
+    if named["slower"]:
+        sentences.append(f"Slower than {_name(base)}: {_rated(named['slower'])}.")
+    even = [name for name, gain in rated if not gain.differs_from_one]
+    if even:
+        sentences.append(f"Not to be told from {_name(base)}: {listed(even)}.")
+    return sentences
+
+
+def _name(point: Point | None) -> str:
+    return "the baseline" if point is None else point.variant
+
+
+def _rated(rated: Sequence[tuple[str, Estimate]]) -> str:
+    return listed([f"{name} {times(gain.value)}" for name, gain in rated])
+
+
+def _above(contenders: Sequence[Point], load: str, baseline: str) -> list[str]:
+    """What the highest rate looks like, where the headline was read below it."""
+    highest = contenders[-1].load
+    best = min(_at(contenders, highest), key=lambda p: p.jct_mean_s.value)
+    if highest == load or best.against is None or not best.saturated:
+        return []
+    return [
+        f"At {highest} every variant is past saturation; {best.variant} does best there,"
+        f" {times(best.against.mean.value)} against {baseline}."
+    ]
+
+
+def _no_difference(points: Sequence[Point], baseline: str) -> list[str]:
+    loads: list[str] = []
+    for load in dict.fromkeys(p.load for p in points):
+        gains = [p.against.mean.value for p in _at(points, load) if p.against is not None]
+        if not gains or any(abs(1 / gain - 1) > SAME for gain in gains):
+            break
+        loads.append(load)
+    if not loads:
+        return []
+    place = f"At {loads[0]}" if len(loads) == 1 else f"Up to {loads[-1]}"
+    return [f"{place} nothing contends: all within {SAME:.0%} of {baseline}."]
+
+
+def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+    doubts = []
+    if saturated := [p for p in points if p.saturated]:
+        doubts.append(
+            "Past saturation jobs arrive faster than they finish, and a mean JCT grows with the"
+            f" length of the run; so read it as a ranking only: {_first_loads(saturated, points)}."
+        )
+    cells = results.cells
+    failed = cells[cells["failed_gates"] != ""] if len(cells) else cells
+    if len(failed):
+        first = failed.iloc[0]
+        doubts.append(
+            f"{counted(len(failed), 'cell')} of {len(cells)} failed a validity gate; the first,"
+            f" {first['cell']}: {first['failed_gates']}."
+        )
+    if results.missing:
+        total = len(results.missing) + len(cells)
+        name, why = results.missing[0]
+        doubts.append(
+            f"{counted(len(results.missing), 'cell')} of {total} without a result; the first,"
+            f" {name}: {why.rstrip('.')}."
+        )
+    if len(sweep["seeds"]) == 1 and len(cells):
+        doubts.append(
+            "One seed: the intervals tell how much the choice of programs matters, not the draw of"
+            " their arrivals; several seeds tell both."
+        )
+    return doubts
+
+
+def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
+    """`fcfs from 0.15 jobs/s; all others from 0.3 jobs/s`"""
+    since: dict[str, list[str]] = {}
+    for variant in dict.fromkeys(p.variant for p in saturated):
+        load = next(p.load for p in saturated if p.variant == variant)
+        since.setdefault(load, []).append(variant)
+    everyone = len({p.variant for p in points})
+    loads = list(dict.fromkeys(p.load for p in points))
+    place = "from" if len(loads) > 1 else "at"
+    most = max(since.values(), key=len)
+    rest = "every variant" if len(most) == everyone > 1 else "all others"
+    short = len(most) > 3 and sum(map(len, since.values())) == everyone
+    groups = [
+        f"{rest if short and names is most else listed(names, at_most=20)} {place} {load}"
+        for load, names in sorted(since.items(), key=lambda i: (short and i[1] is most, loads.index(i[0])))
+    ]
+    return "; ".join(groups)
+
+
+def _provenance(sweep: dict[str, Any]) -> str:
+    profile = sweep.get("profile") or {}
+    model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
+    if sweep.get("engine") == "sim":
+        kind = profile.get("provenance", "unknown")
+        why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
+        time = f"Virtual time, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
+    else:
+        time = f"Measured on {sweep.get('engine')}: {model} on {hardware}"
+    workload = sweep.get("workload") or {}
+    gaps = workload.get("gap_provenance") or {}
+    whole = sum(gaps.values())
+    kinds = [
+        f"{kind} {share(n / whole)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
+    ]
+    what = f"{counted(workload.get('turns', 0), 'turn')} of {workload.get('name', 'unnamed')}"
+    if len(kinds) == 1:
+        return f"{time}; {what}, tool gaps {kinds[0].split()[0]}."
+    return f"{time}; {what}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
