@@ -41,6 +41,12 @@ def hardware() -> list[tuple[str, str, str]]:
     ]
 
 
+def packs() -> list[tuple[str]]:
+    import traces
+
+    return [(name,) for name in traces.packs()]
+
+
 def models() -> list[tuple[str, str, str]]:
     """Name, size and context, source."""
     from servers.profiles import MODELS

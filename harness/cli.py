@@ -214,7 +214,7 @@ def _answer(
             raise ValueError(f"--workers {workers}: at least 1")
         from harness.doctor import PACKAGES, cpu_cores, package
         from harness.question import resolve
-        from harness.sweep import check_folder, default_folder, run_sweep
+        from harness.sweep import default_folder, run_sweep
 
         for check in map(package, PACKAGES):
             if not check.good:
@@ -223,14 +223,13 @@ def _answer(
         if one_cell and len(question.cells()) != 1:
             raise ValueError(f"that is {len(question.cells())} cells; bench sweep runs many")
         folder = out or default_folder(question)
-        check_folder(folder, question)
-    _say_what_runs(question)
     with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
         outcome = run_sweep(
             question,
             folder,
             workers=workers or cpu_cores(),
             stop_on_error=on_error is opt.OnError.STOP,
+            on_begin=lambda: _say_what_runs(question),
         )
     if outcome.found_done:
         complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -253,16 +252,30 @@ def _say_what_runs(question: Question) -> None:
         f"engine sim: virtual time, {profile.provenance} profile of {profile.model} "
         f"on {profile.hardware}, nothing measured on a GPU"
     )
+    shape = [
+        _count(len(question.variants), "policy", "policies"),
+        _count(len(question.rates), "load"),
+        _count(len(question.seeds), "seed"),
+    ]
     print(
-        f"{load.name}: {len(load.programs)} programs, {load.turns} turns; "
-        f"{len(question.variants)} policies x {len(question.rates)} loads x "
-        f"{len(question.seeds)} seeds",
+        f"{load.name}: {_count(len(load.programs), 'program')}, {_count(load.turns, 'turn')}; "
+        + " x ".join(shape),
         flush=True,
     )
-    for left in load.left_out[:5]:
-        complain(f"left out: {left.reason}")
-    if len(load.left_out) > 5:
-        complain(f"left out: {len(load.left_out) - 5} more, all named in sweep.json")
+    _some("left out", [left.reason for left in load.left_out])
+    _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
+    _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _some(what: str, reasons: list[str], most: int = 5) -> None:
+    for reason in reasons[:most]:
+        complain(f"{what}: {reason}")
+    if more := len(reasons) - most if len(reasons) > most else 0:
+        complain(f"{what}: {more}{' more' if most else ''}, named in sweep.json")
 
 
 def _report(folder: Path, failed: bool = False) -> None:

@@ -49,7 +49,8 @@ class SweepProgress:
             self._bar.start()
         else:
             workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
-            self._say(f"running {self.cells} cells of {self.turns_per_cell} turns on {workers}")
+            cells = f"{self.cells} cell{'s' * (self.cells != 1)}"
+            self._say(f"running {cells} of {self.turns_per_cell} turns on {workers}")
         return self
 
     def __exit__(

@@ -134,6 +134,8 @@ class Question:
             "seeds": list(self.seeds),
             "profile": asdict(self.profile),
             **self.common_json(),
+            "rejected_files": [asdict(note) for note in self.workload.rejected_files],
+            "repairs": [asdict(note) for note in self.workload.repairs],
         }
 
     def cell_json(self, cell: Cell) -> dict[str, Any]:

@@ -31,10 +31,20 @@ class Unwritable(ValueError):
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    value = orjson.loads(path.read_bytes())
+    try:
+        value = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError:
+        value = None
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: not a JSON object")
+        raise ValueError(f"{path}: not a JSON object; this is no run folder of ours")
     return value
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unwritable.of(path, error) from None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
@@ -133,10 +143,7 @@ def set_aside(cell: Path) -> None:
 
 def mark_failed(cell: Path, error: str) -> None:
     """`failed.json` says why a cell has no `done.json`; it is run again on resume."""
-    try:
-        cell.mkdir(parents=True, exist_ok=True)
-    except OSError as os_error:
-        raise Unwritable.of(cell, os_error) from None
+    make_folder(cell)
     line, _, rest = error.partition("\n")
     write_json(cell / "failed.json", {"error": line, "traceback": rest or None})
 

@@ -10,8 +10,8 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from harness.run_folder import (
     Unwritable,
     is_done,
     locked,
+    make_folder,
     mark_failed,
     read_json,
     write_json,
@@ -33,6 +34,8 @@ from harness.run_folder import (
 
 MADE_BY = "made_by"
 """The part of `sweep.json` that is not the question: who asked, and with what."""
+PART = ".sweep.json.part"
+"""All that a sweep killed at its very start leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,7 @@ def check_folder(folder: Path, question: Question) -> None:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"--out {folder}: is a file; name a folder")
     try:
-        if not folder.exists() or not any(folder.iterdir()):
+        if not folder.exists() or {path.name for path in folder.iterdir()} <= {PART}:
             return
     except OSError as error:
         raise Unwritable.of(folder, error) from None
@@ -92,21 +95,35 @@ def run_sweep(
     workers: int,
     stop_on_error: bool = False,
     run: Callable[[Work, Cell, Tick], None] = run_cell,
+    on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    check_folder(folder, question)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Unwritable.of(folder, error) from None
-    with locked(folder):
-        if not (folder / "sweep.json").exists():
-            write_json(folder / "sweep.json", {**question.as_json(), MADE_BY: made_by()})
+    """`on_begin` is called once nothing speaks against the question and its folder."""
+    with _claimed(folder, question):
+        on_begin()
         cells = question.cells()
         todo = [cell for cell in cells if not is_done(folder / cell.name)]
         failed: dict[str, str] = {}
         if todo:
             failed = _run_cells(todo, Work(question, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), len(cells) - len(todo), failed)
+
+
+@contextmanager
+def _claimed(folder: Path, question: Question) -> Iterator[None]:
+    """The folder is there, ours alone, and says what it answers; or nothing is left behind."""
+    check_folder(folder, question)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        make_folder(folder)
+        with locked(folder):
+            check_folder(folder, question)
+            if not (folder / "sweep.json").exists():
+                write_json(folder / "sweep.json", {**question.as_json(), MADE_BY: made_by()})
+            yield
+    finally:
+        with suppress(OSError):  # those with a run in them stay
+            for path in made:
+                path.rmdir()
 
 
 def _run_cells(

@@ -14,7 +14,7 @@ from typing import Any
 
 import traces
 from harness.arrivals import choose_programs, root_ids
-from traces import Program
+from traces import Note, Program
 
 DEFAULT_PACK = "swe-bench"
 
@@ -31,6 +31,8 @@ class Workload:
     programs: tuple[Program, ...]
     trace_sha256: str
     left_out: tuple[LeftOut, ...]
+    rejected_files: tuple[Note, ...] = ()
+    repairs: tuple[Note, ...] = ()
 
     @property
     def turns(self) -> int:
@@ -62,8 +64,6 @@ def load_workload(
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources)
     name = "+".join(Path(source).name for source in sources)
-    if not loaded.programs:
-        raise ValueError(f"--traces {' '.join(sources)}: no programs in it")
     kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
     if left_out and (refuse or not kept):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
@@ -71,7 +71,7 @@ def load_workload(
             f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
         )
     programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
-    return Workload(name, programs, loaded.sha256, left_out)
+    return Workload(name, programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs)
 
 
 def leave_out_overlong(

@@ -1,0 +1,108 @@
+"""A bad question: one clear line on stderr, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+from small import programs
+from typer.testing import CliRunner
+
+from harness.cli import app
+from traces import Program, Turn
+from traces.native import write_programs
+
+
+@pytest.fixture
+def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A good trace; the tests run in an empty folder beside it."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    write_programs(tmp_path / "good.jsonl", programs(3))
+    return str(tmp_path / "good.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--policies contineum", r"no policy is called 'contineum'.*continuum"),
+        ("--policies fcfs,fcfs", "fcfs is there twice"),
+        ("--policies my.module:Nothing", "my.module:Nothing: importing my.module failed"),
+        ("--hardware a100-80", "unknown hardware 'a100-80'; did you mean a100-80g"),
+        ("--model llama-3-8b", "unknown model 'llama-3-8b'; did you mean llama-3.1-8b"),
+        ("--gpus 3", "gpus 3: .*use 1, 2, 4 or 8"),
+        ("--model llama-3.1-70b --gpus 1", "does not fit on 1 x a100-80g"),
+        ("--jps 0", "--jps '0': a rate or step of zero"),
+        ("--jps -0.5", "--jps '-0.5': .*no positive number"),
+        ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; write 0.1..0.9"),
+        ("--jps fast", "--jps 'fast'"),
+        ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; leave --jps away"),
+        ("--arrivals bursts", "--arrivals 'bursts': write poisson"),
+        ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
+        ("--engine vllm", "--engine vllm: unknown; the engine there is, is sim"),
+        ("--max-model-len 1000", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 1000 "),
+        ("--kv-blocks 50", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 800 "),
+        ("--max-num-seqs 0", "max_num_seqs is 0"),
+        ("--step-tokens 100", r"step_tokens \(100\)"),
+        ("--offload-gb 0", r"--offload-gb 0: lmcache.* need DRAM"),
+        ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
+        ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
+        ("--workers 0", "--workers 0: at least 1"),
+        ("--traces nowhere.json", "nowhere.json: no such file or folder"),
+        ("--out /dev/null", "--out /dev/null: is a file"),
+        ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
+        ("--out /proc/run", "cannot write /proc/run: "),
+        ("--out ..", r"--out \.\.: holds files, but no run"),
+    ],
+)
+def test_it_is_one_line_and_leaves_nothing(options: str, line: str, trace: str) -> None:
+    asked = options.split()
+    assert_refused(["sweep", *([] if "--traces" in asked else ["--traces", trace]), *asked], line)
+
+
+def assert_refused(command: list[str], line: str) -> None:
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2, result.stderr
+    complaints = result.stderr.splitlines()
+    assert len(complaints) == 1
+    assert re.search(line, complaints[0]), complaints[0]
+    assert result.stdout == ""
+    assert os.listdir() == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ("not JSON at all", r"bad\.jsonl"),
+        ('{"format": "turnstile-trace-1", "id": "a", "turns": []}', r"bad\.jsonl, line 1: turns"),
+        (
+            '{"format": "turnstile-trace-1", "id": "a", "turns": [{"prompt_tokens": -1}]}',
+            r"bad\.jsonl, line 1: turns\.0\.prompt_tokens is -1",
+        ),
+    ],
+)
+def test_a_malformed_trace_is_named_by_file_line_and_field(
+    content: str, line: str, trace: str
+) -> None:
+    bad = Path(trace).with_name("bad.jsonl")
+    bad.write_text(content)
+    assert_refused(["sweep", "--traces", str(bad)], line)
+
+
+def test_jobs_that_cannot_fit_are_refused_where_asked(trace: str) -> None:
+    """One of four has a turn of 10,000 tokens."""
+    long = Program("long", (Turn(9_000, 1_000),))
+    write_programs(Path(trace), [*programs(3), long])
+    assert_refused(
+        ["sweep", "--traces", trace, "--max-model-len", "5000", "--overlong", "refuse"],
+        r"program long, turn 0: 9000 prompt \+ 1000 output tokens are more than the 5000 ",
+    )
+
+
+def test_run_takes_one_cell(trace: str) -> None:
+    assert_refused(
+        ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace], "that is 2 cells"
+    )
