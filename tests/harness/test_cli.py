@@ -1,0 +1,224 @@
+"""`bench` through its console script: what people type, see and get back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from small import contents, programs
+
+from traces import Program, Turn
+from traces.native import write_programs
+
+ANSI = "\x1b["
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> str:
+    write_programs(tmp_path / "three.jsonl", programs(3))
+    return str(tmp_path / "three.jsonl")
+
+
+def run(bench: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([bench, *options], cwd=cwd, capture_output=True, text=True, check=False)
+
+
+def test_a_sweep_answers_on_stdout_and_resumes(bench: str, trace: str, tmp_path: Path) -> None:
+    command = ("sweep", "--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5")
+    first = run(bench, *command, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    lines = first.stdout.splitlines()
+    assert lines[0].startswith("engine sim: virtual time, analytic profile of llama-3.1-8b")
+    assert lines[1] == "three.jsonl: 3 programs, 9 turns; 2 policies x 1 load x 1 seed"
+    report = tmp_path / lines[-1].removeprefix("report: ")
+    assert report.name == "report.html"
+    assert first.stderr.splitlines()[0] == "running 2 cells of 9 turns on 2 workers"
+    assert ANSI not in first.stdout + first.stderr
+    sweep = json.loads((report.parent / "sweep.json").read_text())
+    assert sweep["made_by"]["argv"] == ["bench", *command]
+
+    before = contents(report.parent)
+    again = run(bench, *command, cwd=tmp_path)
+    assert again.returncode == 0
+    assert again.stdout == first.stdout
+    assert again.stderr == "bench: 2 of 2 cells were finished already\n"
+    assert contents(report.parent) == before
+
+
+def test_run_shows_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
+    options = ("--policy", "continuum", "--jps", "0.5", "--traces", trace, "--out", "one")
+    result = run(bench, "run", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    shown = dict(line.split("\t")[:2] for line in result.stdout.splitlines() if "\t" in line)
+    assert (shown["variant"], shown["jobs"], shown["turns"]) == ("continuum", "3", "9")
+    assert shown["provenance"] == "analytic"
+    assert shown["finished"] == "9"
+    assert result.stdout.splitlines()[-1] == "one/continuum_jps0.5_seed1"
+
+
+def test_jobs_too_long_are_left_out_by_name_with_their_agents(bench: str, tmp_path: Path) -> None:
+    too_long = Program("long", (Turn(9_000, 1_000),))
+    write_programs(tmp_path / "t.jsonl", [*programs(2), too_long])
+    options = ("--policies", "fcfs", "--jps", "0.5", "--max-model-len", "5000", "--out", "o")
+    result = run(bench, "sweep", "--traces", "t.jsonl", *options, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert re.search("bench: left out: program long, turn 0: 9000 prompt", result.stderr)
+    workload = json.loads((tmp_path / "o/sweep.json").read_text())["workload"]
+    assert workload["programs"] == 2
+    assert [left["program_id"] for left in workload["left_out"]] == ["long"]
+
+
+BROKEN = """
+from servers.policies.base import Policy
+class Broken(Policy):
+    name = "broken"
+    def arrived(self, request, now_s):
+        if request.program_id == "job-2":
+            raise RuntimeError("lost count")
+"""
+
+
+def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(BROKEN)
+    options = ("--policies", "fcfs,mine:Broken", "--jps", "0.5", "--out", "o")
+    result = run(bench, "sweep", "--traces", trace, *options, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
+    assert "failed: broken_jps0.5_seed1: RuntimeError: lost count" in result.stderr
+    assert "1 of 2 cells failed, see o/broken_jps0.5_seed1/failed.json" in result.stderr
+    assert "report: o/report.html" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
+)
+def test_stopped_it_says_how_to_go_on_and_leaves_no_process(
+    bench: str, trace: str, tmp_path: Path, number: int, code: int
+) -> None:
+    options = ("--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o")
+    with subprocess.Popen(
+        [bench, "sweep", *options],
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        deadline_s = time.monotonic() + 20
+        while not list(tmp_path.glob("o/*/cell.json")):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == code, errors
+        assert "Traceback" not in errors
+        assert errors.splitlines()[-1] == (
+            "bench: stopped; finished cells are kept, go on with: "
+            f"bench sweep --traces {trace} --programs 2000 --jps 5 --out o"
+        )
+    while group := living(process.pid):
+        assert time.monotonic() < deadline_s, group
+
+
+def living(group: int) -> list[str]:
+    """Processes of the group that are more than a zombie."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            stat = path.read_text()
+            state, _, pgrp = stat.rsplit(")", 1)[1].split()[:3]
+            if int(pgrp) == group and state != "Z":
+                found.append(stat)
+    return found
+
+
+def test_two_sweeps_in_one_folder_the_second_is_refused(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
+    command = [bench, "sweep", "--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as first:
+        while not (tmp_path / "o/sweep.json").exists():
+            time.sleep(0.01)
+        second = run(*command, cwd=tmp_path)
+        first.terminate()
+    assert second.returncode == 2
+    assert second.stderr == (
+        "bench: o: another bench is writing it; wait for its end, or choose another --out\n"
+    )
+
+
+@pytest.mark.parametrize("what", ["policies", "hardware", "models", "packs"])
+def test_list_is_one_line_per_thing_in_a_pipe(bench: str, what: str, tmp_path: Path) -> None:
+    result = run(bench, "list", what, cwd=tmp_path)
+    assert result.returncode == 0
+    names = [line.split("\t")[0] for line in result.stdout.splitlines()]
+    expected = {"policies": "continuum", "hardware": "a100-80g", "models": "llama-3.1-8b"}
+    assert expected.get(what, "swe-bench") in names
+
+
+def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
+    result = run(bench, "doctor", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count("ok\tpackage ") == 4
+
+
+def test_a_foreign_package_of_our_name_is_told(bench: str, trace: str, tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/__init__.py").write_text("")
+    for command in (["doctor"], ["sweep", "--traces", trace]):
+        result = subprocess.run(
+            [bench, *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == (1 if command == ["doctor"] else 2)
+        assert "another `reports` comes first on the path" in result.stderr
+
+
+def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path) -> None:
+    assert run(bench, "--version", cwd=tmp_path).stdout.startswith("bench 0.")
+    script = (
+        "import sys; from harness.cli import app\n"
+        "try: app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'pandas', 'plotly', 'numpy', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    for command in ("sweep", "run", "report", "traces", "list", "doctor"):
+        assert f" {command} " in result.stdout
+
+
+def test_completion_knows_the_names(bench: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [bench],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "_BENCH_COMPLETE": "complete_bash",
+            "COMP_WORDS": "bench sweep --policies fcfs,cont",
+            "COMP_CWORD": "3",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "fcfs,continuum-preview" in result.stdout.split()
