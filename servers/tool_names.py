@@ -23,9 +23,9 @@ _SHELLS = frozenset({"bash", "sh", "shell", "zsh", "mswea_bash_command"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 _REDIRECT = re.compile(r"\d*(>>|>\||>&|&>>|&>|<>|<&|<<<|>|<)")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([A-Za-z0-9_.+-]+)")
-_LEADING = frozenset("if then elif else do while until ! {".split())
+_LEADING = frozenset(["if", "then", "elif", "else", "do", "while", "until", "!", "{"])
 """Shell words that another command may follow."""
-_NO_COMMAND = frozenset("for select case function done fi esac }".split())
+_NO_COMMAND = frozenset(["for", "select", "case", "function", "done", "fi", "esac", "}"])
 _FORK_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
 _STARTS = 64
 """So many places where JSON or a block may begin are tried: keeps hostile text linear."""
@@ -66,7 +66,8 @@ def _get(value: Any, key: str) -> Any:
 
 
 def _called_in_json(text: str) -> list[str]:
-    decoder, names, at = json.JSONDecoder(), [], -1
+    names: list[str] = []
+    decoder, at = json.JSONDecoder(), -1
     for _ in range(_STARTS):
         at = text.find("{", at + 1)
         if at < 0:

@@ -3,8 +3,11 @@
 from traces.lenient import TraceError
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 from traces.read import Loaded, Note, packs, read_traces
+from traces.recipes import RECIPES
+from traces.synthesis import synthesize
 
 __all__ = [
+    "RECIPES",
     "Fork",
     "Loaded",
     "Note",
@@ -15,4 +18,5 @@ __all__ = [
     "Turn",
     "packs",
     "read_traces",
+    "synthesize",
 ]

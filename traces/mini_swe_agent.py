@@ -25,6 +25,9 @@ GENERATION_TOKENS_PER_S = 85.0
 deviations over the 1,973 turns of 80 v1 trajectories (gemini-3-pro) that only read files."""
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
 """mini-swe-agent's own limit on a command in SWE-bench runs."""
+COUNTING_ERROR = 0.05
+"""Providers of one model count tokens differently, and a router changes them between turns; the
+agent only ever appends messages. In the 80 trajectories prompts shrink by 2.2% at most."""
 CHARACTERS_PER_TOKEN = 3.3
 """Median of 80 trajectories; only for turns whose usage is missing."""
 
@@ -107,9 +110,7 @@ def _call(message: Mapping[str, Any]) -> _Call:
     extra = mapping(message.get("extra"))
     response = mapping(extra.get("response")) or message
     usage = mapping(_usage(message))
-    details = mapping(
-        usage.get("completion_tokens_details") or usage.get("output_tokens_details")
-    )
+    details = mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
     started = epoch(response.get("created")) or epoch(response.get("created_at"))
     refused = message.get("role") == "user"
     call = _Call(
@@ -152,16 +153,20 @@ def _length(message: Mapping[str, Any]) -> int:
 
 
 def _fill_usage(calls: list[_Call], opening: int, repairs: Repairs) -> None:
-    """Turns without usage are put between their neighbours; without any usage there is no program."""
+    """A turn without usage is estimated; without any usage there is no program."""
     if not any(call.prompt for call in calls):
         raise Rejected("no token usage in any response: prompt lengths are unknown")
     context = 0
     for call in calls:
         if not call.output:
-            repairs.add(f"a response with {shown(call.output)} output tokens: estimated by its characters")
+            repairs.add(
+                f"a response with {shown(call.output)} output tokens: estimated by its length"
+            )
             call.output = max(1, round(call.characters / CHARACTERS_PER_TOKEN))
         if not call.prompt:
-            repairs.add(f"a response with {shown(call.prompt)} prompt tokens: taken as the context before")
+            repairs.add(
+                f"a response with {shown(call.prompt)} prompt tokens: set to the context before"
+            )
             call.prompt = max(context, round(opening / CHARACTERS_PER_TOKEN), 1) + 1
         context = call.prompt + call.output
 
@@ -212,13 +217,17 @@ def _kept(calls: list[_Call], i: int, repairs: Repairs) -> int:
     """Reasoning comes before the answer and is not sent again, so where there was some, or where
     the answer does not fit into the next prompt, only the previous prompt is repeated."""
     before, prompt = calls[i - 1], calls[i].prompt or 1
-    whole = (before.prompt or 0) + (before.output or 0)
+    previous = before.prompt or 1
+    whole = previous + (before.output or 1)
     if not before.refused and not before.reasoning and prompt > whole:
         return whole
-    if prompt > (before.prompt or 0):
-        return before.prompt or 0
-    repairs.add("a prompt no longer than the one before: only the first prompt counts as kept")
-    return max(0, min(calls[0].prompt or 1, prompt - 1, whole))
+    if prompt > previous:
+        return previous
+    if prompt >= (1 - COUNTING_ERROR) * previous:
+        repairs.add("a prompt a little shorter than the one before: two ways of counting assumed")
+        return prompt - 1
+    repairs.add("a prompt much shorter than the one before: only the first prompt counts as kept")
+    return min(calls[0].prompt or 1, prompt - 1)
 
 
 def _prefix(messages: list[Any], opening: int, first_prompt: int) -> SharedPrefix | None:

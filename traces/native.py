@@ -88,7 +88,9 @@ def _parse_line(line: bytes, where: str) -> Program:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "the line"
-        value = "" if first["type"] in ("missing", "json_invalid") else f" is {shown(first['input'])}"
+        value = (
+            "" if first["type"] in ("missing", "json_invalid") else f" is {shown(first['input'])}"
+        )
         message = first["msg"].removeprefix("Input should be ")
         raise TraceError(f"{where}: {field}{value}: {_remedy(first['type'], message)}") from None
 
@@ -129,7 +131,7 @@ def write_programs(path: Path, programs: Iterable[Program]) -> None:
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error.strerror}); choose a writable folder") from None
+        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

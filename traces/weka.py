@@ -1,16 +1,17 @@
 """Weka's agentic coding sessions (`kv-cache-tester/traces`), with sub-agents.
 
 In: one session, `{id, block_size, hash_id_scope, requests[{t, type, in, out, hash_ids, stop,
-api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the session's
-program and one for each sub-agent. Seconds and tokens: `t` is a request's start in the session (or
-in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request. What is
-inferred and repaired, and why, stands in `docs/traces.md`.
+api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the program
+of the session and one for each sub-agent. Seconds and tokens: `t` is a request's start in the
+session (or in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request.
+What is inferred and repaired, and why, stands in `docs/traces.md`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 from traces.lenient import Rejected, Repairs, items, mapping, seconds, shown, text, tokens
@@ -117,7 +118,7 @@ class _Session:
                     children.append(child)
             elif request := self._request(mapping(entry), requests):
                 requests.append(request)
-        if any(a.t > b.t for a, b in zip(requests, requests[1:], strict=False)):
+        if any(a.t > b.t for a, b in pairwise(requests)):
             self.repairs.add("requests out of order in time: sorted")
             requests.sort(key=lambda request: request.t)
         return requests, children
@@ -141,7 +142,7 @@ class _Session:
             output = 1
         t, think_s = seconds(entry.get("t")), seconds(entry.get("think_time"))
         if t is None:
-            self.repairs.add(f"a request at t = {shown(entry.get('t'))}: put after the one before it")
+            self.repairs.add(f"a request at t = {shown(entry.get('t'))}: put after the one before")
             t = before[-1].end_s + (think_s or 0.0) if before else 0.0
         api_s = seconds(entry.get("api_time"))
         if api_s is None:
@@ -187,7 +188,7 @@ class _Session:
                 # Both are rounded to whole seconds; where they agree, one rounding is enough.
                 gap_s = said if abs(said - gap_s) <= 2 * ROUNDING_S else gap_s
             if gap_s < -ROUNDING_S:
-                self.repairs.add("a request sent before the last response came: sent right after it")
+                self.repairs.add("a request sent before the last response: sent right after it")
         return Turn(
             prompt_tokens=now.prompt,
             output_tokens=now.output,
@@ -229,8 +230,8 @@ class _Session:
 
 
 def kept_tokens(before: _Request, now: _Request, block: int) -> int:
-    """Where the prompt repeats all blocks of the previous prompt, and is long enough for its output
-    too, it repeats that context; where it is not, the output was rewritten (thinking is dropped)."""
+    """A prompt that repeats all blocks of the previous one repeats its output too, if it is long
+    enough for it; if not, the output was rewritten (thinking is dropped)."""
     if before.hashes is None or now.hashes is None:
         common, whole = 0, True
     else:
