@@ -137,6 +137,7 @@ class Autellix(Policy):
         return worst if better else None
 
     def wake_s(self, now_s: float) -> float | None:
+        """The heap holds a time no later than each call's next change; those gone by move on."""
         wakes = self._wakes
         while wakes:
             at_s, call_id = wakes[0]

@@ -1,0 +1,154 @@
+"""PLAS with quanta of 1 s, 2 s and no end, and beta = 3."""
+
+from __future__ import annotations
+
+import pytest
+from policy_turns import COSTS, order, run, turn
+
+from servers.policies.autellix import Autellix
+from servers.policies.base import Request
+
+
+@pytest.fixture
+def policy() -> Autellix:
+    return Autellix(COSTS, quanta_s=(1.0, 2.0), beta=3.0)
+
+
+def served(policy: Autellix, program: str, seconds: float) -> None:
+    run(policy, turn(program, at=0.0), start=0.0, end=seconds)
+
+
+def waits(policy: Autellix, program: str, at: float, **kinds: bool) -> Request:
+    request = turn(program, index=1, at=at, program_at=0.0, **kinds)
+    policy.arrived(request, at)
+    return request
+
+
+def starts(policy: Autellix, program: str, at: float) -> Request:
+    request = waits(policy, program, at)
+    policy.scheduled(request, at, 0)
+    return request
+
+
+def level(policy: Autellix, request: Request, now: float) -> int:
+    return int(policy.rank(request, now)[0])
+
+
+def test_programs_served_less_go_first_and_first_come_first_served_within_a_level(
+    policy: Autellix,
+) -> None:
+    for program, seconds in (("heavy", 3.5), ("middle", 2.5), ("light", 0.5), ("fresh", 0.0)):
+        served(policy, program, seconds)
+    waiting = [
+        waits(policy, program, at)
+        for program, at in (("heavy", 10.0), ("middle", 11.0), ("light", 13.0), ("fresh", 12.0))
+    ]
+    # Levels are [0, 1), [1, 3) and [3, ...): 2, 1, 0, 0; `fresh` came before `light`.
+    assert order(policy, waiting, 13.0) == ["fresh", "light", "middle", "heavy"]
+
+
+def test_attained_service_sums_calls_and_leaves_out_time_preempted(policy: Autellix) -> None:
+    request = starts(policy, "p", 0.0)
+    policy.preempted(request, 0.4)
+    policy.scheduled(request, 5.0, 0)
+    policy.finished(request, 5.5)
+    # 0.4 + 0.5 s served, which is the top level still; 0.9 s more make 1.8 s, the next level.
+    assert level(policy, waits(policy, "p", 6.0), 6.0) == 0
+    served(policy, "p", 0.9)
+    # 4.6 s waited so far; 3 * 1.8 = 5.4, so that the next call is promoted 0.8 s on.
+    request = waits(policy, "p", 7.0)
+    assert [level(policy, request, t) for t in (7.0, 7.7, 7.9)] == [1, 1, 0]
+
+
+def test_a_running_call_sinks_when_its_quantum_is_used_up(policy: Autellix) -> None:
+    request = starts(policy, "p", 10.0)
+    assert [level(policy, request, t) for t in (10.0, 10.9, 11.0, 12.9, 13.0, 99.0)] == [
+        0, 0, 1, 1, 2, 2,
+    ]  # fmt: skip
+
+
+def test_a_preempted_call_keeps_what_is_left_of_its_quantum(policy: Autellix) -> None:
+    request = starts(policy, "p", 0.0)
+    policy.preempted(request, 0.75)
+    policy.scheduled(request, 1.0, 0)
+    assert [level(policy, request, t) for t in (1.2, 1.25)] == [0, 1]
+
+
+def test_a_call_is_promoted_once_it_has_waited_beta_times_its_service(policy: Autellix) -> None:
+    served(policy, "p", 2.0)
+    request = waits(policy, "p", 10.0)
+    # 3 * 2 s of service: after 6 s of waiting.
+    assert [level(policy, request, t) for t in (10.0, 15.9, 16.0)] == [1, 1, 0]
+
+
+def test_waiting_of_earlier_calls_counts_towards_promotion(policy: Autellix) -> None:
+    run(policy, turn("p", at=0.0), start=5.0, end=7.0)
+    request = waits(policy, "p", 10.0)
+    # 5 s waited before, 2 s served: 1 s more.
+    assert [level(policy, request, t) for t in (10.9, 11.0)] == [1, 0]
+
+
+def test_a_promoted_call_gets_a_fresh_quantum_and_counts_its_service_anew(policy: Autellix) -> None:
+    served(policy, "p", 2.0)
+    request = waits(policy, "p", 10.0)
+    policy.scheduled(request, 17.0, 0)
+    assert [level(policy, request, t) for t in (17.9, 18.0)] == [0, 1]
+    policy.preempted(request, 18.5)
+    # Since its promotion at 16 s it waited 1 s and was served 1.5 s; its program 2 s:
+    # 3 * 3.5 - 1 = 9.5 s more.
+    assert [level(policy, request, t) for t in (27.9, 28.0)] == [1, 0]
+
+
+def test_only_a_strictly_worse_level_gives_way_and_the_worst_first(policy: Autellix) -> None:
+    for program, seconds in (("middle", 2.0), ("heavy", 3.5)):
+        served(policy, program, seconds)
+    light, middle, heavy = (starts(policy, p, 10.0) for p in ("light", "middle", "heavy"))
+    head = waits(policy, "new", 10.0)
+    running = [heavy, light, middle]
+    assert policy.displaced(head, running, 10.0) is heavy
+    assert policy.displaced(head, [light], 10.0) is None
+    assert policy.displaced(head, [light], 11.0) is light
+    assert policy.displaced(head, [], 10.0) is None
+    assert policy.victim(running, 10.0) is heavy
+
+
+def test_kv_is_freed_and_a_preempted_turn_has_no_head_start(policy: Autellix) -> None:
+    assert run(policy, turn("a"), start=0.0, end=0.5).kind == "free"
+    first, second = waits(policy, "x", 1.0), waits(policy, "y", 2.0)
+    policy.scheduled(second, 2.0, 0)
+    policy.preempted(second, 2.1)
+    second.preempted = True
+    assert policy.rank(first, 3.0) < policy.rank(second, 3.0)
+
+
+def test_wake_names_each_change_of_level_once_and_always_lies_ahead(policy: Autellix) -> None:
+    served(policy, "starving", 2.0)
+    waits(policy, "starving", 10.0)
+    starts(policy, "running", 10.5)
+    # Demotions at 11.5 and 13.5, promotion at 16.
+    assert [policy.wake_s(t) for t in (10.5, 11.4, 11.5, 13.5, 16.0)] == [
+        11.5, 11.5, 13.5, 16.0, None,
+    ]  # fmt: skip
+
+
+def test_a_call_that_has_finished_wakes_nobody(policy: Autellix) -> None:
+    policy.finished(starts(policy, "p", 10.0), 10.5)
+    assert policy.wake_s(10.5) is None
+
+
+def test_deciding_often_changes_nothing(policy: Autellix) -> None:
+    served(policy, "p", 2.0)
+    request = waits(policy, "p", 10.0)
+    running = starts(policy, "q", 10.0)
+    for _ in range(3):
+        policy.wake_s(30.0)
+        policy.rank(request, 30.0)
+        policy.displaced(request, [running], 30.0)
+    assert level(policy, request, 15.9) == 1
+    assert level(policy, running, 10.5) == 0
+
+
+def test_a_program_that_has_ended_is_forgotten(policy: Autellix) -> None:
+    served(policy, "p", 50.0)
+    policy.program_ended("p", 50.0)
+    assert level(policy, waits(policy, "p", 60.0), 60.0) == 0

@@ -1,0 +1,74 @@
+"""fcfs, program-fcfs and the bound."""
+
+from __future__ import annotations
+
+import pytest
+from policy_turns import COSTS, TIERED, held, order, run, turn
+
+from servers.policies.base import Future
+from servers.policies.clairvoyant import MARGIN_S, Clairvoyant
+from servers.policies.fcfs import Fcfs
+from servers.policies.program_fcfs import ProgramFcfs
+
+
+def test_fcfs_goes_by_turn_and_program_fcfs_by_program() -> None:
+    waiting = [
+        turn("new", at=1.0, program_at=1.0),
+        turn("old", at=9.0, program_at=0.0),
+        turn("thrown out", at=2.0, program_at=2.0, preempted=True),
+        turn("kept", at=10.0, program_at=10.0, pinned=True),
+    ]
+    assert order(Fcfs(COSTS), waiting) == ["thrown out", "new", "old", "kept"]
+    assert order(ProgramFcfs(COSTS), waiting) == ["thrown out", "old", "new", "kept"]
+
+
+@pytest.mark.parametrize("policy", [Fcfs(COSTS), ProgramFcfs(COSTS)])
+def test_they_keep_nothing_and_preempt_the_latest_admitted(policy: Fcfs | ProgramFcfs) -> None:
+    assert run(policy, turn(tokens=50_000), start=0.0, end=1.0).kind == "free"
+    first, second = turn("a"), turn("b")
+    assert policy.victim([first, second], 0.0) is second
+    assert policy.displaced(turn("c"), [first, second], 0.0) is None
+    assert policy.wake_s(0.0) is None
+
+
+def clairvoyant(gap_s: float | None = 1.0) -> tuple[Clairvoyant, float]:
+    policy = Clairvoyant(COSTS)
+    request = turn(tokens=3000)
+    policy.foresee(request, Future(gap_s, 3000, 100))
+    retention = run(policy, request, start=0.0, end=1.0)
+    return policy, retention.ttl_s
+
+
+@pytest.mark.parametrize(
+    ("gap_s", "ttl_s"),
+    [
+        # 3 s to rebuild and no queueing: worth it for gaps below 3 s.
+        (0.5, 0.5 + MARGIN_S),
+        (2.9, 2.9 + MARGIN_S),
+        (3.0, 0.0),
+        (None, 0.0),
+    ],
+)
+def test_clairvoyant_pins_for_exactly_the_gap_where_that_beats_rebuilding(
+    gap_s: float | None, ttl_s: float
+) -> None:
+    assert clairvoyant(gap_s)[1] == ttl_s
+
+
+def test_clairvoyant_goes_by_least_work_left() -> None:
+    policy = Clairvoyant(COSTS)
+    # Seconds: 1 + 100 * 0.001 = 1.1; 0.5 + 0.9 = 1.4; 0.1 + 0.2 = 0.3.
+    work = {"long prompt": (1000, 100), "long answer": (500, 900), "short": (100, 200)}
+    waiting = []
+    for program, (prompt, output) in work.items():
+        request = turn(program)
+        policy.foresee(request, Future(None, prompt, output))
+        waiting.append(request)
+    assert order(policy, waiting) == ["short", "long prompt", "long answer"]
+    assert policy.victim(waiting, 0.0).program_id == "long answer"
+
+
+def test_clairvoyant_gives_up_what_is_needed_last() -> None:
+    pins = [held(turn(p), until=t) for p, t in (("soon", 2.0), ("late", 9.0), ("later", 5.0))]
+    released = [p.program_id for p in Clairvoyant(TIERED).reclaim(pins, 0.0)]
+    assert released == ["late", "later", "soon"]

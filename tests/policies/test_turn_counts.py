@@ -1,0 +1,71 @@
+"""The memoryfulness factor of Continuum v3, §4.1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from servers.policies.recent import Recent
+from servers.policies.turn_counts import TurnCounts
+
+
+def after(*lengths: int) -> TurnCounts:
+    counts = TurnCounts()
+    for program, turns in enumerate(lengths):
+        for _ in range(turns):
+            counts.served(str(program))
+        counts.ended(str(program))
+    return counts
+
+
+def test_programs_of_one_length_are_fully_memoryful() -> None:
+    # k and N - k sum to N, so that they correlate at -1.
+    assert after(5, 5, 5).eta == 1.0
+
+
+def test_a_single_program_has_one_length_too() -> None:
+    assert after(4).eta == 1.0
+
+
+def test_without_programs_or_with_single_turns_eta_is_that_of_the_default_ttl() -> None:
+    assert after().eta == 1.0
+    assert after(1, 1).eta == 1.0
+
+
+def test_two_lengths_by_hand() -> None:
+    # N = 1 and 3: (k, N - k) = (0, 1); (0, 3), (1, 2), (2, 1). Means 3/4 and 7/4.
+    # Sum of products of deviations 4 - 4 * 3/4 * 7/4 = -5/4; of squares 5 - 4 * 9/16 = 11/4.
+    assert after(1, 3).eta == pytest.approx(5 / 11)
+
+
+def test_a_heavy_tail_makes_eta_negative() -> None:
+    # Ten programs of 1 turn, one of 20: having got far means much is still to come.
+    assert after(*[1] * 10, 20).eta > 0
+    assert after(*[1] * 400, 20).eta < 0
+
+
+def test_a_geometric_number_of_turns_has_no_memory() -> None:
+    lengths = np.random.default_rng(0).geometric(0.2, size=20_000)
+    assert after(*map(int, lengths)).eta == pytest.approx(0.0, abs=0.02)
+
+
+def test_average_counts_finished_programs_only() -> None:
+    counts = after(2, 6)
+    counts.served("running")
+    assert counts.average == 4.0
+    assert after().average == 0.0
+
+
+def test_an_end_without_turns_counts_nothing() -> None:
+    counts = after(3)
+    counts.ended("never seen")
+    assert counts.average == 3.0
+
+
+def test_recent_forgets_the_program_heard_of_longest_ago() -> None:
+    recent: Recent[int] = Recent(most=2)
+    recent["a"], recent["b"] = 1, 2
+    recent["a"] = 3
+    recent["c"] = 4
+    assert "b" not in recent
+    assert (recent.get("a"), recent.get("c"), len(recent)) == (3, 4, 2)

@@ -1,0 +1,126 @@
+"""What `--policies` may say, and what it says back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servers.policies.contract import BrokenPolicy
+from servers.policies.fcfs import Fcfs
+from servers.variants import VARIANTS, UnknownVariant, variants
+
+OF_THE_SOURCES = [
+    "fcfs", "program-fcfs", "static-ttl", "continuum", "continuum-v1", "continuum-preview",
+    "context-serve", "autellix", "infercept", "lmcache", "autellix+", "infercept+", "continuum+",
+    "clairvoyant",
+]  # fmt: skip
+
+
+def test_all_are_those_of_the_sources() -> None:
+    assert [v.name for v in variants("all")] == OF_THE_SOURCES == list(VARIANTS)
+
+
+def test_those_over_a_tier_and_the_bound_say_so() -> None:
+    assert [v.name for v in variants("all") if v.offload] == [
+        "lmcache", "autellix+", "infercept+", "continuum+",
+    ]  # fmt: skip
+    assert [v.name for v in variants("all") if v.bound] == ["clairvoyant"]
+    assert VARIANTS["lmcache"].policy is Fcfs
+    assert all(v.description and v.source for v in variants("all"))
+
+
+def test_names_come_back_in_the_order_asked_for() -> None:
+    assert [v.name for v in variants("continuum, fcfs")] == ["continuum", "fcfs"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("continum", "Did you mean continuum"),
+        ("continum", "There are fcfs, program-fcfs"),
+        ("fcfs,", "no policy is called ''"),
+        ("fcfs,autellix,fcfs", "fcfs is there twice"),
+        ("all,fcfs", "fcfs is there twice"),
+    ],
+)
+def test_names_that_mean_nothing_are_refused(spec: str, says: str) -> None:
+    with pytest.raises(UnknownVariant, match=says.replace("?", r"\?")):
+        variants(spec)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """A module in the working directory that holds the given text; its name."""
+    name = f"policies_of_{abs(hash(request.node.name))}"
+    (tmp_path / f"{name}.py").write_text(
+        "from servers.policies.base import FREE, Policy, pin\n" + request.param
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+MINE = '''
+class Mine(Policy):
+    """Longest prompts first."""
+
+    name = "mine"
+
+    def rank(self, request, now_s):
+        return (-request.prompt_tokens, request.id)
+'''
+
+
+@pytest.mark.parametrize("module", [MINE], indirect=True)
+@pytest.mark.parametrize("separator", [":", "."])
+def test_a_policy_of_ones_own_is_named_by_its_path(module: str, separator: str) -> None:
+    plain, tiered = variants(f"{module}{separator}Mine,{module}{separator}Mine+")
+    assert (plain.name, plain.offload, plain.bound) == ("mine", False, False)
+    assert (tiered.name, tiered.offload) == ("mine+", True)
+    assert (plain.description, plain.source) == (
+        "Longest prompts first.",
+        f"{module}{separator}Mine",
+    )
+
+
+def broken(body: str, name: str = '    name = "mine"') -> str:
+    return f"class Mine(Policy):\n{name}\n{body}\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("class Mine: pass", "derive a class from servers.policies.base.Policy"),
+        ("Mine = 3", "3 is not a policy"),
+        ("Other = 3", "has no Mine"),
+        ("import nowhere_to_be_found", "nowhere_to_be_found"),
+        ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
+        ("class Mine(Policy): pass", r'name is None: set name = "my-policy"'),
+        (broken("", '    name = "a b"'), "name is 'a b'"),
+        (broken("", '    name = "fcfs"'), "its name, fcfs, is one of ours"),
+        (broken("    def __init__(self, costs, x): pass"), r"raised TypeError.*need defaults"),
+        (broken("    def __init__(self, costs): pass"), r"must call super\(\).__init__\(costs\)"),
+        (broken("    reclaim_when = 'never'"), 'use "stuck" or "pressure"'),
+        (broken("    def rank(self, request): return (1,)"), r"Mine.rank\(self, request\) cannot"),
+        (broken("    async def rank(self, r, t): return (1,)"), "rank must be a plain method"),
+        (broken("    def rank(self, r, t): return r.id"), "rank returned .* a tuple of numbers"),
+        (broken("    def rank(self, r, t): return (r.program_id, r.id)"), "a tuple of numbers"),
+        (broken("    def rank(self, r, t): return (float('nan'), r.id)"), "a tuple of numbers"),
+        (broken("    def rank(self, r, t): return (r.arrival_s,)"), "ends in request.id"),
+        (broken("    def rank(self, r, t): self.n = getattr(self, 'n', 0) + 1; "
+                "return (self.n, r.id)"), "deciding changes nothing"),
+        (broken("    def finished(self, r, t): return 2.0"), r"finished returned 2.0.*FREE or pin"),
+        (broken("    def finished(self, r, t): return pin(r.ttl)"), "finished raised Attribute"),
+        (broken("    def victim(self, running, t): return None"), "one of the requests in"),
+        (broken("    def displaced(self, h, running, t): return h"), "displaced returned"),
+        (broken("    def reclaim(self, pins, t): return None"), "an iterable of the pins"),
+        (broken("    def reclaim(self, pins, t): return [1]"), "pins that it was given"),
+        (broken("    def review(self, pins, n, t): return pins"), "set reviews_pins = True"),
+        (broken("    def wake_s(self, t): return 'soon'"), "a time in seconds, or None"),
+    ],
+    indirect=["module"],
+)  # fmt: skip
+def test_a_policy_that_breaks_the_contract_is_told_how(module: str, says: str) -> None:
+    with pytest.raises(BrokenPolicy, match=says):
+        variants(f"{module}:Mine")
