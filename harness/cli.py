@@ -6,25 +6,35 @@ within commands, so that `bench --help` and completion answer at once.
 
 from __future__ import annotations
 
-import shlex
 import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from harness import options as opt
+from harness.ask import answer, complain, one_line_errors, terminate
 
-if TYPE_CHECKING:
-    from harness.question import Asked, Question
+SUB_APPS = {"traces": "harness.traces_cli"}
+"""Commands that live in modules of their own, each with a Typer `app`."""
+
+
+class Group(TyperGroup):
+    """Loads a sub-app when it is called or completed, not to list it in `bench --help`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in SUB_APPS:
+            command = typer.main.get_command(import_module(SUB_APPS[name]).app)
+        return name, command, rest
+
 
 app = typer.Typer(
     name="bench",
+    cls=Group,
     help="Which scheduler finishes your agents' jobs first, and why.\n\n"
     "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
     "a range of job rates, in virtual time, and writes a report.",
@@ -36,34 +46,9 @@ app = typer.Typer(
 )
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: end as cleanly as on Ctrl-C."""
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     app()
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
-    raise Terminated
-
-
-def complain(message: str) -> None:
-    print(f"bench: {message}", file=sys.stderr)
-
-
-@contextmanager
-def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
-    """What is wrong with a question is one line and exit code 2."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        complain(" ".join(str(error).split("\n")))
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt as stop:
-        complain("stopped" + on_interrupt)
-        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
 
 
 def _version(wanted: bool) -> None:
@@ -124,6 +109,7 @@ def sweep(
     on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
 ) -> None:
     from harness.question import Asked
+    from harness.report_cli import print_report
 
     asked = Asked(
         jps=jps,
@@ -145,9 +131,9 @@ def sweep(
         baseline=baseline,
         refuse_overlong=overlong is opt.Overlong.REFUSE,
     )
-    folder, failed = _answer(asked, out, workers, on_error)
+    folder, failed = answer(asked, out, workers, stop_on_error=on_error is opt.OnError.STOP)
     with one_line_errors():
-        _report(folder, failed)
+        print_report(folder, failed)
 
 
 @app.command()
@@ -194,105 +180,28 @@ def run(
         kv_blocks=kv_blocks,
         refuse_overlong=overlong is opt.Overlong.REFUSE,
     )
-    folder, failed = _answer(asked, out, 1, opt.OnError.STOP, one_cell=True)
+    folder, failed = answer(asked, out, workers=1, one_cell=True)
     if failed:
         raise typer.Exit(1)
     with one_line_errors():
         show_cell(folder)
 
 
-def _answer(
-    asked: Asked,
-    out: Path | None,
-    workers: int | None,
-    on_error: opt.OnError,
-    one_cell: bool = False,
-) -> tuple[Path, bool]:
-    """Runs what is asked; the folder, and whether cells failed."""
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, as bench sweep leaves it.")],
+) -> None:
+    """Write and print the report of a run folder again: bench report runs/NAME"""
+    from harness.report_cli import print_report
+
     with one_line_errors():
-        if workers is not None and workers < 1:
-            raise ValueError(f"--workers {workers}: at least 1")
-        from harness.doctor import PACKAGES, cpu_cores, package
-        from harness.question import resolve
-        from harness.sweep import default_folder, run_sweep
-
-        for check in map(package, PACKAGES):
-            if not check.good:
-                raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
-        question = resolve(asked)
-        if one_cell and len(question.cells()) != 1:
-            raise ValueError(f"that is {len(question.cells())} cells; bench sweep runs many")
-        folder = out or default_folder(question)
-    with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
-        outcome = run_sweep(
-            question,
-            folder,
-            workers=workers or cpu_cores(),
-            stop_on_error=on_error is opt.OnError.STOP,
-            on_begin=lambda: _say_what_runs(question),
-        )
-    if outcome.found_done:
-        complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
-    if outcome.failed:
-        first = folder / next(iter(outcome.failed)) / "failed.json"
-        complain(
-            f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
-            f"run them again with: {_same_command()}"
-        )
-    return folder, bool(outcome.failed)
+        print_report(run)
 
 
-def _same_command() -> str:
-    return shlex.join(["bench", *sys.argv[1:]])
-
-
-def _say_what_runs(question: Question) -> None:
-    profile, load = question.profile, question.workload
-    print(
-        f"engine sim: virtual time, {profile.provenance} profile of {profile.model} "
-        f"on {profile.hardware}, nothing measured on a GPU"
-    )
-    shape = [
-        _count(len(question.variants), "policy", "policies"),
-        _count(len(question.rates), "load"),
-        _count(len(question.seeds), "seed"),
-    ]
-    print(
-        f"{load.name}: {_count(len(load.programs), 'program')}, {_count(load.turns, 'turn')}; "
-        + " x ".join(shape),
-        flush=True,
-    )
-    _some("left out", [left.reason for left in load.left_out])
-    _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
-    _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _some(what: str, reasons: list[str], most: int = 5) -> None:
-    for reason in reasons[:most]:
-        complain(f"{what}: {reason}")
-    if more := len(reasons) - most if len(reasons) > most else 0:
-        complain(f"{what}: {more}{' more' if most else ''}, named in sweep.json")
-
-
-def _report(folder: Path, failed: bool = False) -> None:
-    """Prints the answer; exit code 1 if it is bad."""
-    from rich.console import Console
-
-    import reports
-
-    report = reports.write_report(folder)
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
-    console.print("", *report.answer, "", sep="\n", markup=False)
-    console.print(report.table)
-    console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
-    for gate in report.failed_gates:
-        complain(f"gate failed: {gate}")
-    if failed or report.failed_gates:
-        raise typer.Exit(1)
+@app.command()
+def traces() -> None:
+    """Look at traces, measure them, convert them, or make them: inspect, stats, convert,
+    synthesize"""
 
 
 class Things(StrEnum):

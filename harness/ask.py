@@ -1,0 +1,134 @@
+"""From the options of a command to a finished run folder, and what a person is told on the way.
+
+What is wrong with a question becomes one line on stderr and exit code 2 here, an interruption a
+line that says how to go on.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+import typer
+
+from harness.doctor import PACKAGES, cpu_cores, package
+
+if TYPE_CHECKING:
+    from harness.question import Asked, Question
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: end as cleanly as on Ctrl-C."""
+
+
+def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise Terminated
+
+
+def complain(message: str) -> None:
+    print(f"bench: {message}", file=sys.stderr)
+
+
+@contextmanager
+def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
+    """What is wrong with a question is one line and exit code 2. A ValueError that another library
+    raised, is a bug of ours, and keeps its traceback."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if not isinstance(error, OSError) and not _is_ours(error):
+            raise
+        complain(" ".join(str(error).split("\n")))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stop:
+        complain("stopped" + on_interrupt)
+        raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
+
+
+def _is_ours(error: BaseException) -> bool:
+    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
+    root = Path(__file__).parent.parent
+    return any(Path(raised_in).is_relative_to(root / package) for package in PACKAGES)
+
+
+def answer(
+    asked: Asked,
+    out: Path | None,
+    workers: int | None,
+    *,
+    stop_on_error: bool = False,
+    one_cell: bool = False,
+) -> tuple[Path, bool]:
+    """Runs what is asked; the folder, and whether cells failed."""
+    with one_line_errors():
+        if workers is not None and workers < 1:
+            raise ValueError(f"--workers {workers}: at least 1")
+        from harness.question import resolve
+        from harness.sweep import default_folder, run_sweep
+
+        for check in map(package, PACKAGES):
+            if not check.good:
+                raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
+        question = resolve(asked)
+        if one_cell and len(question.cells()) != 1:
+            raise ValueError(f"that is {len(question.cells())} cells; bench sweep runs many")
+        folder = out or default_folder(question)
+    with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
+        outcome = run_sweep(
+            question,
+            folder,
+            workers=workers or cpu_cores(),
+            stop_on_error=stop_on_error,
+            on_begin=lambda: _say_what_runs(question),
+        )
+    if outcome.found_done:
+        complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
+    if outcome.failed:
+        first = folder / next(iter(outcome.failed)) / "failed.json"
+        complain(
+            f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
+            f"run them again with: {_same_command()}"
+        )
+    return folder, bool(outcome.failed)
+
+
+def _same_command() -> str:
+    return shlex.join(["bench", *sys.argv[1:]])
+
+
+def _say_what_runs(question: Question) -> None:
+    profile, load = question.profile, question.workload
+    print(
+        f"engine sim: virtual time, {profile.provenance} profile of {profile.model} "
+        f"on {profile.hardware}, nothing measured on a GPU"
+    )
+    shape = [
+        _count(len(question.variants), "policy", "policies"),
+        _count(len(question.rates), "load"),
+        _count(len(question.seeds), "seed"),
+    ]
+    print(
+        f"{load.name}: {_count(len(load.programs), 'program')}, {_count(load.turns, 'turn')}; "
+        + " x ".join(shape),
+        flush=True,
+    )
+    _some("left out", [left.reason for left in load.left_out])
+    _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
+    _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _some(what: str, reasons: list[str], most: int = 5) -> None:
+    for reason in reasons[:most]:
+        complain(f"{what}: {reason}")
+    if more := len(reasons) - most if len(reasons) > most else 0:
+        complain(f"{what}: {more}{' more' if most else ''}, named in sweep.json")
