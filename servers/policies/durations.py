@@ -95,7 +95,7 @@ class _Block:
         self.times: list[float] = []
         self.slopes: list[float] = []
         """From each hull point to the next, strictly rising."""
-        self._extend(self._points(0, len(values)))
+        self._extend((i, t) for i, t in enumerate(values, 1) if i == len(values) or values[i] > t)
 
     def touched_by(self, slope: float) -> tuple[int, float]:
         """The first hull point that a line of this slope touches from below."""
@@ -117,7 +117,7 @@ class _Block:
             self._extend([(place + 1, t)])
             return values
         if times[0] != t:
-            self._extend(self._points(place, bisect_left(values, times[0])))
+            self._extend(self._between(place, bisect_left(values, times[0]), counts[0] + 1))
         counts = [count + 1 for count in counts]
         if cut:
             self._extend([(counts[0], times[0])])
@@ -128,13 +128,18 @@ class _Block:
             self._extend(zip(counts, times, strict=True))
         return values
 
-    def _points(self, start: int, stop: int) -> list[tuple[int, float]]:
-        """Of samples [start, stop), the last of equal ones."""
+    def _between(self, start: int, stop: int, count: int) -> list[tuple[int, float]]:
+        """The point of sample `start`, and those before sample `stop`, whose point is at `count`,
+        that lie below the line between the two."""
         values = self.values
-        last = len(values) - 1
-        return [
-            (i + 1, values[i]) for i in range(start, stop) if i == last or values[i + 1] > values[i]
+        t = values[start]
+        rise = (values[stop] - t) / (count - start - 1)
+        below = [
+            (i + 1, values[i])
+            for i in range(start + 1, stop)
+            if values[i] - t < rise * (i - start) and values[i] < values[i + 1]
         ]
+        return [(start + 1, t), *below]
 
     def _extend(self, points: Iterable[tuple[int, float]]) -> None:
         """Push points that lie right of the hull, dropping those that come to lie above it."""
