@@ -42,7 +42,7 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
         return Answer("No cell has finished: there is no answer yet.", (), doubts, provenance)
     load, note = _headline_load(contenders)
     here = [p for p in points if p.load == load]
-    winner = min((p for p in contenders if p.load == load), key=lambda p: p.jct_mean_s.value)
+    winner = min((p for p in contenders if p.load == load), key=_mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, about_bound = _bound(here, base, winner)
     findings = [
@@ -51,7 +51,7 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
         *_tied(here, winner, results),
         *about_bound,
         *_others(here, base, winner),
-        *_above(contenders, load, baseline),
+        *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
@@ -62,7 +62,7 @@ def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
     """The highest rate that the fastest variant there still sustains; else the lowest."""
     loads = list(dict.fromkeys(p.load for p in contenders))
     for load in reversed(loads):
-        if not min(_at(contenders, load), key=lambda p: p.jct_mean_s.value).saturated:
+        if not min(_at(contenders, load), key=_mean_s).saturated:
             return load, None
     return loads[0], (
         f"Every variant is past saturation at {loads[0]}, the lowest load measured: the times grow"
@@ -111,7 +111,7 @@ def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
 
 
 def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
-    """Contenders that the winner does not beat beyond doubt, compared with it program by program."""
+    """Contenders that the winner does not beat beyond doubt, paired with it by program."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied = []
@@ -127,33 +127,45 @@ def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
 def _bound(
     here: Sequence[Point], base: Point | None, winner: Point
 ) -> tuple[float | None, list[str]]:
-    bounds = [p for p in here if p.bound]
+    """Share of the best bound's gain that the winner captures: (base - winner) / (base - bound).
+    A bound without offload bounds those without; then it is the best of them that captures."""
+    bounds = [p for p in here if p.bound and p.against is not None]
     if not bounds or base is None:
         return None, []
-    best = min(bounds, key=lambda p: p.jct_mean_s.value)
-    knows = f"The bound {best.variant}, which knows the future and is no contender,"
-    possible = base.jct_mean_s.value - best.jct_mean_s.value
-    if best.against is None or possible <= SAME * base.jct_mean_s.value:
-        return None, [f"{knows} gains nothing here either: there is little to be had."]
-    reached = f"{knows} reaches {times(best.against.mean.value)}"
-    if winner.jct_mean_s.value <= best.jct_mean_s.value:
-        return None, [f"{reached}, less than {winner.variant}: it bounds nothing here."]
-    captured = (base.jct_mean_s.value - winner.jct_mean_s.value) / possible
-    if winner is base:
-        return captured, [f"{reached}: that much is possible."]
-    return captured, [
-        f"{reached}: {winner.variant} captures {share(captured)} of what a scheduler that knows"
-        " the future gains."
-    ]
+    best = min(bounds, key=_mean_s)
+    gain, name = best.against, f"The bound {best.variant}, which knows the future,"
+    possible_s = _mean_s(base) - _mean_s(best)
+    if gain is None or possible_s <= SAME * _mean_s(base):
+        return None, [f"{name} gains hardly anything here either: there is little to be had."]
+    alike = [p for p in here if not p.bound and p.offload == best.offload]
+    if not alike:
+        return None, [f"{name} reaches {times(gain.mean.value)}."]
+    captor = min(alike, key=_mean_s)
+    share_of_it = (_mean_s(base) - _mean_s(captor)) / possible_s
+    but = "" if captor is winner else f", {'with' if best.offload else 'without'} offload"
+    reached = f"{name} reaches {times(gain.mean.value)}{but}"
+    if share_of_it > 1:
+        return None, [f"{reached}, less than {captor.variant}: it bounds nothing here."]
+    if captor is base:
+        return None, [f"{reached}: that much is possible."]
+    captured = f"{captor.variant} captures {share(share_of_it)} of that gain"
+    return share_of_it if captor is winner else None, [f"{reached}; {captured}."]
+
+
+def _mean_s(point: Point) -> float:
+    return point.jct_mean_s.value
 
 
 def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[str]:
     rest = sorted(
         (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
-        key=lambda p: p.jct_mean_s.value,
+        key=_mean_s,
     )
     rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
-    named = {"faster": [r for r in rated if r[1].low > 1], "slower": [r for r in rated if r[1].high < 1]}
+    named = {
+        "faster": [r for r in rated if r[1].low > 1],
+        "slower": [r for r in rated if r[1].high < 1],
+    }
     sentences = []
     if named["faster"]:
         then = "Also faster" if winner is not base else "Faster"
@@ -174,14 +186,14 @@ def _rated(rated: Sequence[tuple[str, Estimate]]) -> str:
     return listed([f"{name} {times(gain.value)}" for name, gain in rated])
 
 
-def _above(contenders: Sequence[Point], load: str, baseline: str) -> list[str]:
+def _above(contenders: Sequence[Point], winner: Point, baseline: str) -> list[str]:
     """What the highest rate looks like, where the headline was read below it."""
     highest = contenders[-1].load
-    best = min(_at(contenders, highest), key=lambda p: p.jct_mean_s.value)
-    if highest == load or best.against is None or not best.saturated:
+    best = min(_at(contenders, highest), key=_mean_s)
+    if winner.saturated or highest == winner.load or best.against is None:
         return []
     return [
-        f"At {highest} every variant is past saturation; {best.variant} does best there,"
+        f"At {highest} even the fastest, {best.variant}, is past saturation:"
         f" {times(best.against.mean.value)} against {baseline}."
     ]
 
@@ -243,7 +255,9 @@ def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
     short = len(most) > 3 and sum(map(len, since.values())) == everyone
     groups = [
         f"{rest if short and names is most else listed(names, at_most=20)} {place} {load}"
-        for load, names in sorted(since.items(), key=lambda i: (short and i[1] is most, loads.index(i[0])))
+        for load, names in sorted(
+            since.items(), key=lambda i: (short and i[1] is most, loads.index(i[0]))
+        )
     ]
     return "; ".join(groups)
 

@@ -23,7 +23,6 @@ MARKERS = (
     *("hexagon", "star", "hourglass", "bowtie"),
 )
 POLICY_SLOTS = 8
-NBSP = "\N{NO-BREAK SPACE}"
 SPREAD_FOR_LOG = 6.0
 """From this ratio of the largest to the smallest JCT on, an axis starts out logarithmic."""
 
@@ -158,8 +157,9 @@ def _label(measure: Measure, point: Point, side: str, slot: int) -> go.Scatter:
     return go.Scatter(
         x=[point.jps],
         y=[_number(measure.value(point))],
-        mode="text",
-        text=[f"{NBSP}{NBSP}{html.escape(point.variant)}"],
+        mode="markers+text",
+        marker={"size": 14, "opacity": 0},  # keeps the name off the line's own marker
+        text=[html.escape(point.variant)],
         textposition=f"{side} right",
         cliponaxis=False,
         hoverinfo="skip",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -24,6 +24,9 @@ from reports.words import counted, interval, seconds, share, times
 
 FULL_TINT = math.log(3.0)
 """A speed-up of 3 (or a third) has the strongest tint."""
+
+SHOWN = 40
+"""Of each kind of thing left out."""
 
 MARKER_PATHS = {
     "circle": "M17 3a4 4 0 1 0 .01 0z",
@@ -56,7 +59,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("failed_turns", "Failed turns", "count"),
     ("backlog_growth", "Backlog growth", "rate"),
 )
-FORMATS = {
+FORMATS: dict[str, Callable[[float], str]] = {
     "time": seconds,
     "rate": lambda v: "–" if math.isnan(v) else f"{v:.3f}",
     "share": share,
@@ -106,7 +109,9 @@ def page(
 def _heading(sweep: Mapping[str, Any]) -> list[str]:
     workload = (sweep.get("workload") or {}).get("name")
     engine = "virtual time" if sweep.get("engine") == "sim" else sweep.get("engine")
-    return [str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word]
+    return [
+        str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word
+    ]
 
 
 def _tiles(told: Answer) -> list[tuple[str, str, str]]:
@@ -146,7 +151,9 @@ def _grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}
     best = {
-        load: min((p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value))
+        load: min(
+            (p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value)
+        )
         for load in loads
     }
     rows = []
@@ -196,7 +203,7 @@ def _legend(
 
 def _rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
     """Of the table of all cells; `sort` is what a column sorts by."""
-    records = cells.to_dict("records")
+    records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {(r["load"], r["seed"]): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
     for record in records:
@@ -216,11 +223,20 @@ def _sortable(value: float | None) -> float:
 
 
 def _left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, name, why), the first of each kind; a trace set can have thousands."""
     programs = (sweep.get("workload") or {}).get("left_out") or []
-    variants = sweep.get("left_out") or []
-    return [("variant", str(v.get("name", v.get("variant"))), str(v["reason"])) for v in variants] + [
-        ("program", str(p["program_id"]), str(p["reason"])) for p in programs
-    ]
+    kinds = (
+        ("variant", "name", sweep.get("left_out") or []),
+        ("program", "program_id", programs),
+        ("file", "file", sweep.get("rejected_files") or []),
+        ("repaired", "file", sweep.get("repairs") or []),
+    )
+    rows: list[tuple[str, str, str]] = []
+    for what, name, entries in kinds:
+        rows += [(what, str(e.get(name)), str(e.get("reason"))) for e in entries[:SHOWN]]
+        if len(entries) > SHOWN:
+            rows.append((what, f"{len(entries) - SHOWN:,} more", "named in sweep.json"))
+    return rows
 
 
 def _made_by(sweep: Mapping[str, Any]) -> Mapping[str, Any]:

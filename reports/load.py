@@ -7,11 +7,13 @@ cell's clock, lengths in tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pandas as pd
 
@@ -80,32 +82,51 @@ def load_run(folder: Path) -> Run:
 def read_turns(cell: Cell) -> pd.DataFrame:
     """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
     path = cell.folder / "turns.jsonl"
-    records = list(_json_lines(path))
-    turns = pd.DataFrame({field: [r.get(field) for r in records] for field in TURN_FIELDS})
-    good = turns["error"].isna()
-    lacking = turns.loc[good, list(TURN_FIELDS[:-1])].isna()
-    for field in lacking.columns[lacking.any()]:
-        line = int(lacking.index[lacking[field]][0]) + 1
-        raise NotARun(f"{path}, line {line}: a turn without {field}; run the cell again")
+    records = _json_lines(path)
+    columns = dict.fromkeys(TURN_FIELDS, ()) | _columns(records)
     numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
     try:
-        turns[numbers] = turns[numbers].astype(float).fillna(0.0)
+        turns = pd.DataFrame(
+            {f: np.array(v, dtype=float if f in numbers else object) for f, v in columns.items()}
+        )
     except (ValueError, TypeError) as error:
         raise NotARun(f"{path}: {error}; run the cell again") from None
-    return turns
+    lacking = turns[list(TURN_FIELDS[:-1])].isna().to_numpy()
+    lacking &= turns["error"].isna().to_numpy()[:, None]
+    if lacking.any():
+        line, column = map(int, np.argwhere(lacking)[0])
+        field = TURN_FIELDS[column]
+        raise NotARun(f"{path}, line {line + 1}: a turn without {field}; run the cell again")
+    return turns.fillna(dict.fromkeys(numbers, 0.0))
 
 
-def _json_lines(path: Path) -> Iterable[dict[str, Any]]:
-    lines = path.read_bytes().split(b"\n") if path.is_file() else []
-    # What follows the last line feed is empty, or was being written when the process died.
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            record = orjson.loads(line)
-        except orjson.JSONDecodeError:
-            record = None
-        if not isinstance(record, dict):
-            raise NotARun(f"{path}, line {number}: not a JSON object; run the cell again")
-        yield record
+def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:
+    try:
+        rows = list(map(itemgetter(*TURN_FIELDS), records))
+    except KeyError:
+        rows = [tuple(map(record.get, TURN_FIELDS)) for record in records]
+    return dict(zip(TURN_FIELDS, zip(*rows, strict=True), strict=False))
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    lines.pop()  # Empty, or what was being written when the process died.
+    try:
+        records: list[Any] = orjson.loads(b"[%s]" % b",".join(lines))
+        good = [isinstance(record, dict) for record in records]
+    except orjson.JSONDecodeError:
+        good = [_is_object(line) for line in lines]
+    if not all(good) or len(good) != len(lines):
+        number = good.index(False) + 1
+        raise NotARun(f"{path}, line {number}: not a JSON object; run the cell again")
+    return records
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(orjson.loads(line), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def _read_sweep(folder: Path) -> dict[str, Any]:
@@ -147,7 +168,9 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
 
 def _cell_folders(folder: Path) -> list[Path]:
     """Without what a resumed sweep set aside."""
-    found = {path.parent for name in ("cell.json", "failed.json") for path in folder.glob(f"*/{name}")}
+    found = {
+        path.parent for name in ("cell.json", "failed.json") for path in folder.glob(f"*/{name}")
+    }
     return sorted(path for path in found if ".aside-" not in path.name)
 
 

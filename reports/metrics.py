@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from reports.load import HITS, PARTS, Cell, NotARun, Run, read_turns
+
+Floats = npt.NDArray[Any]
 
 PERCENTILES = (50, 90, 95, 99)
 MAX_RESIDUAL = 0.01
@@ -61,20 +64,29 @@ def load_label(jps: float | None, arrivals: str) -> str:
 
 def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
     """A row per job, sub-agents inside: a_j, d_j, JCT_j, q_j and lateness, in order of arrival."""
-    work = turns.assign(
-        lateness_s=turns["sent_at_s"] - turns["scheduled_at_s"], failed=turns["error"].notna()
+    codes, names = pd.factorize(turns["job_id"], sort=True)
+    late = turns["sent_at_s"] - turns["scheduled_at_s"]
+    arrival, departure = _extremes(codes, len(names), turns)
+    jobs = pd.DataFrame(
+        {
+            "arrival_s": arrival,
+            "departure_s": departure,
+            "jct_s": departure - arrival,
+            "queue_s": np.bincount(codes, turns["queue_s"], len(names)),
+            "lateness_s": np.bincount(codes, late, len(names)),
+            "failed": np.bincount(codes, turns["error"].notna(), len(names)) > 0,
+        },
+        index=pd.Index(names, name="job_id"),
     )
-    jobs = work.groupby("job_id", sort=True).agg(
-        arrival_s=("scheduled_at_s", "min"),
-        departure_s=("finished_at_s", "max"),
-        turns=("turn", "size"),
-        queue_s=("queue_s", "sum"),
-        lateness_s=("lateness_s", "sum"),
-        preemptions=("preemptions", "sum"),
-        failed=("failed", "any"),
-    )
-    jobs.insert(2, "jct_s", jobs["departure_s"] - jobs["arrival_s"])
-    return jobs.sort_values(["arrival_s"], kind="stable")
+    return jobs.sort_values("arrival_s", kind="stable")
+
+
+def _extremes(codes: Floats, groups: int, turns: pd.DataFrame) -> tuple[Floats, Floats]:
+    """When the first turn of each group was due, and when its last one finished."""
+    first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(first, codes, turns["scheduled_at_s"].to_numpy())
+    np.maximum.at(last, codes, turns["finished_at_s"].to_numpy())
+    return first, last
 
 
 def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
@@ -90,6 +102,7 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "cell": cell.folder.name,
         "variant": config["variant"],
         "bound": bool(config.get("bound")),
+        "offload": bool(config.get("offload")),
         "jps": config["jps"],
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
@@ -125,22 +138,14 @@ def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
 def residual(turns: pd.DataFrame) -> float:
     """ε: the largest share of a program's span that its parts leave unexplained (or exceed it by);
     programs with a failed turn are not asked."""
-    parts = turns[[*PARTS, "gap_s", "wait_s"]].to_numpy(dtype=float).sum(axis=1)
-    frame = pd.DataFrame(
-        {
-            "first": turns["scheduled_at_s"],
-            "last": turns["finished_at_s"],
-            "parts": parts + turns["sent_at_s"] - turns["scheduled_at_s"],
-            "failed": turns["error"].notna(),
-        }
-    )
-    programs = frame.groupby(turns["program_id"], sort=False).agg(
-        {"first": "min", "last": "max", "parts": "sum", "failed": "any"}
-    )
-    programs = programs[~programs["failed"]]
-    span = programs["last"] - programs["first"]
-    shares = ((span - programs["parts"]).abs() / span.clip(lower=1e-9)).to_numpy(dtype=float)
-    return float(shares.max()) if len(shares) else 0.0
+    codes, names = pd.factorize(turns["program_id"])
+    parts = turns[[*PARTS, "gap_s", "wait_s"]].to_numpy().sum(axis=1)
+    parts += (turns["sent_at_s"] - turns["scheduled_at_s"]).to_numpy()
+    first, last = _extremes(codes, len(names), turns)
+    span = last - first
+    off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
+    good = np.bincount(codes, turns["error"].notna(), len(names)) == 0
+    return float(off[good].max(initial=0.0))
 
 
 def backlog_growth(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
@@ -159,20 +164,23 @@ def backlog_growth(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
     return (late - early) / (len(jobs) * 2 / 3)
 
 
-def _waiting(turns: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+def _waiting(turns: pd.DataFrame) -> tuple[Floats, Floats]:
     """Intervals in which a job waits for the server, merged over its turns. Records tell how long
     a turn waited after its admission, not when: taken to follow its queueing."""
-    waits = turns["queue_s"] + turns["load_s"] + turns["preempted_s"] + turns["recompute_s"]
-    frame = pd.DataFrame(
-        {"job": turns["job_id"], "start": turns["sent_at_s"], "end": turns["sent_at_s"] + waits}
-    ).sort_values(["job", "start"], kind="stable")
-    reached = frame.groupby("job", sort=False)["end"].cummax()
-    before = reached.groupby(frame["job"], sort=False).shift(1)
-    starts = np.fmax(frame["start"].to_numpy(dtype=float), before.to_numpy(dtype=float))
-    return starts, np.maximum(starts, frame["end"].to_numpy(dtype=float))
+    waits = turns[["queue_s", "load_s", "preempted_s", "recompute_s"]].to_numpy().sum(axis=1)
+    codes, _ = pd.factorize(turns["job_id"])
+    starts = turns["sent_at_s"].to_numpy()
+    order = np.lexsort((starts, codes))
+    codes, starts, ends = codes[order], starts[order], (starts + waits)[order]
+    # Each job on a stretch of time of its own, so that one running maximum serves all.
+    stretch = codes * (float(ends.max(initial=0.0)) + 1.0)
+    reached = np.maximum.accumulate(ends + stretch)
+    before = np.concatenate(([-np.inf], reached[:-1])) - stretch
+    starts = np.maximum(starts, before)
+    return starts, np.maximum(starts, ends)
 
 
-def _mean_overlap(starts: np.ndarray, ends: np.ndarray, begin: float, end: float) -> float:
+def _mean_overlap(starts: Floats, ends: Floats, begin: float, end: float) -> float:
     inside = np.clip(ends, begin, end) - np.clip(starts, begin, end)
     return float(inside.sum() / (end - begin))
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from reports.metrics import Results, jct_percentiles
@@ -44,15 +46,16 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
 
     The bootstrap draws programs with replacement, each with its JCTs of all seeds and both sides.
     """
-    old, new = (f.pivot(index="job_id", columns="seed", values="jct_s") for f in (baseline, variant))
+    old, new = (
+        f.pivot(index="job_id", columns="seed", values="jct_s") for f in (baseline, variant)
+    )
     old, new = old.align(new, join="inner")
     paired = old.notna().all(axis=1) & new.notna().all(axis=1)
     a, b = old[paired].to_numpy(dtype=float), new[paired].to_numpy(dtype=float)
     if not a.size:
         return None
     programs = len(a)
-    rng = np.random.default_rng(0)
-    drawn = rng.integers(0, programs, size=(DRAWS, programs))
+    drawn = _draws(programs)
     base, own = a[drawn].reshape(DRAWS, -1), b[drawn].reshape(DRAWS, -1)
     return Comparison(
         programs,
@@ -61,11 +64,17 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     )
 
 
+@lru_cache(maxsize=4)
+def _draws(programs: int) -> npt.NDArray[np.int64]:
+    """Which programs each draw holds: DRAWS × programs."""
+    return np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
+
+
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
     """Of all jobs, with the interval of the same bootstrap; programs may lack seeds."""
     by_program = jobs.groupby("job_id", sort=True)["jct_s"].agg(["sum", "count"])
     sums, counts = (by_program[c].to_numpy(dtype=float) for c in ("sum", "count"))
-    drawn = np.random.default_rng(0).integers(0, len(sums), size=(DRAWS, len(sums)))
+    drawn = _draws(len(sums))
     draws = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
     return _estimate(jobs["jct_s"].mean(), draws)
 
@@ -93,6 +102,7 @@ class Point:
 
     variant: str
     bound: bool
+    offload: bool
     load: str
     jps: float | None
     jobs: int
@@ -117,7 +127,7 @@ def points(results: Results, baseline: str) -> list[Point]:
     """In the order of the cells: by rate, then as the sweep names its variants."""
     if results.cells.empty or results.jobs.empty:
         return []
-    jobs = {key: frame for key, frame in results.jobs.groupby(["load", "variant"], sort=False)}
+    jobs = dict(list(results.jobs.groupby(["load", "variant"], sort=False)))
     found: list[Point] = []
     for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
@@ -129,6 +139,7 @@ def points(results: Results, baseline: str) -> list[Point]:
             Point(
                 str(variant),
                 bool(cells["bound"].iloc[0]),
+                bool(cells["offload"].iloc[0]),
                 str(load),
                 None if pd.isna(jps) else float(jps),
                 len(mine),
@@ -142,5 +153,3 @@ def points(results: Results, baseline: str) -> list[Point]:
             )
         )
     return found
-
-

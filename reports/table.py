@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -63,7 +63,7 @@ class ResultTable:
         table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
         table.add_column("load", no_wrap=True)
         for place, (title, _) in enumerate(columns):
-            justify = "left" if place == 0 or not title else "right"
+            justify: JustifyMethod = "left" if place == 0 or not title else "right"
             table.add_column(Text(title), justify=justify, no_wrap=True, overflow="ellipsis")
         best = self._best()
         before = None

@@ -18,7 +18,7 @@
     if (trace.meta.kind === "band") painted.fillcolor = fade(colour, 0.14);
     if (trace.meta.kind === "label") painted.textfont = { color: colour, size: 13 };
     if (trace.line) painted.line = { ...trace.line, color: colour };
-    if (trace.marker) {
+    if (trace.marker && trace.meta.kind !== "label") {
       painted.marker = { ...trace.marker, color: colour, line: { ...trace.marker.line, color: colour } };
     }
     if (trace.error_x) painted.error_x = { ...trace.error_x, color: colour };
@@ -52,8 +52,8 @@
       xaxis: axis(spec.layout.xaxis, dots ? value : { zeroline: false }),
       yaxis: axis(spec.layout.yaxis, dots ? {} : value),
     };
-    const config = { responsive: true, displaylogo: false,
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "zoomIn2d", "zoomOut2d"],
+    const config = { responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
       toImageButtonOptions: { filename: id, scale: 2 } };
     Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layout, config);
   }

@@ -154,7 +154,9 @@ def simulate(hit: float, offloads: bool, jps: float, seed: int, programs: int) -
         turns.append(record)
         heapq.heappush(free, record["finished_at_s"])
         if index + 1 < lengths[p]:
-            heapq.heappush(ready, (record["finished_at_s"] + float(gaps[p, index + 1]), p, index + 1))
+            heapq.heappush(
+                ready, (record["finished_at_s"] + float(gaps[p, index + 1]), p, index + 1)
+            )
     return sorted(turns, key=lambda t: t["finished_at_s"])
 
 
