@@ -1,0 +1,131 @@
+"""Which tools an answer calls."""
+
+from __future__ import annotations
+
+import json
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from servers.tool_names import command_names, only_bash_block_tool, tool_names
+
+
+@pytest.mark.parametrize(
+    ("script", "names"),
+    [
+        ("ls -la", ("ls",)),
+        ("cd /testbed && pytest -q 2>&1 | tail -5", ("cd", "pytest", "tail")),
+        ("a; b || c\nd & e", ("a", "b", "c", "d", "e")),
+        ("PYTHONPATH=. DEBUG='a b' python x.py", ("python",)),
+        ("OUT=$(ls; pwd) make all", ("make",)),
+        ("(cd src; make)", ("cd", "make")),
+        ("echo 'a && b; c | d'", ("echo",)),
+        ('git commit -m "fix; done" && git push', ("git", "git")),
+        ("cat > f.py <<'EOF'\nimport os; os.x | y\nEOF\npython f.py", ("cat", "python")),
+        ("cat <<-END | sort\n\tb; c\n\tEND\nwc f", ("cat", "sort", "wc")),
+        ("wc <<< 'a; b'", ("wc",)),
+        ("for f in *.py; do grep x $f; done", ("grep",)),
+        ("if [ -f a ]; then cat a; else touch a; fi", ("[", "cat", "touch")),
+        ("# look; around\npwd", ("pwd",)),
+        ("make > out.txt 2>&1", ("make",)),
+        ("> out.txt echo hi", ("echo",)),
+        ("sed -e s/a/b/ \\\n  -e s/c/d/ f", ("sed",)),
+        ("find . -name '*.py' -exec wc {} \\;", ("find",)),
+        ("./tests/runtests.py admin", ("./tests/runtests.py",)),
+        ("grep 'never closed; ls", ("grep",)),
+        ("A=1; B=2", ()),
+        ("", ()),
+    ],
+)
+def test_a_script_gives_the_first_word_of_each_command(
+    script: str, names: tuple[str, ...]
+) -> None:
+    assert command_names(script) == names
+
+
+def test_thinking_before_the_block_does_not_break_parsing() -> None:
+    text = "<think>Maybe ```bash\nrm -rf x\n```?</think>\nTHOUGHT: run\n\n```bash\ncd x && ls\n```"
+    assert tool_names(text) == ("cd", "ls")
+
+
+def test_a_block_that_is_still_open_calls_nothing() -> None:
+    assert tool_names("```bash\nls") == ()
+
+
+def test_blocks_in_other_languages_call_nothing() -> None:
+    assert tool_names("```python\nimport os\n```\nand\n```\nls\n```") == ()
+
+
+def test_openai_calls_give_their_function_names() -> None:
+    calls = [
+        {"type": "function", "function": {"name": "fetch_url", "arguments": "{}"}},
+        {"type": "function_call", "name": "search"},
+    ]
+    assert tool_names(calls) == ("fetch_url", "search")
+
+
+def test_a_call_written_into_the_text_counts() -> None:
+    text = '<tool_call>\n{"name": "search", "arguments": {"q": "x"}}\n</tool_call>'
+    assert tool_names(text) == ("search",)
+
+
+def test_terminal_bench_gives_first_words_of_keystrokes() -> None:
+    answer = {
+        "analysis": "use {braces}",
+        "plan": "look",
+        "commands": [
+            {"keystrokes": "ls -la\n", "duration": 0.1},
+            {"keystrokes": "cd src && make\n", "duration": 5.0},
+        ],
+    }
+    text = "I will {first} look.\n" + json.dumps(answer)
+    assert tool_names(text) == ("ls", "cd", "make")
+
+
+@pytest.mark.parametrize("nothing", [None, "", [], "Done, nothing more to do."])
+def test_an_answer_without_calls_has_no_tools(nothing: str | None) -> None:
+    assert tool_names(nothing) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("```bash\ngit status\n```", "git"),
+        ('```bash\nfind . -name "*.py" | head -20\n```', "find"),
+        ("```bash\nls\n```\n```bash\npwd\n```", None),
+        ("no block", None),
+        ("```bash\n\n```", None),
+    ],
+)
+def test_the_public_fork_takes_the_first_word_of_the_only_block(
+    text: str, name: str | None
+) -> None:
+    assert only_bash_block_tool(text) == name
+
+
+shellish = st.text(st.sampled_from(string.ascii_lowercase + " \n\t'\"`$(){};|&<>\\#=-!.E"))
+
+
+@given(shellish | st.text())
+def test_no_text_breaks_it(text: str) -> None:
+    assert all(isinstance(name, str) and name for name in tool_names(text))
+    assert all(isinstance(name, str) and name for name in command_names(text))
+    only_bash_block_tool(f"```bash\n{text}\n```")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(
+        st.sampled_from(["commands", "keystrokes", "name", "function", "arguments"]), inner
+    ),
+    max_leaves=20,
+)  # fmt: skip
+
+
+@given(json_values)
+def test_no_json_breaks_it(value: object) -> None:
+    tool_names(json.dumps(value))
+    if isinstance(value, list):
+        tool_names(value)

@@ -1,0 +1,163 @@
+"""Our own trace file: what goes in comes out, and what is wrong is refused by name."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces import Fork, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
+from traces.native import parse_programs, program_line, write_programs
+
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+spans = st.floats(0, 1e6, allow_nan=False)
+
+
+@st.composite
+def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
+    made: list[Turn] = []
+    for _ in range(draw(st.integers(1, 4))):
+        prompt = draw(st.integers(10, 1000))
+        most = min(prompt - 1, made[-1].context_tokens) if made else 0
+        made.append(
+            Turn(
+                prompt_tokens=prompt,
+                output_tokens=draw(st.integers(1, 500)),
+                kept_tokens=draw(st.integers(0, most)),
+                tools=tuple(draw(st.lists(names, max_size=2))),
+                command=draw(st.none() | names),
+                tool_gap_s=draw(spans),
+                gap_provenance=draw(st.sampled_from(Provenance)),
+            )
+        )
+    return tuple(made)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> list[Program]:
+    parent = Program(
+        id=draw(names),
+        turns=draw(turns()),
+        prefix=draw(st.none() | st.builds(SharedPrefix, names, st.integers(1, 10))),
+        recorded_start_s=draw(st.none() | spans.filter(lambda s: s < 1e8)),
+        source=draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=8)),
+    )
+    fork = Fork(parent.id, draw(st.integers(0, len(parent.turns) - 1)), draw(spans))
+    return [parent, Program(id=parent.id + "/child", turns=draw(turns()), fork=fork)]
+
+
+@given(programs())
+def test_every_program_survives_being_written_and_read(made: list[Program]) -> None:
+    assert parse_programs(b"".join(map(program_line, made)), "t.jsonl") == made
+
+
+LINE = {
+    "format": "turnstile-trace-1",
+    "id": "a",
+    "turns": [
+        {"prompt_tokens": 100, "output_tokens": 10},
+        {"prompt_tokens": 150, "output_tokens": 10, "kept_tokens": 110},
+    ],
+}
+
+
+def refusal(*lines: object) -> str:
+    data = b"\n".join(orjson.dumps(line) for line in lines)
+    with pytest.raises(TraceError) as error:
+        parse_programs(data, "t.jsonl")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def with_turn(**fields: object) -> dict[str, object]:
+    return {**LINE, "turns": [LINE["turns"][0], {**LINE["turns"][1], **fields}]}  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        (with_turn(output_tokens=0), "t.jsonl, line 2: turns.1.output_tokens is 0"),
+        (with_turn(prompt_tokens="150"), "turns.1.prompt_tokens is '150'"),
+        (with_turn(tool_gap_s=-1), "turns.1.tool_gap_s is -1"),
+        (with_turn(tool_gap_s=None), "turns.1.tool_gap_s is None"),
+        (with_turn(gap_provenance="guess"), "turns.1.gap_provenance is 'guess'"),
+        (with_turn(gap=1), "turns.1.gap is 1: not a field of this format; remove it"),
+        (with_turn(kept_tokens=111), "kept_tokens is 111, must be 0 to 110"),
+        (with_turn(kept_tokens=110, prompt_tokens=50), "kept_tokens is 110, must be 0 to 49"),
+        ({**LINE, "format": "turnstile-trace-9"}, "format is 'turnstile-trace-9'"),
+        ({**LINE, "id": ""}, "id is ''"),
+        ({**LINE, "turns": []}, "turns is a list"),
+        ({**LINE, "fork": {"program_id": "x", "after_turn": 0}}, "no program 'x'"),
+        ({**LINE, "prefix": {"id": "p", "tokens": 101}}, "less than the shared prefix of 101"),
+        ({"format": "turnstile-trace-1", "id": "z"}, "turns: missing; add it"),
+    ],
+)
+def test_a_bad_field_is_refused_with_its_place(line: dict[str, object], told: str) -> None:
+    fine = {**LINE, "id": "fine"}
+    assert told in refusal(fine, line)
+
+
+def test_a_line_that_is_no_json_is_refused_with_its_number() -> None:
+    with pytest.raises(TraceError, match="t.jsonl, line 2: the line: Invalid JSON"):
+        parse_programs(orjson.dumps(LINE) + b"\n{oops\n", "t.jsonl")
+
+
+def test_nan_is_refused() -> None:
+    line = orjson.dumps(with_turn(tool_gap_s=7)).replace(b'"tool_gap_s":7', b'"tool_gap_s":NaN')
+    with pytest.raises(TraceError, match="line 1"):
+        parse_programs(line, "t.jsonl")
+
+
+def test_an_id_may_be_used_once() -> None:
+    assert "program 'a': id used twice" in refusal(LINE, LINE)
+
+
+def test_a_prefix_id_has_one_length() -> None:
+    first = {**LINE, "prefix": {"id": "p", "tokens": 10}}
+    other = {**LINE, "id": "b", "prefix": {"id": "p", "tokens": 11}}
+    assert "prefix 'p' has 11 tokens here and 10" in refusal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("fork", "told"),
+    [
+        ({"program_id": "a", "after_turn": 2}, "its parent has 2 turns"),
+        ({"program_id": "a", "after_turn": 0, "joined_before_turn": 2}, "joined_before_turn is 2"),
+        ({"program_id": "a", "after_turn": 0, "joined_before_turn": 0}, "joined_before_turn is 0"),
+        ({"program_id": "b", "after_turn": 0}, "its own ancestor"),
+    ],
+)
+def test_a_fork_must_hang_on_a_turn_of_its_parent(fork: dict[str, object], told: str) -> None:
+    assert told in refusal(LINE, {**LINE, "id": "b", "fork": fork})
+
+
+def test_a_gzip_file_of_equal_programs_has_equal_bytes(tmp_path: Path) -> None:
+    made = [Program("a", (Turn(10, 1),))]
+    write_programs(tmp_path / "one.jsonl.gz", made)
+    write_programs(tmp_path / "two.jsonl.gz", made)
+    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
+    assert gzip.decompress((tmp_path / "one.jsonl.gz").read_bytes()) == program_line(made[0])
+    assert read_traces(tmp_path / "one.jsonl.gz").programs == tuple(made)
+
+
+def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+    out = tmp_path / "t.jsonl"
+    out.write_text("old")
+
+    def broken() -> object:
+        yield Program("a", (Turn(10, 1),))
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_programs(out, broken())  # type: ignore[arg-type]
+    assert out.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_an_unwritable_place_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be written"):
+        write_programs(tmp_path / "no" / "t.jsonl", [])
