@@ -18,7 +18,8 @@ preserved requests among the running ones and orders the rest by when the reques
 which there lives through its tool calls. Once the next turn has arrived the tool call is over, and
 its context is no longer given up by review.
 
-Departs from the authors' code (`vllm/core/scheduler_v2.py`):
+The formulas were checked against the authors' code (`vllm/core/scheduler_v2.py`), not against the
+paper's text. Departs from that code:
 - its constants of T_fwd are fits to one machine; here they are the profile's;
 - it takes a call's remaining time as known; here it is estimated as above;
 - it keeps the most wasteful context for when memory is needed; here it is given up at once;
