@@ -16,7 +16,7 @@ which is what Continuum v3, §6.1 compares against.
 
 There is no official code; the promotion rule follows public re-implementations' account of the
 paper's Algorithm 1, to be checked against its text. Constants taken here: eight levels, quanta of
-1, 2, 4 ... 64 s and no end, beta = 10. Service is seconds of time, not decode steps. A waiting call's
+1, 2, 4 ... 64 s and no end, beta = 10. Service is seconds, not decode steps. A waiting call's
 promotion time is fixed when it begins to wait, so that an overlapping sibling's finish does not
 move it. KV is freed at the end of a call. A call preempted for memory is the worst running one,
 and rejoins its level, not the head of the queue.
