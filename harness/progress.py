@@ -13,7 +13,6 @@ from typing import Self
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     Progress,
     TaskProgressColumn,
     TextColumn,
@@ -39,9 +38,8 @@ class SweepProgress:
         self._console = Console(stderr=True, highlight=False)
         self._bar = _bar(self._console) if self._console.is_terminal else None
         if self._bar is not None:
-            self._cells_task = self._bar.add_task("cells", total=cells, running="")
-            self._turns_task = self._bar.add_task(
-                "turns", total=max(cells * turns_per_cell, 1), running=""
+            self._task = self._bar.add_task(
+                f"0/{cells} cells", total=max(cells * turns_per_cell, 1), running=""
             )
 
     def __enter__(self) -> Self:
@@ -86,8 +84,8 @@ class SweepProgress:
     def _show(self) -> None:
         if self._bar is not None:
             running = " ".join(sorted(self._turns_of))
-            self._bar.update(self._cells_task, completed=self.ended, running=running)
-            self._bar.update(self._turns_task, completed=self.turns)
+            cells = f"{self.ended}/{self.cells} cells"
+            self._bar.update(self._task, completed=self.turns, description=cells, running=running)
         elif time.monotonic() - self._said_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
             self._say(self._line())
 
@@ -109,7 +107,6 @@ def _bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
-        MofNCompleteColumn(),
         TaskProgressColumn(),
         TimeElapsedColumn(),
         TextColumn("left"),
