@@ -100,6 +100,7 @@ class _Reader:
             replace(
                 p,
                 id=names[p.id],
+                prefix=p.prefix and _own_prefix(p.prefix, names),
                 fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
             )
             for p in programs
@@ -118,6 +119,12 @@ class _Reader:
             self.digest.hexdigest(),
             self.formats,
         )
+
+
+def _own_prefix(prefix: SharedPrefix, names: dict[str, str]) -> SharedPrefix:
+    """A prefix named after a program (`weka`) is shared within its file only."""
+    owner, colon, rest = prefix.id.partition(":")
+    return replace(prefix, id=names.get(owner, owner) + colon + rest)
 
 
 def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:

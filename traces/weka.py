@@ -19,8 +19,6 @@ from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
 """Sub-agents of sub-agents are followed so far."""
-SAME_PREFIX = 0.75
-"""Programs share a prefix while they agree on this much of it."""
 ROUNDING_S = 1.0
 """`t` is whole seconds."""
 
@@ -209,20 +207,22 @@ class _Session:
         return ("tool_use",) if following.answers_tool else ()
 
     def with_prefixes(self) -> list[Program]:
-        """Give programs that begin alike one prefix id; greedy, in order of the file."""
+        """Give programs that begin alike one prefix id: in order of the file, each joins the first
+        group that shares no fewer tokens in all with it than without."""
         groups: list[tuple[list[Any], list[str]]] = []
         for id, start in self.starts.items():
             for place, (shared, members) in enumerate(groups):
                 both = shared[: _common(shared, start)]
-                if both and len(both) >= SAME_PREFIX * max(len(shared), 1):
+                alone = len(shared) * len(members) if len(members) > 1 else 1
+                if len(both) * (len(members) + 1) > alone:
                     groups[place] = (both, [*members, id])
                     break
             else:
                 groups.append((start, [id]))
         trace_id = next(iter(self.programs))
-        for shared, members in groups:
+        for place, (shared, members) in enumerate(groups):
             if len(members) > 1:
-                name = f"{trace_id}:{text(str(shared[-1]))[:40]}"
+                name = f"{trace_id}:{place}:{text(str(shared[-1]))[:40]}"
                 prefix = SharedPrefix(name, len(shared) * self.block)
                 for id in members:
                     self.programs[id] = replace(self.programs[id], prefix=prefix)

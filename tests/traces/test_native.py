@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -55,7 +56,7 @@ def test_every_program_survives_being_written_and_read(made: list[Program]) -> N
     assert parse_programs(b"".join(map(program_line, made)), "t.jsonl") == made
 
 
-LINE = {
+LINE: dict[str, Any] = {
     "format": "turnstile-trace-1",
     "id": "a",
     "turns": [
@@ -74,7 +75,7 @@ def refusal(*lines: object) -> str:
 
 
 def with_turn(**fields: object) -> dict[str, object]:
-    return {**LINE, "turns": [LINE["turns"][0], {**LINE["turns"][1], **fields}]}  # type: ignore[index]
+    return {**LINE, "turns": [LINE["turns"][0], {**LINE["turns"][1], **fields}]}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +103,7 @@ def test_a_bad_field_is_refused_with_its_place(line: dict[str, object], told: st
 
 
 def test_a_line_that_is_no_json_is_refused_with_its_number() -> None:
-    with pytest.raises(TraceError, match="t.jsonl, line 2: the line: Invalid JSON"):
+    with pytest.raises(TraceError, match=r"t\.jsonl, line 2: the line: Invalid JSON"):
         parse_programs(orjson.dumps(LINE) + b"\n{oops\n", "t.jsonl")
 
 

@@ -1,0 +1,183 @@
+"""Reading files, folders and packs of any format."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from traces import Program, SharedPrefix, TraceError, Turn, read_traces
+from traces.native import program_line
+
+WEKA = {
+    "id": "s", "block_size": 64, "hash_id_scope": "local",
+    "requests": [
+        {"t": 0, "type": "n", "in": 150, "out": 9, "hash_ids": [1, 2], "api_time": 2.0,
+         "stop": "tool_use", "input_types": ["text"]},
+        {"t": 9, "type": "subagent", "agent_id": "a", "duration_ms": 5000, "requests": [
+            {"t": 0, "type": "n", "in": 100, "out": 9, "hash_ids": [7], "api_time": 2.0}]},
+        {"t": 12, "type": "n", "in": 300, "out": 9, "hash_ids": [1, 2, 3, 4], "api_time": 2.0},
+    ],
+}  # fmt: skip
+
+
+def mini(id: str, created: int, system: str = "be brief") -> dict[str, Any]:
+    usage = {"prompt_tokens": 100, "completion_tokens": 20}
+    response = {"created": created, "usage": usage}
+    return {
+        "trajectory_format": "mini-swe-agent-1",
+        "instance_id": id,
+        "messages": [
+            {"role": "system", "content": system},
+            {"role": "user", "content": "fix it " * created.__str__().count("1")},
+            {"role": "assistant", "content": "```bash\nls\n```", "extra": {"response": response}},
+        ],
+    }
+
+
+def put(folder: Path, **documents: Any) -> None:
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+
+
+def test_a_folder_may_mix_formats_and_is_read_in_order_of_names(tmp_path: Path) -> None:
+    put(tmp_path, c=WEKA, b=mini("m", 1_763_511_859))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(program_line(Program("n", (Turn(9, 1),)))))
+    (tmp_path / "README.md").write_text("not a trace")
+    loaded = read_traces(tmp_path)
+    assert [p.id for p in loaded.programs] == ["n", "m", "s", "s/a"]
+    assert loaded.formats == {"a.jsonl.gz": "turnstile", "b.json": "mini-swe-agent",
+                              "c.json": "weka"}  # fmt: skip
+    assert loaded.rejections == ()
+    assert loaded == read_traces([tmp_path])
+
+
+def test_a_pack_is_read_by_name() -> None:
+    assert len(read_traces("swe-bench").programs) == 100
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "empty file"),
+        (b" \n", "empty file"),
+        (b"{oops", "not JSON"),
+        (b"\xff\xfe\x00", "not text in UTF-8"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"[1, 2]", "unknown format (no object)"),
+        (b'{"a": 1}', "unknown format (an object with a)"),
+        (b'{"messages": 3}', "no LLM call"),
+        (b'{"requests": []}', "no request with prompt tokens"),
+        (b'{"format": "turnstile-trace-2", "id": "x"}', "format is 'turnstile-trace-2'"),
+    ],
+)
+def test_a_bad_file_among_good_ones_is_rejected_with_its_reason(
+    tmp_path: Path, content: bytes, reason: str
+) -> None:
+    put(tmp_path, good=WEKA)
+    (tmp_path / "bad.json").write_bytes(content)
+    loaded = read_traces(tmp_path)
+    assert [p.id for p in loaded.programs] == ["s", "s/a"]
+    (rejection,) = loaded.rejections
+    assert rejection.file == "bad.json"
+    assert reason in rejection.reason
+    (tmp_path / "good.json").unlink()
+    with pytest.raises(TraceError, match=r"bad\.json: "):
+        read_traces(tmp_path)
+
+
+def test_half_a_gzip_file_is_rejected(tmp_path: Path) -> None:
+    packed = gzip.compress(program_line(Program("n", (Turn(9, 1),) * 1)))
+    (tmp_path / "half.jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    with pytest.raises(TraceError, match="not a whole gzip file"):
+        read_traces(tmp_path)
+
+
+def test_a_used_program_id_gets_a_number_and_its_sub_agents_follow(tmp_path: Path) -> None:
+    put(tmp_path, a=WEKA, b=WEKA)
+    loaded = read_traces(tmp_path)
+    assert [p.id for p in loaded.programs] == ["s", "s/a", "s#2", "s/a#2"]
+    assert loaded.programs[3].fork is not None
+    assert loaded.programs[3].fork.program_id == "s#2"
+    assert "program id s is used by an earlier file: called s#2" in [
+        note.reason for note in loaded.repairs if note.file == "b.json"
+    ]
+
+
+def test_recorded_starts_count_from_the_first(tmp_path: Path) -> None:
+    put(tmp_path, a=mini("late", 1_763_511_900), b=mini("early", 1_763_511_859))
+    starts = {p.id: p.recorded_start_s for p in read_traces(tmp_path).programs}
+    assert starts == {"late": 41.0, "early": 0.0}
+
+
+def test_files_with_one_system_prompt_agree_on_its_length(tmp_path: Path) -> None:
+    put(tmp_path, a=mini("x", 1_763_511_111), b=mini("y", 1_763_500_000), c=WEKA)
+    prefixes = [p.prefix for p in read_traces(tmp_path).programs[:2]]
+    assert isinstance(prefixes[0], SharedPrefix)
+    assert prefixes[0] == prefixes[1]
+
+
+@pytest.mark.parametrize("path", ["no-such-pack", "/no/such/file"])
+def test_a_path_that_is_not_there_is_refused_with_the_packs(path: str) -> None:
+    with pytest.raises(TraceError, match="packs are swe-bench"):
+        read_traces(path)
+
+
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="no trace file in it"):
+        read_traces(tmp_path)
+
+
+BAD: st.SearchStrategy[Any] = st.sampled_from([
+    None, -1, 0, 1e300, float("nan"), float("inf"), "x", "", "12", [], {}, True, [[[]]], 10**400,
+    {"a": 1}, "\ud800", [None], 3.7, "subagent", "user", 2**70, 1e18, 1_763_511_859,
+])  # fmt: skip
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    keys = value if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
+    return [p for key in keys for p in ((*path, key), *places(value[key], (*path, key)))]
+
+
+def spoil(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
+    found = places(document)
+    for number, bad, remove in changes:
+        *path, last = found[number % len(found)]
+        holder = document
+        try:
+            for key in path:
+                holder = holder[key]
+            if remove:
+                del holder[last]
+            else:
+                holder[last] = bad
+        except (KeyError, IndexError, TypeError):
+            continue  # an earlier change took the place away
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(st.integers(0, 10_000), BAD, st.booleans()), min_size=1, max_size=6),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+def test_spoiled_files_give_sound_programs_or_a_reason(
+    tmp_path: Path, weka: bool, changes: list[tuple[int, Any, bool]]
+) -> None:
+    document = json.loads(json.dumps(WEKA if weka else mini("m", 1_763_511_859)))
+    spoil(document, changes)
+    file = tmp_path / "t.json"
+    file.write_text(json.dumps(document))
+    try:
+        loaded = read_traces(file)
+    except TraceError:
+        with pytest.raises(TraceError, match=r"\At\.json: [^\n]+\Z"):
+            read_traces(file)
+        return
+    again = tmp_path / "again.jsonl"
+    again.write_bytes(b"".join(map(program_line, loaded.programs)))
+    assert read_traces(again).programs == loaded.programs

@@ -1,0 +1,90 @@
+"""`bench traces` from the outside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from harness.traces_cli import app
+from traces import read_traces
+from traces.read import PACKS
+
+
+def bench(*words: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def test_synthesize_makes_the_shipped_pack(tmp_path: Path) -> None:
+    out = tmp_path / "p.jsonl.gz"
+    made = bench("synthesize", "swe-bench", "--programs", "100", "--seed", "0", "--out", out)
+    assert made.exit_code == 0, made.output
+    assert out.read_bytes() == (PACKS / "swe-bench.jsonl.gz").read_bytes()
+
+
+def test_stats_prints_table_2_and_figure_5() -> None:
+    shown = bench("stats", "swe-bench")
+    assert shown.exit_code == 0
+    assert "turns per program" in shown.stdout
+    assert "slowest 10% hold" in shown.stdout
+    assert "994 synthesised" in shown.stdout
+    assert "\x1b" not in shown.stdout
+
+
+def test_stats_as_json() -> None:
+    found = json.loads(bench("stats", "swe-bench", "--json").stdout)
+    assert found["programs"] == 100
+    assert found["turns"]["mean"] == pytest.approx(10.9, rel=0.02)
+
+
+def test_inspect_names_repairs_and_rejections_with_file_and_reason(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{}")
+    request = {"t": 0, "in": 90, "out": 0, "hash_ids": [1]}
+    (tmp_path / "good.json").write_text(json.dumps({"id": "s", "requests": [request]}))
+    shown = bench("inspect", tmp_path)
+    assert shown.exit_code == 0
+    assert "1 programs (0 sub-agents) from 1 weka files" in shown.stdout
+    assert "rejected: bad.json: unknown format" in shown.stderr
+    assert "repaired: good.json: a request with 0 output tokens: taken as 1" in shown.stderr
+    as_json = json.loads(bench("inspect", tmp_path, "--json").stdout)
+    assert as_json["rejections"][0]["file"] == "bad.json"
+    assert as_json["programs"][0]["id"] == "s"
+
+
+def test_convert_and_read_again_gives_the_same_programs(tmp_path: Path) -> None:
+    out = tmp_path / "again.jsonl"
+    assert bench("convert", "swe-bench", "--out", out).exit_code == 0
+    assert read_traces(out).programs == read_traces("swe-bench").programs
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("inspect", "no-such-pack"),
+        ("stats", "/no/such/file"),
+        ("convert", "swe-bench", "--out", "x.csv"),
+        ("convert", "swe-bench", "--out", "/no/such/folder/x.jsonl"),
+        ("synthesize", "nope", "--out", "x.jsonl"),
+        ("synthesize", "swe-bench", "--programs", "0", "--out", "x.jsonl"),
+        ("synthesize", "swe-bench", "--turn-scale", "9", "--out", "x.jsonl"),
+        ("synthesize", "swe-bench", "--tokens", "mean", "--out", "x.jsonl"),
+        ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
+    ],
+)
+def test_a_bad_question_is_one_line_and_exit_code_2(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = bench(*words)
+    assert answer.exit_code == 2
+    assert answer.stdout == ""
+    assert answer.stderr.count("\n") == 1
+    assert answer.stderr.startswith("bench traces: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["inspect", "stats", "convert", "synthesize"])
+def test_help_teaches_by_example(command: str) -> None:
+    assert f"bench traces {command}" in bench(command, "--help").stdout

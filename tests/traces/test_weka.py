@@ -1,0 +1,158 @@
+"""Weka sessions, worked by hand: times, kept blocks, sub-agents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from traces import Fork, Program, Provenance
+from traces.lenient import Rejected, Repairs
+from traces.weka import load
+
+
+def request(
+    t: float | None, prompt: int, output: int, hashes: list[int] | None, **more: Any
+) -> dict[str, Any]:
+    return {
+        "t": t, "type": "n", "in": prompt, "out": output, "hash_ids": hashes, "api_time": 5.0,
+        "input_types": ["tool_result"], "stop": "tool_use", **more,
+    }  # fmt: skip
+
+
+def session(*requests: dict[str, Any], **more: Any) -> tuple[list[Program], list[str]]:
+    document = {
+        "id": "s", "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **more,
+    }  # fmt: skip
+    repairs = Repairs()
+    return load(document, "file", repairs), repairs.told()
+
+
+def test_the_gap_is_from_the_response_to_the_next_request() -> None:
+    (program,), repairs = session(
+        request(0, 128, 10, [1, 2]), request(17, 200, 10, [1, 2, 3], think_time=12.0)
+    )
+    first = program.turns[0]
+    assert first.tool_gap_s == 12.0
+    assert first.gap_provenance is Provenance.MEASURED
+    assert first.tools == ("tool_use",)
+    assert repairs == []
+
+
+def test_a_think_time_that_contradicts_the_clock_is_not_believed() -> None:
+    (program,), _ = session(
+        request(0, 128, 10, [1, 2]), request(17, 200, 10, [1, 2, 3], think_time=300.0)
+    )
+    assert program.turns[0].tool_gap_s == 12.0
+
+
+def test_without_api_time_generation_is_estimated_and_the_gap_inferred() -> None:
+    # 1.27 + 0.0149 · 200 + 1.47e-5 · 100,000 = 5.72 s; the next request comes after 20 s.
+    silent = request(0, 100_000, 200, [1], stop="", api_time=None)
+    (program,), repairs = session(silent, request(20, 100_300, 10, [1]))
+    assert program.turns[0].tool_gap_s == pytest.approx(14.28)
+    assert program.turns[0].gap_provenance is Provenance.INFERRED
+    assert program.turns[0].tools == ("tool_use",)
+    assert len(repairs) == 2
+
+
+def test_after_an_end_of_turn_a_person_thinks() -> None:
+    (program,), _ = session(
+        request(0, 128, 10, [1, 2], stop="end_turn"), request(65, 200, 10, [1, 2, 3])
+    )
+    assert program.turns[0].tools == ()
+    assert program.turns[0].tool_gap_s == 60.0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "hashes", "kept"),
+    [
+        (300, [1, 2, 3, 4], 180),  # all of 150 + 30
+        (170, [1, 2], 150),  # longer, but not by the answer: it was rewritten
+        (300, [1, 9, 3, 4], 64),  # differs from the second block on
+        (300, [9, 2, 3, 4], 0),
+        (128, [1, 2], 127),  # shorter: the same blocks, less the token to compute
+    ],
+)
+def test_kept_tokens(prompt: int, hashes: list[int], kept: int) -> None:
+    (program,), _ = session(request(0, 150, 30, [1, 2]), request(9, prompt, 10, hashes))
+    assert program.turns[1].kept_tokens == kept
+
+
+def sub_agent(name: str, end: float, duration_ms: float, *requests: Any) -> dict[str, Any]:
+    return {
+        "type": "subagent", "t": end, "duration_ms": duration_ms, "agent_id": name,
+        "requests": list(requests),
+    }  # fmt: skip
+
+
+def test_sub_agents_fork_after_the_turn_before_and_join_before_the_next() -> None:
+    # The parent answers at 5 s; both start at 10 s. A's last response comes 10 + 25 + 5 = 40 s,
+    # B's 10 + 15 + 5 = 30 s, and the parent goes on at 48 s: 8 s after the later one.
+    (parent, a, b), repairs = session(
+        request(0, 128, 10, [1, 2]),
+        sub_agent("a", 42.0, 32_000, request(0, 130, 9, [7, 8]), request(25, 200, 9, [7, 8, 11])),
+        sub_agent("b", 33.0, 23_000, request(0, 140, 9, [7, 8]), request(15, 200, 9, [7, 8, 12])),
+        request(48, 200, 10, [1, 2, 3], think_time=43.0),
+    )
+    assert parent.turns[0].tool_gap_s == pytest.approx(8.0)
+    fork = Fork("s", 0, 5.0, 1, Provenance.MEASURED)
+    assert (a.id, a.fork, b.id, b.fork) == ("s/a", fork, "s/b", fork)
+    assert a.turns[0].tool_gap_s == 20.0
+    assert repairs == []
+
+
+def test_sub_agents_share_the_blocks_that_all_their_prompts_begin_with() -> None:
+    (parent, a, b), _ = session(
+        request(0, 128, 10, [1, 2]),
+        sub_agent("a", 20.0, 10_000, request(0, 200, 9, [7, 8, 10])),
+        sub_agent("b", 20.0, 10_000, request(0, 200, 9, [7, 8, 11])),
+    )
+    assert parent.prefix is None
+    assert a.prefix == b.prefix
+    assert a.prefix is not None
+    assert a.prefix.tokens == 128
+
+
+def test_a_sub_agent_that_outlives_the_next_turn_is_waited_for_by_nobody() -> None:
+    (_, child), repairs = session(
+        request(0, 128, 10, [1, 2]),
+        request(20, 200, 10, [1, 2, 3]),
+        sub_agent("a", 50.0, 40_000, request(0, 200, 9, [7])),
+        request(60, 300, 10, [1, 2, 3, 4]),
+    )
+    assert child.fork == Fork("s", 0, 5.0, None, Provenance.MEASURED)
+    assert repairs == ["s/a runs beside its parent: nobody waits for it"]
+
+
+def test_a_sub_agent_may_have_its_own() -> None:
+    inner = sub_agent("b", 9.0, 3_000, request(0, 100, 1, [9]))
+    programs, _ = session(
+        request(0, 128, 10, [1, 2]), sub_agent("a", 30.0, 20_000, request(0, 200, 9, [7]), inner)
+    )
+    assert [p.id for p in programs] == ["s", "s/a", "s/a/b"]
+    assert programs[2].fork is not None
+    assert programs[2].fork.program_id == "s/a"
+
+
+def test_what_is_messy_is_repaired_and_named() -> None:
+    (program,), repairs = session(
+        request(0, 128, 0, [1, 2]),
+        request(9, 0, 10, []),
+        request(None, 200, 10, None),
+        block_size=None,
+    )
+    assert [turn.output_tokens for turn in program.turns] == [1, 10]
+    assert repairs == [
+        "block_size is None: taken as 64 tokens",
+        "a request with 0 output tokens: taken as 1",
+        "a request with 0 prompt tokens: left out",
+        "a request at t = None: put after the one before",
+        "a request without hash_ids: assumed to extend the one before it",
+    ]
+
+
+@pytest.mark.parametrize("requests", [[], None, {}, "x", [1, None], [{"type": "n"}]])
+def test_a_session_without_usable_requests_is_refused(requests: object) -> None:
+    with pytest.raises(Rejected, match="no request with prompt tokens"):
+        load({"requests": requests}, "file", Repairs())
