@@ -39,9 +39,7 @@ from servers.tool_names import command_names, only_bash_block_tool, tool_names
         ("", ()),
     ],
 )
-def test_a_script_gives_the_first_word_of_each_command(
-    script: str, names: tuple[str, ...]
-) -> None:
+def test_a_script_gives_the_first_word_of_each_command(script: str, names: tuple[str, ...]) -> None:
     assert command_names(script) == names
 
 
