@@ -252,7 +252,7 @@ def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
     place = "from" if len(loads) > 1 else "at"
     most = max(since.values(), key=len)
     rest = "every variant" if len(most) == everyone > 1 else "all others"
-    short = len(most) > 3 and sum(map(len, since.values())) == everyone
+    short = rest == "every variant" or (len(most) > 3 and sum(map(len, since.values())) == everyone)
     groups = [
         f"{rest if short and names is most else listed(names, at_most=20)} {place} {load}"
         for load, names in sorted(

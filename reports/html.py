@@ -22,8 +22,8 @@ from reports.metrics import Results
 from reports.statistics import Point
 from reports.words import counted, interval, seconds, share, times
 
-FULL_TINT = math.log(3.0)
-"""A speed-up of 3 (or a third) has the strongest tint."""
+LEAST_FULL_TINT = math.log(1.5)
+"""The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
 
 SHOWN = 40
 """Of each kind of thing left out."""
@@ -61,7 +61,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
 )
 FORMATS: dict[str, Callable[[float], str]] = {
     "time": seconds,
-    "rate": lambda v: "–" if math.isnan(v) else f"{v:.3f}",
+    "rate": lambda v: "–" if math.isnan(v) else f"{v:.3g}",
     "share": share,
     "count": lambda v: f"{int(v):,}",
 }
@@ -150,6 +150,8 @@ def _grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
         return None
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}
+    gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
+    full = max(LEAST_FULL_TINT, *gains)
     best = {
         load: min(
             (p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value)
@@ -158,14 +160,14 @@ def _grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
     }
     rows = []
     for variant in dict.fromkeys(p.variant for p in points):
-        cells = [_grid_cell(at.get((variant, load)), best[load]) for load in loads]
+        cells = [_grid_cell(at.get((variant, load)), best[load], full) for load in loads]
         bound = any(p.bound for p in points if p.variant == variant)
         rows.append({"variant": variant, "bound": bound, "cells": cells})
     here = told.load
     return {"loads": [(load.removesuffix(" jobs/s"), load == here) for load in loads], "rows": rows}
 
 
-def _grid_cell(point: Point | None, best: Point) -> dict[str, Any]:
+def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", "hollow": False}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
@@ -173,7 +175,7 @@ def _grid_cell(point: Point | None, best: Point) -> dict[str, Any]:
     if point.against is None:
         return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
     gain = point.against.mean
-    tint = min(1.0, abs(math.log(gain.value)) / FULL_TINT)
+    tint = abs(math.log(gain.value)) / full
     kind = "even" if not gain.differs_from_one else "faster" if gain.value > 1 else "slower"
     return {
         "text": f"{gain.value:.2f}",

@@ -17,6 +17,8 @@ import numpy as np
 import orjson
 import pandas as pd
 
+from reports.words import counted
+
 PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
 """What a turn's time in the server is made of."""
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
@@ -182,7 +184,7 @@ def _failure(folder: Path) -> str | None:
 def _progress(folder: Path) -> str:
     path = folder / "turns.jsonl"
     lines = path.read_bytes().count(b"\n") if path.is_file() else 0
-    return f"not finished: {lines:,} turns so far"
+    return f"not finished: {counted(lines, 'turn')} so far"
 
 
 def _never_begun(

@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from reports.load import HITS, PARTS, Cell, NotARun, Run, read_turns
+from reports.words import counted
 
 Floats = npt.NDArray[Any]
 
@@ -194,8 +195,8 @@ def failed_gates(
     if row["failed_turns"]:
         errors = turns["error"].dropna()
         failed.append(
-            f"{row['failed_turns']} failed turns in {int(jobs['failed'].sum())} jobs"
-            f" (first: {errors.iloc[0]})"
+            f"{counted(row['failed_turns'], 'failed turn')} in"
+            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {errors.iloc[0]})"
         )
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")

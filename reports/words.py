@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from reports.statistics import Estimate
+if TYPE_CHECKING:
+    from reports.statistics import Estimate
 
 
 def seconds(value: float) -> str:

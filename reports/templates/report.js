@@ -25,6 +25,16 @@
     return painted;
   }
 
+  // 1, 2 and 5 in each decade, written out: plotly would write some of them as a lone digit.
+  function decades(spec, key) {
+    const values = spec.data.flatMap((t) => (t.meta.kind === "band" ? [] : t[key])).filter((v) => v > 0);
+    const ticks = [];
+    for (let e = Math.floor(Math.log10(Math.min(...values))); e <= Math.log10(Math.max(...values)) + 1; e++) {
+      ticks.push(...[1, 2, 5].map((digit) => digit * 10 ** e));
+    }
+    return { type: "log", tickvals: ticks, ticktext: ticks.map((t) => t.toLocaleString("en")) };
+  }
+
   function axis(of, extra) {
     const title = of.title ? { ...of.title, standoff: 8, font: { size: 12, color: css("--soft") } } : undefined;
     const look = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"),
@@ -37,7 +47,7 @@
     const narrow = div.clientWidth < 480, dots = spec.data.some((t) => t.meta.kind === "dot");
     const scale = document.querySelector(`.scale[data-figure="${id}"]`);
     const log = scale && scale.getAttribute("aria-pressed") === "true";
-    const value = log ? { type: "log", dtick: undefined, nticks: 6, minor: { showgrid: false } } : { type: "linear" };
+    const value = log ? decades(spec, dots ? "x" : "y") : { type: "linear", separatethousands: true };
     const label = spec.data.filter((t) => t.meta.kind === "label").map((t) => t.text[0].length);
     const layout = {
       ...spec.layout,

@@ -1,0 +1,170 @@
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from make_run import turn, workload, write_cell, write_sweep
+
+from reports.answer import Answer, answer
+from reports.load import load_run
+from reports.metrics import collect
+from reports.statistics import points
+
+
+def told(run: Path) -> Answer:
+    loaded = load_run(run)
+    results = collect(loaded)
+    return answer(points(results, loaded.sweep["baseline"]), results, loaded.sweep)
+
+
+def idle(jct_s: float, spread_s: Sequence[float] = (0.0,) * 20) -> list[dict[str, Any]]:
+    """20 jobs, 10 s apart, that never wait."""
+    return [
+        turn(f"p{k:02d}", 0, 10.0 * k, decode_s=jct_s + more_s) for k, more_s in enumerate(spread_s)
+    ]
+
+
+def swamped(growth_s: float) -> list[dict[str, Any]]:
+    """20 jobs, 10 s apart, of which each waits longer than the one before."""
+    return [turn(f"p{k:02d}", 0, 10.0 * k, queue_s=growth_s * k) for k in range(20)]
+
+
+def run_of(run: Path, **variants: list[dict[str, Any]]) -> Path:
+    write_sweep(run, list(variants), workload=workload(idle(1.0)))
+    for name, turns in variants.items():
+        write_cell(run, name, turns)
+    return run
+
+
+def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
+    found = told(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
+    assert found.headline == (
+        "At 0.5 jobs/s continuum finishes jobs 1.9x sooner than fcfs on average"
+        " (95% CI 1.9–1.9), 1.9x at P95: 10.0 s instead of 19.0 s."
+    )
+    assert "Slower than fcfs: autellix 0.95x." in found.findings
+
+
+def test_a_bound_never_wins_but_says_what_is_possible(tmp_path: Path) -> None:
+    # 20 → 12.8 s of 20 → 8 s: 7.2 of 12 s.
+    found = told(run_of(tmp_path, fcfs=idle(20.0), continuum=idle(12.8), clairvoyant=idle(8.0)))
+    assert found.winner is not None
+    assert found.winner.variant == "continuum"
+    assert (
+        "The bound clairvoyant, which knows the future, reaches 2.5x;"
+        " continuum captures 60% of that gain." in found.findings
+    )
+
+
+def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum", "continuum+", "clairvoyant"])
+    for name, jct_s in [("fcfs", 20.0), ("continuum", 14), ("continuum+", 5), ("clairvoyant", 10)]:
+        write_cell(run, name, idle(jct_s))
+    found = told(run)
+    assert "At 0.5 jobs/s continuum+ finishes jobs 4.0x sooner" in found.headline
+    assert found.possible is None
+    assert (
+        "The bound clairvoyant, which knows the future, reaches 2.0x, without offload;"
+        " continuum captures 60% of that gain." in found.findings
+    )
+
+
+def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
+    found = told(run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0)))
+    assert any("less than continuum: it bounds nothing here" in f for f in found.findings)
+
+
+def test_variants_that_cannot_be_told_apart_are_not_ranked(tmp_path: Path) -> None:
+    # The same times, dealt to other programs: the means are equal.
+    up = [float(k) for k in range(20)]
+    run = run_of(tmp_path, fcfs=idle(20.0, up), continuum=idle(20.0, up[::-1]))
+    assert told(run).headline.startswith("At 0.5 jobs/s no scheduler")
+
+
+def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
+    up = [float(k) for k in range(20)]
+    run = run_of(
+        tmp_path, fcfs=idle(60.0, up), continuum=idle(20.0, up), infercept=idle(20.1, up[::-1])
+    )
+    assert "infercept cannot be told from continuum." in told(run).findings
+
+
+def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1, 0.2, 0.3])
+    cells = {
+        0.1: (idle(10.0), idle(9.9)),
+        0.2: (swamped(9.0), idle(10.0)),
+        0.3: (swamped(20.0),) * 2,
+    }
+    for jps, (fcfs, continuum) in cells.items():
+        write_cell(run, "fcfs", fcfs, jps=jps)
+        write_cell(run, "continuum", continuum, jps=jps)
+    found = told(run)
+    assert found.load == "0.2 jobs/s"
+    assert found.findings[0].startswith("fcfs is past saturation there and continuum is not")
+    assert "At 0.1 jobs/s nothing contends: all within 2% of fcfs." in found.findings
+    assert found.doubts[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
+
+
+def test_saturation_everywhere_is_said_first(tmp_path: Path) -> None:
+    found = told(run_of(tmp_path, fcfs=swamped(30.0), continuum=swamped(20.0)))
+    assert found.findings[0].startswith(
+        "Every variant is past saturation at 0.5 jobs/s, the lowest"
+    )
+    assert found.doubts[0].endswith("every variant at 0.5 jobs/s.")
+
+
+def test_one_variant_reads_right(tmp_path: Path) -> None:
+    assert told(run_of(tmp_path, fcfs=idle(10.0))).headline == (
+        "At 0.5 jobs/s fcfs finishes a job in 10.0 s on average, 10.0 s at P95."
+        " There is nothing to compare it with."
+    )
+
+
+def test_the_baseline_as_winner_reads_right(tmp_path: Path) -> None:
+    assert told(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline == (
+        "At 0.5 jobs/s no scheduler finishes jobs sooner than fcfs:"
+        " 10.0 s on average, 10.0 s at P95."
+    )
+
+
+def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"])
+    write_cell(run, "continuum", idle(5.0))
+    write_cell(run, "autellix", idle(6.0))
+    found = told(run)
+    assert "The baseline fcfs has no result here." in found.headline
+    assert any("1 cell of 3 without a result; the first, fcfs" in d for d in found.doubts)
+
+
+def test_a_run_without_any_result_says_so(tmp_path: Path) -> None:
+    found = told(write_sweep(tmp_path, ["fcfs"]))
+    assert found.headline == "No cell has finished: there is no answer yet."
+
+
+def test_a_closed_loop_has_no_rate(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], arrivals="closed:8", jps=[None])  # type: ignore[list-item]
+    for name, jct_s in (("fcfs", 10.0), ("continuum", 5.0)):
+        write_cell(run, name, idle(jct_s), jps=None, arrivals="closed:8")
+    assert told(run).headline.startswith(
+        "With closed:8 arrivals continuum finishes jobs 2.0x sooner"
+    )
+
+
+def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
+    broken = idle(10.0)
+    broken[3]["error"] = "connection reset"
+    found = told(run_of(tmp_path, fcfs=broken, continuum=idle(5.0)))
+    assert any(
+        "1 cell of 2 failed a validity gate" in d and "connection reset" in d for d in found.doubts
+    )
+
+
+def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
+    shape = workload(idle(1.0)) | {"gap_provenance": {"inferred": 25, "measured": 75}}
+    run = write_sweep(tmp_path, ["fcfs"], workload=shape)
+    write_cell(run, "fcfs", idle(1.0))
+    assert told(run).sentences[-1] == (
+        "Virtual time, not a GPU: llama-3.1-8b on a100-80g by a profile that is analytic"
+        " (a roofline of published peaks, not a measurement); 20 turns of swe-bench, tool gaps measured 75% and"
+        " inferred 25%."
+    )

@@ -1,0 +1,81 @@
+from pathlib import Path
+
+import pytest
+from make_run import turn, write_cell, write_sweep
+
+from reports.load import NotARun, load_run, read_turns
+
+
+def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "autellix"], jps=[0.5, 0.1])
+    for variant in ("autellix", "fcfs"):
+        for jps in (0.5, 0.1):
+            write_cell(run, variant, [turn()], jps=jps)
+    keys = [cell.key for cell in load_run(run).cells]
+    assert keys == [("fcfs", 0.1, 1), ("autellix", 0.1, 1), ("fcfs", 0.5, 1), ("autellix", 0.5, 1)]
+
+
+def test_cells_that_are_unfinished_failed_or_not_begun_are_listed_and_why(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix", "infercept"])
+    write_cell(run, "fcfs", [turn()])
+    write_cell(run, "continuum", [turn(), turn("p1")], done=False)
+    failed = write_cell(run, "autellix", [], done=False)
+    (failed / "failed.json").write_text('{"error": "no memory"}')
+    loaded = load_run(run)
+    assert [cell.key[0] for cell in loaded.cells] == ["fcfs"]
+    assert loaded.missing == (
+        ("autellix_jps0.5_seed1", "failed: no memory"),
+        ("continuum_jps0.5_seed1", "not finished: 2 turns so far"),
+        ("infercept_jps0.5_seed1", "not run yet"),
+    )
+
+
+def test_what_a_resumed_sweep_set_aside_is_no_cell(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(run, "fcfs", [turn()])
+    cell.rename(cell.with_name(f"{cell.name}.aside-1"))
+    write_cell(run, "fcfs", [turn()])
+    assert len(load_run(run).cells) == 1
+    assert load_run(run).missing == ()
+
+
+def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(run, "fcfs", [turn(), turn("p1")])
+    with (cell / "turns.jsonl").open("a") as file:
+        file.write('{"program_id": "p2", "turn')
+    assert list(read_turns(load_run(run).cells[0])["program_id"]) == ["p0", "p1"]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(run, "fcfs", [turn(), turn("p1")])
+    lines = (cell / "turns.jsonl").read_text().splitlines()
+    (cell / "turns.jsonl").write_text(f"{lines[0]}\nnonsense\n{lines[1]}\n")
+    with pytest.raises(NotARun, match=r"turns\.jsonl, line 2: not a JSON object"):
+        read_turns(load_run(run).cells[0])
+
+
+def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    lacking = turn("p1")
+    del lacking["queue_s"]
+    write_cell(run, "fcfs", [turn(), lacking])
+    with pytest.raises(NotARun, match="line 2: a turn without queue_s"):
+        read_turns(load_run(run).cells[0])
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(NotARun, match="no such folder"):
+        load_run(tmp_path / "nowhere")
+    with pytest.raises(NotARun, match=r"no run: it holds no sweep\.json"):
+        load_run(tmp_path)
+    cell = write_cell(tmp_path, "fcfs", [turn()])
+    with pytest.raises(NotARun, match="is one cell of a run; name its run"):
+        load_run(cell)
+    (tmp_path / "sweep.json").write_text('{"format": "turnstile-sweep-9"}')
+    with pytest.raises(NotARun, match="format is 'turnstile-sweep-9'"):
+        load_run(tmp_path)
+    (tmp_path / "sweep.json").write_text('{"format": ')
+    with pytest.raises(NotARun, match=r"sweep\.json: not JSON"):
+        load_run(tmp_path)

@@ -1,0 +1,171 @@
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from make_run import turn, workload, write_cell, write_sweep
+from rich.console import Console
+
+from reports import write_report
+
+EVIL = "</script><script>alert(1)</script>"
+
+
+class Page(HTMLParser):
+    """What a browser would make of it: elements, visible text, scripts."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.text = ""
+        self.within = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.within = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.within == "script":
+            self.scripts[-1] += data
+        elif self.within != "style":
+            self.text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = ""
+
+
+def test_the_page_opens_with_the_answer_and_shows_every_cell(contended: Path) -> None:
+    report = write_report(contended)
+    page = Page(report.path)
+    assert page.text.index(report.answer[0]) < page.text.index("Speed-up over fcfs")
+    assert sum(attrs.get("class") == "validity" for _, attrs in page.tags) == 12
+    assert [attrs["id"] for tag, attrs in page.tags if attrs.get("class") == "plot"] == [
+        "jct-mean", "jct-p95", "throughput", "hits",
+    ]  # fmt: skip
+    assert "bench sweep --policies fcfs,continuum,autellix,clairvoyant" in page.text
+
+
+def test_the_page_needs_no_network_and_stays_small(contended: Path) -> None:
+    path = write_report(contended).path
+    page = Page(path)
+    assert path.stat().st_size < 6_000_000
+    assert not any(attrs.get("src") or tag == "link" for tag, attrs in page.tags)
+    policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+
+
+def test_the_same_folder_gives_the_same_bytes(contended: Path) -> None:
+    names = ("report.html", "cells.csv", "cells.json")
+    write_report(contended)
+    first = [(contended / name).read_bytes() for name in names]
+    write_report(contended)
+    assert [(contended / name).read_bytes() for name in names] == first
+    assert not list(contended.glob(".*"))
+
+
+def test_names_from_a_trace_or_a_command_line_stay_text(tmp_path: Path) -> None:
+    shape = workload([turn(EVIL)], left_out=[{"program_id": EVIL, "reason": "<b>long</b>"}])
+    run = write_sweep(
+        tmp_path, ["fcfs", EVIL], (0.5, 0.6), workload=shape | {"name": EVIL},
+        argv=["bench", "sweep", EVIL], left_out=[{"name": EVIL, "reason": EVIL}],
+    )  # fmt: skip
+    for jps in (0.5, 0.6):
+        for name in ("fcfs", EVIL):
+            write_cell(run, name, [turn(EVIL), turn("p1")], jps=jps)
+    page = Page(write_report(run).path)
+    # The figures' data, plotly, and the page's own: none of them made by a name.
+    assert len(page.scripts) == 3
+    assert not any(script.strip() == "alert(1)" for script in page.scripts)
+    assert page.text.count(EVIL) >= 5
+    assert "<b>long</b>" in page.text
+    specs = json.loads(page.scripts[0])
+    drawn = {trace["meta"]["variant"] for trace in specs["jct-mean"]["data"]}
+    assert EVIL in drawn
+    # Plotly reads tags in what it writes.
+    assert not any("<script" in str(trace.get("text")) for trace in specs["jct-mean"]["data"])
+
+
+def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
+    page = Page(write_report(contended).path)
+    lines = {
+        trace["meta"]["variant"]: trace
+        for trace in json.loads(page.scripts[0])["jct-mean"]["data"]
+        if trace["meta"]["kind"] == "line"
+    }
+    assert lines["clairvoyant"]["line"]["dash"] == "dot"
+    cells = json.loads((contended / "cells.json").read_text())
+    hollow = [c["saturated"] for c in cells if c["variant"] == "fcfs"]
+    assert True in hollow
+    assert False in hollow
+    symbols = ["circle-open" if saturated else "circle" for saturated in hollow]
+    assert lines["fcfs"]["marker"]["symbol"] == symbols
+    # The baseline and the winner stand out.
+    assert {name for name, trace in lines.items() if trace["line"]["width"] == 3} == {
+        "fcfs",
+        "continuum",
+    }
+
+
+def test_one_cell_and_no_cell_make_a_page(tmp_path: Path) -> None:
+    one = write_sweep(tmp_path / "one", ["fcfs"])
+    write_cell(one, "fcfs", [turn()])
+    assert "nothing to compare" in Page(write_report(one).path).text
+    none = write_sweep(tmp_path / "none", ["fcfs"])
+    report = write_report(none)
+    text = Page(report.path).text
+    assert "No cell has finished" in text
+    assert "not run yet" in text
+
+
+def test_unfinished_and_broken_cells_leave_the_rest_reported(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"])
+    write_cell(run, "fcfs", [turn("p0"), turn("p1")])
+    write_cell(run, "continuum", [turn("p0")], done=False)
+    (write_cell(run, "autellix", [turn()]) / "turns.jsonl").write_text("nonsense\n{}\n")
+    report = write_report(run)
+    text = Page(report.path).text
+    assert "not finished: 1 turn so far" in text
+    assert "line 1: not a JSON object" in text
+    assert len(json.loads((run / "cells.json").read_text())) == 1
+
+
+def test_csv_and_json_hold_the_same_cells(contended: Path) -> None:
+    write_report(contended)
+    header, *lines = (contended / "cells.csv").read_text().splitlines()
+    cells = json.loads((contended / "cells.json").read_text())
+    assert len(lines) == len(cells) == 12
+    assert header.split(",") == list(cells[0])
+
+
+@pytest.mark.parametrize("width", [30, 60, 80, 120, 200])
+def test_the_table_fits_any_width(contended: Path, width: int) -> None:
+    console = Console(width=width, record=True, file=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(write_report(contended).table)
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 13  # one line per row, whatever the width
+    assert re.search(r"clairvoy", lines[4])
+
+
+def test_an_unwritable_folder_is_refused_in_one_line(
+    new_run: Callable[..., Path],
+) -> None:
+    run = new_run(("fcfs",), jps=(0.5,), programs=2)
+    (run / "cells.csv").mkdir()
+    with pytest.raises(ValueError, match=r"^cannot write .*cells\.csv: is a directory$"):
+        write_report(run)
+
+
+def test_importing_reports_brings_in_neither_pandas_nor_plotly() -> None:
+    code = "import reports, sys; sys.exit(bool({'pandas', 'plotly', 'numpy'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
