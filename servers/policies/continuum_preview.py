@@ -46,7 +46,7 @@ class ContinuumPreview(Policy):
         self._by_tool: dict[str, Moments] = {}
 
     def arrived(self, request: Request, now_s: float) -> None:
-        gap = self._gaps.closed(request.program_id, now_s)
+        gap = self._gaps.closed(request.program_id, request.arrival_s)
         if gap is not None and gap.tool is not None:
             self._by_tool.setdefault(gap.tool, Moments()).add(gap.seconds)
 

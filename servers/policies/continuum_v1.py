@@ -59,7 +59,7 @@ class ContinuumV1(Policy):
         self._by_tool: dict[str, Moments] = {}
 
     def arrived(self, request: Request, now_s: float) -> None:
-        gap = self._gaps.closed(request.program_id, now_s)
+        gap = self._gaps.closed(request.program_id, request.arrival_s)
         if gap is None:
             return
         self._all_tools.add(gap.seconds)

@@ -26,9 +26,9 @@ class ToolGaps:
     def opened(self, program_id: str, tool: str | None, now_s: float) -> None:
         self._open[program_id] = ToolTime(tool, now_s)
 
-    def closed(self, program_id: str, now_s: float) -> ToolTime | None:
+    def closed(self, program_id: str, arrival_s: float) -> ToolTime | None:
         gap = self._open.pop(program_id)
-        return None if gap is None else ToolTime(gap.tool, max(now_s - gap.seconds, 0.0))
+        return None if gap is None else ToolTime(gap.tool, max(arrival_s - gap.seconds, 0.0))
 
     def forget(self, program_id: str) -> None:
         self._open.pop(program_id)

@@ -42,7 +42,7 @@ class TtlModel:
         self._gaps = ToolGaps()
 
     def arrived(self, request: Request, now_s: float) -> None:
-        gap = self._gaps.closed(request.program_id, now_s)
+        gap = self._gaps.closed(request.program_id, request.arrival_s)
         if gap is not None:
             self.record(gap.tool, gap.seconds)
 

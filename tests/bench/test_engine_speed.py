@@ -1,0 +1,42 @@
+"""Turns simulated per second and core, in contended cells; each policy beside fcfs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.arrivals import parse_arrivals
+from harness.replay import replay
+from servers.profiles import analytic_profile, costs
+from servers.sim import Limits, Offload
+from servers.variants import make_policy, variants
+from traces import read_traces
+
+
+def simulate(name: str, programs: list[Any], starts_s: list[float]) -> int:
+    variant = variants(name)[0]
+    profile = analytic_profile("a100-80g", "llama-3.1-8b", offload=variant.offload)
+    turns: list[dict[str, object]] = []
+    replay(
+        programs,
+        starts_s,
+        None,
+        policy=make_policy(variant, costs(profile, step_tokens=2048, offload=variant.offload)),
+        bound=variant.bound,
+        profile=profile,
+        limits=Limits(),
+        offload=Offload(100) if variant.offload else None,
+        on_turn=turns.append,
+        on_event=None,
+    )
+    return len(turns)
+
+
+@pytest.mark.parametrize("name", [v.name for v in variants("all")])
+def test_turns_per_second_in_a_contended_cell(name: str, benchmark: Any) -> None:
+    programs = read_traces(["swe-bench"]).programs
+    starts_s, _ = parse_arrivals("poisson").draw(programs, 0.3, 1)
+    turns = benchmark(simulate, name, programs, starts_s)
+    if benchmark.stats is not None:
+        benchmark.extra_info["turns_per_s"] = round(turns / benchmark.stats.stats.median)
