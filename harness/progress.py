@@ -92,7 +92,7 @@ class SweepProgress:
     def _line(self) -> str:
         elapsed_s = time.monotonic() - self._started_at_s
         share = self.turns / max(self.cells * self.turns_per_cell, 1)
-        left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0 < share < 1 else ""
+        left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0.02 < share < 1 else ""
         return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}"
 
     def _say(self, line: str) -> None:
