@@ -96,8 +96,8 @@ def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -
         )
     return (
         f"{place} {name} finishes jobs {times(gain.mean.value)} sooner than {baseline} on average"
-        f" ({interval(gain.mean)}), {times(gain.p95.value)} at P95:"
-        f" {seconds(mean.value)} instead of {seconds(base.jct_mean_s.value)}."
+        f" ({interval(gain.mean)}), {seconds(mean.value)} instead of"
+        f" {seconds(base.jct_mean_s.value)}, and {times(gain.p95.value)} at P95."
     )
 
 

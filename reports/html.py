@@ -276,6 +276,8 @@ def _facts(run: Run) -> list[tuple[str, str]]:
 
 
 def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

@@ -38,7 +38,8 @@
   function axis(of, extra) {
     const title = of.title ? { ...of.title, standoff: 8, font: { size: 12, color: css("--soft") } } : undefined;
     const look = { gridcolor: css("--grid"), linecolor: css("--line"), zerolinecolor: css("--line"),
-      tickfont: { color: css("--soft"), size: 12 }, automargin: true };
+      tickfont: { color: css("--soft"), size: 12 }, automargin: true,
+      exponentformat: "none", separatethousands: true };
     return { ...look, ...of, title, ...extra };
   }
 
@@ -47,12 +48,12 @@
     const narrow = div.clientWidth < 480, dots = spec.data.some((t) => t.meta.kind === "dot");
     const scale = document.querySelector(`.scale[data-figure="${id}"]`);
     const log = scale && scale.getAttribute("aria-pressed") === "true";
-    const value = log ? decades(spec, dots ? "x" : "y") : { type: "linear", separatethousands: true };
+    const value = log ? decades(spec, dots ? "x" : "y") : { type: "linear" };
     const label = spec.data.filter((t) => t.meta.kind === "label").map((t) => t.text[0].length);
     const layout = {
       ...spec.layout,
       height: spec.layout.height || 380,
-      margin: { l: 8, r: narrow || dots ? 14 : Math.min(150, 8 * Math.max(4, ...label)), t: 14, b: 8 },
+      margin: { l: 8, r: narrow || dots ? 14 : Math.min(150, 8 * Math.max(4, ...label)), t: 22, b: 8 },
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       hovermode: "closest", showlegend: false,

@@ -39,7 +39,7 @@ def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
     found = told(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
     assert found.headline == (
         "At 0.5 jobs/s continuum finishes jobs 1.9x sooner than fcfs on average"
-        " (95% CI 1.9–1.9), 1.9x at P95: 10.0 s instead of 19.0 s."
+        " (95% CI 1.9–1.9), 10.0 s instead of 19.0 s, and 1.9x at P95."
     )
     assert "Slower than fcfs: autellix 0.95x." in found.findings
 
@@ -165,6 +165,6 @@ def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Pat
     write_cell(run, "fcfs", idle(1.0))
     assert told(run).sentences[-1] == (
         "Virtual time, not a GPU: llama-3.1-8b on a100-80g by a profile that is analytic"
-        " (a roofline of published peaks, not a measurement); 20 turns of swe-bench, tool gaps measured 75% and"
-        " inferred 25%."
+        " (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
+        " tool gaps measured 75% and inferred 25%."
     )
