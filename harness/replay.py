@@ -8,8 +8,9 @@ plus the wait for sub-agents that join there. In virtual time no send is ever la
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from servers.policies.base import Future, Policy
 from servers.profiles import PS_PER_S, Profile
@@ -24,51 +25,41 @@ MAX_USAGE_POINTS = 500
 
 class Contents:
     """Where each turn's tokens lie in the tree of contents: shared prefixes once, the rest of a
-    program in a line of its own, with a new branch wherever it rewrote its history."""
+    program in a line of its own, with a branch wherever it rewrote its history."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._shared: dict[str, Segment] = {}
 
-    def start(self, program: Program) -> Line:
-        line = Line(self._block)
+    def paths(self, program: Program) -> Iterator[Path]:
+        """The path of each turn's prompt and answer, in order.
+
+        What the next turn does not keep hangs off the line as a leaf, so that a path has few
+        segments however long the program.
+        """
+        pieces: list[tuple[Segment, int]] = []
+        """Segments of the line, each with the token at which it is left."""
         if program.prefix is not None:
             segment = self._shared.setdefault(program.prefix.id, Segment(0))
-            line.pieces.append((segment, program.prefix.tokens))
-        return line
-
-
-class Line:
-    """One program's context so far: segments, each with the token at which it is left."""
-
-    def __init__(self, block_tokens: int) -> None:
-        self._block = block_tokens
-        self.pieces: list[tuple[Segment, int]] = []
-        self._owned = False
-
-    def extend(self, turn: Turn) -> Path:
-        """The path of this turn's prompt and answer."""
-        if self._owned:
-            self._cut(turn.kept_tokens)
-        elif self.pieces and self.pieces[0][1] >= turn.prompt_tokens:
-            self._cut(turn.prompt_tokens - 1)
-        if not self._owned:
-            begins = self.pieces[-1][1] if self.pieces else 0
-            self.pieces.append((Segment(begins // self._block), begins))
-            self._owned = True
-        self.pieces[-1] = (self.pieces[-1][0], turn.context_tokens)
-        return tuple((segment, leave // self._block) for segment, leave in self.pieces)
-
-    def _cut(self, tokens: int) -> None:
-        """Keep only so many tokens; what follows is a new branch."""
-        while self.pieces and tokens < self.pieces[-1][1]:
-            segment, _ = self.pieces.pop()
-            begins = self.pieces[-1][1] if self.pieces else 0
-            if tokens > begins:
-                self.pieces.append((segment, tokens))
-                self._owned = False
-                return
-            self._owned = False
+            pieces.append((segment, program.prefix.tokens))
+        own = False
+        for turn, following in zip_longest(program.turns, program.turns[1:]):
+            keeps = turn.kept_tokens if own else turn.prompt_tokens - 1
+            while pieces and keeps < pieces[-1][1]:
+                segment, _ = pieces.pop()
+                own = False
+                if keeps > (pieces[-1][1] if pieces else 0):
+                    pieces.append((segment, keeps))
+            if not own:
+                begins = pieces[-1][1] if pieces else 0
+                pieces.append((Segment(begins // self._block), begins))
+                own = True
+            context = turn.context_tokens
+            kept = context if following is None else min(following.kept_tokens, context)
+            kept = max(kept, pieces[-1][1])
+            pieces[-1] = (pieces[-1][0], kept)
+            leaf = [(Segment(kept // self._block), context)] if kept < context else []
+            yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
 
 
 @dataclass(slots=True)
@@ -77,7 +68,7 @@ class Run:
 
     program: Program
     job_id: str
-    line: Line
+    paths: Iterator[Path]
     futures: list[Future] = field(default_factory=list)
     turn: int = 0
     waits_for: int = 0
@@ -114,7 +105,7 @@ class _Replay:
         self._usage_seen = 0
 
     def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
-        run = Run(program, job_id or program.id, self._contents.start(program))
+        run = Run(program, job_id or program.id, self._contents.paths(program))
         run.ready_ps = run.finished_ps = at_ps
         if self._bound:
             run.futures = _futures(program.turns)
@@ -127,7 +118,7 @@ class _Replay:
         previous = program.turns[run.turn - 1] if run.turn else None
         submission = Submission(
             program.id,
-            run.line.extend(turn),
+            next(run.paths),
             turn.prompt_tokens,
             turn.output_tokens,
             is_last=run.turn == len(program.turns) - 1,
