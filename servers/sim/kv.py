@@ -87,7 +87,9 @@ class DeviceKV:
         it lowers `free`)."""
         hit = idle = 0
         for segment, leave in path:
-            reach = min(segment.end, leave, limit)
+            reach = segment.end if segment.end < leave else leave
+            if reach > limit:
+                reach = limit
             if reach > hit:
                 in_use = segment.top if segment.top > hit else hit
                 if reach > in_use:

@@ -18,6 +18,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from servers.policies.base import Oracle, Pin, Policy
 from servers.profiles import PS_PER_S, Profile
@@ -57,8 +58,7 @@ class Batch:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(NamedTuple):
     """What admitting a waiting turn takes, in blocks."""
 
     hit: int
@@ -211,11 +211,13 @@ class Scheduler:
         return True
 
     def _release_due_pins(self) -> None:
+        if not len(self.pins):
+            return
         for program_id in self.pins.expired(self.now_ps):
             self._unpin(program_id, "expired")
-        if self.policy.reviews_pins and len(self.pins):
-            self._refresh()
-            batch_tokens = sum(s.computed for s in self.running.values())
+        if self.policy.reviews_pins:
+            batch_tokens = self.decodes.context - self.decodes.count
+            batch_tokens += self.partial.computed if self.partial else 0
             pins = [held.pin for held in self.pins.held()]
             for pin in list(self.policy.review(pins, batch_tokens, self.now_s)):
                 self._unpin(pin.program_id, "review")
@@ -247,9 +249,12 @@ class Scheduler:
 
     def next_change_ps(self) -> int | None:
         """When something changes that no client brings about: a load, an expiry, a rank."""
-        expiry = self.pins.next_expiry()
-        load = self.loading[0][0] if self.loading else None
-        return min((t for t in (expiry, load, self._wake_ps) if t is not None), default=None)
+        due_ps = self.pins.next_expiry()
+        if self._wake_ps is not None and (due_ps is None or self._wake_ps < due_ps):
+            due_ps = self._wake_ps
+        if self.loading and (due_ps is None or self.loading[0][0] < due_ps):
+            due_ps = self.loading[0][0]
+        return due_ps
 
     def _wake(self) -> None:
         if self._wake_ps is not None and self._wake_ps <= self.now_ps:
