@@ -21,9 +21,8 @@ class RankedQueue(Generic[Item]):
     """Items by rank, smallest first: O(log n) push, removal and re-rank by lazy deletion."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Rank, int, int, Item]] = []
-        self._live: dict[int, tuple[int, Item]] = {}
-        self._serial = 0
+        self._heap: list[tuple[Rank, int]] = []
+        self._live: dict[int, tuple[Rank, Item]] = {}
 
     def __len__(self) -> int:
         return len(self._live)
@@ -37,17 +36,18 @@ class RankedQueue(Generic[Item]):
 
     def push(self, key: int, rank: Rank, item: Item) -> None:
         """Add an item, or give it a new rank if its key is queued already."""
-        self._serial += 1
-        self._live[key] = (self._serial, item)
-        heapq.heappush(self._heap, (rank, self._serial, key, item))
+        live = self._live.get(key)
+        if live is None or live[0] != rank:
+            self._live[key] = (rank, item)
+            heapq.heappush(self._heap, (rank, key))
 
     def peek(self) -> Item:
         """The item of smallest rank; IndexError when empty."""
         while True:
-            _, serial, key, item = self._heap[0]
+            rank, key = self._heap[0]
             live = self._live.get(key)
-            if live is not None and live[0] == serial:
-                return item
+            if live is not None and live[0] == rank:
+                return live[1]
             heapq.heappop(self._heap)
 
     def remove(self, key: int) -> None:

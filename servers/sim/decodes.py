@@ -81,11 +81,13 @@ class Decodes:
 
     def blocks_needed(self, steps: int, after: int = 0) -> int:
         """Blocks that the members open in so many steps, beginning `after` steps from now."""
-        if not self.count or not steps:
-            return 0
-        first, phase, block = self.tick + after, self._phase, self._block
-        cycles, rest = divmod(steps, block)
+        cycles, rest = divmod(steps, self._block)
         needed = cycles * self.count
-        for i in range(first, first + rest):
-            needed += phase[-i % block]
+        if rest and self.count:
+            high = -(self.tick + after) % self._block
+            low = high - rest + 1
+            if low >= 0:
+                needed += sum(self._phase[low : high + 1])
+            else:
+                needed += sum(self._phase[: high + 1]) + sum(self._phase[low:])
         return needed

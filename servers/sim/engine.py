@@ -180,12 +180,15 @@ class Engine:
             most = chunks if most is None else min(most, chunks)
         if most is None:
             raise RuntimeError("a batch without members has no steps")
-        if self._blocks_ahead(batch, most) <= scheduler.kv.free:
+        free = scheduler.kv.free
+        if decodes.count * (most // self.profile.block_tokens + 1) < free and not batch.chunks:
+            return most
+        if self._blocks_ahead(batch, most) <= free:
             return most
         fits = 1
         while most - fits > 1:
             middle = (fits + most) // 2
-            if self._blocks_ahead(batch, middle) <= scheduler.kv.free:
+            if self._blocks_ahead(batch, middle) <= free:
                 fits = middle
             else:
                 most = middle
@@ -201,7 +204,9 @@ class Engine:
 
     def _allocate_ahead(self, batch: Batch, steps: int) -> None:
         scheduler = self.scheduler
-        scheduler.kv.allocate(scheduler.pool, scheduler.decodes.blocks_needed(steps - 1, after=1))
+        needed = scheduler.decodes.blocks_needed(steps - 1, after=1)
+        if needed:
+            scheduler.kv.allocate(scheduler.pool, needed)
         for sequence, chunk in batch.chunks:
             scheduler.extend(sequence, sequence.computed + chunk * steps)
 
