@@ -38,7 +38,7 @@ class Asked:
     policies: str = "all"
     traces: tuple[str, ...] = ()
     engine: str = "sim"
-    hardware: str = "a100-80g"
+    hardware: str = "b200"
     model: str = "llama-3.1-8b"
     gpus: int | None = None
     programs: int | None = None

@@ -46,8 +46,7 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
     base = next((p for p in here if p.variant == baseline), None)
     possible, about_bound = _bound(here, base, winner)
     findings = [
-        *([note] if note else []),
-        *_saturated_baseline(base, winner),
+        *([note] if note else _saturated_baseline(base, winner)),
         *_tied(here, winner, results),
         *about_bound,
         *_others(here, base, winner),
@@ -59,10 +58,10 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
-    """The highest rate that the fastest variant there still sustains; else the lowest."""
+    """The highest rate that any variant still sustains; else the lowest."""
     loads = list(dict.fromkeys(p.load for p in contenders))
     for load in reversed(loads):
-        if not min(_at(contenders, load), key=_mean_s).saturated:
+        if not all(p.saturated for p in _at(contenders, load)):
             return load, None
     return loads[0], (
         f"Every variant is past saturation at {loads[0]}, the lowest load measured: the times grow"
@@ -102,8 +101,13 @@ def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -
 
 
 def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
-    if base is None or not base.saturated or winner.saturated:
+    if base is None or base is winner or not base.saturated:
         return []
+    if winner.saturated:
+        return [
+            "Both are past saturation there by the backlog's growth: more jobs in the run would"
+            " change the times."
+        ]
     return [
         f"{base.variant} is past saturation there and {winner.variant} is not: with more jobs in"
         " the run the difference would be larger still."

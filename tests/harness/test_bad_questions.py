@@ -34,7 +34,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--hardware a100-80", "unknown hardware 'a100-80'; did you mean a100-80g"),
         ("--model llama-3-8b", "unknown model 'llama-3-8b'; did you mean llama-3.1-8b"),
         ("--gpus 3", "gpus 3: .*use 1, 2, 4 or 8"),
-        ("--model llama-3.1-70b --gpus 1", "does not fit on 1 x a100-80g"),
+        ("--hardware a100-80g --model llama-3.1-70b --gpus 1", "does not fit on 1 x a100-80g"),
         ("--jps 0", "--jps '0': a rate or step of zero"),
         ("--jps -0.5", "--jps '-0.5': .*no positive number"),
         ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; write 0.1..0.9"),
