@@ -162,12 +162,13 @@ Gpus = Annotated[
     ),
 ]
 OffloadGb = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--offload-gb",
         metavar="GB",
         min=0,
-        help="DRAM for the KV of policies that offload (lmcache, continuum+, …).",
+        help="DRAM for the KV of policies that offload (lmcache, continuum+, …); as the sources: "
+        "200 per H100, H200 or B200, else 100 per GPU.",
         rich_help_panel=MACHINE,
     ),
 ]

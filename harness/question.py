@@ -20,7 +20,7 @@ from typing import Any
 from harness.arrivals import Arrivals, parse_arrivals
 from harness.rates import parse_rates, parse_seeds
 from harness.workload import Workload, load_workload
-from servers.profiles import Profile, analytic_profile
+from servers.profiles import Profile, analytic_profile, hardware, model
 from servers.sim import Limits, Offload
 from servers.variants import Variant, variants
 
@@ -44,7 +44,7 @@ class Asked:
     programs: int | None = None
     seeds: str = "1"
     arrivals: str = "poisson"
-    offload_gb: float = 100.0
+    offload_gb: float | None = None
     ssd_gb: float = 0.0
     max_num_seqs: int = 256
     step_tokens: int = 2048
@@ -165,9 +165,10 @@ def resolve(asked: Asked) -> Question:
         kv_blocks=asked.kv_blocks,
     )
     profile = profile_for()
-    if any(v.offload for v in chosen) and asked.offload_gb <= 0:
+    offload = Offload(_offload_gb(asked), asked.ssd_gb)
+    if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
-        raise ValueError(f"--offload-gb {asked.offload_gb:g}: {names} need DRAM; give some")
+        raise ValueError(f"--offload-gb {offload.dram_gb:g}: {names} need DRAM; give some")
     workload = load_workload(
         asked.traces,
         asked.programs,
@@ -186,11 +187,17 @@ def resolve(asked: Asked) -> Question:
         profile=profile,
         profile_with_offload=profile_for(offload=True),
         limits=Limits(asked.max_num_seqs, asked.step_tokens),
-        offload=Offload(asked.offload_gb, asked.ssd_gb),
+        offload=offload,
         workload=workload,
         baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
         code_sha256=code_sha256(chosen),
     )
+
+
+def _offload_gb(asked: Asked) -> float:
+    if asked.offload_gb is not None:
+        return asked.offload_gb
+    return hardware(asked.hardware).offload_gb * (asked.gpus or model(asked.model).gpus)
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

@@ -30,6 +30,9 @@ class Hardware:
     """None: FP8 weights are widened and multiplied in BF16."""
     link_bytes_per_s: float | None = None
     """NVLink, GPU to GPU; None where GPUs talk over PCIe."""
+    offload_gb: float = 100.0
+    """DRAM per GPU that an offload tier gets unless told otherwise (Continuum v3, §6.1: 100 GB for
+    A100, 200 GB for H100 and B200; the others are taken to be like the A100)."""
     note: str = ""
 
 
@@ -62,6 +65,7 @@ HARDWARE = {
             memory_bytes=int(79.11 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=450e9,
+            offload_gb=200.0,
             source="NVIDIA H100 datasheet, SXM5 80 GB (half of the sparse figures)",
         ),
         Hardware(
@@ -72,6 +76,7 @@ HARDWARE = {
             memory_bytes=int(139.81 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=450e9,
+            offload_gb=200.0,
             source="NVIDIA H200 datasheet, SXM5 141 GB (half of the sparse figures)",
         ),
         Hardware(
@@ -82,6 +87,7 @@ HARDWARE = {
             memory_bytes=int(178.35 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             link_bytes_per_s=900e9,
+            offload_gb=200.0,
             source="NVIDIA DGX B200 datasheet, an eighth of it (half of the sparse figures)",
         ),
         Hardware(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gzip
 import json
 from pathlib import Path
@@ -155,7 +156,7 @@ def spoil(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
             if remove:
                 del holder[last]
             else:
-                holder[last] = bad
+                holder[last] = copy.deepcopy(bad)
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took the place away
 
