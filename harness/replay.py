@@ -1,24 +1,23 @@
-"""Replay of programs in virtual time: who sends which turn when, and the record of each.
+"""Replay of programs in virtual time: their contents as paths, and the record of each turn.
 
 In: programs, their arrivals, a policy, a profile. Out: one line per turn and per engine event, as
-docs/run-folder.md has them, and a summary. Open loop: a program starts at its time whatever the
-server does; a turn is sent when the previous one's last token is out, plus the recorded tool gap,
-plus the wait for sub-agents that join there. In virtual time no send is ever late.
+docs/run-folder.md has them, and a summary. `harness.course` says which turn is due when; in virtual
+time no send is ever late.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from harness.course import Course, Line, Run
 from servers.policies.base import Future, Policy
 from servers.profiles import PS_PER_S, Profile
 from servers.sim import Engine, Limits, Offload, Path, Phase, Segment, Submission
 from servers.sim import Sequence as Served
 from traces import Program, Turn
 
-OnLine = Callable[[dict[str, object]], None]
+OnLine = Callable[[Line], None]
 
 MAX_USAGE_POINTS = 500
 
@@ -62,22 +61,6 @@ class Contents:
             yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
 
 
-@dataclass(slots=True)
-class Run:
-    """A program under way."""
-
-    program: Program
-    job_id: str
-    paths: Iterator[Path]
-    futures: list[Future] = field(default_factory=list)
-    turn: int = 0
-    waits_for: int = 0
-    """Sub-agents that its next turn still waits for."""
-    ready_ps: int = 0
-    """End of its last turn, or of the last sub-agent that it waited for."""
-    finished_ps: int = 0
-
-
 class _Replay:
     def __init__(
         self,
@@ -87,106 +70,47 @@ class _Replay:
         on_turn: OnLine,
     ) -> None:
         self.engine = engine(self._ended)
-        self._programs = {p.id: p for p in programs}
-        self._children: dict[str, list[Program]] = {}
-        for program in programs:
-            if program.fork is not None:
-                self._children.setdefault(program.fork.program_id, []).append(program)
+        self.course = Course(programs, self._send)
         self._bound = bound
         self._on_turn = on_turn
         self._contents = Contents(self.engine.profile.block_tokens)
-        self._sent: dict[int, tuple[Run, dict[str, object]]] = {}
-        self._runs: dict[str, Run] = {}
-        self.backlog: list[Program] = []
-        """Roots that start when another ends (closed loop)."""
-        self.finished_programs = self.failed_turns = 0
+        self._sent: dict[int, tuple[Run, Line]] = {}
+        self._ahead: dict[str, tuple[Iterator[Path], list[Future]]] = {}
+        """Of each program under way: the paths of its next turns, and what a bound is told."""
         self.usage: list[tuple[float, int, int, int, int]] = []
         self._usage_every = 1
         self._usage_seen = 0
 
-    def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
-        run = Run(program, job_id or program.id, self._contents.paths(program))
-        run.ready_ps = run.finished_ps = at_ps
-        if self._bound:
-            run.futures = _futures(program.turns)
-        self._runs[program.id] = run
-        self._send(run, gap_s=0.0)
-
-    def _send(self, run: Run, gap_s: float) -> None:
-        program, turn = run.program, run.program.turns[run.turn]
-        at_ps = run.ready_ps + round(gap_s * PS_PER_S)
-        previous = program.turns[run.turn - 1] if run.turn else None
+    def _send(self, run: Run, at_ps: int, line: Line) -> None:
+        program, turn = run.program, run.next_turn
+        if not run.turn:
+            futures = _futures(program.turns) if self._bound else []
+            self._ahead[program.id] = self._contents.paths(program), futures
+        paths, futures = self._ahead[program.id]
         submission = Submission(
             program.id,
-            next(run.paths),
+            next(paths),
             turn.prompt_tokens,
             turn.output_tokens,
-            is_last=run.turn == len(program.turns) - 1,
+            is_last=run.is_last,
             tools=turn.tools,
-            future=run.futures[run.turn] if self._bound else None,
+            future=futures[run.turn] if self._bound else None,
         )
-        record: dict[str, object] = {
-            "program_id": program.id,
-            "turn": run.turn,
-            "job_id": run.job_id,
-            "scheduled_at_s": at_ps / PS_PER_S,
-            "sent_at_s": at_ps / PS_PER_S,
-            "kept_tokens": turn.kept_tokens,
-            "tools": list(turn.tools),
-            "gap_s": gap_s,
-            "gap_provenance": str(previous.gap_provenance) if previous else None,
-            "wait_s": (run.ready_ps - run.finished_ps) / PS_PER_S,
-        }
         served = self.engine.submit(submission, at_ps)
-        self._sent[served.view.id] = (run, record)
+        self._sent[served.view.id] = (run, line)
 
     def _ended(self, served: Served) -> None:
-        run, record = self._sent.pop(served.view.id)
-        record |= _measurements(served)
-        self._on_turn(record)
+        run, line = self._sent.pop(served.view.id)
+        self._on_turn(line | _measurements(served))
         self._sample_usage()
         if served.finished_ps is None:
             raise RuntimeError("a turn ended without a time")
-        run.ready_ps = run.finished_ps = served.finished_ps
-        if served.error is not None:
-            self.failed_turns += 1
+        failed = served.error is not None
+        if failed:
             self.engine.end_program(run.program.id)
-            self._program_ended(run)
-            return
-        self._fork(run)
-        run.turn += 1
-        if run.turn == len(run.program.turns):
-            self.finished_programs += 1
-            self._program_ended(run)
-        elif not run.waits_for:
-            self._send(run, run.program.turns[run.turn - 1].tool_gap_s)
-
-    def _fork(self, run: Run) -> None:
-        for child in self._children.get(run.program.id, ()):
-            fork = child.fork
-            if fork is None or fork.after_turn != run.turn:
-                continue
-            self.start(child, run.finished_ps + round(fork.delay_s * PS_PER_S), run.job_id)
-        run.waits_for = sum(
-            child.fork is not None
-            and child.fork.joined_before_turn == run.turn + 1
-            and child.id in self._runs
-            for child in self._children.get(run.program.id, ())
-        )
-
-    def _program_ended(self, run: Run) -> None:
-        del self._runs[run.program.id]
-        fork = run.program.fork
-        if fork is None:
-            if self.backlog:
-                self.start(self.backlog.pop(0), run.finished_ps)
-            return
-        parent = self._runs.get(fork.program_id)
-        if parent is not None and parent.waits_for and fork.joined_before_turn == parent.turn:
-            parent.waits_for -= 1
-            parent.ready_ps = max(parent.ready_ps, run.finished_ps)
-            if not parent.waits_for:
-                self._send(parent, parent.program.turns[parent.turn - 1].tool_gap_s)
+        if failed or run.is_last:
+            del self._ahead[run.program.id]
+        self.course.ended(run, served.finished_ps, failed=failed)
 
     def _sample_usage(self) -> None:
         """Thin by halving, so that a run of any length leaves at most `MAX_USAGE_POINTS`."""
@@ -208,7 +132,7 @@ class _Replay:
             self._usage_every *= 2
 
 
-def _measurements(served: Served) -> dict[str, object]:
+def _measurements(served: Served) -> Line:
     def seconds(ps: int | None) -> float | None:
         return None if ps is None else ps / PS_PER_S
 
@@ -273,20 +197,11 @@ def replay(
         )
 
     run = _Replay(programs, bound, engine, on_turn)
-    roots = [p for p in programs if p.fork is None]
-    if starts_s is not None:
-        for program, start_s in zip(roots, starts_s, strict=True):
-            run.start(program, round(start_s * PS_PER_S))
-    elif in_flight is not None:
-        run.backlog = roots[in_flight:]
-        for program in roots[:in_flight]:
-            run.start(program, 0)
-    else:
-        raise ValueError("replay needs arrival times or a number of programs in flight")
+    run.course.begin(starts_s, in_flight)
     run.engine.run()
     return {
-        "finished_programs": run.finished_programs,
-        "failed_turns": run.failed_turns,
+        "finished_programs": run.course.finished_programs,
+        "failed_turns": run.course.failed_turns,
         "virtual_s": run.engine.now_ps / PS_PER_S,
         "steps": run.engine.steps,
         "strides": run.engine.strides,

@@ -84,9 +84,7 @@ def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World
         return engine
 
     replaying = _Replay(world.programs, variants(name)[0].bound, build, lambda _: None)
-    roots = [p for p in world.programs if p.fork is None]
-    for program, start_s in zip(roots, world.starts_s, strict=True):
-        replaying.start(program, round(start_s * 1e12))
+    replaying.course.begin(world.starts_s, None)
     engines[0].run()
     scheduler = engines[0].scheduler
     check_blocks(scheduler)

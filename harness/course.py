@@ -1,0 +1,137 @@
+"""The course of a replay: which turn is due when, and what its line says of that.
+
+In: programs, their starts or how many may be in flight, and how each turn ended. Out: a call of
+`send` for each turn as soon as it is known when it is due. Open loop: a program starts at its time
+whatever the server does; a turn is due when the previous one has ended, plus the recorded tool
+gap, plus the wait for sub-agents that join there. A program stops at a failed turn. Knows neither
+engine nor clock: times are whole picoseconds since the start, virtual or real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from servers.profiles import PS_PER_S
+from traces import Program, Turn
+
+Line = dict[str, object]
+
+
+@dataclass(slots=True)
+class Run:
+    """A program under way."""
+
+    program: Program
+    job_id: str
+    turn: int = 0
+    waits_for: int = 0
+    """Sub-agents that its next turn still waits for."""
+    ready_ps: int = 0
+    """End of its last turn, or of the last sub-agent that it waited for."""
+    finished_ps: int = 0
+
+    @property
+    def next_turn(self) -> Turn:
+        return self.program.turns[self.turn]
+
+    @property
+    def is_last(self) -> bool:
+        return self.turn == len(self.program.turns) - 1
+
+
+Send = Callable[[Run, int, Line], None]
+"""Takes a program, the time at which its next turn is due, and the turn's line so far."""
+
+
+class Course:
+    def __init__(self, programs: Sequence[Program], send: Send) -> None:
+        self._programs = programs
+        self._children: dict[str, list[Program]] = {}
+        for program in programs:
+            if program.fork is not None:
+                self._children.setdefault(program.fork.program_id, []).append(program)
+        self._send = send
+        self._runs: dict[str, Run] = {}
+        self._backlog: list[Program] = []
+        """Roots that start when another ends (closed loop), the next one last."""
+        self.finished_programs = self.failed_turns = 0
+
+    def begin(self, starts_s: Iterable[float] | None, in_flight: int | None) -> None:
+        """`starts_s` are the arrivals of the programs that are no sub-agents, in their order;
+        without them, `in_flight` of those run at a time (closed loop)."""
+        roots = [p for p in self._programs if p.fork is None]
+        if starts_s is not None:
+            for program, start_s in zip(roots, starts_s, strict=True):
+                self.start(program, round(start_s * PS_PER_S))
+        elif in_flight is not None:
+            self._backlog = roots[in_flight:][::-1]
+            for program in roots[:in_flight]:
+                self.start(program, 0)
+        else:
+            raise ValueError("replay needs arrival times or a number of programs in flight")
+
+    def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
+        run = Run(program, job_id or program.id, ready_ps=at_ps, finished_ps=at_ps)
+        self._runs[program.id] = run
+        self._next(run, gap_s=0.0)
+
+    def ended(self, run: Run, finished_ps: int, *, failed: bool) -> None:
+        """The turn that was sent last for this program is over."""
+        run.ready_ps = run.finished_ps = finished_ps
+        if failed:
+            self.failed_turns += 1
+            self._program_ended(run)
+            return
+        self._fork(run)
+        run.turn += 1
+        if run.turn == len(run.program.turns):
+            self.finished_programs += 1
+            self._program_ended(run)
+        elif not run.waits_for:
+            self._next(run, run.program.turns[run.turn - 1].tool_gap_s)
+
+    def _next(self, run: Run, gap_s: float) -> None:
+        turn = run.next_turn
+        at_ps = run.ready_ps + round(gap_s * PS_PER_S)
+        previous = run.program.turns[run.turn - 1] if run.turn else None
+        line: Line = {
+            "program_id": run.program.id,
+            "turn": run.turn,
+            "job_id": run.job_id,
+            "scheduled_at_s": at_ps / PS_PER_S,
+            "sent_at_s": at_ps / PS_PER_S,
+            "kept_tokens": turn.kept_tokens,
+            "tools": list(turn.tools),
+            "gap_s": gap_s,
+            "gap_provenance": str(previous.gap_provenance) if previous else None,
+            "wait_s": (run.ready_ps - run.finished_ps) / PS_PER_S,
+        }
+        self._send(run, at_ps, line)
+
+    def _fork(self, run: Run) -> None:
+        for child in self._children.get(run.program.id, ()):
+            fork = child.fork
+            if fork is None or fork.after_turn != run.turn:
+                continue
+            self.start(child, run.finished_ps + round(fork.delay_s * PS_PER_S), run.job_id)
+        run.waits_for = sum(
+            child.fork is not None
+            and child.fork.joined_before_turn == run.turn + 1
+            and child.id in self._runs
+            for child in self._children.get(run.program.id, ())
+        )
+
+    def _program_ended(self, run: Run) -> None:
+        del self._runs[run.program.id]
+        fork = run.program.fork
+        if fork is None:
+            if self._backlog:
+                self.start(self._backlog.pop(), run.finished_ps)
+            return
+        parent = self._runs.get(fork.program_id)
+        if parent is not None and parent.waits_for and fork.joined_before_turn == parent.turn:
+            parent.waits_for -= 1
+            parent.ready_ps = max(parent.ready_ps, run.finished_ps)
+            if not parent.waits_for:
+                self._next(parent, parent.program.turns[parent.turn - 1].tool_gap_s)
