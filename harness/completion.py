@@ -1,0 +1,144 @@
+"""One turn on an OpenAI-compatible server (`/v1/completions`), streamed: its body and its answer.
+
+Token mode: the prompt is token ids, and the ids that the engine produced come back
+(`return_token_ids`, vLLM 0.10.2 and newer). The answer has exactly the length asked for, or the
+turn has failed. Times are seconds on the clock of whoever reads the stream.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from harness.prompts import Ids
+from harness.sse import Events
+from traces import Turn
+
+MESSAGE_CHARS = 200
+
+
+class TurnFailed(Exception):
+    """Why a turn has no answer of use, in one line."""
+
+
+def completion_body(
+    model: str, prompt: Ids, turn: Turn, program_id: str, index: int, is_last: bool
+) -> bytes:
+    body = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": turn.output_tokens,
+        "min_tokens": turn.output_tokens,
+        "ignore_eos": True,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+        "vllm_xargs": {
+            "program_id": program_id,
+            "turn": index,
+            "is_last": int(is_last),
+            "tools": ",".join(turn.tools),
+        },
+    }
+    return orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What has arrived of an answer."""
+
+    sent_at_s: float
+    ids: list[int] = field(default_factory=list)
+    first_token_at_s: float | None = None
+    last_byte_at_s: float = math.nan
+    whole: bool = False
+    """The stream said that it is at its end."""
+    usage: dict[str, Any] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    _events: Events = field(default_factory=Events)
+
+    def take(self, received: bytes, at_s: float) -> None:
+        """Bytes of the stream, and when they arrived; they may hold many tokens or none."""
+        self.last_byte_at_s = at_s
+        try:
+            for event in self._events.feed(received):
+                self._event(event, at_s)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TurnFailed(f"the stream is not a completion: {shortened(str(error))}") from None
+
+    def _event(self, event: bytes, at_s: float) -> None:
+        if event == b"[DONE]":
+            self.whole = True
+            return
+        chunk = orjson.loads(_without_prompt(event))
+        if "error" in chunk:
+            raise TurnFailed(f"the engine failed: {error_message(event)}")
+        for choice in chunk["choices"]:
+            ids = choice.get("token_ids")
+            if ids and self.first_token_at_s is None:
+                self.first_token_at_s = at_s
+            self.ids += ids or ()
+            if ids is None and choice.get("text"):
+                raise TurnFailed(
+                    "the answer comes without token ids: token mode needs a server that knows "
+                    "return_token_ids, such as vLLM 0.10.2 or newer"
+                )
+        self.usage = chunk.get("usage") or self.usage
+        self.metrics = chunk.get("metrics") or self.metrics
+
+    def check(self, turn: Turn) -> None:
+        """That the stream is whole, and prompt and answer have the recorded lengths."""
+        if not self.whole:
+            raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
+        told = self.usage.get("prompt_tokens"), self.usage.get("completion_tokens")
+        if told != (turn.prompt_tokens, turn.output_tokens):
+            raise TurnFailed(
+                f"the server counts {told[0]} prompt and {told[1]} output tokens, recorded are "
+                f"{turn.prompt_tokens} and {turn.output_tokens}"
+            )
+        if len(self.ids) != turn.output_tokens:
+            raise TurnFailed(
+                f"{told[1]} output tokens, but {len(self.ids)} token ids in the stream"
+            )
+
+    @property
+    def cached_tokens(self) -> int | None:
+        """Of the prompt, at first admission; None where the server does not say."""
+        value = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+        return value if isinstance(value, int) else None
+
+    @property
+    def queue_s(self) -> float | None:
+        """In the engine's queue; None where the server does not say."""
+        value = self.metrics.get("queue_time_ms")
+        return value / 1000 if isinstance(value, int | float) else None
+
+
+def error_message(body: bytes) -> str:
+    """The message of an error's body, as vLLM and OpenAI write it, or its text."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return shortened(body.decode(errors="replace"))
+    while isinstance(value, dict):
+        value = next((value[k] for k in ("error", "message", "detail") if k in value), str(value))
+    return shortened(str(value))
+
+
+def shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+
+
+def _without_prompt(event: bytes) -> bytes:
+    """With the ids of an answer vLLM sends back the prompt's too. Reading those would take longer
+    than all the rest. Inside a JSON string the key's quotes would be escaped, so it is the key."""
+    start = event.find(b'"prompt_token_ids":[')
+    if start < 0:
+        return event
+    end = event.index(b"]", start)
+    return event[:start] + b'"prompt_token_ids":[' + event[end:]

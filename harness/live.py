@@ -1,0 +1,204 @@
+"""Replay of programs against a live OpenAI-compatible server: each turn sent when it is due.
+
+In: programs, their arrivals, a server. Out: one line per turn as docs/run-folder.md has them (what
+only an engine knows is null, docs/live-replay.md), and a summary. `harness.course` says which turn
+is due when; here it is sent at that time on the monotonic clock, as a deadline, so that lateness
+never adds up. A turn that fails in whatever way is a line with its `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import resource
+from collections.abc import Callable, Iterable, Sequence
+
+import aiohttp
+
+from harness.completion import Answer, TurnFailed, completion_body, error_message, shortened
+from harness.course import Course, Line, Run
+from harness.prompts import Conversation, Prompts
+from servers.profiles import PS_PER_S
+from traces import Program, Turn
+
+CONNECT_S = 10.0
+START_S = 0.2
+"""From the call to the cell's time 0, for setting thousands of programs up."""
+PREPARE_S = 0.02
+"""How long before a turn is due its body is made: a long prompt takes milliseconds to write."""
+KEEP_CONNECTION_S = 2.0
+"""Less than servers keep idle connections (uvicorn, and so vLLM: 5 s), so that none is closed under
+a turn that is just being sent."""
+MOST_OPEN_FILES = 65536
+ERROR_BODY_BYTES = 4096
+
+
+class _Live:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        prompts: Prompts,
+        session: aiohttp.ClientSession,
+        url: str,
+        model: str,
+        turn_timeout_s: float | None,
+        on_turn: Callable[[Line], None],
+    ) -> None:
+        self.course = Course(programs, self._send)
+        self._prompts = prompts
+        self._session = session
+        self._url = url
+        self._model = model
+        self._turn_timeout_s = turn_timeout_s
+        self._on_turn = on_turn
+        self._conversations: dict[str, Conversation] = {}
+
+    async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
+        """Returns the time at the end, on the cell's clock."""
+        self._clock = asyncio.get_running_loop().time
+        self._origin_s = self._clock() + START_S
+        async with asyncio.TaskGroup() as self._turns:
+            self.course.begin(starts_s, in_flight)
+        return self._now_s()
+
+    def _now_s(self) -> float:
+        return self._clock() - self._origin_s
+
+    def _send(self, run: Run, at_ps: int, line: Line) -> None:
+        self._turns.create_task(self._turn(run, at_ps / PS_PER_S, line))
+
+    async def _turn(self, run: Run, due_s: float, line: Line) -> None:
+        await self._until(due_s - PREPARE_S)
+        program, turn = run.program, run.next_turn
+        if not run.turn:
+            self._conversations[program.id] = self._prompts.conversation(program)
+        conversation = self._conversations[program.id]
+        prompt = conversation.prompt(turn)
+        body = io.BytesIO(
+            completion_body(self._model, prompt, turn, program.id, run.turn, run.is_last)
+        )
+        await self._until(due_s)
+        answer, error = Answer(self._now_s()), None
+        try:
+            async with asyncio.timeout(self._turn_timeout_s):
+                await self._ask(body, answer)
+            answer.check(turn)
+        except asyncio.CancelledError:
+            self._note(line, turn, answer, self._now_s(), "cancelled")
+            raise
+        except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as failure:
+            error = self._reason(failure, answer)
+        finished_s = answer.last_byte_at_s if error is None else self._now_s()
+        self._note(line, turn, answer, finished_s, error)
+        if error is not None or run.is_last:
+            del self._conversations[program.id]
+        else:
+            conversation.answered(answer.ids)
+        self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    async def _until(self, at_s: float) -> None:
+        delay_s = at_s - self._now_s()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+
+    async def _ask(self, body: io.BytesIO, answer: Answer) -> None:
+        async with self._session.post(self._url, data=body, allow_redirects=False) as response:
+            if response.status != 200:
+                told = error_message(await response.content.read(ERROR_BODY_BYTES))
+                raise TurnFailed(f"the server answered {response.status}: {told}")
+            if response.content_type != "text/event-stream":
+                raise TurnFailed(f"the server answered {response.content_type}, not a stream")
+            body.truncate(0)  # it is sent: a long prompt need not stay for the answer
+            async for received in response.content.iter_any():
+                answer.take(received, self._now_s())
+
+    def _note(
+        self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
+    ) -> None:
+        self._on_turn(line | _measurements(turn, answer, finished_s) | {"error": error})
+
+    def _reason(self, failure: Exception, answer: Answer) -> str:
+        so_far = f"{len(answer.ids)} of the answer's tokens had come"
+        match failure:
+            case TurnFailed():
+                return str(failure)
+            case aiohttp.ConnectionTimeoutError():
+                return f"no connection to {self._url} within {CONNECT_S:g} s"
+            case TimeoutError():
+                return f"not over within {self._turn_timeout_s:g} s; {so_far}"
+            case aiohttp.ClientConnectorError():
+                return f"cannot connect to {self._url}: {failure.os_error.strerror}"
+            case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
+                return f"the connection was lost; {so_far}"
+        return shortened(f"{type(failure).__name__}: {failure}; {so_far}")
+
+
+def _measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
+    """Prefill and decode are what the client sees of them: the first holds the way there and
+    reloads, the second preemptions. With `queue_s` they sum to the turn's time."""
+    sent_s, first_s, queue_s = answer.sent_at_s, answer.first_token_at_s, answer.queue_s
+    return {
+        "sent_at_s": sent_s,
+        "first_token_at_s": first_s,
+        "finished_at_s": finished_s,
+        "prompt_tokens": turn.prompt_tokens,
+        "output_tokens": len(answer.ids),
+        "device_hit_tokens": answer.cached_tokens,
+        "dram_hit_tokens": None,
+        "ssd_hit_tokens": None,
+        "queue_s": queue_s,
+        "load_s": None,
+        "prefill_s": None if first_s is None or queue_s is None else first_s - sent_s - queue_s,
+        "decode_s": None if first_s is None else finished_s - first_s,
+        "preempted_s": None,
+        "recompute_s": None,
+        "preemptions": None,
+        "pinned_hit": None,
+    }
+
+
+def _allow_many_connections() -> None:
+    """Each turn under way is an open file; the usual soft limit is 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def replay_live(
+    programs: Sequence[Program],
+    starts_s: Iterable[float] | None,
+    in_flight: int | None,
+    *,
+    base_url: str,
+    model: str,
+    vocabulary: range,
+    seed: int,
+    on_turn: Callable[[Line], None],
+    turn_timeout_s: float | None = 3600.0,
+) -> Line:
+    """Run all programs to their end.
+
+    `starts_s` and `in_flight` as for `harness.replay.replay`. `base_url` is with or without `/v1`;
+    `vocabulary` the token ids that prompts may hold. Returns the contents of done.json. When
+    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line.
+    """
+    prompts = Prompts(programs, vocabulary, seed)
+    _allow_many_connections()
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        headers={"Content-Type": "application/json"},
+    ) as session:
+        url = base_url.rstrip("/").removesuffix("/v1") + "/v1/completions"
+        live = _Live(programs, prompts, session, url, model, turn_timeout_s, on_turn)
+        try:
+            live_s = await live.run(starts_s, in_flight)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+    return {
+        "finished_programs": live.course.finished_programs,
+        "failed_turns": live.course.failed_turns,
+        "live_s": live_s,
+    }

@@ -1,0 +1,169 @@
+"""A small OpenAI-like server that keeps what it is sent, answers as told, and fails where told.
+
+`python -m tests.live.server` serves on a free port, which it prints, until it is terminated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+Turn = tuple[str, int]
+
+
+@dataclass
+class Server:
+    think_s: float = 0.0
+    """Before the first chunk."""
+    chunk_s: float = 0.0
+    """Before each further chunk."""
+    chunk_tokens: int = 3
+    cached_tokens: int | None = 7
+    queue_ms: float | None = 0.25
+    faults: dict[Turn, str] = field(default_factory=dict)
+    prompts: dict[Turn, list[int]] = field(default_factory=dict)
+    answers: dict[Turn, list[int]] = field(default_factory=dict)
+    arrived_s: dict[Turn, float] = field(default_factory=dict)
+    arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
+    given_up: list[Turn] = field(default_factory=list)
+    """Turns whose client went away."""
+    keeps: bool = True
+    """Whether prompts and answers are kept."""
+    open: int = 0
+    most_open: int = 0
+    _rng: random.Random = field(default_factory=lambda: random.Random(5))
+
+    async def completions(self, request: web.Request) -> web.StreamResponse:
+        body = orjson.loads(await request.read())
+        wrong = _wrong_shape(body)
+        if wrong:
+            return web.json_response({"error": {"message": f"odd request: {wrong}"}}, status=400)
+        xargs = body["vllm_xargs"]
+        turn = xargs["program_id"], xargs["turn"]
+        self.arrived_s[turn] = asyncio.get_running_loop().time()
+        self.arguments[turn] = xargs
+        ids = [self._rng.randrange(2**31) for _ in range(body["max_tokens"])]
+        if self.keeps:
+            self.prompts[turn], self.answers[turn] = body["prompt"], ids
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        try:
+            return await self._answer(request, turn, body["prompt"], ids)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.given_up.append(turn)
+            raise
+        finally:
+            self.open -= 1
+
+    async def _answer(
+        self, request: web.Request, turn: Turn, prompt: list[int], ids: list[int]
+    ) -> web.StreamResponse:
+        fault = self.faults.get(turn, "")
+        if fault == "500":
+            return web.json_response({"error": {"message": "EngineDeadError " * 50}}, status=500)
+        if fault == "503 html":
+            return web.Response(text="<h1>out of\nservice</h1>", status=503)
+        if fault == "no stream":
+            return web.json_response({"choices": []})
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
+        await response.prepare(request)
+        if self.think_s or fault == "hangs":
+            await asyncio.sleep(60 if fault == "hangs" else self.think_s)
+        for event in self._events(prompt, ids, fault):
+            if event == "cut" and request.transport is not None:
+                request.transport.abort()
+                return response
+            await response.write(b"data: " + _bytes(event) + b"\n\n")
+            if self.chunk_s:
+                await asyncio.sleep(self.chunk_s)
+        await response.write_eof()
+        return response
+
+    def _events(self, prompt: list[int], ids: list[int], fault: str) -> list[Any]:
+        if fault == "one short":
+            ids = ids[:-1]
+        n, echo = self.chunk_tokens, {"prompt_token_ids": prompt}
+        pieces = [ids[i : i + n] for i in range(0, len(ids), n)]
+        events: list[Any] = [
+            {"choices": [{"index": 0, "text": "x", **(echo if not i else {}), "token_ids": piece}]}
+            for i, piece in enumerate(pieces)
+        ]
+        if fault == "no ids":
+            return [{"choices": [{"index": 0, "text": "x"}]}, "[DONE]"]
+        if fault in ("cut", "ends early"):
+            return [*events[:1], *(["cut"] if fault == "cut" else [])]
+        if fault == "engine error":
+            return [*events[:1], {"error": {"message": "CUDA error", "code": 500}}, "[DONE]"]
+        if fault == "garbage":
+            return [*events[:1], "{not json"]
+        usage: dict[str, Any] = {
+            "prompt_tokens": len(prompt) - (fault == "prompt cut short"),
+            "completion_tokens": len(ids),
+        }
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        last: dict[str, Any] = {"choices": [], "usage": usage}
+        if self.queue_ms is not None:
+            last["metrics"] = {"queue_time_ms": self.queue_ms}
+        return [*events, last, "[DONE]"]
+
+
+def _wrong_shape(body: dict[str, Any]) -> str | None:
+    wanted = {
+        "model": "m",
+        "min_tokens": body["max_tokens"],
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_token_ids": True,
+    }
+    wrong = [f"{key} {body.get(key)}" for key, value in wanted.items() if body.get(key) != value]
+    return ", ".join(wrong) or None
+
+
+def _bytes(event: Any) -> bytes:
+    return event.encode() if isinstance(event, str) else orjson.dumps(event)
+
+
+@asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[str]:
+    """Serves on loopback; gives the base URL."""
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_post("/v1/completions", server.completions)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+    await runner.setup()
+    listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
+    site = web.SockSite(runner, listening, backlog=4096)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        await runner.cleanup()
+
+
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
+    n = 0
+    for x, y in zip(a, b, strict=False):
+        if x != y:
+            break
+        n += 1
+    return n
+
+
+async def _main() -> None:
+    server = Server(keeps=False, chunk_s=0.02)
+    async with serving(server) as url:
+        print(url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

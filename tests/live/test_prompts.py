@@ -1,0 +1,111 @@
+"""What a live server is sent has in common just what the traces say it has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations, count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness.live import replay_live
+from harness.prompts import Prompts
+from tests.live.server import Server, common_prefix, serving
+from tests.sim.worlds import turns
+from traces import Program, SharedPrefix, Turn
+
+MANY_IDS = range(2**31)
+"""So many that two draws are never equal by chance."""
+
+
+def no_gaps(made: tuple[Turn, ...]) -> tuple[Turn, ...]:
+    return tuple(replace(turn, tool_gap_s=0.0) for turn in made)
+
+
+def expected(programs: list[Program]) -> Iterator[tuple[str, int, list[object]]]:
+    """Each turn's prompt, token by token; new tokens are new names."""
+    fresh = count()
+    for program in programs:
+        context: list[object] = []
+        for i, turn in enumerate(program.turns):
+            kept = context[: turn.kept_tokens]
+            if i == 0 and program.prefix is not None:
+                shared = min(program.prefix.tokens, turn.prompt_tokens - 1)
+                kept = [(program.prefix.id, n) for n in range(shared)]
+            prompt = kept + [next(fresh) for _ in range(turn.prompt_tokens - len(kept))]
+            yield program.id, i, prompt
+            context = prompt + [(program.id, i, n) for n in range(turn.output_tokens)]
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.tuples(turns(), st.sampled_from([None, 5, 37, 64])),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_prompts_share_the_prefixes_that_the_programs_share(
+    made: list[tuple[tuple[Turn, ...], int | None]],
+) -> None:
+    programs = [
+        Program(f"p{i}", no_gaps(own), SharedPrefix("system", tokens) if tokens else None)
+        for i, (own, tokens) in enumerate(made)
+    ]
+    server, lines = Server(), list[dict[str, object]]()
+
+    async def replay() -> None:
+        async with serving(server) as url:
+            await replay_live(
+                programs,
+                [0.0] * len(programs),
+                None,
+                base_url=url,
+                model="m",
+                vocabulary=MANY_IDS,
+                seed=0,
+                on_turn=lines.append,
+            )
+
+    asyncio.run(replay())
+    assert [line["error"] for line in lines] == [None] * sum(len(p.turns) for p in programs)
+    wanted = list(expected(programs))
+    for (a, i, names_a), (b, j, names_b) in combinations(wanted, 2):
+        sent_a, sent_b = server.prompts[a, i], server.prompts[b, j]
+        assert common_prefix(sent_a, sent_b) == common_prefix(names_a, names_b)
+    for program, i, names in wanted:
+        sent = server.prompts[program, i]
+        assert len(sent) == len(names)
+        for id, name in zip(sent, names, strict=True):
+            if isinstance(name, tuple) and len(name) == 3:  # what the server itself answered
+                assert id == server.answers[name[:2]][name[2]]
+
+
+def prompt(program: Program, vocabulary: range, seed: int) -> list[int]:
+    return (
+        Prompts([program], vocabulary, seed).conversation(program).prompt(program.turns[0]).tolist()
+    )
+
+
+def test_contents_depend_on_program_and_seed_alone() -> None:
+    program = Program("p", (Turn(50, 1),), SharedPrefix("system", 20))
+    other = Program("q", (Turn(50, 1),), SharedPrefix("system", 30))
+    alone = prompt(program, MANY_IDS, 0)
+    both = Prompts([other, program], MANY_IDS, 0)
+    assert both.conversation(other).prompt(other.turns[0])[:20].tolist() == alone[:20]
+    assert both.conversation(program).prompt(program.turns[0]).tolist() == alone
+    assert common_prefix(prompt(program, MANY_IDS, 1), alone) == 0
+
+
+def test_only_the_ids_allowed_are_sent() -> None:
+    program = Program("p", (Turn(2000, 1),), SharedPrefix("system", 500))
+    assert set(prompt(program, range(3, 20), 0)) == set(range(3, 20))
+
+
+@pytest.mark.parametrize("vocabulary", [range(0), range(-1, 5), range(0, 10, 2)])
+def test_a_vocabulary_that_is_no_range_of_ids_is_refused(vocabulary: range) -> None:
+    with pytest.raises(ValueError, match="give the token ids as range"):
+        Prompts([], vocabulary, 0)
