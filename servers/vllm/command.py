@@ -1,0 +1,156 @@
+"""What vLLM is started with: its command line and environment.
+
+In: what a person asked for (`Wanted`), where vLLM is, what to load. Out: flags, environment
+variables, the policy's costs. Extra flags come last, so that they win.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from servers.profiles import HARDWARE, MODELS
+from servers.variants import variants
+from servers.vllm.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
+from servers.vllm.installed import Installed, gpu_names
+from servers.vllm.model_folder import Loadable
+
+SCHEDULER = "servers.vllm.plugin.TurnstileScheduler"
+CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
+CPU_KV_GIB = "1"
+
+
+class CannotServe(ValueError):
+    """A combination that vLLM, or our plug-in in it, cannot do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    model: str = "tiny"
+    policy: str | None = None
+    """A variant's name or the dotted path of a policy; None: vLLM without plug-in."""
+    weights: str = "auto"
+    hardware: str | None = None
+    """Whose analytic profile gives the policy's costs; None: the GPU found here."""
+    costs: CostCurve | None = None
+    """Instead of a profile's."""
+    kv_blocks: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    step_tokens: int = 2048
+    gpus: int | None = None
+    flags: tuple[str, ...] = ()
+    """vLLM's own."""
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_policy(name: str) -> None:
+    found = variants(name)
+    if len(found) != 1:
+        raise CannotServe(f"--policy {name}: a server runs one policy; name one")
+    if found[0].bound:
+        raise CannotServe(f"--policy {name}: it knows the trace's future, which no server does")
+    if found[0].offload:
+        raise CannotServe(f"--policy {name}: offload on vLLM is not there yet; leave out the +")
+
+
+def flags(wanted: Wanted, vllm: Installed, load: Loadable, port: int) -> tuple[str, ...]:
+    chosen = [
+        *("--model", load.path, "--served-model-name", load.name, *load.flags),
+        *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
+        *("--max-num-seqs", str(wanted.max_num_seqs)),
+        *("--max-num-batched-tokens", str(wanted.step_tokens)),
+        *("--generation-config", "vllm", "--enable-prefix-caching"),
+        "--enable-prompt-tokens-details",
+    ]
+    if vllm.has_request_metrics:
+        chosen.append("--enable-per-request-metrics")
+    if vllm.cpu:
+        chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
+    else:
+        usual = MODELS[wanted.model].gpus if wanted.model in MODELS else 1
+        chosen += ["--tensor-parallel-size", str(wanted.gpus or usual)]
+    if wanted.kv_blocks is not None:
+        chosen += ["--num-gpu-blocks-override", str(wanted.kv_blocks)]
+    if (longest := _longest(wanted, vllm, load)) is not None:
+        chosen += ["--max-model-len", str(longest)]
+    if wanted.policy is not None:
+        chosen += ["--scheduler-cls", SCHEDULER]
+    return (*chosen, *wanted.flags)
+
+
+def _longest(wanted: Wanted, vllm: Installed, load: Loadable) -> int | None:
+    """What was asked for, or else what the model and the pool can hold; one block of the pool is
+    vLLM's own (the null block)."""
+    if wanted.max_model_len is not None or wanted.kv_blocks is None or load.max_context is None:
+        return wanted.max_model_len
+    block_tokens = CPU_BLOCK_TOKENS if vllm.cpu else GPU_BLOCK_TOKENS
+    pool = (wanted.kv_blocks - 1) * block_tokens
+    if pool < block_tokens:
+        raise CannotServe(f"--kv-blocks {wanted.kv_blocks}: vLLM keeps one; give at least 2")
+    return min(load.max_context, pool)
+
+
+def environment(
+    wanted: Wanted, vllm: Installed, load: Loadable, folder: Path, on_path: Path
+) -> dict[str, str]:
+    env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
+    if os.path.isabs(load.path):
+        env["HF_HUB_OFFLINE"] = "1"
+    if vllm.cpu:
+        env.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_KV_GIB)
+    for name in [name for name in env if name.startswith("TURNSTILE_")]:
+        del env[name]
+    if wanted.policy is not None:
+        path = [str(on_path)]
+        if re.search("[.:]", wanted.policy):
+            path.append(os.getcwd())
+        path += filter(None, [env.get("PYTHONPATH")])
+        env |= {
+            "PYTHONPATH": os.pathsep.join(path),
+            "TURNSTILE_POLICY": wanted.policy,
+            "TURNSTILE_COSTS": str(folder / "costs.json"),
+            "TURNSTILE_EVENTS": str(folder / "engine.jsonl"),
+        }
+    return {**env, **wanted.env}
+
+
+def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
+    """The curve, and where it is from."""
+    if wanted.costs is not None:
+        return wanted.costs, "costs as given"
+    if wanted.model in MODELS and (hardware := wanted.hardware or _hardware_here(vllm)):
+        curve = analytic_costs(
+            wanted.model, hardware, gpus=wanted.gpus, step_tokens=wanted.step_tokens
+        )
+        return curve, f"costs from the analytic profile of {wanted.model} on {hardware}"
+    if wanted.model == "tiny":
+        curve = TINY_ON_CPU.model_copy(update={"step_tokens": wanted.step_tokens})
+        elsewhere = "" if vllm.cpu else ", which this machine is not"
+        return curve, f"costs are constants for tiny on two CPU cores{elsewhere}"
+    raise CannotServe(
+        f"--policy {wanted.policy}: what a prefill of {wanted.model} costs here is not known; "
+        "give --costs FILE, or a model of bench list models with --hardware"
+    )
+
+
+GPUS = {
+    "a100-80g": ("A100", "80GB"),
+    "a100-40g": ("A100", "40GB"),
+    "h100": ("H100",),
+    "h200": ("H200",),
+    "b200": ("B200",),
+    "l40s": ("L40S",),
+    "rtx-6000-24g": ("Quadro RTX 6000",),
+    "rtx-5090": ("RTX 5090",),
+}
+"""Words in the driver's name of each machine of `servers.profiles`."""
+
+
+def _hardware_here(vllm: Installed) -> str | None:
+    name = "" if vllm.cpu else next(iter(gpu_names()), "")
+    fits = (key for key, words in GPUS.items() if all(word in name for word in words))
+    return next((key for key in fits if key in HARDWARE), None)

@@ -1,0 +1,71 @@
+"""What rebuilding a context costs, as the plug-in reads it (TURNSTILE_COSTS).
+
+prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
+engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
+a tier. In: an analytic profile, numbers in a file, or, for the tiny model on a CPU, constants. Out:
+JSON.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from servers.policies.base import Costs
+from servers.profiles import MODELS, analytic_profile, costs
+
+FIT_FROM_TOKENS = 256
+
+
+class CostCurve(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base_s: float = Field(ge=0)
+    linear_s: float = Field(ge=0)
+    quadratic_s: float = Field(ge=0)
+    reload_s_per_token: float | None = Field(default=None, ge=0)
+    step_tokens: int = Field(default=2048, ge=1)
+
+    def write(self, path: Path) -> None:
+        path.write_text(self.model_dump_json(indent=1) + "\n")
+
+
+TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8)
+"""The tiny model on two shared cores, vLLM 0.32: prompts of 1000, 4000, 8000 and 16000 tokens took
+0.14, 0.71, 1.95 and 6.2 s. To be replaced by a measurement of the machine at hand."""
+
+
+class BadCosts(ValueError):
+    """A file that is no cost curve."""
+
+
+def read_costs(path: Path) -> CostCurve:
+    try:
+        return CostCurve.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BadCosts(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
+
+
+def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: int) -> CostCurve:
+    profile = analytic_profile(hardware, model, gpus=gpus)
+    exact = costs(profile, step_tokens=step_tokens, offload=False)
+    return fit(exact, MODELS[model].max_model_len)
+
+
+def fit(exact: Costs, longest_tokens: int) -> CostCurve:
+    """Least squares of the relative error, over contexts evenly spaced in their logarithm."""
+    tokens = np.unique(np.geomspace(FIT_FROM_TOKENS, longest_tokens, 60).astype(int))
+    seconds = np.array([exact.prefill_s(int(n)) for n in tokens])
+    terms = np.stack([np.ones(len(tokens)), tokens, tokens.astype(float) ** 2], axis=1)
+    weights, *_ = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(tokens)), rcond=None)
+    base_s, linear_s, quadratic_s = (max(float(weight), 0.0) for weight in weights)
+    return CostCurve(
+        base_s=base_s,
+        linear_s=linear_s,
+        quadratic_s=quadratic_s,
+        step_tokens=exact.step_tokens,
+    )

