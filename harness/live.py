@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import resource
 from collections.abc import Callable, Iterable, Sequence
 
@@ -56,13 +57,14 @@ class _Live:
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Returns the time at the end, on the cell's clock."""
         self._clock = asyncio.get_running_loop().time
-        self._origin_s = self._clock() + START_S
+        self.origin_s = self._clock() + START_S
+        """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
         async with asyncio.TaskGroup() as self._turns:
             self.course.begin(starts_s, in_flight)
         return self._now_s()
 
     def _now_s(self) -> float:
-        return self._clock() - self._origin_s
+        return self._clock() - self.origin_s
 
     def _send(self, run: Run, at_ps: int, line: Line) -> None:
         self._turns.create_task(self._turn(run, at_ps / PS_PER_S, line))
@@ -127,7 +129,8 @@ class _Live:
             case TimeoutError():
                 return f"not over within {self._turn_timeout_s:g} s; {so_far}"
             case aiohttp.ClientConnectorError():
-                return f"cannot connect to {self._url}: {failure.os_error.strerror}"
+                why = os.strerror(failure.os_error.errno or 0)
+                return f"cannot connect to {self._url}: {why.lower()}"
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
                 return f"the connection was lost; {so_far}"
         return shortened(f"{type(failure).__name__}: {failure}; {so_far}")
@@ -201,4 +204,5 @@ async def replay_live(
         "finished_programs": live.course.finished_programs,
         "failed_turns": live.course.failed_turns,
         "live_s": live_s,
+        "started_monotonic_s": live.origin_s,
     }

@@ -1,0 +1,49 @@
+"""Replaying against `tests.live.server` from a plain test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from harness.course import Line
+from harness.live import replay_live
+from tests.live.server import Server, serving
+from traces import Fork, Program, Turn
+
+
+def program(id: str, turns: int = 2, gap_s: float = 0.0, fork: Fork | None = None) -> Program:
+    """Each turn's prompt is 10 tokens more than the context before; answers are 6 tokens."""
+    made = [Turn(10 + 16 * i, 6, 16 * i, ("ls",), None, gap_s) for i in range(turns)]
+    return Program(id, tuple(made), fork=fork)
+
+
+def replayed(
+    programs: Sequence[Program],
+    server: Server,
+    *,
+    starts_s: Sequence[float] | None = None,
+    in_flight: int | None = None,
+    turn_timeout_s: float = 30.0,
+) -> tuple[dict[tuple[object, object], Line], Line]:
+    """Lines by program and turn, and done.json. Without arrivals all roots start at once."""
+    roots = sum(p.fork is None for p in programs)
+    if starts_s is None and in_flight is None:
+        starts_s = [0.0] * roots
+    lines: list[Line] = []
+
+    async def replay() -> Line:
+        async with serving(server) as url:
+            return await replay_live(
+                programs,
+                starts_s,
+                in_flight,
+                base_url=url,
+                model="m",
+                vocabulary=range(2**31),
+                seed=0,
+                on_turn=lines.append,
+                turn_timeout_s=turn_timeout_s,
+            )
+
+    done = asyncio.run(replay())
+    return {(line["program_id"], line["turn"]): line for line in lines}, done

@@ -1,0 +1,154 @@
+"""Whatever goes wrong with a turn is a line with its error; its program stops, the rest goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.live import replay_live
+from tests.live.replaying import program, replayed
+from tests.live.server import Server, serving
+
+ERRORS = {
+    "500": "the server answered 500: EngineDeadError EngineDeadError",
+    "503 html": "the server answered 503: <h1>out of service</h1>",
+    "no stream": "the server answered application/json, not a stream",
+    "cut": "the connection was lost; 3 of the answer's tokens had come",
+    "ends early": "the stream was cut after 3 tokens",
+    "one short": "the server counts 26 prompt and 5 output tokens, recorded are 26 and 6",
+    "prompt cut short": "the server counts 25 prompt and 6 output tokens, recorded are 26 and 6",
+    "no ids": "the answer comes without token ids: token mode needs a server that knows",
+    "engine error": "the engine failed: CUDA error",
+    "garbage": "the stream is not a completion: ",
+    "hangs": "not over within 0.3 s; 0 of the answer's tokens had come",
+}
+
+
+@pytest.mark.parametrize("fault", ERRORS)
+def test_a_failed_turn_is_a_line_and_ends_its_program_only(fault: str) -> None:
+    server = Server(faults={("bad", 1): fault})
+    timeout_s = 0.3 if fault == "hangs" else 30.0
+    programs = [program("bad", turns=3), program("good", turns=3)]
+    lines, done = replayed(programs, server, turn_timeout_s=timeout_s)
+    error = lines["bad", 1]["error"]
+    assert isinstance(error, str)
+    assert error.startswith(ERRORS[fault])
+    assert len(error) < 300
+    assert "\n" not in error
+    assert sorted(lines) == [("bad", 0), ("bad", 1), *(("good", i) for i in range(3))]
+    assert (done["finished_programs"], done["failed_turns"]) == (1, 1)
+    assert server.open == 0
+
+
+def test_a_turn_that_is_given_up_is_given_up_at_the_server() -> None:
+    server = Server(faults={("p", 0): "hangs"})
+    replayed([program("p"), program("q", gap_s=0.5)], server, turn_timeout_s=0.2)
+    assert server.given_up == [("p", 0)]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def test_nobody_listening_fails_every_program_at_once() -> None:
+    lines: list[dict[str, Any]] = []
+    url = f"http://127.0.0.1:{free_port()}"
+    done = asyncio.run(
+        replay_live(
+            [program(f"p{i}") for i in range(20)],
+            None,
+            4,
+            base_url=url,
+            model="m",
+            vocabulary=range(99),
+            seed=0,
+            on_turn=lines.append,
+        )
+    )
+    assert {line["error"] for line in lines} == {
+        f"cannot connect to {url}/v1/completions: connection refused"
+    }
+    assert (len(lines), done["failed_turns"], done["finished_programs"]) == (20, 20, 0)
+
+
+def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
+    lines: list[dict[str, Any]] = []
+
+    async def replay() -> None:
+        async with serving(Server(think_s=0.2)) as url:
+            replaying = asyncio.create_task(
+                replay_live(
+                    [program(f"p{i}", turns=50) for i in range(10)],
+                    [0.1 * i for i in range(10)],
+                    None,
+                    base_url=url,
+                    model="m",
+                    vocabulary=range(99),
+                    seed=0,
+                    on_turn=lines.append,
+                )
+            )
+            await asyncio.sleep(0.6)
+        await replaying
+
+    began_s = time.monotonic()
+    asyncio.run(replay())
+    assert time.monotonic() - began_s < 10
+    failed = [line for line in lines if line["error"] is not None]
+    assert len(failed) == 10  # one line for each program, and no more after it
+    assert {line["program_id"] for line in failed} == {f"p{i}" for i in range(10)}
+
+
+INTERRUPTED = """
+import asyncio, sys, orjson
+from harness.live import replay_live
+from tests.live.replaying import program
+from tests.live.server import Server, serving
+
+def write(line):
+    print(orjson.dumps(line).decode(), flush=True)
+
+async def main():
+    async with serving(Server(faults={("cut", 1): "hangs"})) as url:
+        await replay_live(
+            [program("cut"), program("later")], [0.0, 60.0], None, base_url=url, model="m",
+            vocabulary=range(99), seed=0, on_turn=write,
+        )
+
+try:
+    asyncio.run(main())
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=Path(__file__).parents[2],
+    )
+    assert process.stdout is not None
+    first = orjson.loads(process.stdout.readline())
+    time.sleep(0.3)  # its second turn is sent now, and hangs
+    process.send_signal(signal.SIGINT)
+    rest, stderr = process.communicate(timeout=20)
+    assert (process.returncode, stderr) == (130, b"")
+    assert (first["turn"], first["error"]) == (0, None)
+    cut = [orjson.loads(line) for line in rest.splitlines()]
+    assert [(line["program_id"], line["turn"], line["error"]) for line in cut] == [
+        ("cut", 1, "cancelled")
+    ]
