@@ -1,0 +1,87 @@
+"""What the live client costs at 500 programs under way: lateness of its sends, CPU per turn.
+
+The server is trivial and a process of its own: answers of 24 tokens in 8 chunks, 20 ms apart. Every
+program has one turn under way or a tool gap of 1.5 s, so that about 300 turns/s are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.live import replay_live
+from traces import Program, Turn
+
+PROGRAMS, TURNS, GAP_S = 500, 5, 1.5
+
+
+def programs(prompt_tokens: int) -> list[Program]:
+    """Contexts that begin with so many tokens and grow by 200 a turn."""
+    made = []
+    for i in range(PROGRAMS):
+        turns = [
+            Turn(
+                prompt_tokens + 200 * n,
+                24,
+                (prompt_tokens + 200 * n - 176) * (n > 0),
+                (),
+                None,
+                GAP_S,
+            )
+            for n in range(TURNS)
+        ]
+        made.append(Program(f"p{i}", tuple(turns)))
+    return made
+
+
+@pytest.mark.parametrize("prompt_tokens", [1000, 10_000])
+def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) -> None:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.live.server"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    lines: list[Any] = []
+    spent_s: list[float] = []
+
+    def replay() -> None:
+        lines.clear()
+        began_s = time.process_time()
+        starts_s = [GAP_S * i / PROGRAMS for i in range(PROGRAMS)]
+        asyncio.run(
+            replay_live(
+                programs(prompt_tokens),
+                starts_s,
+                None,
+                base_url=url,
+                model="m",
+                vocabulary=range(1000, 100_000),
+                seed=0,
+                on_turn=lines.append,
+            )
+        )
+        spent_s.append(time.process_time() - began_s)
+
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        benchmark.pedantic(replay, rounds=1)
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+        if server.stdout is not None:
+            server.stdout.close()
+    assert {line["error"] for line in lines} == {None}
+    assert len(lines) == PROGRAMS * TURNS
+    late_s = [line["sent_at_s"] - line["scheduled_at_s"] for line in lines]
+    benchmark.extra_info["lateness_p50_ms"] = round(1e3 * float(np.percentile(late_s, 50)), 2)
+    benchmark.extra_info["lateness_p99_ms"] = round(1e3 * float(np.percentile(late_s, 99)), 2)
+    benchmark.extra_info["cpu_ms_per_turn"] = round(1e3 * spent_s[-1] / len(lines), 3)
