@@ -13,11 +13,13 @@ import io
 import os
 import resource
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import aiohttp
 
 from harness.completion import Answer, TurnFailed, completion_body, error_message, shortened
 from harness.course import Course, Line, Run
+from harness.engine_log import EngineLog
 from harness.prompts import Conversation, Prompts
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
@@ -44,6 +46,8 @@ class _Live:
         model: str,
         turn_timeout_s: float | None,
         on_turn: Callable[[Line], None],
+        events: Path | None,
+        on_event: Callable[[Line], None] | None,
     ) -> None:
         self.course = Course(programs, self._send)
         self._prompts = prompts
@@ -52,6 +56,9 @@ class _Live:
         self._model = model
         self._turn_timeout_s = turn_timeout_s
         self._on_turn = on_turn
+        self._events = events
+        self._on_event = on_event
+        self._log: EngineLog | None = None
         self._conversations: dict[str, Conversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -59,8 +66,15 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
-        async with asyncio.TaskGroup() as self._turns:
-            self.course.begin(starts_s, in_flight)
+        if self._events is not None:
+            self._log = EngineLog(self._events, self.origin_s, self._on_event)
+        try:
+            async with asyncio.TaskGroup() as self._turns:
+                self.course.begin(starts_s, in_flight)
+        finally:
+            if self._log is not None:
+                self._log.read()
+                self._log.close()
         return self._now_s()
 
     def _now_s(self) -> float:
@@ -117,7 +131,8 @@ class _Live:
     def _note(
         self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
     ) -> None:
-        self._on_turn(line | _measurements(turn, answer, finished_s) | {"error": error})
+        line |= _measurements(turn, answer, finished_s) | {"error": error}
+        self._on_turn(line | self._log.told(line) if self._log is not None else line)
 
     def _reason(self, failure: Exception, answer: Answer) -> str:
         so_far = f"{len(answer.ids)} of the answer's tokens had come"
@@ -179,12 +194,16 @@ async def replay_live(
     seed: int,
     on_turn: Callable[[Line], None],
     turn_timeout_s: float | None = 3600.0,
+    events: Path | None = None,
+    on_event: Callable[[Line], None] | None = None,
 ) -> Line:
     """Run all programs to their end.
 
     `starts_s` and `in_flight` as for `harness.replay.replay`. `base_url` is with or without `/v1`;
-    `vocabulary` the token ids that prompts may hold. Returns the contents of done.json. When
-    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line.
+    `vocabulary` the token ids that prompts may hold; `events` the file that the vLLM plug-in writes
+    its events to, which go to `on_event` on the cell's clock and complete the turns' lines. Returns
+    the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns under way are given
+    up and get their line.
     """
     prompts = Prompts(programs, vocabulary, seed)
     _allow_many_connections()
@@ -195,7 +214,9 @@ async def replay_live(
         headers={"Content-Type": "application/json"},
     ) as session:
         url = base_url.rstrip("/").removesuffix("/v1") + "/v1/completions"
-        live = _Live(programs, prompts, session, url, model, turn_timeout_s, on_turn)
+        live = _Live(
+            programs, prompts, session, url, model, turn_timeout_s, on_turn, events, on_event
+        )
         try:
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:

@@ -1,0 +1,101 @@
+"""The engine's own account of each turn, out of the events that the vLLM plug-in appends to a file.
+
+In: a JSONL with `t` in seconds of this machine's monotonic clock (`servers.vllm.events`), read as
+it grows. Out: the events on the cell's clock, and for a turn's line what its client cannot see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.course import Line
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Served:
+    """What became of one turn, on the cell's clock."""
+
+    arrived_s: float
+    pinned_hit: bool
+    admitted_s: float | None = None
+    hit_tokens: int | None = None
+    preempted_s: list[float] = field(default_factory=list)
+    resumed_s: list[float] = field(default_factory=list)
+
+
+class EngineLog:
+    def __init__(
+        self, path: Path, started_monotonic_s: float, on_event: Callable[[Line], None] | None
+    ) -> None:
+        """What is in the file already belongs to others who used the server."""
+        self._file = path.open("rb")
+        self._file.seek(0, 2)
+        self._rest = b""
+        self._origin_s = started_monotonic_s
+        self._on_event = on_event
+        self._served: dict[Key, Served] = {}
+        self._pinned: set[str] = set()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def told(self, line: Line) -> Line:
+        """The fields of a turn's line that the engine knows better. With a preemption's time taken
+        out of prefill or decode, whichever it fell into, the parts still sum to the turn's time."""
+        self.read()
+        served = self._served.pop((str(line["program_id"]), int(str(line["turn"]))), None)
+        return {} if served is None else _account(line, served)
+
+    def read(self) -> None:
+        *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+        for line in lines:
+            event = orjson.loads(line)
+            event["t"] -= self._origin_s
+            self._follow(event)
+            if self._on_event is not None:
+                self._on_event(event)
+
+    def _follow(self, event: dict[str, Any]) -> None:
+        program, key, now_s = event["program_id"], (event["program_id"], event["turn"]), event["t"]
+        name = event["event"]
+        if name == "arrival":
+            self._served[key] = Served(now_s, program in self._pinned)
+        elif name == "pinned":
+            self._pinned.add(program)
+        elif name == "unpinned":
+            self._pinned.discard(program)
+        elif (served := self._served.get(key)) is None:
+            return
+        elif name == "waiting_to_running":
+            served.admitted_s, served.hit_tokens = now_s, event["hit_length"]
+        elif name == "preempted":
+            served.preempted_s.append(now_s)
+        elif name == "evicted_to_running":
+            served.resumed_s.append(now_s)
+
+
+def _account(line: Any, served: Served) -> Line:
+    sent_s, first_s, end_s = line["sent_at_s"], line["first_token_at_s"], line["finished_at_s"]
+    resumed_s = served.resumed_s + [end_s] * (len(served.preempted_s) - len(served.resumed_s))
+    away = list(zip(served.preempted_s, resumed_s, strict=True))
+    early_s = sum(b - a for a, b in away if first_s is None or a < first_s)
+    late_s = sum(b - a for a, b in away) - early_s
+    queue_s = None if served.admitted_s is None else served.admitted_s - served.arrived_s
+    return {
+        "device_hit_tokens": served.hit_tokens,
+        "queue_s": queue_s,
+        "prefill_s": (
+            None if first_s is None or queue_s is None else first_s - sent_s - queue_s - early_s
+        ),
+        "decode_s": None if first_s is None else end_s - first_s - late_s,
+        "preempted_s": early_s + late_s,
+        "preemptions": len(away),
+        "pinned_hit": served.pinned_hit,
+    }

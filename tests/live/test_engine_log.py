@@ -1,0 +1,103 @@
+"""What the plug-in's events add to a turn's line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from harness.engine_log import EngineLog
+
+ORIGIN_S = 1000.0
+LINE: dict[str, Any] = {
+    "program_id": "p",
+    "turn": 1,
+    "sent_at_s": 5.0,
+    "first_token_at_s": 9.0,
+    "finished_at_s": 20.0,
+}
+
+
+def event(at_s: float, name: str, turn: int = 1, **more: object) -> bytes:
+    line = {"t": ORIGIN_S + at_s, "event": name, "program_id": "p", "turn": turn, **more}
+    return orjson.dumps(line) + b"\n"
+
+
+def told(path: Path, *events: bytes) -> tuple[dict[str, Any], list[dict[str, object]]]:
+    path.write_bytes(event(0.0, "arrival", turn=7))  # of somebody before us
+    seen: list[dict[str, object]] = []
+    log = EngineLog(path, ORIGIN_S, seen.append)
+    with path.open("ab") as file:
+        file.writelines(events)
+    line = log.told(LINE)
+    log.close()
+    return line, seen
+
+
+def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) -> None:
+    line, seen = told(
+        tmp_path / "events.jsonl",
+        event(5.5, "arrival"),
+        event(7.5, "waiting_to_running", prompt_length=100, hit_length=64),
+        event(20.0, "finished"),
+    )
+    assert line == {
+        "device_hit_tokens": 64,
+        "queue_s": 2.0,
+        "prefill_s": 2.0,  # 4 s to the first token, less the queue
+        "decode_s": 11.0,
+        "preempted_s": 0.0,
+        "preemptions": 0,
+        "pinned_hit": False,
+    }
+    assert [(e["t"], e["event"]) for e in seen] == [
+        (5.5, "arrival"),
+        (7.5, "waiting_to_running"),
+        (20.0, "finished"),
+    ]
+
+
+def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> None:
+    line, _ = told(
+        tmp_path / "events.jsonl",
+        event(5.0, "arrival"),
+        event(6.0, "waiting_to_running", prompt_length=100, hit_length=0),
+        event(6.5, "preempted"),
+        event(7.0, "evicted_to_running", prompt_length=100, hit_length=0),
+        event(12.0, "preempted"),
+        event(15.0, "evicted_to_running", prompt_length=100, hit_length=0),
+    )
+    assert (line["preemptions"], line["preempted_s"]) == (2, 3.5)
+    assert (line["queue_s"], line["prefill_s"], line["decode_s"]) == (1.0, 2.5, 8.0)
+    parts = ("queue_s", "prefill_s", "decode_s", "preempted_s")
+    assert sum(line[part] for part in parts) == pytest.approx(20.0 - 5.0)
+
+
+def test_a_pin_that_is_still_held_when_the_turn_arrives_is_a_pinned_hit(tmp_path: Path) -> None:
+    pinned = event(1.0, "pinned", turn=0, ttl_s=None, blocks=3, why={})
+    reused = event(6.0, "unpinned", turn=0, reason="reused")
+    assert told(tmp_path / "a", pinned, event(5.0, "arrival"), reused)[0]["pinned_hit"] is True
+    expired = event(4.0, "unpinned", turn=0, reason="expired")
+    assert told(tmp_path / "b", pinned, expired, event(5.0, "arrival"))[0]["pinned_hit"] is False
+
+
+def test_a_turn_that_the_engine_never_saw_is_left_as_it_is(tmp_path: Path) -> None:
+    assert told(tmp_path / "events.jsonl")[0] == {}
+
+
+def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.touch()
+    seen: list[object] = []
+    log = EngineLog(path, ORIGIN_S, seen.append)
+    whole = event(5.0, "arrival")
+    with path.open("ab", buffering=0) as file:
+        file.write(whole[:20])
+        log.read()
+        assert seen == []
+        file.write(whole[20:])
+        log.read()
+    log.close()
+    assert len(seen) == 1
