@@ -202,8 +202,8 @@ async def replay_live(
     `starts_s` and `in_flight` as for `harness.replay.replay`. `base_url` is with or without `/v1`;
     `vocabulary` the token ids that prompts may hold; `events` the file that the vLLM plug-in writes
     its events to, which go to `on_event` on the cell's clock and complete the turns' lines. Returns
-    the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns under way are given
-    up and get their line.
+    the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns under way are
+    given up and get their line.
     """
     prompts = Prompts(programs, vocabulary, seed)
     _allow_many_connections()
