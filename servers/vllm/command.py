@@ -122,6 +122,11 @@ def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
     """The curve, and where it is from."""
     if wanted.costs is not None:
         return wanted.costs, "costs as given"
+    if wanted.hardware is not None and wanted.model not in MODELS:
+        raise CannotServe(
+            f"--hardware {wanted.hardware}: no profile of {wanted.model} says what its prefills "
+            "cost there; give --costs FILE instead"
+        )
     if wanted.model in MODELS and (hardware := wanted.hardware or _hardware_here(vllm)):
         curve = analytic_costs(
             wanted.model, hardware, gpus=wanted.gpus, step_tokens=wanted.step_tokens

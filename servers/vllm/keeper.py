@@ -3,8 +3,8 @@
 The launcher starts this in a session of its own and holds the other end of the pipe. When that end
 closes, which the kernel does even when the launcher is killed with SIGKILL, the server gets
 SIGTERM, and after GRACE_S seconds everything that came of it SIGKILL. The same where the server
-dies by itself: vLLM's engine processes outlive an API server that is killed. Exits with the server's
-code, 128 + number for a signal, 127 where it cannot be started. Linux; standard library only.
+dies by itself: vLLM's engine processes outlive an API server that is killed. Exits with the
+server's code, 128 + number for a signal, 127 where it cannot be started. Linux; standard library.
 """
 
 from __future__ import annotations

@@ -1,0 +1,241 @@
+"""`bench serve`: a vLLM server with one of our policies inside, until Ctrl-C.
+
+What others need goes to stdout (the base URL, an example request), what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Self
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from harness import options as opt
+from harness.ask import complain, one_line_errors
+from servers.vllm.command import Wanted
+from servers.vllm.cost_curve import read_costs
+from servers.vllm.launcher import ServerFailed, VllmServer, launch
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+PLAIN_EVERY_S = 10.0
+LOOK_EVERY_S = 1.0
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME|PATH",
+        help="tiny (built on the spot), a name of bench list models (its shape, with weights of "
+        "zero), a model's folder, or a Hugging Face name.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="KIND",
+        help="dummy: zeros, nothing is read; random: small ones, for tiny; auto: random for tiny, "
+        "a folder's own for a folder, else dummy.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+VllmPython = Annotated[
+    str | None,
+    typer.Option(
+        "--vllm-python",
+        metavar="PATH",
+        envvar="TURNSTILE_VLLM_PYTHON",
+        help="Python of the environment that has vLLM. Default: this one, or .venv-vllm.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+Hardware = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware",
+        metavar="NAME",
+        help="Whose analytic profile tells the policy what a prefill costs. Default: the GPU here.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+CostsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--costs",
+        metavar="FILE",
+        help="Instead of it: JSON with base_s, linear_s, quadratic_s, step_tokens.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="bench list policies, or my_module:MyPolicy. Default: vLLM without our plug-in.",
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="On 127.0.0.1. Default: a free one."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FOLDER", help="For the log and the events. Default: in runs/serve/."
+    ),
+]
+KvBlocks = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-blocks",
+        metavar="N",
+        min=2,
+        help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: what fits.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+ReadyWithin = Annotated[
+    float, typer.Option("--ready-within-s", min=1, help="Give up on a server that takes longer.")
+]
+
+HELP = """Run vLLM with one of our policies inside, until Ctrl-C.
+
+Prints the base URL and an example request. What follows -- goes to vLLM as it is.
+
+[bold]Examples[/bold]
+
+  bench serve --model tiny --policy continuum
+
+  bench serve --model llama-3.1-8b --policy infercept --port 8000 -- --gpu-memory-utilization 0.8
+
+  bench serve --model ~/models/Qwen3-8B --policy continuum --costs costs.json
+"""
+
+
+@app.command(help=HELP)
+def serve(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="-- VLLM_FLAGS", help="For vLLM itself.")
+    ] = None,
+    model: Model = "tiny",
+    policy: Policy = None,
+    weights: Weights = "auto",
+    port: Port = None,
+    vllm_python: VllmPython = None,
+    out: Out = None,
+    hardware: Hardware = None,
+    costs: CostsFile = None,
+    gpus: opt.Gpus = None,
+    kv_blocks: KvBlocks = None,
+    max_model_len: opt.MaxModelLen = None,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    ready_within_s: ReadyWithin = 900.0,
+) -> None:
+    folder = out or Path("runs/serve") / time.strftime("%Y-%m-%d_%H-%M-%S")
+    with one_line_errors():
+        wanted = Wanted(
+            model=model,
+            policy=policy,
+            weights=weights,
+            hardware=hardware,
+            costs=read_costs(costs) if costs else None,
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            step_tokens=step_tokens,
+            gpus=gpus,
+            flags=tuple(flags or ()),
+        )
+        try:
+            with Waiting(folder / "server.log") as waiting:
+                server = launch(
+                    wanted,
+                    folder,
+                    port=port,
+                    python=vllm_python,
+                    ready_within_s=ready_within_s,
+                    on_progress=waiting.told,
+                )
+            with server:
+                _tell(server, waiting.seconds)
+                _until_it_ends(server)
+        except ServerFailed as failed:
+            for line in failed.tail:
+                print(f"  {line}", file=sys.stderr)
+            complain(str(failed))
+            raise typer.Exit(1) from None
+
+
+class Waiting:
+    """How a start goes: one line that changes on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, log: Path) -> None:
+        self._log: Path | None = log
+        console = Console(stderr=True, highlight=False)
+        self._status = Status("", console=console) if console.is_terminal else None
+        self._said_at_s = 0.0
+        self._since_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since_s
+
+    def told(self, elapsed_s: float, line: str) -> None:
+        if self._log is not None:
+            print(f"log: {self._log}", file=sys.stderr)
+            self._log = None
+        said = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
+        if self._status is not None:
+            self._status.update(said.replace("[", r"\["))
+        elif elapsed_s - self._said_at_s >= PLAIN_EVERY_S:
+            self._said_at_s = elapsed_s
+            print(said, file=sys.stderr, flush=True)
+
+
+def _tell(server: VllmServer, seconds: float) -> None:
+    info = server.info
+    tokens = info.kv_blocks * info.block_size
+    runs = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
+    for line in (
+        f"vLLM {info.version} on {info.device}, ready after {seconds:.0f} s: {runs}",
+        f"{info.model}: contexts up to {info.max_model_len} tokens, KV for {tokens} tokens "
+        f"({info.kv_blocks} blocks of {info.block_size})",
+        *([info.costs_from, f"events: {server.events_path}"] if info.costs_from else []),
+    ):
+        print(line, file=sys.stderr)
+    hint = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
+    print(server.base_url)
+    print(
+        f"curl {server.base_url}/v1/completions -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{info.model}", "prompt": [72, 101, 108, 108, 111], "max_tokens": 16, '
+        f'"ignore_eos": true{hint}}}\'',
+        flush=True,
+    )
+
+
+def _until_it_ends(server: VllmServer) -> None:
+    while (failure := server.failure()) is None:
+        time.sleep(LOOK_EVERY_S)
+    raise failure

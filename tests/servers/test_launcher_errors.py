@@ -1,0 +1,248 @@
+"""The launcher where things go wrong. No vLLM: an executable that behaves as badly as told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers.vllm import launcher
+from servers.vllm.command import CannotServe, Wanted
+from servers.vllm.installed import VllmMissing, find_vllm
+from servers.vllm.launcher import PortTaken, ServerFailed, VllmServer, launch
+from servers.vllm.model_folder import UnknownModel
+from tests.servers.stand_in import living, stand_in
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TURNSTILE_VLLM_PYTHON", raising=False)
+    monkeypatch.setattr(launcher, "GRACE_S", 0.3)
+    yield
+    assert living(tmp_path) == []
+
+
+def start(tmp_path: Path, how: str, port: int | None = None, within_s: float = 20) -> VllmServer:
+    python = stand_in(tmp_path, how)
+    return launch(Wanted(), tmp_path / "run", port=port, python=python, ready_within_s=within_s)
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+            probe.listen()
+        except OSError:
+            return False
+        return True
+
+
+def until_gone(folder: Path, within_s: float = 8) -> None:
+    deadline_s = time.monotonic() + within_s
+    while left := living(folder):
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.02)
+
+
+def test_a_healthy_server_says_what_it_is_and_leaves_nothing(tmp_path: Path) -> None:
+    with start(tmp_path, "healthy") as server:
+        info = server.info
+        assert (info.model, info.version, info.policy) == ("tiny", "0.32.0", None)
+        assert (info.kv_blocks, info.block_size, info.max_model_len) == (500, 32, 4096)
+        assert info.device.startswith("cpu, ")
+        assert server.failure() is None
+        assert os.getpgid(server.pid) == server.pid != os.getpgid(0)
+        assert json.loads((tmp_path / "run/server.json").read_text())["kv_blocks"] == 500
+        port = int(server.base_url.rpartition(":")[2])
+        assert not is_free(port)
+    assert is_free(port)
+    assert server.failure() is None
+    server.stop()
+
+
+def test_one_that_dies_at_start_is_told_with_its_reason_and_its_log(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed) as caught:
+        start(tmp_path, "exits")
+    assert str(caught.value) == (
+        "vLLM exited with code 1: ValueError: the KV cache is too small "
+        f"(log: {tmp_path / 'run/server.log'})"
+    )
+    assert caught.value.tail[-3:] == [
+        "starting",
+        "ValueError: the KV cache is too small",
+        "nothing to add",
+    ]
+
+
+@pytest.mark.parametrize("how", ["hangs", "unhealthy"])
+def test_one_that_never_becomes_healthy_is_given_up_in_time(tmp_path: Path, how: str) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(ServerFailed, match=r"was not healthy after 1 s: starting"):
+        start(tmp_path, how, within_s=1)
+    assert time.monotonic() - began_s < 5
+
+
+def test_progress_is_the_time_and_the_last_line_of_the_log(tmp_path: Path) -> None:
+    told: list[tuple[float, str]] = []
+    with pytest.raises(ServerFailed):
+        launch(
+            Wanted(),
+            tmp_path / "run",
+            python=stand_in(tmp_path, "hangs"),
+            ready_within_s=1,
+            on_progress=lambda elapsed_s, line: told.append((elapsed_s, line)),
+        )
+    assert told[-1][1] == "starting"
+    assert 0.5 < told[-1][0] < 1.5
+
+
+def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
+    server = start(tmp_path, "stubborn")
+    assert len(living(tmp_path)) == 3  # keeper, server, child in a session of its own
+    server.stop()
+    assert living(tmp_path) == []
+    assert "still there 0.3 s after SIGTERM: killed" in server.log_path.read_text()
+
+
+def test_one_that_dies_in_between_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:
+    with start(tmp_path, "dies") as server:
+        server.wait(10)
+        failure = server.failure()
+        assert living(tmp_path) == []
+    assert failure is not None
+    assert str(failure).startswith("vLLM exited with code 3: starting")
+
+
+def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> None:
+    with start(tmp_path, "healthy") as server:
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait(5)
+        assert "were ended by signal 9" in str(server.failure())
+    until_gone(tmp_path)
+
+
+KILLED = """
+import os, time
+from pathlib import Path
+from servers.vllm import launcher
+launcher.GRACE_S = 0.3
+run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
+server = launcher.launch(launcher.Wanted(), run, python=python)
+print(server.base_url.rpartition(":")[2], flush=True)
+if os.environ["FORKS"] == "yes":
+    print(os.fork(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", ["healthy", "stubborn"])
+def test_killed_ourselves_the_server_ends_too(tmp_path: Path, how: str) -> None:
+    with bench(tmp_path, how, forks="no") as ours:
+        assert ours.stdout is not None
+        port = int(ours.stdout.readline())
+        assert not is_free(port)
+        ours.kill()
+        until_gone(tmp_path)
+        assert is_free(port)
+
+
+def test_so_it_does_when_a_fork_of_ours_outlives_us_and_holds_the_pipe(tmp_path: Path) -> None:
+    with bench(tmp_path, "healthy", forks="yes") as ours:
+        assert ours.stdout is not None
+        port, fork = int(ours.stdout.readline()), int(ours.stdout.readline())
+        ours.kill()
+        until_gone(tmp_path)
+        os.kill(fork, signal.SIGKILL)
+        assert is_free(port)
+
+
+def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
+    told = {"RUN": str(tmp_path / "run"), "STAND_IN": stand_in(tmp_path, how), "FORKS": forks}
+    return subprocess.Popen(
+        [sys.executable, "-c", KILLED],
+        env={**os.environ, **told},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(PortTaken, match=rf"--port {port}: Address already in use; leave it"):
+            start(tmp_path, "healthy", port=port)
+    assert not (tmp_path / "run/server.log").exists()
+
+
+def test_a_port_of_ours_that_is_stolen_is_replaced(tmp_path: Path) -> None:
+    with start(tmp_path, "robbed") as server:
+        assert server.info.model == "tiny"
+    assert (tmp_path / "robbed").exists()
+
+
+def test_a_port_of_yours_that_is_stolen_is_not(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(ServerFailed, match="Address already in use"):
+        start(tmp_path, "robbed", port=port)
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [(None, "has no vLLM; get it with: "), ("0.23.1", "has vLLM 0.23.1, and Turnstile needs 0.24")],
+)
+def test_vllm_missing_or_too_old_comes_with_the_command_to_get_it(
+    tmp_path: Path, version: str | None, told: str
+) -> None:
+    with pytest.raises(VllmMissing, match=told) as caught:
+        find_vllm(stand_in(tmp_path, "healthy", version))
+    assert "get it with: " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd", "/bin/true", "/bin/false"])
+def test_a_python_that_is_none_is_named(python: str) -> None:
+    with pytest.raises(VllmMissing, match=f"--vllm-python {python}"):
+        find_vllm(python)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [
+        (Wanted(policy="nonsense"), "no policy is called 'nonsense'"),
+        (Wanted(policy="fcfs,continuum"), "a server runs one policy"),
+        (Wanted(policy="continuum+"), "offload on vLLM is not there yet"),
+        (Wanted(policy="clairvoyant"), "knows the trace's future"),
+        (Wanted(policy="fcfs", hardware="h100"), "no profile of tiny"),
+        (Wanted(policy="fcfs", model="org/model"), "give --costs FILE"),
+        (Wanted(kv_blocks=1), "--kv-blocks 1: vLLM keeps one"),
+        (Wanted(weights="real"), "--weights real: use one of auto, dummy, random"),
+        (Wanted(model="llama-3.1-8b", weights="random"), "only tiny has them"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_starts(
+    tmp_path: Path, wanted: Wanted, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        launch(wanted, tmp_path / "run", python=stand_in(tmp_path, "healthy"))
+    assert not (tmp_path / "run/server.log").exists()
+
+
+def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
+    with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
+        launch(Wanted(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"))
+    with pytest.raises(UnknownModel, match=r"has no config.json"):
+        launch(Wanted(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"))
+    with pytest.raises(CannotServe):
+        launch(Wanted(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"))

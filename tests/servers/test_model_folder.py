@@ -1,0 +1,130 @@
+"""Models that need no download: what is in their folders, and what a policy is told they cost."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from servers.policies.base import Costs
+from servers.profiles import MODELS
+from servers.vllm.configs import CONFIGS
+from servers.vllm.cost_curve import BadCosts, analytic_costs, fit, read_costs
+from servers.vllm.model_folder import loadable
+from servers.vllm.tiny_model import TINY_CONFIG, byte_tokenizer, llama_weights, write_safetensors
+
+
+def parameters(config: dict[str, Any]) -> int:
+    """Counted from the shape: projections, norms, gates, experts, and input and output tables."""
+    hidden, size = config["hidden_size"], config["head_dim"]
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    queries, keys = heads * size, 2 * kv_heads * size
+    attention = hidden * (2 * queries + keys)
+    norms = 2 * hidden
+    if config["model_type"] == "gemma3_text":
+        norms = 4 * hidden + 2 * size
+    if config["model_type"] == "glm4_moe":
+        attention += queries + keys
+        norms += 2 * size
+    dense = 3 * hidden * config["intermediate_size"]
+    layers = config["num_hidden_layers"]
+    dense_layers = config.get("first_k_dense_replace", layers)
+    experts = 0
+    if dense_layers < layers:
+        routed, shared = config["n_routed_experts"], config["n_shared_experts"]
+        expert = 3 * hidden * config["moe_intermediate_size"]
+        experts = (routed + shared) * expert + routed * hidden + routed
+    tables = 1 if config["tie_word_embeddings"] else 2
+    return (
+        layers * (attention + norms)
+        + dense_layers * dense
+        + (layers - dense_layers) * experts
+        + tables * config["vocab_size"] * hidden
+        + hidden
+    )
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.1-70b", "glm-4.5-fp8"])
+def test_a_config_has_as_many_parameters_as_its_profile(name: str) -> None:
+    assert parameters(dict(CONFIGS[name])) == MODELS[name].params
+
+
+def test_gemma_is_all_that_a_step_reads_without_the_vision_tower() -> None:
+    assert parameters(dict(CONFIGS["gemma-3-12b"])) == MODELS["gemma-3-12b"].step_params
+    full = [kind == "full_attention" for kind in CONFIGS["gemma-3-12b"]["layer_types"]]
+    assert (sum(full), len(full)) == (8, 48)
+
+
+def test_every_model_with_a_profile_has_a_config() -> None:
+    assert set(CONFIGS) == {"tiny", *MODELS}
+
+
+def test_a_token_of_the_tokenizer_is_a_byte() -> None:
+    vocabulary = byte_tokenizer()["model"]["vocab"]
+    assert sorted(vocabulary.values()) == list(range(256))
+    assert (vocabulary["A"], vocabulary["~"]) == (0x41, 0x7E)
+    # As GPT-2 writes them: a space is U+0120, a line feed U+010A.
+    assert (vocabulary["\u0120"], vocabulary["\u010a"]) == (0x20, 0x0A)
+
+
+def test_weights_are_written_as_safetensors_in_bfloat16(tmp_path: Path) -> None:
+    write_safetensors(tmp_path / "w", {"a": np.array([[1.0, -2.0]], np.float32)})
+    written = (tmp_path / "w").read_bytes()
+    length = int.from_bytes(written[:8], "little")
+    header = json.loads(written[8 : 8 + length])
+    assert header == {"a": {"dtype": "BF16", "shape": [1, 2], "data_offsets": [0, 4]}}
+    # bfloat16: 1.0 is 0x3F80, -2.0 is 0xC000, low byte first.
+    assert written[8 + length :] == b"\x80\x3f\x00\xc0"
+
+
+def test_random_weights_are_all_that_the_config_asks_for_and_the_same_each_time() -> None:
+    weights = llama_weights(TINY_CONFIG, np.random.default_rng(0))
+    assert sum(prod(w.shape) for w in weights.values()) == parameters(dict(TINY_CONFIG))
+    again = llama_weights(TINY_CONFIG, np.random.default_rng(0))
+    assert all((weights[name] == again[name]).all() for name in weights)
+
+
+def test_a_named_model_is_written_once_with_weights_where_asked(tmp_path: Path) -> None:
+    random, dummy = loadable("tiny", cache=tmp_path), loadable("tiny", "dummy", tmp_path)
+    assert (Path(random.path) / "model.safetensors").exists()
+    assert not (Path(dummy.path) / "model.safetensors").exists()
+    assert dummy.flags[-1] == "dummy"
+    assert loadable("tiny", "random", tmp_path) == random
+    assert len(list(tmp_path.iterdir())) == 2
+    assert loadable("llama-3.1-8b", cache=tmp_path).flags[-1] == "dummy"
+
+
+def test_a_folder_is_loaded_as_it_is_and_a_hugging_face_name_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
+    folder = loadable(str(tmp_path))
+    assert (folder.path, folder.flags, folder.max_context) == (str(tmp_path), (), 4096)
+    assert loadable("org/model").path == "org/model"
+
+
+def test_costs_of_a_profile_are_fitted_by_a_quadratic() -> None:
+    exact = Costs(prefill_s=lambda n: 0.5 + 2e-4 * n + 3e-9 * n * n, step_tokens=512)
+    curve = fit(exact, 100_000)
+    assert curve.base_s == pytest.approx(0.5)
+    assert curve.linear_s == pytest.approx(2e-4)
+    assert curve.quadratic_s == pytest.approx(3e-9)
+    assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
+
+
+def test_a_larger_machine_rebuilds_sooner() -> None:
+    def seconds(hardware: str) -> float:
+        curve = analytic_costs("llama-3.1-8b", hardware, gpus=None, step_tokens=2048)
+        return curve.base_s + 10_000 * curve.linear_s + 10_000**2 * curve.quadratic_s
+
+    # 10 000 tokens x 2 FLOP x 6.98e9 at half of 312 TFLOP/s is 0.89 s, attention some more.
+    assert seconds("a100-80g") == pytest.approx(1.07, rel=0.1)
+    assert seconds("b200") < seconds("h100") < seconds("a100-80g")
+
+
+def test_a_file_of_costs_that_is_none_is_told_by_field(tmp_path: Path) -> None:
+    (tmp_path / "c.json").write_text('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}')
+    with pytest.raises(BadCosts, match=r"c.json: base_s: .* greater than or equal to 0"):
+        read_costs(tmp_path / "c.json")
