@@ -43,7 +43,7 @@ class Contents:
             pieces.append((segment, program.prefix.tokens))
         own = False
         for turn, following in zip_longest(program.turns, program.turns[1:]):
-            keeps = turn.kept_tokens if own else turn.prompt_tokens - 1
+            keeps = turn.kept_tokens if own else turn.prompt_tokens
             while pieces and keeps < pieces[-1][1]:
                 segment, _ = pieces.pop()
                 own = False

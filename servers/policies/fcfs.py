@@ -3,8 +3,8 @@
 Preempted turns first, then by arrival of the turn; the turn admitted last is preempted; KV is
 freed at the end of a turn and may still be hit through prefix caching.
 
-Departs from vLLM 0.10: preempted turns resume by arrival, where vLLM puts the latest preempted
-first.
+Preempted turns resume by arrival. vLLM puts the latest preempted first, which comes to the same:
+the victim is always the one admitted last.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ somebody was preempted, waiting turns are admitted by rank until the head does n
 prompt must), the batch is full, or the step's tokens are spent. So at most one turn is halfway
 through its prompt, and it stands last. Times are whole picoseconds.
 
-Departures: `Policy.displaced` may preempt a running turn in favour of the head of the queue, and
-admission goes on in that step; under pressure, pins are left alone if even all of them would not
-make room.
+Departures: steps follow one another, as with vLLM's `Scheduler`, while its `AsyncScheduler` on a
+GPU plans a step ahead; `Policy.displaced` may preempt a running turn in favour of the head of the
+queue, and admission goes on in that step; where a turn loses its own KV, those behind it still
+get their slots; under pressure, pins are left alone if even all of them would not make room.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def contexts(programs: list[Program]) -> list[list[object]]:
         for i, turn in enumerate(program.turns):
             kept = context[: turn.kept_tokens] if i else []
             if not i and program.prefix is not None:
-                shared = min(program.prefix.tokens, turn.prompt_tokens - 1)
+                shared = min(program.prefix.tokens, turn.prompt_tokens)
                 kept = [(program.prefix.id, n) for n in range(shared)]
             context = kept + [next(fresh) for _ in range(turn.context_tokens - len(kept))]
             made.append(context)
