@@ -1,0 +1,49 @@
+"""The scheduler plug-in inside vLLM's own scheduler: runs tests/real/plugin under its interpreter.
+
+vLLM's environment needs none of our test tools: they are found behind its own packages.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RUN = """
+import sys
+sys.path.append(sys.argv[1])
+import pytest
+sys.exit(pytest.main(sys.argv[2:]))
+"""
+QUIET = {
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+def test_the_plug_in_keeps_its_promises_inside_vllm() -> None:
+    python = os.environ.get("TURNSTILE_VLLM_PYTHON")
+    if not python:
+        pytest.skip("TURNSTILE_VLLM_PYTHON is not set: make test-real sets it")
+    ours = sysconfig.get_path("purelib")
+    tests = str(ROOT / "tests" / "real" / "plugin")
+    # vLLM's own warnings are not ours to fix.
+    plain = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "--no-header"]
+    done = subprocess.run(
+        [python, "-c", RUN, ours, *plain, tests],
+        cwd=ROOT,
+        env=os.environ | QUIET | {"PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=600,
+    )
+    sys.stdout.write(done.stdout)
+    assert done.returncode == 0, done.stdout[-4000:]
