@@ -21,7 +21,13 @@ class Check(NamedTuple):
 
 
 def checks() -> list[Check]:
-    return [_python(), *(package(name) for name in PACKAGES), _distribution(), *_machine(), _vllm()]
+    return [
+        _python(),
+        *(package(name) for name in PACKAGES),
+        _distribution(),
+        *_machine(),
+        *_vllm(),
+    ]
 
 
 def _python() -> Check:
@@ -68,11 +74,21 @@ def _machine() -> list[Check]:
     ]
 
 
-def _vllm() -> Check:
-    found = importlib.util.find_spec("vllm") is not None
-    return Check(
-        "vLLM", True, "present; not used by --engine sim" if found else "absent; not needed by sim"
-    )
+def _vllm() -> list[Check]:
+    """Missing is fine, since virtual time needs none; one that cannot be used is not."""
+    from servers.vllm.installed import NotInstalled, VllmMissing, find_vllm, gpu_names, how_to_get
+
+    gpus = gpu_names()
+    found = [Check("GPUs", True, ", ".join(gpus) or "none that an NVIDIA driver knows")]
+    try:
+        vllm = find_vllm()
+    except NotInstalled:
+        return [*found, Check("vLLM", True, f"absent, sim needs none; {how_to_get()}")]
+    except VllmMissing as missing:
+        return [*found, Check("vLLM", False, "cannot be used", str(missing))]
+    finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
+    usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
+    return [*found, Check("vLLM", usable, finding, f"no GPU is here; {how_to_get()}")]
 
 
 def cpu_cores() -> int:

@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-OLDEST = (0, 24)
+from servers.vllm.versions import OLDEST
+
 ROOT = Path(__file__).resolve().parents[2]
 PROBE_WITHIN_S = 60.0
 
@@ -37,6 +38,10 @@ print(json.dumps(said))
 
 class VllmMissing(ValueError):
     """No vLLM, or one that cannot be used."""
+
+
+class NotInstalled(VllmMissing):
+    """Nowhere that we look by ourselves, and nobody named a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ def find_vllm(asked: str | None = None) -> Installed:
     """Raises VllmMissing, which says how to get it."""
     python = next(_candidates(asked), None)
     if python is None:
-        raise VllmMissing(f"vLLM is not installed here; {how_to_get()}")
+        raise NotInstalled(f"vLLM is not installed here; {how_to_get()}")
     return probe(python)
 
 

@@ -28,6 +28,7 @@ from servers.vllm import command, keeper
 from servers.vllm.command import Wanted
 from servers.vllm.installed import Installed, find_vllm
 from servers.vllm.model_folder import loadable
+from servers.vllm.server_log import cause, last_lines
 
 POLL_S = 0.2
 GRACE_S = 10.0
@@ -50,8 +51,8 @@ class ServerFailed(RuntimeError):
 
     def __init__(self, what: str, log: Path) -> None:
         self.log_path = log
-        self.tail = last_lines(log)
-        super().__init__(f"vLLM {what}: {_telling(self.tail)} (log: {log})")
+        self.tail = last_lines(log, TAIL_LINES)
+        super().__init__(f"vLLM {what}: {cause(log)} (log: {log})")
 
 
 class PortTaken(ValueError):
@@ -294,22 +295,3 @@ def cache_config(metrics: str) -> dict[str, str]:
     """Labels of `vllm:cache_config_info` on the metrics page."""
     found = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
     return dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if found else {}
-
-
-TAIL_BYTES = 16_384
-PREFIX = re.compile(r"^(\((\w+) pid=\d+\) )?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] )?")
-
-
-def last_lines(log: Path, count: int = TAIL_LINES) -> list[str]:
-    """Without empty lines, and without vLLM's process, date and place in front."""
-    with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = (PREFIX.sub("", line) for line in file.read().decode(errors="replace").split("\n"))
-        return [line.rstrip() for line in lines if line.strip()][-count:]
-    return []
-
-
-def _telling(tail: list[str]) -> str:
-    """The last line that names an error, or else the last line."""
-    errors = [line for line in tail if re.search(r"\w*(Error|Exception|error):? ", line)]
-    return (errors or tail or ["it said nothing"])[-1].strip()

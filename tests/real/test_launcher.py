@@ -1,0 +1,131 @@
+"""The launcher with a real vLLM on this CPU. `make test-real`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.vllm.command import Wanted
+from servers.vllm.launcher import ServerFailed, VllmServer, launch
+
+READY_WITHIN_S = 240.0
+
+
+def post(server: VllmServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = urllib.request.Request(  # noqa: S310
+        server.base_url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+        found: dict[str, Any] = json.load(answer)
+        return found
+
+
+def complete(server: VllmServer, prompt: list[int], **more: Any) -> dict[str, Any]:
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "ignore_eos": True}
+    return post(server, "/v1/completions", {**body, "return_token_ids": True, **more})
+
+
+def group(pid: int) -> list[str]:
+    """Processes of a process group that are more than a zombie."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        state, _, pgrp = rest.split()[:3]
+        if int(pgrp) == pid and state != "Z":
+            found.append(name)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    folder = tmp_path_factory.mktemp("server")
+    wanted = Wanted(policy="continuum", kv_blocks=200)
+    with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as started:
+        yield started
+    assert group(started.pid) == []
+
+
+def test_it_says_what_runs(server: VllmServer) -> None:
+    info = server.info
+    assert (info.model, info.policy) == ("tiny", "continuum")
+    assert (info.kv_blocks, info.block_size) == (200, 32)
+    assert info.max_model_len == 199 * 32  # one block is vLLM's own
+    assert info.cache_config["enable_prefix_caching"] == "True"
+
+
+def test_token_ids_in_and_out_with_the_lengths_asked_for(server: VllmServer) -> None:
+    answer = complete(server, list(range(100)))
+    assert answer["usage"]["prompt_tokens"] == 100
+    assert len(answer["choices"][0]["token_ids"]) == 8
+
+
+def test_random_weights_answer_by_the_whole_prompt_and_each_time_alike(server: VllmServer) -> None:
+    prompts = [[first, *([7] * 200)] for first in range(4)]
+    answers = [complete(server, prompt, temperature=0) for prompt in prompts]
+    tokens = [tuple(answer["choices"][0]["token_ids"]) for answer in answers]
+    assert len(set(tokens)) > 1
+    again = complete(server, prompts[0], temperature=0)
+    assert tuple(again["choices"][0]["token_ids"]) == tokens[0]
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 6 * 32
+
+
+def test_a_text_is_its_bytes_and_a_conversation_can_be_had(server: VllmServer) -> None:
+    assert post(server, "/tokenize", {"model": "tiny", "prompt": "h\u00e9"})["tokens"] == [
+        *(0x68, 0xC3, 0xA9)
+    ]
+    chat = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+    assert post(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] == len(
+        "user: hi\nassistant: "
+    )
+
+
+def test_the_policy_inside_writes_its_events(server: VllmServer) -> None:
+    complete(server, [1, 2, 3], vllm_xargs={"program_id": "job-7", "turn": 0, "is_last": 1})
+    deadline_s = time.monotonic() + 10
+    while '"job-7"' not in server.events_path.read_text():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_a_flag_that_vllm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+    with pytest.raises(ServerFailed, match=r"exited with code 2: .*unrecognized arguments: --no-s"):
+        launch(Wanted(flags=("--no-such-flag",)), tmp_path, ready_within_s=READY_WITHIN_S)
+
+
+def test_a_context_longer_than_the_pool_is_told_in_its_words(tmp_path: Path) -> None:
+    wanted = Wanted(kv_blocks=10, max_model_len=4096)
+    with pytest.raises(ServerFailed, match=r"exited with code 1: .*max seq len \(4096\)"):
+        launch(wanted, tmp_path, ready_within_s=READY_WITHIN_S)
+
+
+def test_bench_serve_killed_leaves_no_process(tmp_path: Path) -> None:
+    command = [str(Path(sys.executable).parent / "bench"), "serve", "--out", str(tmp_path)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as bench:
+        assert bench.stdout is not None
+        assert bench.stdout.readline().startswith("http://127.0.0.1:")
+        example = bench.stdout.readline()
+        answer = subprocess.run(example, shell=True, capture_output=True, check=True)  # noqa: S602
+        assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 16
+        children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()
+        (keeper,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
+        assert len(group(keeper)) >= 3  # keeper, API server, engine
+        bench.send_signal(signal.SIGKILL)
+        deadline_s = time.monotonic() + 25
+        while left := group(keeper):
+            assert time.monotonic() < deadline_s, left
+            time.sleep(0.1)

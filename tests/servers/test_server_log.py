@@ -1,0 +1,57 @@
+"""Why a server died, from its log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from servers.vllm.server_log import cause, last_lines
+
+ENGINE_FAILED = """\
+(EngineCore pid=7) INFO 11-21 00:41:02 [core.py:1] starting
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "core.py", line 1, in run
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]     raise it
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] ValueError: max seq len (4096) is too long
+(APIServer pid=6) Traceback (most recent call last):
+(APIServer pid=6)   File "launcher.py", line 2, in start
+(APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
+"""
+REFUSED = """\
+Traceback (most recent call last):
+  File "arg_utils.py", line 3
+    raise
+pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
+  Value error, the model is not supported
+  For further information visit https://errors.pydantic.dev
+"""
+BAD_FLAG = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no\n"
+OF_OUR_OWN = """\
+Traceback (most recent call last):
+  File "plugin.py", line 3
+servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set
+  warnings.warn("shutting down")
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        (ENGINE_FAILED, "ValueError: max seq len (4096) is too long"),
+        (REFUSED, "1 validation error for ModelConfig Value error, the model is not supported"),
+        (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
+        (OF_OUR_OWN, "servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set"),
+        ("loading\n\n", "loading"),
+        ("", "it said nothing"),
+    ],
+)
+def test_the_cause_is_the_line_that_says_why(tmp_path: Path, log: str, told: str) -> None:
+    (tmp_path / "log").write_text(log)
+    assert told in cause(tmp_path / "log")
+
+
+def test_lines_are_without_process_date_and_place(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("\n" + ENGINE_FAILED)
+    assert last_lines(tmp_path / "log", 99)[0] == "starting"
+    assert last_lines(tmp_path / "nowhere", 9) == []
