@@ -1,0 +1,83 @@
+"""`bench serve` and `bench doctor`, with an executable in vLLM's place."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.servers.stand_in import living, stand_in
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def run(bench: str, *options: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [bench, *options],
+        cwd=cwd,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_it_serves_until_ctrl_c_and_leaves_nothing(bench: str, tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
+    with subprocess.Popen(
+        [bench, "serve", "--policy", "fcfs", "--vllm-python", python, "--out", "here"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        url, example = process.stdout.readline().strip(), process.stdout.readline()
+        assert url.startswith("http://127.0.0.1:")
+        assert example.startswith(f"curl {url}/v1/completions ")
+        assert '"program_id": "job-1"' in example
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.splitlines()[0] == "log: here/server.log"
+    assert "costs are constants for tiny on two CPU cores" in errors
+    assert errors.splitlines()[-1] == "bench: stopped"
+    left = sorted(path.name for path in (tmp_path / "here").iterdir())
+    assert left == ["costs.json", "server.json", "server.log"]
+    assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
+
+
+def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
+    bench: str, tmp_path: Path
+) -> None:
+    result = run(bench, "serve", "--vllm-python", stand_in(tmp_path, "exits"), cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "  nothing to add\n" in result.stderr
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("bench: vLLM exited with code 1: ValueError: the KV cache is too small")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
+    options = ("--policy", "continuum+", "--vllm-python", python)
+    result = run(bench, "serve", *options, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "bench: --policy continuum+: offload on vLLM is not there yet; leave out the +\n"
+    )
+
+
+def test_doctor_knows_the_vllm_that_is_named(bench: str, tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
+    good = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON=python)
+    assert f"ok\tvLLM\t0.32.0 for CPUs at {python}" in good.stdout
+    bad = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON="/bin/true")
+    assert bad.returncode == 1
+    assert "bench: vLLM: --vllm-python /bin/true is not a usable Python" in bad.stderr
