@@ -30,8 +30,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME|PATH",
-        help="tiny (built on the spot), a name of bench list models (its shape, with weights of "
-        "zero), a model's folder, or a Hugging Face name.",
+        help="tiny (built on the spot), a name of bench list models (its shape, with dummy "
+        "weights), a model's folder, or a Hugging Face name.",
         rich_help_panel=opt.MACHINE,
     ),
 ]
@@ -40,7 +40,7 @@ Weights = Annotated[
     typer.Option(
         "--weights",
         metavar="KIND",
-        help="dummy: zeros, nothing is read; random: small ones, for tiny; auto: random for tiny, "
+        help="dummy: nothing is read; random: small ones, for tiny; auto: random for tiny, "
         "a folder's own for a folder, else dummy.",
         rich_help_panel=opt.MACHINE,
     ),

@@ -40,7 +40,7 @@ class Loadable:
 
 
 def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Loadable:
-    """`auto`: random weights for tiny, zeros for the other names, a folder's own for a folder."""
+    """`auto`: random weights for tiny, dummy for the other names, a folder's own for a folder."""
     if weights not in get_args(Weights):
         raise ValueError(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
     if model in CONFIGS:

@@ -2,7 +2,7 @@
 
 In: the contents of a config.json. Out: a folder with it, a byte-level tokenizer (one token per byte
 of UTF-8), and, where asked for, small random weights as vLLM reads them (safetensors, bfloat16).
-Random weights answer different prompts differently; the zeros of `--load-format dummy` do not.
+With random weights an answer hangs on the prompt; with those of `--load-format dummy` it does not.
 """
 
 from __future__ import annotations
