@@ -7,6 +7,7 @@ within commands, so that `bench --help` and completion answer at once.
 from __future__ import annotations
 
 import signal
+import sys
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,8 @@ from typer.core import TyperGroup
 from harness import options as opt
 from harness.ask import answer, complain, one_line_errors, terminate
 
+UsageError: Any = typer.BadParameter.__base__
+"""Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {"serve": "harness.serve_cli", "traces": "harness.traces_cli"}
 """Commands that live in modules of their own, each with a Typer `app`."""
 
@@ -48,7 +51,18 @@ app = typer.Typer(
 
 def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
-    app()
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        help_ = f"; {error.ctx.command_path} --help" if error.ctx else ""
+        complain(" ".join(error.format_message().split()).rstrip(".") + help_)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code)
 
 
 def _version(wanted: bool) -> None:

@@ -26,6 +26,7 @@ from servers.variants import Variant, variants
 
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINE = "fcfs"
+MOST_GB = 1_000_000
 CODE = ("harness", "servers", "traces")
 """Packages that decide the bytes of a cell; reports only read them."""
 
@@ -166,9 +167,12 @@ def resolve(asked: Asked) -> Question:
     )
     profile = profile_for()
     offload = Offload(_offload_gb(asked), asked.ssd_gb)
+    for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
+        if not 0 <= gb <= MOST_GB:
+            raise ValueError(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
     if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
-        raise ValueError(f"--offload-gb {offload.dram_gb:g}: {names} need DRAM; give some")
+        raise ValueError(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
     workload = load_workload(
         asked.traces,
         asked.programs,

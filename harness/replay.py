@@ -101,6 +101,7 @@ class _Replay:
 
     def _ended(self, served: Served) -> None:
         run, line = self._sent.pop(served.view.id)
+        _refuse_a_changed_request(served)
         self._on_turn(line | _measurements(served))
         self._sample_usage()
         if served.finished_ps is None:
@@ -130,6 +131,17 @@ class _Replay:
         if len(self.usage) > MAX_USAGE_POINTS:
             del self.usage[::2]
             self._usage_every *= 2
+
+
+def _refuse_a_changed_request(served: Served) -> None:
+    """A policy that writes what it is shown would change the physics, not decide."""
+    view, sent = served.view, served.submission
+    answered = served.error is None and view.output_tokens != sent.output_tokens
+    if answered or (view.prompt_tokens, view.is_last) != (sent.prompt_tokens, sent.is_last):
+        raise ValueError(
+            f"the policy changed a request of {sent.program_id}: a policy reads requests and "
+            "changes none"
+        )
 
 
 def _measurements(served: Served) -> Line:

@@ -4,6 +4,7 @@ sure that is, and what is doubtful. Rules in docs/metrics.md, "The answer".
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from reports.metrics import Results
 from reports.statistics import Estimate, Point, compare
 from reports.words import counted, interval, listed, seconds, share, times
 
+SETTLES = 8
+"""A run shorter than so many mean JCTs is called short."""
 SAME = 0.02
 """Variants whose mean JCT is within this share of the baseline's do not differ in practice."""
 
@@ -42,11 +45,13 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
         return Answer("No cell has finished: there is no answer yet.", (), doubts, provenance)
     load, note = _headline_load(contenders)
     here = [p for p in points if p.load == load]
-    winner = min((p for p in contenders if p.load == load), key=_mean_s)
+    there = _at(contenders, load)
+    winner = min([p for p in there if not p.saturated] or there, key=_mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, about_bound = _bound(here, base, winner)
     findings = [
         *([note] if note else _saturated_baseline(base, winner)),
+        *_faster_but_saturated(there, winner),
         *_tied(here, winner, results),
         *about_bound,
         *_others(here, base, winner),
@@ -54,6 +59,7 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
         *_no_difference(points, baseline),
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
+    doubts = (*_short_run(winner, sweep), *doubts)
     return Answer(headline, tuple(findings), doubts, provenance, load, winner, base, possible)
 
 
@@ -101,17 +107,18 @@ def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -
 
 
 def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
-    if base is None or base is winner or not base.saturated:
+    if base is None or not base.saturated or winner.saturated:
         return []
-    if winner.saturated:
-        return [
-            "Both are past saturation there by the backlog's growth: more jobs in the run would"
-            " change the times."
-        ]
     return [
         f"{base.variant} is past saturation there and {winner.variant} is not: with more jobs in"
         " the run the difference would be larger still."
     ]
+
+
+def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
+    faster = [p for p in there if _mean_s(p) < _mean_s(winner)]
+    took = listed([f"{p.variant} ({seconds(_mean_s(p))})" for p in sorted(faster, key=_mean_s)])
+    return [f"Faster in this run, but past saturation there: {took}."] if faster else []
 
 
 def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
@@ -212,7 +219,27 @@ def _no_difference(points: Sequence[Point], baseline: str) -> list[str]:
     if not loads:
         return []
     place = f"At {loads[0]}" if len(loads) == 1 else f"Up to {loads[-1]}"
-    return [f"{place} nothing contends: all within {SAME:.0%} of {baseline}."]
+    found = f"{place} the choice hardly matters: all are within {SAME:.0%} of {baseline}."
+    if loads[-1] != points[-1].load:
+        return [found]
+    return [f"{found} Higher rates, or a smaller machine (--hardware), would tell them apart."]
+
+
+def _short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
+    """A queue settles in a few job times; a run of fewer shows a burst, not a rate."""
+    if winner.jps is None or winner.saturated:
+        return []
+    jobs = winner.jobs // len(sweep["seeds"])
+    window_s = jobs / winner.jps
+    if _mean_s(winner) * SETTLES <= window_s:
+        return []
+    enough = math.ceil(_mean_s(winner) * SETTLES * winner.jps / 100) * 100
+    return [
+        f"Short run: {jobs} jobs arrive within {seconds(window_s)} and take"
+        f" {seconds(_mean_s(winner))} each, so the queue does not settle: saturation sets in at"
+        f" lower rates than this run can show, and gains come out too small. --programs {enough}"
+        " would tell."
+    ]
 
 
 def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
@@ -236,6 +263,19 @@ def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) ->
         doubts.append(
             f"{counted(len(results.missing), 'cell')} of {total} without a result; the first,"
             f" {name}: {why.rstrip('.')}."
+        )
+    left_out = (sweep.get("workload") or {}).get("left_out") or []
+    if left_out:
+        first = left_out[0]
+        doubts.append(
+            f"{counted(len(left_out), 'program')} left out; the first, {first['program_id']}:"
+            f" {first['reason']}."
+        )
+    if rejected := sweep.get("rejected_files"):
+        first = rejected[0]
+        doubts.append(
+            f"{counted(len(rejected), 'file')} not read; the first, {first['file']}:"
+            f" {first['reason']}."
         )
     if len(sweep["seeds"]) == 1 and len(cells):
         doubts.append(

@@ -115,7 +115,7 @@ def _load(module_name: str, class_name: str, spec: str) -> object:
         sys.path.append(here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BrokenPolicy(
             f"{spec}: importing {module_name} failed with {type(error).__name__}: {error}; "
             "run where it can be imported, or install it into this environment"

@@ -11,6 +11,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable
+from dataclasses import fields, replace
 from typing import Any
 
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
@@ -67,7 +68,7 @@ class _Story:
         self._label = policy.__qualname__
         try:
             self._policy = policy(COSTS)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BrokenPolicy(
                 f"{self._label}(costs) raised {type(error).__name__}: {error}; an engine calls it "
                 "with costs alone, so further parameters need defaults"
@@ -176,12 +177,22 @@ class _Story:
 
     def _call(self, method: str, *args: object) -> Any:
         call: Callable[..., Any] = getattr(self._policy, method)
+        requests = [arg for arg in args if isinstance(arg, Request)]
+        before = [replace(request) for request in requests]
         try:
-            return call(*args)
-        except Exception as error:
+            result = call(*args)
+        except (Exception, SystemExit) as error:
             raise BrokenPolicy(
                 f"{self._label}.{method} raised {type(error).__name__}: {error}"
             ) from error
+        for request, was in zip(requests, before, strict=True):
+            for field in fields(Request):
+                if getattr(request, field.name) != getattr(was, field.name):
+                    raise BrokenPolicy(
+                        f"{self._label}.{method} changed request.{field.name}: a policy reads "
+                        "requests and changes none"
+                    )
+        return result
 
     def _wrong(self, method: str, got: object, wanted: str) -> None:
         raise BrokenPolicy(f"{self._label}.{method} returned {got!r}; it must return {wanted}")

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from servers.policies.base import Oracle, Pin, Policy
+from servers.policies.base import Oracle, Pin, Policy, Retention
 from servers.profiles import PS_PER_S, Profile
 from servers.sim.decodes import Decodes
 from servers.sim.kv import DeviceKV, Holder
@@ -149,6 +149,8 @@ class Scheduler:
         sequence.close(self.now_ps)
         self._store(sequence)
         retention = self.policy.finished(view, self.now_s)
+        if not isinstance(retention, Retention):
+            raise TypeError(f"{self.policy.name}.finished returned {retention!r}, no Retention")
         if self._emit:
             self._emit("finished", view)
         self._unpin(view.program_id, "replaced")

@@ -222,3 +222,24 @@ def test_completion_knows_the_names(bench: str, tmp_path: Path) -> None:
         check=False,
     )
     assert "fcfs,continuum-preview" in result.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("sweep --programs 0", "bench: Invalid value for '--programs': "),
+        ("sweep --workers two", "bench: Invalid value for '--workers': "),
+        ("sweep --polices fcfs", "bench: No such option: --polices"),
+        ("sweeep", "bench: No such command 'sweeep'"),
+        ("list engines", "bench: Invalid value for 'things': "),
+        ("traces inspect", "bench: Missing argument"),
+    ],
+)
+def test_options_that_cannot_be_read_are_one_line(
+    bench: str, options: str, line: str, tmp_path: Path
+) -> None:
+    result = run(bench, *options.split(), cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(line)

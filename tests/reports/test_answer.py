@@ -101,7 +101,7 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
     found = told(run)
     assert found.load == "0.2 jobs/s"
     assert found.findings[0].startswith("fcfs is past saturation there and continuum is not")
-    assert "At 0.1 jobs/s nothing contends: all within 2% of fcfs." in found.findings
+    assert "At 0.1 jobs/s the choice hardly matters: all are within 2% of fcfs." in found.findings
     assert found.doubts[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
 
 

@@ -1,0 +1,70 @@
+"""What a replay does around an engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.replay import replay
+from servers.policies.base import Costs, Policy, Request
+from servers.sim import Limits
+from tests.sim.worlds import profile
+from traces import Fork, Program, Turn
+
+
+class Stock(Policy):
+    name = "stock"
+
+
+class Forger(Policy):
+    """Makes prompts short once it has passed every check."""
+
+    name = "forger"
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        request.prompt_tokens = 1
+
+
+def lines(policy: type[Policy], programs: list[Program]) -> list[dict[str, object]]:
+    turns: list[dict[str, object]] = []
+    replay(
+        programs,
+        [0.0 for p in programs if p.fork is None],
+        None,
+        policy=policy(Costs(prefill_s=float)),
+        bound=False,
+        profile=profile(kv_blocks=1000),
+        limits=Limits(),
+        offload=None,
+        on_turn=turns.append,
+        on_event=None,
+    )
+    return turns
+
+
+def test_a_policy_that_writes_what_it_is_shown_ends_the_cell() -> None:
+    with pytest.raises(ValueError, match="the policy changed a request of p: a policy reads"):
+        lines(Forger, [Program("p", (Turn(100, 5),))])
+
+
+def test_a_turn_is_sent_its_gap_after_the_turn_before() -> None:
+    turns = lines(Stock, [Program("p", (Turn(100, 5, tool_gap_s=2.5), Turn(150, 5, 105)))])
+    first, second = turns
+    assert second["sent_at_s"] == pytest.approx(float(str(first["finished_at_s"])) + 2.5)
+    assert (second["gap_s"], second["wait_s"], second["device_hit_tokens"]) == (2.5, 0.0, 96)
+
+
+def test_a_parent_waits_for_the_sub_agents_that_join_and_for_no_others() -> None:
+    parent = Program("p", (Turn(100, 5, tool_gap_s=1.0), Turn(150, 5, 105)))
+    joined = Program("p/a", (Turn(50, 400),), fork=Fork("p", 0, 0.5, joined_before_turn=1))
+    left_alone = Program("p/b", (Turn(50, 4000),), fork=Fork("p", 0, 0.0))
+    turns = lines(Stock, [parent, joined, left_alone])
+    by_name = {(t["program_id"], t["turn"]): t for t in turns}
+    start, end = by_name["p", 0], by_name["p", 1]
+    agent, other = by_name["p/a", 0], by_name["p/b", 0]
+    assert agent["sent_at_s"] == pytest.approx(float(str(start["finished_at_s"])) + 0.5)
+    assert end["sent_at_s"] == pytest.approx(float(str(agent["finished_at_s"])) + 1.0)
+    assert float(str(other["finished_at_s"])) > float(str(end["finished_at_s"]))
+    assert end["wait_s"] == pytest.approx(
+        float(str(agent["finished_at_s"])) - float(str(start["finished_at_s"]))
+    )
+    assert {t["job_id"] for t in turns} == {"p"}
