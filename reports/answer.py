@@ -94,6 +94,11 @@ def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -
     if winner is base or winner.against is None:
         return f"{place} no scheduler finishes jobs sooner than {baseline}: {took}."
     gain = winner.against
+    if gain.mean.value <= 1 + SAME:
+        return (
+            f"{place} the choice of scheduler hardly matters: the fastest, {name}, is within"
+            f" {SAME:.0%} of {baseline} ({seconds(mean.value)} on average)."
+        )
     if not gain.mean.differs_from_one:
         return (
             f"{place} no scheduler can be told from {baseline}: the fastest, {name}, finishes jobs"
@@ -174,8 +179,8 @@ def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[st
     )
     rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
     named = {
-        "faster": [r for r in rated if r[1].low > 1],
-        "slower": [r for r in rated if r[1].high < 1],
+        "faster": [r for r in rated if r[1].low > 1 and r[1].value > 1 + SAME],
+        "slower": [r for r in rated if r[1].high < 1 and r[1].value < 1 - SAME],
     }
     sentences = []
     if named["faster"]:
@@ -183,9 +188,9 @@ def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[st
         sentences.append(f"{then} than {_name(base)}: {_rated(named['faster'])}.")
     if named["slower"]:
         sentences.append(f"Slower than {_name(base)}: {_rated(named['slower'])}.")
-    even = [name for name, gain in rated if not gain.differs_from_one]
+    even = [r[0] for r in rated if r not in named["faster"] + named["slower"]]
     if even:
-        sentences.append(f"Not to be told from {_name(base)}: {listed(even)}.")
+        sentences.append(f"Like {_name(base)}: {listed(even)}.")
     return sentences
 
 
@@ -234,11 +239,11 @@ def _short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
     if _mean_s(winner) * SETTLES <= window_s:
         return []
     enough = math.ceil(_mean_s(winner) * SETTLES * winner.jps / 100) * 100
+    remedy = f"--programs {enough}" if enough <= 20 * jobs else "Lower rates"
     return [
         f"Short run: {jobs} jobs arrive within {seconds(window_s)} and take"
         f" {seconds(_mean_s(winner))} each, so the queue does not settle: saturation sets in at"
-        f" lower rates than this run can show, and gains come out too small. --programs {enough}"
-        " would tell."
+        f" lower rates than this run can show, and gains come out too small. {remedy} would tell."
     ]
 
 
