@@ -134,6 +134,7 @@ class Question:
             "jps": list(self.rates),
             "seeds": list(self.seeds),
             "profile": asdict(self.profile),
+            "profile_with_offload": asdict(self.profile_with_offload),
             **self.common_json(),
             "rejected_files": [asdict(note) for note in self.workload.rejected_files],
             "repairs": [asdict(note) for note in self.workload.repairs],

@@ -269,6 +269,14 @@ def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) ->
             f"{counted(len(results.missing), 'cell')} of {total} without a result; the first,"
             f" {name}: {why.rstrip('.')}."
         )
+    plain, offload = (sweep.get(p) or {} for p in ("profile", "profile_with_offload"))
+    dearer = bool(offload) and plain.get("base_ps") != offload["base_ps"]
+    if dearer and any(p.offload for p in points):
+        doubts.append(
+            f"Each step of a variant with offload is charged {offload['base_ps'] / 1e9:.2f} ms of"
+            f" scheduling, of the others {plain['base_ps'] / 1e9:.2f} ms (Continuum v3, Table 4):"
+            " that is what makes them slower where memory is free."
+        )
     left_out = (sweep.get("workload") or {}).get("left_out") or []
     if left_out:
         first = left_out[0]

@@ -22,6 +22,8 @@ from reports.metrics import Results
 from reports.statistics import Point
 from reports.words import counted, interval, seconds, share, times
 
+LEAST_GAIN = 1.005
+"""What rounds to 1.00 is not shown as fastest."""
 LEAST_FULL_TINT = math.log(1.5)
 """The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
 
@@ -171,7 +173,8 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", "hollow": False}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
-    common = {"hollow": point.saturated, "best": point is best}
+    told_apart = best.against is not None and best.against.mean.value > LEAST_GAIN
+    common = {"hollow": point.saturated, "best": point is best and told_apart}
     if point.against is None:
         return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
     gain = point.against.mean

@@ -168,3 +168,36 @@ def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Pat
         " (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
         " tool gaps measured 75% and inferred 25%."
     )
+
+
+def test_what_offload_is_charged_and_what_was_left_out_is_among_the_doubts(tmp_path: Path) -> None:
+    write_cell(tmp_path, "fcfs", idle(10.0), jps=0.1)
+    write_cell(tmp_path, "lmcache", idle(12.0), jps=0.1)
+    workload = {"left_out": [{"program_id": "long", "reason": "200000 tokens"}]}
+    run = write_sweep(
+        tmp_path,
+        ["fcfs", "lmcache"],
+        jps=[0.1],
+        profile={"base_ps": 950_000_000},
+        profile_with_offload={"base_ps": 2_330_000_000},
+        workload=workload,
+    )
+    doubts = " ".join(told(run).doubts)
+    assert "1 program left out; the first, long: 200000 tokens." in doubts
+    assert "with offload is charged 2.33 ms of scheduling, of the others 0.95 ms" in doubts
+
+
+def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Path) -> None:
+    # 20 jobs within 200 s that take 50 s each: 8 x 50 s x 0.1 jobs/s = 40, rounded up to 100.
+    write_cell(tmp_path, "fcfs", idle(50.0), jps=0.1)
+    run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
+    short = [doubt for doubt in told(run).doubts if doubt.startswith("Short run")]
+    assert len(short) == 1
+    assert "20 jobs arrive within 200 s and take 50.0 s each" in short[0]
+    assert short[0].endswith("--programs 100 would tell.")
+
+
+def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
+    write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
+    run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
+    assert not [doubt for doubt in told(run).doubts if doubt.startswith("Short run")]
