@@ -22,47 +22,44 @@ from servers.policies.base import Request as View
 from servers.tool_names import tool_names
 from servers.vllm.environment import BadEnvironment, read_policy
 from servers.vllm.events import EventLog
+from servers.vllm.memory import Blocks, WatchedManager
 from servers.vllm.queue import RankedRequests
 from servers.vllm.runner import PolicyRunner
 from servers.vllm.turns import Turn, read_xargs
-from servers.vllm.versions import UnsupportedVllm, check_kv, check_scheduler
+from servers.vllm.versions import UnsupportedVllm, check_scheduler
 
 FINISHED = frozenset(
     getattr(RequestStatus, name)
     for name in ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION")
     if hasattr(RequestStatus, name)
 )
-VICTIM = 1
-"""The priority of whom vLLM preempts next; all others have 0."""
-
-Blocks = list[Any]
 
 
 class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     clock: Callable[[], float] = staticmethod(time.monotonic)
     wall_clock: Callable[[], float] = staticmethod(time.time)
     """The clock of vLLM's arrival times."""
+    kv_cache_manager: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_scheduler(AsyncScheduler, vllm.__version__)
         policy = read_policy(os.environ)
         super().__init__(*args, **kwargs)
         self._refuse_settings(policy)
-        self._needed_names = check_kv(self.kv_cache_manager, vllm.__version__)
-        self._turns: dict[str, Turn] = {}
+        self._stock_manager, self._watched = self.kv_cache_manager, WatchedManager(self)
+        self.turns: dict[str, Turn] = {}
         self._arrivals = 0
-        self._loading: set[str] = set()
+        self.loading: set[str] = set()
         """Requests whose KV a connector is fetching."""
-        self._marked: Request | None = None
         self._log = EventLog(os.environ.get("TURNSTILE_EVENTS"))
-        self.runner: PolicyRunner[Blocks] = PolicyRunner(policy, self._release, self._log.write)
-        self.waiting = RankedRequests(self.runner, self._turns)
+        self.runner: PolicyRunner[Blocks] = PolicyRunner(
+            policy, self._watched.release, self._log.write
+        )
+        self.waiting = RankedRequests(self.runner, self.turns, self._watch_allocations)
         # Of vLLM's two ways to preempt, only this one lets somebody else than the last go.
         self.policy = SchedulingPolicy.PRIORITY
         self._displaces = type(policy).displaced is not Policy.displaced
         self._nobody_displaced: tuple[int, int | None] | None = None
-        self._stock_allocate_slots = self.kv_cache_manager.allocate_slots
-        self.kv_cache_manager.allocate_slots = self._allocate_slots
 
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
@@ -84,7 +81,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def add_request(self, request: Request) -> None:
         if request.request_id not in self.requests:
             self.runner.set_clock(self.clock())
-            turn = self._turns[request.request_id] = self._turn(request)
+            turn = self.turns[request.request_id] = self._turn(request)
             request.priority = 0
             self.runner.arrived(turn)
         super().add_request(request)
@@ -106,12 +103,12 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return Turn(view, said)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        turn = self._turns.get(request.request_id)
+        turn = self.turns.get(request.request_id)
         if turn is None:
             return super()._free_request(request, *args, **kwargs)
         self.runner.set_clock(self.clock())
         self.waiting.remove_request(request)
-        self._loading.discard(request.request_id)
+        self.loading.discard(request.request_id)
         turn.view.output_tokens = request.num_output_tokens
         text = self._answer(request, turn)
         if request.status in FINISHED or self._stopped_by_client(request, text):
@@ -119,11 +116,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             turn.view.tools = tool_names(text) if tools is None else tools
             # The last token out has no KV.
             self.runner.finished(
-                turn, request.num_tokens - 1, lambda all_: self._hold(request, all_)
+                turn, request.num_tokens - 1, lambda whole: self._watched.hold(request, whole)
             )
         else:
             self.runner.aborted(turn)
-        del self._turns[request.request_id]
+        del self.turns[request.request_id]
         result = super()._free_request(request, *args, **kwargs)
         report = _report(turn, request)
         if isinstance(result, tuple):
@@ -156,23 +153,6 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         super().shutdown()
         self._log.close()
 
-    # Pins ---------------------------------------------------------------------------------------
-
-    def _hold(self, request: Request, whole_request: bool) -> tuple[Blocks, int]:
-        """One more reference on its blocks, last block first, as vLLM frees them."""
-        groups = self.kv_cache_manager.get_blocks(request.request_id).blocks
-        blocks = [
-            block
-            for group in groups
-            for block in reversed(group)
-            if not block.is_null and (whole_request or block.block_hash is not None)
-        ]
-        self.kv_cache_manager.block_pool.touch(blocks)
-        return blocks, len(blocks)
-
-    def _release(self, blocks: Blocks) -> None:
-        self.kv_cache_manager.block_pool.free_blocks(blocks)
-
     # One step -----------------------------------------------------------------------------------
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
@@ -181,7 +161,14 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner.start_step(self._batch_tokens)
         if self._displaces and self.waiting and self.running:
             self._displace()
-        output = super().schedule(*args, **kwargs)
+        if self._watched.running_turns_fit():
+            self.kv_cache_manager = self._stock_manager
+        else:
+            self._watch_allocations()
+        try:
+            output = super().schedule(*args, **kwargs)
+        finally:
+            self.kv_cache_manager = self._stock_manager
         aside, self.waiting.aside = self.waiting.aside, None
         if aside:
             self.waiting.prepend_requests(aside)
@@ -191,115 +178,38 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return sum(r.num_computed_tokens - r.num_output_placeholders for r in self.running)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        turn = self._turns[request.request_id]
+        turn = self.turns[request.request_id]
         turn.view.output_tokens = request.num_output_tokens
         request.priority = 0
-        self._unhash_uncomputed(request)
+        self._watched.unhash_uncomputed(request)
         self.runner.preempted(turn)
         super()._preempt_request(request, *args, **kwargs)
 
-    def _unhash_uncomputed(self, request: Request) -> None:
-        """vLLM hashes blocks when it hands them out for a step. A victim that was in the step
-        already leaves hashed blocks that nobody will compute; a hit on those would be garbage."""
-        manager = self.kv_cache_manager
-        groups = manager.get_blocks(request.request_id).blocks
-        sizes = [m.block_size for m in manager.coordinator.single_type_managers]
-        blank = {
-            block.block_id
-            for group, size in zip(groups, sizes, strict=True)
-            for block in group[request.num_computed_tokens // size :]
-            if block.block_hash is not None
-        }
-        if blank:
-            manager.block_pool.evict_blocks(blank)
+    def _watch_allocations(self) -> None:
+        """From here on in this step an allocation may fail, or admit a turn."""
+        self.kv_cache_manager = self._watched
 
     def _select_waiting_queue_for_scheduling(self) -> Any:
         """vLLM before 0.32: turns that were not ready go first, as with its policy fcfs."""
+        self._watch_allocations()
         return self.skipped_waiting or self.waiting or None
 
-    # Memory -------------------------------------------------------------------------------------
-
-    def _allocate_slots(self, request: Request, num_new_tokens: int, **kwargs: Any) -> Any:
-        """vLLM's, tried again as long as the policy gives way to the request."""
-        running = request.status is RequestStatus.RUNNING
-        while True:
-            blocks = self._stock_allocate_slots(request, num_new_tokens, **kwargs)
-            if blocks is not None:
-                if not running:
-                    self._admitted(request, kwargs)
-                return blocks
-            if running:
-                if not self._give_way_to_running(request, num_new_tokens, kwargs):
-                    return None
-            elif not self._give_way_to_waiting(request, kwargs):
-                return None
-
-    def _admitted(self, request: Request, given: dict[str, Any]) -> None:
-        turn = self._turns[request.request_id]
+    def admitted(self, request: Request, given: dict[str, Any]) -> None:
+        turn = self.turns[request.request_id]
         if turn.view.id not in self.runner.queued:
-            self._loading.discard(request.request_id)
+            self.loading.discard(request.request_id)
             return
         if given.get("delay_cache_blocks"):
-            self._loading.add(request.request_id)
+            self.loading.add(request.request_id)
         cached = given.get("num_new_computed_tokens", 0)
         cached += given.get("num_external_computed_tokens", 0)
         self.runner.admitted(turn, request.num_tokens, cached)
 
-    def _give_way_to_running(self, request: Request, tokens: int, given: dict[str, Any]) -> bool:
-        runner = self.runner
-        if runner.policy.reclaim_when == "pressure" or len(self.running) == 1:
-            tokens += request.num_computed_tokens + given.get("num_lookahead_tokens", 0)
-            tokens = min(tokens, self.max_model_len)
-            if runner.reclaim(lambda: self._missing(request, tokens, given)):
-                return True
-        if self._marked is not None:
-            self._marked.priority = 0
-        views = self._running_views()
-        victim = runner.policy.victim(list(views), runner.now_s)
-        self._marked = views[victim]
-        self._marked.priority = VICTIM
-        return False
-
-    def _give_way_to_waiting(self, request: Request, given: dict[str, Any]) -> bool:
-        runner = self.runner
-        own = self._turns[request.request_id].view.program_id
-        stuck = not self.running and not self._loading
-        if stuck or runner.policy.reclaim_when == "pressure":
-
-            def missing() -> int:
-                reserved = int(given.get("reserved_blocks", 0))
-                return self._missing(request, request.num_tokens, given) + reserved
-
-            if runner.reclaim(missing, spare=own):
-                return True
-        if not stuck or runner.unpin(own, "pressure"):
-            # Without its pin the turn may no longer be the head: the next step asks.
-            return False
-        return runner.reclaim(lambda: 0)
-
-    def _missing(self, request: Request, tokens: int, given: dict[str, Any]) -> int:
-        """Blocks that are not free, of those that a context of so many tokens takes."""
-        manager = self.kv_cache_manager
-        found = given.get("new_computed_blocks")
-        local = request.num_computed_tokens + given.get("num_new_computed_tokens", 0)
-        ask = {
-            "request_id": request.request_id,
-            "num_tokens": tokens,
-            "new_computed_blocks": (found or manager.empty_kv_cache_blocks).blocks,
-            "num_encoder_tokens": given.get("num_encoder_tokens", 0),
-            "total_computed_tokens": local + given.get("num_external_computed_tokens", 0),
-            "num_local_computed_tokens": local,
-            "num_tokens_main_model": tokens,
-        }
-        ask = {name: ask[name] for name in self._needed_names}
-        needed = manager.coordinator.get_num_blocks_to_allocate(**ask)
-        return int(needed) - int(manager.block_pool.get_num_free_blocks())
-
-    def _running_views(self) -> dict[View, Request]:
+    def running_views(self) -> dict[View, Request]:
         """In order of admission."""
         views = {}
         for request in self.running:
-            view = self._turns[request.request_id].view
+            view = self.turns[request.request_id].view
             view.output_tokens = request.num_output_tokens
             views[view] = request
         return views
@@ -316,8 +226,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             return
         self.waiting.aside = []
         while self.running and not self._fits(head):
-            views = self._running_views()
-            turn = self._turns[head.request_id]
+            views = self.running_views()
+            turn = self.turns[head.request_id]
             worse = runner.policy.displaced(turn.view, list(views), runner.now_s)
             if worse is None:
                 self._nobody_displaced = (runner.events, runner.wake_ps)
@@ -327,11 +237,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self._preempt_request(views[worse], time.monotonic(), drop_stale_output=kept)
 
     def _fits(self, head: Request) -> bool:
-        if len(self.running) >= self.max_num_running_reqs:
-            return False
-        found, hit = self.kv_cache_manager.get_computed_blocks(head)[:2]
-        given = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
-        return self._missing(head, head.num_tokens, given) <= 0
+        return len(self.running) < self.max_num_running_reqs and self._watched.fits(head)
 
 
 def _report(turn: Turn, request: Request) -> dict[str, Any]:

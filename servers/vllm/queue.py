@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from vllm.v1.core.sched.request_queue import RequestQueue
@@ -15,9 +15,13 @@ from servers.vllm.turns import Turn
 class RankedRequests(RequestQueue):  # type: ignore[misc]
     """Requests of `turns`, smallest rank first. Others (ended ones) are ignored on removal."""
 
-    def __init__(self, runner: PolicyRunner[Any], turns: dict[str, Turn]) -> None:
+    def __init__(
+        self, runner: PolicyRunner[Any], turns: dict[str, Turn], on_peek: Callable[[], None]
+    ) -> None:
         self._runner = runner
         self._turns = turns
+        self._on_peek = on_peek
+        """Called before the engine tries to admit the head."""
         self._requests: dict[int, Request] = {}
         self.aside: list[Request] | None = None
         """Where a list, requests put back go here for now, out of the queue."""
@@ -31,6 +35,7 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
         self._runner.push(turn)
 
     def peek_request(self) -> Request:
+        self._on_peek()
         return self._requests[self._runner.waiting.peek().view.id]
 
     def pop_request(self) -> Request:

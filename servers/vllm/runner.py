@@ -44,6 +44,8 @@ class PolicyRunner(Generic[KV]):
         self.pins: Pins[Kept[KV]] = Pins()
         self.events = 0
         """Rises with each event that the policy is told of, and each pin's end."""
+        self._reviewed = -1
+        """`events` at the last review."""
         self._release = release
         self._emit = emit
         self._programs: dict[str, tuple[float, int]] = {}
@@ -151,7 +153,8 @@ class PolicyRunner(Generic[KV]):
         if len(self.pins):
             for program_id in self.pins.expired(self.now_ps):
                 self.unpin(program_id, "expired")
-            if self.policy.reviews_pins:
+            if self.policy.reviews_pins and self._may_decide_differently():
+                self._reviewed = self.events
                 pins = [held.pin for held in self.pins.held()]
                 for pin in list(self.policy.review(pins, batch_tokens(), self.now_s)):
                     self.unpin(pin.program_id, "review")
@@ -159,6 +162,11 @@ class PolicyRunner(Generic[KV]):
             self.rerank_moved()
         if self._wakes:
             self._wake()
+
+    def _may_decide_differently(self) -> bool:
+        """Than at the last review: `wake_s` says when, and between events batches only grow."""
+        due = self.wake_ps is not None and self.wake_ps <= self.now_ps
+        return due or self.events != self._reviewed
 
     def unpin(self, program_id: str, reason: str) -> bool:
         held = self.pins.pop(program_id)

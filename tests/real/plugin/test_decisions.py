@@ -20,8 +20,7 @@ from servers.variants import VARIANTS
 from tests.real.plugin.inside import PluggedEngine, free_blocks
 from tests.real.plugin.random_worlds import World, world
 
-EXACT = ["fcfs", "program-fcfs", "static-ttl", "continuum", "continuum-v1", "context-serve"]
-EXACT += ["infercept"]
+EXACT = ["fcfs", "program-fcfs", "static-ttl", "continuum", "continuum-v1", "infercept"]
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
 """Dear enough that contexts are worth holding through most gaps."""
 DECISIONS = {"waiting_to_running", "evicted_to_running", "preempted", "pinned", "unpinned"}
@@ -103,6 +102,6 @@ def test_every_policy_serves_a_contended_workload_and_leaks_nothing(
         vllm = PluggedEngine.last.vllm
         assert len(vllm.runner.pins) == 0
         assert free_blocks(vllm) == played.profile.kv_blocks
-        assert not vllm._turns
+        assert not vllm.turns
         assert not vllm.waiting
         assert not vllm.requests
