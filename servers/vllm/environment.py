@@ -45,20 +45,26 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
         raise BadEnvironment("TURNSTILE_COSTS is not set: give the path of a JSON file of costs")
     try:
         said = json.loads(Path(path).read_text())
-        base_s, linear_s = float(said["base_s"]), float(said["linear_s"])
-        quadratic_s, step_tokens = float(said["quadratic_s"]), int(said["step_tokens"])
-        reload_s = said["reload_s_per_token"]
-        reload_s = None if reload_s is None else float(reload_s)
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, ValueError) as error:
         raise BadEnvironment(
-            f"TURNSTILE_COSTS is {path}: {type(error).__name__}: {error}; it must be a JSON object "
-            "with base_s, linear_s, quadratic_s, reload_s_per_token (or null) and step_tokens"
+            f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file"
         ) from None
+
+    def number(name: str) -> float:
+        value = said.get(name) if isinstance(said, dict) else None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadEnvironment(f"TURNSTILE_COSTS is {path}: {name} is {value!r}, not a number")
+        return value
+
+    base_s, linear_s, quadratic_s = number("base_s"), number("linear_s"), number("quadratic_s")
+    step_tokens = int(number("step_tokens"))
+    no_tier = isinstance(said, dict) and said.get("reload_s_per_token") is None
+    reload_s = 0.0 if no_tier else number("reload_s_per_token")
 
     def prefill_s(tokens: int) -> float:
         return base_s + linear_s * tokens + quadratic_s * tokens * tokens
 
     def reload(tokens: int) -> float:
-        return (reload_s or 0.0) * tokens
+        return reload_s * tokens
 
-    return Costs(prefill_s, None if reload_s is None else reload, step_tokens)
+    return Costs(prefill_s, None if no_tier else reload, step_tokens)

@@ -1,0 +1,103 @@
+"""The plug-in starts where it can do its work, and says what is wrong where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+from servers.vllm import plugin
+from servers.vllm.environment import BadEnvironment, read_policy
+from servers.vllm.versions import UnsupportedVllm, check_scheduler
+from tests.real.plugin.inside import build, config
+
+COSTS = {
+    "base_s": 0.01,
+    "linear_s": 2e-4,
+    "quadratic_s": 1e-9,
+    "reload_s_per_token": None,
+    "step_tokens": 512,
+}
+
+
+@pytest.fixture
+def costs(tmp_path: Path) -> str:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS))
+    return str(path)
+
+
+def test_a_policy_is_made_with_the_costs_of_the_file(costs: str) -> None:
+    policy = read_policy({"TURNSTILE_POLICY": "continuum", "TURNSTILE_COSTS": costs})
+    assert policy.name == "continuum"
+    assert policy.costs.prefill_s(1000) == pytest.approx(0.01 + 0.2 + 0.001)
+    assert policy.costs.reload_s is None
+    assert policy.costs.step_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "TURNSTILE_POLICY is not set"),
+        ({"TURNSTILE_POLICY": "fcfs,continuum"}, "a server runs one policy"),
+        ({"TURNSTILE_POLICY": "clairvoyant"}, "knows the trace's future"),
+        ({"TURNSTILE_POLICY": "fcfs"}, "TURNSTILE_COSTS is not set"),
+        ({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": "/nowhere.json"}, "/nowhere.json"),
+    ],
+)
+def test_what_is_missing_is_named(said: dict[str, str], message: str) -> None:
+    with pytest.raises(BadEnvironment, match=message):
+        read_policy(said)
+
+
+def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(COSTS | {"linear_s": None}))
+    with pytest.raises(BadEnvironment, match="linear_s is None, not a number"):
+        read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)})
+
+
+def test_the_server_starts_from_the_environment(
+    costs: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_POLICY", "infercept")
+    monkeypatch.setenv("TURNSTILE_COSTS", costs)
+    made = build(plugin.TurnstileScheduler, 100, 8, 512)
+    assert made.runner.policy.name == "infercept"
+
+
+def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
+    monkeypatch.setenv("TURNSTILE_COSTS", costs)
+    monkeypatch.setattr(config()[0].scheduler_config, "policy", "priority")
+    with pytest.raises(BadEnvironment, match="--scheduling-policy is priority"):
+        build(plugin.TurnstileScheduler, 100, 8, 512)
+
+
+def test_this_vllm_is_supported() -> None:
+    check_scheduler(AsyncScheduler, "0.32.0")
+
+
+def test_an_old_vllm_is_refused_by_name() -> None:
+    with pytest.raises(UnsupportedVllm, match=r"vLLM 0\.19\.1 is not supported: it is older"):
+        check_scheduler(AsyncScheduler, "0.19.1")
+
+
+def test_a_changed_signature_is_refused_with_the_reason() -> None:
+    class Changed(AsyncScheduler):
+        def _preempt_request(self, request: Any) -> None: ...
+
+    with pytest.raises(UnsupportedVllm, match="_preempt_request takes no timestamp"):
+        check_scheduler(Changed, "0.99")
+
+
+def test_a_schedule_that_admits_differently_is_refused_with_the_line() -> None:
+    class Changed(AsyncScheduler):
+        def schedule(self) -> Any:
+            return self.waiting.popleft()
+
+    with pytest.raises(UnsupportedVllm, match=r"no longer has `SchedulingPolicy\.PRIORITY`"):
+        check_scheduler(Changed, "0.99")
