@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -139,9 +140,10 @@ launcher.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
 server = launcher.launch(launcher.Wanted(), run, python=python)
 print(server.base_url.rpartition(":")[2], flush=True)
-if os.environ["FORKS"] == "yes":
-    print(os.fork(), flush=True)
-time.sleep(60)
+fork = os.fork() if os.environ["FORKS"] == "yes" else None
+if fork:
+    print(fork, flush=True)
+time.sleep(300)
 """
 
 
@@ -161,8 +163,11 @@ def test_so_it_does_when_a_fork_of_ours_outlives_us_and_holds_the_pipe(tmp_path:
         assert ours.stdout is not None
         port, fork = int(ours.stdout.readline()), int(ours.stdout.readline())
         ours.kill()
-        until_gone(tmp_path)
-        os.kill(fork, signal.SIGKILL)
+        try:
+            until_gone(tmp_path)
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(fork, signal.SIGKILL)
         assert is_free(port)
 
 
