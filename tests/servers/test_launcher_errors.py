@@ -9,8 +9,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
