@@ -1,0 +1,330 @@
+"""Pins hold the blocks that they should, and give every one of them back.
+
+Steps are taken by hand, with a model that samples at once and a clock that the test sets.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm.v1.request import RequestStatus
+
+from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
+from servers.policies.continuum_preview import ContinuumPreview
+from tests.real.plugin.inside import build_plugged, free_blocks, request, step
+
+DEAR = Costs(prefill_s=float)
+BLOCKS = 1000
+LENGTHS = [(66, 7), (131, 9), (279, 12), (397, 8), (503, 7)]
+"""The execution note's table (§4.2): prompt and output tokens of each turn. The last sampled token
+has no KV, so 72, 139, 290 and 404 tokens are held through the tool gaps."""
+
+
+class Hold(Policy):
+    name = "hold"
+    ttl_s = 10.0
+
+    def __init__(self) -> None:
+        super().__init__(DEAR)
+        self.told: list[tuple[str, str, int]] = []
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self.told.append(("finished", request.program_id, request.output_tokens))
+        return pin(self.ttl_s)
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self.told.append(("aborted", request.program_id, request.output_tokens))
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self.told.append(("ended", program_id, 0))
+
+
+class Server:
+    """The plug-in, driven by hand."""
+
+    def __init__(self, policy: Policy, blocks: int = BLOCKS, events: Path | None = None) -> None:
+        self.policy = policy
+        self.vllm: Any = build_plugged(policy, events, blocks, 16, 8192)
+        self.now_s = 100.0
+        self.vllm.clock = self.vllm.wall_clock = lambda: self.now_s
+        self.blocks = blocks
+        self.context: dict[str, list[int]] = {}
+        self._keys = itertools.count()
+        self._fresh = itertools.count(10)
+
+    def send(self, program: str | None, prompt: int, output: int, **xargs: Any) -> Any:
+        """A turn whose prompt begins with all that the program has said so far."""
+        said = self.context.get(program or "", [])[:prompt]
+        tokens = said + list(itertools.islice(self._fresh, prompt - len(said)))
+        if program is not None:
+            xargs["program_id"] = program
+        made = request(f"r{next(self._keys)}", tokens, output, self.now_s, **xargs)
+        self.vllm.add_request(made)
+        self.context[program or ""] = tokens + [7] * output
+        return made
+
+    def drain(self) -> None:
+        while self.vllm.has_unfinished_requests():
+            step(self.vllm)
+            self.now_s += 0.01
+
+    def idle_step(self) -> None:
+        step(self.vllm)
+
+    @property
+    def held(self) -> int:
+        return self.blocks - free_blocks(self.vllm)
+
+    @property
+    def pinned(self) -> int:
+        return len(self.vllm.runner.pins)
+
+
+@pytest.mark.parametrize(
+    ("policy", "blocks"), [(Hold(), [4, 8, 18, 25]), (ContinuumPreview(DEAR), [5, 9, 19, 26])]
+)
+def test_the_notes_table_block_for_block(policy: Policy, blocks: list[int]) -> None:
+    server = Server(policy)
+    held = []
+    for prompt, output in LENGTHS[:-1]:
+        server.send("job", prompt, output, is_last=0, tools="ls")
+        server.drain()
+        held.append(server.held)
+        server.now_s += 1.0
+        server.idle_step()
+        assert server.held == held[-1], "still held at the end of the gap"
+    server.send("job", *LENGTHS[-1], is_last=1, tools="")
+    server.drain()
+    assert held == blocks
+    assert server.held == 0
+
+
+def test_a_pin_ends_when_its_time_is_over() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    pinned_at_s = server.now_s - 0.01
+    server.now_s = pinned_at_s + 9.99
+    server.idle_step()
+    assert server.held == 4
+    server.now_s = pinned_at_s + 10.02
+    server.idle_step()
+    assert (server.held, server.pinned) == (0, 0)
+
+
+def test_a_pin_whose_turn_waits_does_not_end() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    server.vllm.max_num_running_reqs = server.vllm.max_num_active_reqs = 0
+    server.send("a", 100, 7, is_last=1)
+    server.now_s += 1000
+    server.idle_step()
+    assert server.pinned == 1
+    server.vllm.max_num_running_reqs = server.vllm.max_num_active_reqs = 16
+    server.drain()
+    assert (server.held, server.pinned) == (0, 0)
+
+
+def test_the_next_turn_hits_what_was_held_and_is_told_so() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    server.send("a", 100, 1, is_last=1)
+    output = server.vllm.schedule()
+    assert sum(output.num_scheduled_tokens.values()) == 100 - 64
+    assert server.pinned == 0
+
+
+def test_an_abort_leaves_no_pin_wherever_the_turn_is() -> None:
+    server = Server(Hold())
+    server.vllm.max_num_running_reqs = server.vllm.max_num_active_reqs = 1
+    running, waiting = server.send("a", 66, 50), server.send("b", 66, 50)
+    step(server.vllm)
+    step(server.vllm)
+    keys = [running.request_id, waiting.request_id, "unknown"]
+    server.vllm.finish_requests(keys, RequestStatus.FINISHED_ABORTED)
+    assert (server.held, server.pinned) == (0, 0)
+    assert sorted(server.policy.told) == [("aborted", "a", 2), ("aborted", "b", 0)]
+    assert not server.vllm.waiting
+    assert not server.vllm.runner.queued
+
+
+def test_an_aborted_turn_leaves_the_pin_of_the_turn_before_to_its_time() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    server.vllm.max_num_running_reqs = server.vllm.max_num_active_reqs = 0
+    waiting = server.send("a", 100, 7, is_last=0)
+    server.vllm.finish_requests(waiting.request_id, RequestStatus.FINISHED_ABORTED)
+    server.idle_step()
+    assert server.held == 4
+    server.now_s += 11
+    server.idle_step()
+    assert server.held == 0
+
+
+def test_a_turn_without_program_id_is_a_program_of_its_own_and_holds_nothing() -> None:
+    server = Server(Hold())
+    first, second = server.send(None, 66, 7), server.send(None, 66, 7)
+    views = [server.vllm.turns[r.request_id].view for r in (first, second)]
+    assert views[0].program_id != views[1].program_id
+    server.drain()
+    assert (server.held, server.pinned) == (0, 0)
+    assert ("ended", views[0].program_id, 0) in server.policy.told
+
+
+def test_turns_of_one_program_at_once_leave_one_pin_and_no_leak() -> None:
+    server = Server(Hold())
+    for _ in range(3):
+        server.context.clear()
+        server.send("a", 66, 7, is_last=0)
+    server.drain()
+    assert server.pinned == 1
+    assert server.held == 4
+    server.send("a", 80, 7, is_last=1)
+    server.drain()
+    assert (server.held, server.pinned) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "xargs",
+    [
+        {"program_id": 17, "is_last": "no", "tools": ["ls"], "turn": "x"},
+        {"program_id": "", "is_last": 7},
+        {"program_id": 1.5, "turn": -3, "tools": ", ,"},
+        {"program_id": "a", "is_last": True, "turn": "2"},
+    ],
+)
+def test_odd_metadata_is_taken_as_not_said(xargs: dict[str, Any]) -> None:
+    server = Server(Hold())
+    server.vllm.add_request(request("odd", [1, 2, 3], 3, server.now_s, **xargs))
+    server.drain()
+    server.now_s += 100
+    server.idle_step()
+    assert (server.held, server.pinned) == (0, 0)
+
+
+def test_a_stuck_head_gets_the_pins_memory_oldest_first() -> None:
+    server = Server(Hold(), blocks=20)
+    server.policy.ttl_s = math.inf
+    for name in ("old", "mid", "new"):
+        server.send(name, 66, 7, is_last=0)
+        server.drain()
+    assert server.held == 12
+    server.send("big", 12 * 16, 1, is_last=1)  # 12 blocks, and 8 are free
+    server.drain()
+    assert [h.pin.program_id for h in server.vllm.runner.pins.held()] == ["mid", "new"]
+    assert server.held == 8
+
+
+class Worst(Hold):
+    """Preempts the longest prompt."""
+
+    def victim(self, running: Any, now_s: float) -> Request:
+        return max(running, key=lambda r: r.prompt_tokens)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        return Retention()
+
+
+def test_a_victim_that_was_in_the_step_leaves_no_hash_of_what_was_never_computed() -> None:
+    server = Server(Worst(), blocks=10)
+    long = server.send("long", 95, 40)
+    server.send("short", 31, 40)
+    pool = server.vllm.kv_cache_manager.block_pool
+    while not long.num_preemptions:
+        step(server.vllm)
+    # 96 tokens were in blocks when the seventh block had to be opened; 6 are full and computed.
+    hits = [pool.get_cached_block(h, [0]) for h in long.block_hashes]
+    computed = [hit is not None for hit in hits]
+    assert computed == sorted(computed, reverse=True)
+    server.drain()
+    assert server.held == 0
+
+
+def test_resetting_the_prefix_cache_lets_go_of_pins_first() -> None:
+    server = Server(Hold())
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    assert server.vllm.reset_prefix_cache()
+    assert (server.held, server.pinned) == (0, 0)
+
+
+def test_a_stop_string_found_by_the_client_side_is_a_finished_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server(Hold())
+    tokenizer = SimpleNamespace(decode=lambda _: "```bash\ncd x && pytest -q\n```\nSTOP")
+    manager = server.vllm.structured_output_manager
+    monkeypatch.setattr(manager, "tokenizer", tokenizer, raising=False)
+    made = server.send("a", 66, 50)
+    made.sampling_params.stop = ["STOP"]
+    for _ in range(7):
+        step(server.vllm)
+    view = server.vllm.turns[made.request_id].view
+    server.vllm.finish_requests(made.request_id, RequestStatus.FINISHED_ABORTED)
+    assert server.policy.told == [("finished", "a", 7)]
+    assert view.tools == ("cd", "pytest")
+    assert server.held == 4
+
+
+def test_events_tell_the_story_in_the_documented_words(tmp_path: Path) -> None:
+    log = tmp_path / "engine.jsonl"
+    server = Server(Hold(), events=log)
+    server.send("a", 66, 7, is_last=0, turn=5)
+    server.drain()
+    server.send("a", 80, 2, is_last=1, turn=6)
+    server.drain()
+    server.vllm.shutdown()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [(e["event"], e["turn"]) for e in lines] == [
+        ("arrival", 5),
+        ("waiting_to_running", 5),
+        ("finished", 5),
+        ("pinned", 5),
+        ("arrival", 6),
+        ("waiting_to_running", 6),
+        ("unpinned", 5),
+        ("finished", 6),
+    ]
+    admitted, pinned, unpinned = lines[5], lines[3], lines[6]
+    assert (admitted["prompt_length"], admitted["hit_length"]) == (80, 64)
+    assert (pinned["ttl_s"], pinned["blocks"], pinned["why"]) == (10.0, 4, {})
+    assert unpinned["reason"] == "reused"
+    assert lines[0]["t"] == 100.0
+
+
+def test_the_policy_sees_arrivals_on_its_own_clock() -> None:
+    """vLLM's arrival times are the wall clock's: 2 s ago there is 2 s ago here."""
+    server = Server(Hold())
+    server.vllm.wall_clock = lambda: 5000.0
+    server.vllm.add_request(request("r", [1, 2, 3], 3, 4998.0, program_id="a"))
+    view = server.vllm.turns["r"].view
+    assert (view.arrival_s, view.program_arrival_s) == (98.0, 98.0)
+
+
+def test_pins_are_seen_in_order_by_the_policy() -> None:
+    seen: list[list[str]] = []
+
+    class Look(Hold):
+        def reclaim(self, pins: Any, now_s: float) -> Any:
+            held: list[Pin] = list(pins)
+            seen.append([p.program_id for p in held])
+            return reversed(held)
+
+    server = Server(Look(), blocks=12)
+    server.policy.ttl_s = math.inf
+    for name in ("a", "b"):
+        server.send(name, 66, 7, is_last=0)
+        server.drain()
+    server.send("c", 8 * 16, 1, is_last=1)
+    server.drain()
+    assert seen == [["a", "b"]]
+    assert server.held == 4
