@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 OLDEST = (0, 24)
-TESTED = "0.32"
+TESTED = "0.24, 0.28, 0.30, 0.32 and 0.33"
 
 PARAMETERS = {
     "schedule": (),
@@ -82,7 +82,6 @@ def check_kv(manager: Any, version: str) -> frozenset[str]:
 
 def _refuse(version: str, reason: str) -> None:
     raise UnsupportedVllm(
-        f"vLLM {version} is not supported: {reason}. The plug-in was tested with {TESTED} and "
-        f"written for {OLDEST[0]}.{OLDEST[1]} and later; install one of those, or run this "
-        "server without --scheduler-cls"
+        f"vLLM {version} is not supported: {reason}. The plug-in was tested with {TESTED}; "
+        "install one of those, or run this server without --scheduler-cls"
     )

@@ -138,7 +138,8 @@ def main(rounds: int) -> None:
         ratio = statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
         least = min(took[name]) / min(took["stock"])
         print(
-            f"{name:14} {statistics.median(took[name]):7.0f} us median, {min(took[name]):6.0f} least; "
+            f"{name:14} {statistics.median(took[name]):7.0f} us median, "
+            f"{min(took[name]):6.0f} least; "
             f"against stock {ratio:.3f} median of pairs, {least:.3f} least"
         )
 
