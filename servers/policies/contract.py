@@ -89,7 +89,7 @@ class _Story:
         self._admit(first, 1.0)
         self._admit(other, 1.0)
         self._decide([], [first, other], [], 1.5)
-        self._tell("preempted", other, 2.0)
+        self._call("preempted", other, 2.0)
         other.preempted = True
         first.output_tokens, first.tools = 50, ("pytest",)
         held = self._finish(first, 3.0)
@@ -100,7 +100,7 @@ class _Story:
             self._arrive(request)
         pins = [] if held is None else [held]
         self._decide([other, after, twin, given_up], [], pins, 5.0)
-        self._tell("aborted", given_up, 5.5)
+        self._call("aborted", given_up, 5.5)
         self._admit(after, 6.0)
         self._admit(other, 6.0)
         self._decide([twin], [after, other], [], 60.0)
@@ -114,14 +114,11 @@ class _Story:
     def _arrive(self, request: Request) -> None:
         if isinstance(self._policy, Oracle):
             self._call("foresee", request, Future(1.0, 100, 100))
-        self._tell("arrived", request, request.arrival_s)
+        self._call("arrived", request, request.arrival_s)
 
     def _admit(self, request: Request, now_s: float) -> None:
         self._call("scheduled", request, now_s, 0)
         request.pinned = request.preempted = False
-
-    def _tell(self, event: str, request: Request, now_s: float) -> None:
-        self._call(event, request, now_s)
 
     def _finish(self, request: Request, now_s: float) -> Pin | None:
         retention = self._call("finished", request, now_s)

@@ -43,7 +43,6 @@ class Sequence:
     __slots__ = (
         "admission",
         "arrived",
-        "arrived_ps",
         "computed",
         "error",
         "finish_tick",
@@ -81,7 +80,7 @@ class Sequence:
         self.pinned_hit = False
         self.preemptions = 0
         self.phase = Phase.QUEUE
-        self.arrived_ps = self.since_ps = arrived_ps
+        self.since_ps = arrived_ps
         self.spent_ps = [0] * len(Phase)
         self.arrived = False
         self.first_token_ps: int | None = None
