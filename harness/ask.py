@@ -20,7 +20,8 @@ import typer
 from harness.doctor import PACKAGES, cpu_cores, package
 
 if TYPE_CHECKING:
-    from harness.question import Asked, Question
+    from harness.asked import Asked
+    from harness.question import Question
 
 
 class Terminated(KeyboardInterrupt):
@@ -103,11 +104,8 @@ def _same_command() -> str:
 
 
 def _say_what_runs(question: Question) -> None:
-    profile, load = question.profile, question.workload
-    print(
-        f"engine sim: virtual time, {profile.provenance} profile of {profile.model} "
-        f"on {profile.hardware}, nothing measured on a GPU"
-    )
+    load = question.workload
+    print(question.engine.told())
     shape = [
         _count(len(question.variants), "policy", "policies"),
         _count(len(question.rates), "load"),

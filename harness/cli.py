@@ -122,7 +122,7 @@ def sweep(
     workers: opt.Workers = None,
     on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
 ) -> None:
-    from harness.question import Asked
+    from harness.asked import Asked
     from harness.report_cli import print_report
 
     asked = Asked(
@@ -172,7 +172,7 @@ def run(
     out: opt.Out = None,
 ) -> None:
     """Run one cell and show everything about it: bench run --policy continuum --jps 0.3"""
-    from harness.question import Asked
+    from harness.asked import Asked
     from harness.show import show_cell
 
     asked = Asked(

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
@@ -17,13 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
+from harness.engine import CellFailed
 from harness.run_folder import Unwritable
 
 Job = TypeVar("Job")
-Tick = Callable[[int], None]
-"""Tells the parent how far a job is, in a unit of the caller's choice."""
+Tick = Callable[[int, str], None]
+"""Tells the parent how far a job is, in a unit of the caller's choice, and at what, in words."""
+STOP_WITHIN_S = 30.0
+"""What a worker may take to end what it has started; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Started(Generic[Job]):
 class Ticked(Generic[Job]):
     job: Job
     amount: int
+    stage: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,9 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
 
-    def kill(self) -> None:
+    def stop(self, deadline_s: float) -> None:
+        """It was told to end: SIGTERM."""
+        self.process.join(max(deadline_s - time.monotonic(), 0))
         self.process.kill()
         self.process.join()
         self.pipe.close()
@@ -61,7 +68,7 @@ class _Worker:
 def run_jobs(
     jobs: Iterable[Job], run: Callable[[Any, Job, Tick], None], shared: Any, workers: int
 ) -> Generator[Event[Job], None, None]:
-    """Runs `run(shared, job, tick)` for each job. Close the generator to kill what still runs."""
+    """Runs `run(shared, job, tick)` for each job. Close the generator to end what still runs."""
     queue = deque(jobs)
     idle: list[_Worker] = []
     busy: dict[Any, tuple[_Worker, Job]] = {}
@@ -83,8 +90,12 @@ def run_jobs(
                         idle.append(worker)
                 yield event
     finally:
-        for worker in [*idle, *(worker for worker, _ in busy.values())]:
-            worker.kill()
+        workers_left = [*idle, *(worker for worker, _ in busy.values())]
+        for worker in workers_left:
+            worker.process.terminate()
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        for worker in workers_left:
+            worker.stop(deadline_s)
 
 
 def _receive(worker: _Worker, job: Job) -> Event[Job]:
@@ -95,7 +106,7 @@ def _receive(worker: _Worker, job: Job) -> Event[Job]:
         return Ended(job, _death(worker.process.exitcode))
     if kind == "unwritable":
         raise Unwritable(value)
-    return Ticked(job, value) if kind == "tick" else Ended(job, value)
+    return Ticked(job, *value) if kind == "tick" else Ended(job, value)
 
 
 def _death(exit_code: int | None) -> str:
@@ -122,20 +133,28 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
 
 def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
+    signal.signal(signal.SIGTERM, _end)
     while True:
         try:
             job: Job = pipe.recv()
         except EOFError:
             return
         try:
-            run(shared, job, lambda amount: pipe.send(("tick", amount)))
+            run(shared, job, lambda amount, stage: pipe.send(("tick", (amount, stage))))
         except Unwritable as error:
             pipe.send(("unwritable", str(error)))
+        except CellFailed as error:
+            pipe.send(("ended", str(error)))
         except Exception as error:  # whatever a policy does, the other cells go on
             line = f"{type(error).__name__}: {error}"
             pipe.send(("ended", f"{line}\n{traceback.format_exc()}"))
         else:
             pipe.send(("ended", None))
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    """Through the job's own `finally` and `with`: it may have started a server."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _die_with_parent() -> None:

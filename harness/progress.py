@@ -33,6 +33,7 @@ class SweepProgress:
         self.ended = 0
         self.failed = 0
         self._turns_of: dict[str, int] = {}
+        self._stage = ""
         self._turns_ended = 0
         self._started_at_s = self._said_at_s = time.monotonic()
         self._console = Console(stderr=True, highlight=False)
@@ -64,8 +65,10 @@ class SweepProgress:
         self._turns_of[cell] = 0
         self._show()
 
-    def ticked(self, cell: str, turns: int) -> None:
+    def ticked(self, cell: str, turns: int, stage: str) -> None:
+        """`stage`: at what it is, while that is not turns."""
         self._turns_of[cell] = turns
+        self._stage = stage
         self._show()
 
     def finished(self, cell: str, error: str | None) -> None:
@@ -83,7 +86,7 @@ class SweepProgress:
 
     def _show(self) -> None:
         if self._bar is not None:
-            running = " ".join(sorted(self._turns_of))
+            running = " ".join([*sorted(self._turns_of), self._stage]).replace("[", r"\[")
             cells = f"{self.ended}/{self.cells} cells"
             self._bar.update(self._task, completed=self.turns, description=cells, running=running)
         elif time.monotonic() - self._said_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
@@ -93,7 +96,8 @@ class SweepProgress:
         elapsed_s = time.monotonic() - self._started_at_s
         share = self.turns / max(self.cells * self.turns_per_cell, 1)
         left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0.02 < share < 1 else ""
-        return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}"
+        stage = f"; {self._stage}" if self._stage else ""
+        return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}{stage}"
 
     def _say(self, line: str) -> None:
         self._said_at_s = time.monotonic()

@@ -21,7 +21,7 @@ import orjson
 from harness.cell import Work, run_cell
 from harness.pool import Ended, Started, Tick, Ticked, run_jobs
 from harness.progress import SweepProgress
-from harness.question import Cell, Question
+from harness.question import Cell, Question, slug
 from harness.run_folder import (
     Unwritable,
     is_done,
@@ -51,8 +51,11 @@ class Outcome:
 def default_folder(question: Question) -> Path:
     """Readable, and the same for the same question only."""
     digest = hashlib.sha256(orjson.dumps(question.as_json())).hexdigest()[:8]
-    name = f"{question.workload.name}_{question.profile.model}_{question.profile.hardware}"
-    return Path("runs") / f"{name}_{digest}"
+    engine = question.engine
+    parts = [question.workload.name, engine.model, engine.hardware]
+    if engine.name != "sim":
+        parts.append(engine.name)
+    return Path("runs") / "_".join([*map(slug, parts), digest])
 
 
 def check_folder(folder: Path, question: Question) -> None:
@@ -134,6 +137,8 @@ def _run_cells(
     run: Callable[[Work, Cell, Tick], None],
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
+    if not work.question.engine.side_by_side:
+        workers = 1
     progress = SweepProgress(len(todo), work.question.workload.turns, min(workers, len(todo)))
     with progress, closing(run_jobs(todo, run, work, workers)) as events:
         for event in events:
@@ -141,7 +146,7 @@ def _run_cells(
             if isinstance(event, Started):
                 progress.started(name)
             elif isinstance(event, Ticked):
-                progress.ticked(name, event.amount)
+                progress.ticked(name, event.amount, event.stage)
             elif isinstance(event, Ended):
                 if event.error is not None:
                     failed[name] = event.error

@@ -57,14 +57,22 @@ class Overlong(ValueError):
 
 
 def load_workload(
-    sources: Sequence[str], jobs: int | None, max_tokens: int, limit: str, *, refuse: bool
+    sources: Sequence[str],
+    jobs: int | None,
+    max_tokens: int | None,
+    limit: str,
+    *,
+    refuse: bool,
 ) -> Workload:
-    """`jobs`: how many, None for all; `max_tokens`: the longest context that fits; `limit`: what
-    sets it, in words."""
+    """`jobs`: how many, None for all; `max_tokens`: the longest context that fits, None for any;
+    `limit`: what sets it, in words."""
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources)
     name = "+".join(Path(source).name for source in sources)
-    kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
+    kept = tuple(loaded.programs)
+    left_out: tuple[LeftOut, ...] = ()
+    if max_tokens is not None:
+        kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
     if left_out and (refuse or not kept):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
         raise Overlong(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.arrivals import parse_arrivals
 from harness.question import Question, code_sha256
+from harness.sim_engine import SimEngine
 from harness.workload import Workload
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
@@ -14,7 +15,11 @@ from servers.variants import variants
 from traces import Program, Provenance, Turn
 
 
-def small_question(policies: str = "fcfs,continuum", jps: tuple[float, ...] = (0.5,)) -> Question:
+def small_question(
+    policies: str = "fcfs,continuum",
+    jps: tuple[float, ...] = (0.5,),
+    limits: Limits = Limits(),  # noqa: B008
+) -> Question:
     chosen = tuple(variants(policies))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
     return Question(
@@ -23,10 +28,9 @@ def small_question(policies: str = "fcfs,continuum", jps: tuple[float, ...] = (0
         seeds=(1,),
         arrivals=parse_arrivals("poisson"),
         arrivals_text="poisson",
-        profile=profile,
-        profile_with_offload=replace(profile, base_ps=2 * profile.base_ps),
-        limits=Limits(),
-        offload=Offload(1.0),
+        engine=SimEngine(
+            profile, replace(profile, base_ps=2 * profile.base_ps), limits, Offload(1.0)
+        ),
         workload=Workload("small", programs(3), "0" * 64, ()),
         baseline="fcfs",
         code_sha256=code_sha256(chosen),

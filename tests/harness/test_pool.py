@@ -18,7 +18,7 @@ from harness.run_folder import Unwritable
 
 def work(shared: str, job: str, tick: Tick) -> None:
     """What the job's name says."""
-    tick(len(shared))
+    tick(len(shared), "")
     if job == "raise":
         raise KeyError("of a policy")
     if job == "die":
@@ -43,7 +43,7 @@ def test_every_job_starts_ticks_and_ends_once(workers: int) -> None:
     for job in "abc":
         assert [e for e in events if e.job == job] == [
             Started(job),
-            Ticked(job, 4),
+            Ticked(job, 4, ""),
             Ended(job, None),
         ]
 

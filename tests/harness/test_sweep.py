@@ -105,7 +105,7 @@ def test_another_question_is_refused_by_the_field_that_differs(tmp_path: Path) -
     for other, what in [
         (small_question(jps=(0.5, 0.7)), r"jps is \[0.5\], now \[0.5, 0.7\]"),
         (small_question("fcfs"), "policies fcfs,continuum, now fcfs"),
-        (replace(small_question(), limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
+        (small_question(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
         (replace(small_question(), code_sha256="abc"), "begun with other code of Turnstile"),
     ]:
         with pytest.raises(ValueError, match=what):

@@ -1,0 +1,48 @@
+"""The options of `bench sweep` and `bench run`, as given; None where others decide."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class AskedServer:
+    """Options of live engines (`--engine vllm`, `--engine URL`)."""
+
+    vllm_python: str | None = None
+    image: str | None = None
+    weights: str = "auto"
+    costs: Path | None = None
+    replicas: int = 1
+    flags: tuple[str, ...] = ()
+    """vLLM's own."""
+    ready_within_s: float = 900.0
+    turn_timeout_s: float = 3600.0
+    text: bool = False
+    """The recorded messages verbatim, instead of token ids."""
+    events: Path | None = None
+    """Where the plug-in of a server that runs already writes its events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    jps: str | None = None
+    policies: str = "all"
+    traces: tuple[str, ...] = ()
+    engine: str = "sim"
+    hardware: str | None = None
+    model: str | None = None
+    gpus: int | None = None
+    programs: int | None = None
+    seeds: str = "1"
+    arrivals: str = "poisson"
+    offload_gb: float | None = None
+    ssd_gb: float = 0.0
+    max_num_seqs: int = 256
+    step_tokens: int = 2048
+    max_model_len: int | None = None
+    kv_blocks: int | None = None
+    baseline: str | None = None
+    refuse_overlong: bool = False
+    server: AskedServer = field(default_factory=AskedServer)

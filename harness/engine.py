@@ -1,0 +1,73 @@
+"""What a sweep runs its cells on. Who drives a sweep knows this protocol and no engine.
+
+`harness.sim_engine`: virtual time. `harness.vllm_engine`: a fresh vLLM for each cell.
+`harness.url_engine`: a server that runs already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from servers.variants import Variant
+from traces import Program
+
+Line = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cell, as an engine sees it."""
+
+    name: str
+    variant: Variant
+    seed: int
+    programs: Sequence[Program]
+    starts_s: Sequence[float] | None
+    """None in a closed loop."""
+    in_flight: int | None
+    folder: Path
+    """For what the engine itself leaves; exists."""
+
+
+class CellFailed(Exception):
+    """The engine could not do the job. One line, for people; no bug, so no traceback."""
+
+
+class Engine(Protocol):
+    """Resolved: all that decides how a cell comes out, and nothing that changes between cells."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def hardware(self) -> str: ...
+    @property
+    def side_by_side(self) -> bool:
+        """Cells may run at the same time without disturbing one another."""
+
+    @property
+    def longest(self) -> tuple[int | None, str]:
+        """Longest context that it takes, in tokens, and what sets it; None where only a running
+        server knows."""
+
+    def told(self) -> str:
+        """In one line, what is measured and what is not."""
+
+    def sweep_json(self) -> dict[str, Any]: ...
+    def cell_json(self, variant: Variant) -> dict[str, Any]: ...
+    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+        """Its tier; None for a variant without one."""
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        """The contents of done.json. Lines go to `on_turn` as turns end, words for a person who
+        waits to `on_stage`."""
