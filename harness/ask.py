@@ -78,7 +78,9 @@ def answer(
                 raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
         question = resolve(asked)
         if one_cell and len(question.cells()) != 1:
-            raise ValueError(f"that is {len(question.cells())} cells; bench sweep runs many")
+            raise ValueError(
+                f"that is {len(question.cells())} cells: name one --policy, or use bench sweep"
+            )
         folder = out or default_folder(question)
     with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
         outcome = run_sweep(

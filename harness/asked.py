@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+OPTIONS = {"text": "--prompts text", "flags": "flags for vLLM"}
+"""Those that are called otherwise than their field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,13 @@ class AskedServer:
     """The recorded messages verbatim, instead of token ids."""
     events: Path | None = None
     """Where the plug-in of a server that runs already writes its events."""
+
+    def refuse_all(self, engine: str, but: tuple[str, ...] = ()) -> None:
+        """Options that this engine could only ignore. The Python may come from the environment."""
+        for name, value in asdict(self).items():
+            if name not in (*but, "vllm_python") and value != getattr(AskedServer(), name):
+                option = OPTIONS.get(name, "--" + name.replace("_", "-"))
+                raise ValueError(f"{option}: --engine {engine} has no use for it; leave it out")
 
 
 @dataclass(frozen=True, slots=True)

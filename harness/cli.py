@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -18,6 +19,8 @@ from typer.core import TyperGroup
 
 from harness import options as opt
 from harness.ask import answer, complain, one_line_errors, terminate
+from harness.asked import Asked
+from harness.asking import asks
 
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
@@ -95,105 +98,55 @@ The same command resumes: finished cells are never run twice.
   bench sweep --jps 0.3 --seeds 1..5 --traces my-trajectories/ --hardware h100
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
+
+  bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
+
+  bench sweep --engine http://127.0.0.1:8000 --jps 0.5
 """
 
 
 @app.command(help=SWEEP_HELP)
+@asks
 def sweep(
+    asked: Asked,
     jps: opt.Jps = None,
     policies: opt.Policies = "all",
-    traces: opt.Traces = None,
-    programs: opt.Programs = None,
-    arrivals: opt.Arrivals = "poisson",
     seeds: opt.Seeds = "1",
-    overlong: opt.OverlongPrograms = opt.Overlong.DROP,
-    engine: opt.Engine = "sim",
-    hardware: opt.Hardware = "b200",
-    model: opt.Model = "llama-3.1-8b",
-    gpus: opt.Gpus = None,
-    offload_gb: opt.OffloadGb = None,
-    ssd_gb: opt.SsdGb = 0.0,
-    max_num_seqs: opt.MaxNumSeqs = 256,
-    step_tokens: opt.StepTokens = 2048,
-    max_model_len: opt.MaxModelLen = None,
-    kv_blocks: opt.KvBlocks = None,
     baseline: opt.Baseline = None,
     out: opt.Out = None,
     workers: opt.Workers = None,
     on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
 ) -> None:
-    from harness.asked import Asked
     from harness.report_cli import print_report
 
-    asked = Asked(
-        jps=jps,
-        policies=policies,
-        traces=tuple(traces or ()),
-        engine=engine,
-        hardware=hardware,
-        model=model,
-        gpus=gpus,
-        programs=programs,
-        seeds=seeds,
-        arrivals=arrivals,
-        offload_gb=offload_gb,
-        ssd_gb=ssd_gb,
-        max_num_seqs=max_num_seqs,
-        step_tokens=step_tokens,
-        max_model_len=max_model_len,
-        kv_blocks=kv_blocks,
-        baseline=baseline,
-        refuse_overlong=overlong is opt.Overlong.REFUSE,
-    )
+    asked = replace(asked, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
     folder, failed = answer(asked, out, workers, stop_on_error=on_error is opt.OnError.STOP)
     with one_line_errors():
         print_report(folder, failed)
 
 
-@app.command()
+RUN_HELP = """Run one cell and show everything about it.
+
+[bold]Examples[/bold]
+
+  bench run --policy continuum --jps 0.3
+
+  bench run --policy continuum --jps 0.5 --engine vllm --model tiny
+"""
+
+
+@app.command(help=RUN_HELP)
+@asks
 def run(
-    policy: opt.OnePolicy,
+    asked: Asked,
+    policy: opt.OnePolicy = "all",
     jps: opt.OneJps = None,
     seed: Annotated[int, typer.Option(min=0, help="Draw of the arrivals.")] = 1,
-    traces: opt.Traces = None,
-    programs: opt.Programs = None,
-    arrivals: opt.Arrivals = "poisson",
-    overlong: opt.OverlongPrograms = opt.Overlong.DROP,
-    engine: opt.Engine = "sim",
-    hardware: opt.Hardware = "b200",
-    model: opt.Model = "llama-3.1-8b",
-    gpus: opt.Gpus = None,
-    offload_gb: opt.OffloadGb = None,
-    ssd_gb: opt.SsdGb = 0.0,
-    max_num_seqs: opt.MaxNumSeqs = 256,
-    step_tokens: opt.StepTokens = 2048,
-    max_model_len: opt.MaxModelLen = None,
-    kv_blocks: opt.KvBlocks = None,
     out: opt.Out = None,
 ) -> None:
-    """Run one cell and show everything about it: bench run --policy continuum --jps 0.3"""
-    from harness.asked import Asked
     from harness.show import show_cell
 
-    asked = Asked(
-        jps=jps,
-        policies=policy,
-        traces=tuple(traces or ()),
-        engine=engine,
-        hardware=hardware,
-        model=model,
-        gpus=gpus,
-        programs=programs,
-        seeds=str(seed),
-        arrivals=arrivals,
-        offload_gb=offload_gb,
-        ssd_gb=ssd_gb,
-        max_num_seqs=max_num_seqs,
-        step_tokens=step_tokens,
-        max_model_len=max_model_len,
-        kv_blocks=kv_blocks,
-        refuse_overlong=overlong is opt.Overlong.REFUSE,
-    )
+    asked = replace(asked, jps=jps, policies=policy, seeds=str(seed))
     folder, failed = answer(asked, out, workers=1, one_cell=True)
     if failed:
         raise typer.Exit(1)

@@ -14,6 +14,11 @@ class OnError(StrEnum):
     CONTINUE = "continue"
 
 
+class Prompts(StrEnum):
+    TOKENS = "tokens"
+    TEXT = "text"
+
+
 class Overlong(StrEnum):
     DROP = "drop"
     REFUSE = "refuse"
@@ -39,6 +44,7 @@ def _models(incomplete: str) -> list[str]:
 
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
+SERVER = "A live server (--engine vllm, or a URL)"
 
 Jps = Annotated[
     str | None,
@@ -127,26 +133,28 @@ Engine = Annotated[
     typer.Option(
         "--engine",
         metavar="NAME",
-        help="sim: virtual time, no GPU needed.",
+        help="sim: virtual time, no GPU needed. vllm: a vLLM of its own for each cell. "
+        "http://…: a server that runs already, with the scheduler that it has.",
         rich_help_panel=MACHINE,
     ),
 ]
 Hardware = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--hardware",
         metavar="NAME",
-        help="bench list hardware.",
+        help="bench list hardware. Default: b200; with vLLM the machine here.",
         autocompletion=_hardware,
         rich_help_panel=MACHINE,
     ),
 ]
 Model = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--model",
         metavar="NAME",
-        help="bench list models.",
+        help="bench list models. With vLLM also tiny (built on the spot; default on a CPU), a "
+        "model's folder, or a Hugging Face name. Default: llama-3.1-8b.",
         autocompletion=_models,
         rich_help_panel=MACHINE,
     ),
@@ -209,7 +217,7 @@ KvBlocks = Annotated[
         "--kv-blocks",
         metavar="N",
         min=1,
-        help="KV pool in blocks of 16 tokens. Default: what the memory leaves.",
+        help="KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: what the memory leaves.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -247,4 +255,87 @@ OnErrorOption = Annotated[
     typer.Option(
         "--on-error", help="When a cell fails: stop, or run the others.", rich_help_panel=RUN
     ),
+]
+
+VllmPython = Annotated[
+    str | None,
+    typer.Option(
+        "--vllm-python",
+        metavar="PATH",
+        envvar="TURNSTILE_VLLM_PYTHON",
+        help="Python of the environment that has vLLM. Default: this one, or .venv-vllm.",
+        rich_help_panel=SERVER,
+    ),
+]
+Weights = Annotated[
+    str,
+    typer.Option(
+        "--weights",
+        metavar="KIND",
+        help="dummy: nothing is read; random: small ones, for tiny; auto: random for tiny, "
+        "a folder's own for a folder, else dummy.",
+        rich_help_panel=SERVER,
+    ),
+]
+CostsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--costs",
+        metavar="FILE",
+        help="What a prefill costs, told to policies instead of a profile's: JSON with base_s, "
+        "linear_s, quadratic_s, step_tokens.",
+        rich_help_panel=SERVER,
+    ),
+]
+Replicas = Annotated[
+    int,
+    typer.Option(
+        "--replicas",
+        metavar="N",
+        min=1,
+        help="Servers side by side; a job stays on one.",
+        rich_help_panel=SERVER,
+    ),
+]
+ReadyWithin = Annotated[
+    float,
+    typer.Option(
+        "--ready-within-s",
+        metavar="SECONDS",
+        min=1,
+        help="Give up on a server that takes longer to start.",
+        rich_help_panel=SERVER,
+    ),
+]
+TurnTimeout = Annotated[
+    float,
+    typer.Option(
+        "--turn-timeout-s",
+        metavar="SECONDS",
+        min=0.001,
+        help="A turn that takes longer has failed.",
+        rich_help_panel=SERVER,
+    ),
+]
+PromptsOption = Annotated[
+    Prompts,
+    typer.Option(
+        "--prompts",
+        help="tokens: random ids of the recorded lengths. text: the recorded messages verbatim "
+        "(traces that have them).",
+        rich_help_panel=SERVER,
+    ),
+]
+EventsFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--events",
+        metavar="FILE",
+        help="Of a server that runs already and is ours: the events that bench serve names.",
+        rich_help_panel=SERVER,
+    ),
+]
+VllmFlags = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- VLLM_FLAGS", help="For vLLM itself.", show_default=False),
 ]

@@ -150,8 +150,9 @@ def resolve(asked: Asked) -> Question:
 
 
 def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine]:
-    """Imported when asked for: virtual time needs no HTTP client, a server no simulator."""
+    """Imported when asked for: virtual time needs no HTTP client."""
     if asked.engine == "sim":
+        asked.server.refuse_all("sim")
         chosen = tuple(variants(asked.policies))
         return chosen, sim_engine(asked, chosen)
     raise ValueError(f"--engine {asked.engine}: unknown; the engine there is, is sim")

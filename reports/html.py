@@ -65,7 +65,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
     "time": seconds,
     "rate": lambda v: "–" if math.isnan(v) else f"{v:.3g}",
     "share": share,
-    "count": lambda v: f"{int(v):,}",
+    "count": lambda v: "–" if math.isnan(v) else f"{int(v):,}",
 }
 
 

@@ -27,6 +27,11 @@ TURN_FIELDS = (
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """What a report reads of a turn."""
+INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
+"""Null where a live engine does not tell them apart: then prefill and decode, or the device's hits,
+contain them (docs/live-replay.md)."""
+UNTOLD = ("queue_s", "prefill_s", "device_hit_tokens", "preemptions")
+"""Null where a live engine does not tell them at all."""
 CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
 
 
@@ -93,13 +98,21 @@ def read_turns(cell: Cell) -> pd.DataFrame:
         )
     except (ValueError, TypeError) as error:
         raise NotARun(f"{path}: {error}; run the cell again") from None
-    lacking = turns[list(TURN_FIELDS[:-1])].isna().to_numpy()
+    if cell.config.get("engine") != "sim":
+        turns = turns.fillna(dict.fromkeys(INSIDE_OTHERS, 0.0))
+        numbers = [field for field in numbers if field not in UNTOLD]
+    told = [f for f in TURN_FIELDS if f in ("program_id", "job_id") or f in numbers]
+    lacking = turns[told].isna().to_numpy()
     lacking &= turns["error"].isna().to_numpy()[:, None]
     if lacking.any():
         line, column = map(int, np.argwhere(lacking)[0])
-        field = TURN_FIELDS[column]
+        field = told[column]
         raise NotARun(f"{path}, line {line + 1}: a turn without {field}; run the cell again")
-    return turns.fillna(dict.fromkeys(numbers, 0.0))
+    failed = turns["error"].notna()
+    turns.loc[failed] = turns.loc[failed].fillna(
+        {field: 0.0 for field in TURN_FIELDS[2:-1] if field != "job_id"}
+    )
+    return turns
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:

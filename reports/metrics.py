@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from reports.load import HITS, PARTS, Cell, NotARun, Run, read_turns
-from reports.words import counted
+from reports.words import counted, listed
 
 Floats = npt.NDArray[Any]
 
@@ -94,7 +94,7 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
     config = cell.config
     done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
     prompt = float(good["prompt_tokens"].sum())
-    hits = {hit: float(good[hit].sum()) / prompt if prompt else math.nan for hit in HITS}
+    hits = {hit: _sum(good[hit]) / prompt if prompt else math.nan for hit in HITS}
     span = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
     growth = math.nan
     if not str(config["arrivals"]).startswith("closed"):
@@ -117,7 +117,7 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "ssd_hit_ratio": hits["ssd_hit_tokens"],
         "computed_ratio": 1.0 - sum(hits.values()),
         "queue_mean_s": float(done["queue_s"].mean()) if len(done) else math.nan,
-        "preemptions": int(turns["preemptions"].sum()),
+        "preemptions": _sum(turns["preemptions"]),
         "failed_turns": int(turns["error"].notna().sum()),
         "drain_s": float(jobs["departure_s"].max() - jobs["arrival_s"].max()),
         "backlog_growth": growth,
@@ -200,6 +200,7 @@ def failed_gates(
         )
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
+    failed += _failed_engine_gates(cell)
     if row["residual"] > MAX_RESIDUAL:
         failed.append(f"parts miss a program's time by {row['residual']:.1%}")
     if row["lateness_ratio"] > MAX_LATENESS:
@@ -208,6 +209,25 @@ def failed_gates(
             " the client more cores"
         )
     return failed
+
+
+def _failed_engine_gates(cell: Cell) -> list[str]:
+    """What a live engine, unlike virtual time, may have failed to do in silence."""
+    done = cell.done or {}
+    failed: list[str] = []
+    if done.get("external_hit_tokens") == 0:
+        failed.append("no token came from the offload tier: it does not work, or was not needed")
+    if done.get("prefix_caching") is False:
+        failed.append("prefix caching was off")
+    idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
+    if idle:
+        failed.append(f"replica {listed([str(k) for k in idle])} was given no turn")
+    return failed
+
+
+def _sum(values: pd.Series) -> float:
+    """NaN if the engine did not tell one of them."""
+    return float(values.sum(skipna=False))
 
 
 def _ratio(part: float, whole: float) -> float:

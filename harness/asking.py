@@ -1,0 +1,89 @@
+"""The options that `bench sweep` and `bench run` share, said once: a command decorated with `asks`
+gets them, read into an `Asked`, as its first argument."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from harness import options as opt
+from harness.asked import Asked, AskedServer
+
+
+def _asked(
+    *,
+    traces: opt.Traces = None,
+    programs: opt.Programs = None,
+    arrivals: opt.Arrivals = "poisson",
+    overlong: opt.OverlongPrograms = opt.Overlong.DROP,
+    engine: opt.Engine = "sim",
+    hardware: opt.Hardware = None,
+    model: opt.Model = None,
+    gpus: opt.Gpus = None,
+    offload_gb: opt.OffloadGb = None,
+    ssd_gb: opt.SsdGb = 0.0,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    max_model_len: opt.MaxModelLen = None,
+    kv_blocks: opt.KvBlocks = None,
+    vllm_python: opt.VllmPython = None,
+    weights: opt.Weights = "auto",
+    costs: opt.CostsFile = None,
+    replicas: opt.Replicas = 1,
+    ready_within_s: opt.ReadyWithin = 900.0,
+    turn_timeout_s: opt.TurnTimeout = 3600.0,
+    prompts: opt.PromptsOption = opt.Prompts.TOKENS,
+    events: opt.EventsFile = None,
+    flags: opt.VllmFlags = None,
+) -> Asked:
+    return Asked(
+        traces=tuple(traces or ()),
+        engine=engine,
+        hardware=hardware,
+        model=model,
+        gpus=gpus,
+        programs=programs,
+        arrivals=arrivals,
+        offload_gb=offload_gb,
+        ssd_gb=ssd_gb,
+        max_num_seqs=max_num_seqs,
+        step_tokens=step_tokens,
+        max_model_len=max_model_len,
+        kv_blocks=kv_blocks,
+        refuse_overlong=overlong is opt.Overlong.REFUSE,
+        server=AskedServer(
+            vllm_python=vllm_python,
+            weights=weights,
+            costs=costs,
+            replicas=replicas,
+            flags=tuple(flags or ()),
+            ready_within_s=ready_within_s,
+            turn_timeout_s=turn_timeout_s,
+            text=prompts is opt.Prompts.TEXT,
+            events=events,
+        ),
+    )
+
+
+def asks(command: Callable[..., None]) -> Callable[..., None]:
+    shared, own = inspect.signature(_asked).parameters, inspect.signature(command).parameters
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        asked = _asked(**{name: given.pop(name) for name in shared})
+        command(asked, **given)
+
+    parameters = [*list(own.values())[1:], *shared.values()]
+    hints = {
+        **get_type_hints(_asked, include_extras=True),
+        **get_type_hints(command, include_extras=True, localns={"Asked": Asked, "Path": Path}),
+    }
+    del with_options.__wrapped__  # or its options would be read
+    with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=p.KEYWORD_ONLY, annotation=hints[p.name]) for p in parameters]
+    )
+    with_options.__annotations__ = {p.name: hints[p.name] for p in parameters}
+    return with_options
