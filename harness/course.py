@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
 
-Line = dict[str, object]
+Line = dict[str, Any]
 
 
 @dataclass(slots=True)

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.course import Line
 from servers.variants import Variant
 from traces import Program
-
-Line = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,12 @@ import io
 import os
 import resource
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 
+from harness.affinity import Affinity
 from harness.completion import Answer, TurnFailed, completion_body, error_message, shortened
 from harness.course import Course, Line, Run
 from harness.engine_log import EngineLog
@@ -36,29 +38,42 @@ MOST_OPEN_FILES = 65536
 ERROR_BODY_BYTES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of the servers that share the load."""
+
+    base_url: str
+    """With or without `/v1`."""
+    events: Path | None = None
+    """The file that the vLLM plug-in writes its events to."""
+
+    @property
+    def url(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1") + "/v1/completions"
+
+
 class _Live:
     def __init__(
         self,
         programs: Sequence[Program],
         prompts: Prompts,
         session: aiohttp.ClientSession,
-        url: str,
+        replicas: Sequence[Replica],
         model: str,
         turn_timeout_s: float | None,
         on_turn: Callable[[Line], None],
-        events: Path | None,
         on_event: Callable[[Line], None] | None,
     ) -> None:
         self.course = Course(programs, self._send)
         self._prompts = prompts
         self._session = session
-        self._url = url
+        self._replicas = replicas
         self._model = model
         self._turn_timeout_s = turn_timeout_s
         self._on_turn = on_turn
-        self._events = events
         self._on_event = on_event
-        self._log: EngineLog | None = None
+        self._logs: list[EngineLog | None] = []
+        self._affinity = Affinity(programs, len(replicas))
         self._conversations: dict[str, Conversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -66,15 +81,17 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
-        if self._events is not None:
-            self._log = EngineLog(self._events, self.origin_s, self._on_event)
+        self._logs = [
+            None if r.events is None else EngineLog(r.events, self.origin_s, self._on_event)
+            for r in self._replicas
+        ]
         try:
             async with asyncio.TaskGroup() as self._turns:
                 self.course.begin(starts_s, in_flight)
         finally:
-            if self._log is not None:
-                self._log.read()
-                self._log.close()
+            for log in filter(None, self._logs):
+                log.read()
+                log.close()
         return self._now_s()
 
     def _now_s(self) -> float:
@@ -94,20 +111,23 @@ class _Live:
             completion_body(self._model, prompt, turn, program.id, run.turn, run.is_last)
         )
         await self._until(due_s)
+        line["replica"] = self._affinity.replica_of(program)
+        url = self._replicas[line["replica"]].url
         answer, error = Answer(self._now_s()), None
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                await self._ask(body, answer)
+                await self._ask(url, body, answer)
             answer.check(turn)
         except asyncio.CancelledError:
             self._note(line, turn, answer, self._now_s(), "cancelled")
             raise
         except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as failure:
-            error = self._reason(failure, answer)
+            error = self._reason(failure, url, answer)
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._note(line, turn, answer, finished_s, error)
         if error is not None or run.is_last:
             del self._conversations[program.id]
+            self._affinity.ended(program)
         else:
             conversation.answered(answer.ids)
         self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
@@ -117,8 +137,8 @@ class _Live:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
-    async def _ask(self, body: io.BytesIO, answer: Answer) -> None:
-        async with self._session.post(self._url, data=body, allow_redirects=False) as response:
+    async def _ask(self, url: str, body: io.BytesIO, answer: Answer) -> None:
+        async with self._session.post(url, data=body, allow_redirects=False) as response:
             if response.status != 200:
                 told = error_message(await response.content.read(ERROR_BODY_BYTES))
                 raise TurnFailed(f"the server answered {response.status}: {told}")
@@ -132,20 +152,21 @@ class _Live:
         self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
     ) -> None:
         line |= _measurements(turn, answer, finished_s) | {"error": error}
-        self._on_turn(line | self._log.told(line) if self._log is not None else line)
+        log = self._logs[line["replica"]]
+        self._on_turn(line if log is None else line | log.told(line))
 
-    def _reason(self, failure: Exception, answer: Answer) -> str:
+    def _reason(self, failure: Exception, url: str, answer: Answer) -> str:
         so_far = f"{len(answer.ids)} of the answer's tokens had come"
         match failure:
             case TurnFailed():
                 return str(failure)
             case aiohttp.ConnectionTimeoutError():
-                return f"no connection to {self._url} within {CONNECT_S:g} s"
+                return f"no connection to {url} within {CONNECT_S:g} s"
             case TimeoutError():
                 return f"not over within {self._turn_timeout_s:g} s; {so_far}"
             case aiohttp.ClientConnectorError():
                 why = os.strerror(failure.os_error.errno or 0)
-                return f"cannot connect to {self._url}: {why.lower()}"
+                return f"cannot connect to {url}: {why.lower()}"
             case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
                 return f"the connection was lost; {so_far}"
         return shortened(f"{type(failure).__name__}: {failure}; {so_far}")
@@ -183,27 +204,30 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def _authorization(api_key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
+
+
 async def replay_live(
     programs: Sequence[Program],
     starts_s: Iterable[float] | None,
     in_flight: int | None,
     *,
-    base_url: str,
+    replicas: Sequence[Replica],
     model: str,
     vocabulary: range,
     seed: int,
     on_turn: Callable[[Line], None],
     turn_timeout_s: float | None = 3600.0,
-    events: Path | None = None,
+    api_key: str | None = None,
     on_event: Callable[[Line], None] | None = None,
 ) -> Line:
     """Run all programs to their end.
 
-    `starts_s` and `in_flight` as for `harness.replay.replay`. `base_url` is with or without `/v1`;
-    `vocabulary` the token ids that prompts may hold; `events` the file that the vLLM plug-in writes
-    its events to, which go to `on_event` on the cell's clock and complete the turns' lines. Returns
-    the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns under way are
-    given up and get their line.
+    `starts_s` and `in_flight` as for `harness.replay.replay`. `vocabulary`: the token ids that
+    prompts may hold. Replicas' events go to `on_event` on the cell's clock and complete the turns'
+    lines. Returns the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns
+    under way are given up and get their line.
     """
     prompts = Prompts(programs, vocabulary, seed)
     _allow_many_connections()
@@ -211,12 +235,9 @@ async def replay_live(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"Content-Type": "application/json"},
+        headers={"Content-Type": "application/json", **_authorization(api_key)},
     ) as session:
-        url = base_url.rstrip("/").removesuffix("/v1") + "/v1/completions"
-        live = _Live(
-            programs, prompts, session, url, model, turn_timeout_s, on_turn, events, on_event
-        )
+        live = _Live(programs, prompts, session, replicas, model, turn_timeout_s, on_turn, on_event)
         try:
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:

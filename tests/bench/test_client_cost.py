@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from traces import Program, Turn
 
 PROGRAMS, TURNS, GAP_S = 500, 5, 1.5
@@ -61,7 +61,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
                 programs(prompt_tokens),
                 starts_s,
                 None,
-                base_url=url,
+                replicas=[Replica(url)],
                 model="m",
                 vocabulary=range(1000, 100_000),
                 seed=0,

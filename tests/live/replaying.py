@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from harness.course import Line
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from tests.live.server import Server, serving
 from traces import Fork, Program, Turn
 
@@ -37,7 +37,7 @@ def replayed(
                 programs,
                 starts_s,
                 in_flight,
-                base_url=url,
+                replicas=[Replica(url)],
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,

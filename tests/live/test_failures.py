@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 
@@ -70,7 +70,7 @@ def test_nobody_listening_fails_every_program_at_once() -> None:
             [program(f"p{i}") for i in range(20)],
             None,
             4,
-            base_url=url,
+            replicas=[Replica(url)],
             model="m",
             vocabulary=range(99),
             seed=0,
@@ -93,7 +93,7 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
                     [program(f"p{i}", turns=50) for i in range(10)],
                     [0.1 * i for i in range(10)],
                     None,
-                    base_url=url,
+                    replicas=[Replica(url)],
                     model="m",
                     vocabulary=range(99),
                     seed=0,
@@ -113,7 +113,7 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
 
 INTERRUPTED = """
 import asyncio, sys, orjson
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 
@@ -123,8 +123,8 @@ def write(line):
 async def main():
     async with serving(Server(faults={("cut", 1): "hangs"})) as url:
         await replay_live(
-            [program("cut"), program("later")], [0.0, 60.0], None, base_url=url, model="m",
-            vocabulary=range(99), seed=0, on_turn=write,
+            [program("cut"), program("later")], [0.0, 60.0], None, replicas=[Replica(url)],
+            model="m", vocabulary=range(99), seed=0, on_turn=write,
         )
 
 try:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from harness.prompts import Prompts
 from tests.live.server import Server, common_prefix, serving
 from tests.sim.worlds import turns
@@ -63,7 +63,7 @@ def test_prompts_share_the_prefixes_that_the_programs_share(
                 programs,
                 [0.0] * len(programs),
                 None,
-                base_url=url,
+                replicas=[Replica(url)],
                 model="m",
                 vocabulary=MANY_IDS,
                 seed=0,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.live import replay_live
+from harness.live import Replica, replay_live
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 from traces import Fork
@@ -118,7 +118,7 @@ def test_a_failing_record_ends_the_replay() -> None:
                 [program("p"), program("q")],
                 [0.0, 0.0],
                 None,
-                base_url=url + "/v1/",
+                replicas=[Replica(url + "/v1/")],
                 model="m",
                 vocabulary=range(99),
                 seed=0,

@@ -1,0 +1,46 @@
+"""Several servers: a job stays on one, with its sub-agents; the next goes to the least busy."""
+
+from __future__ import annotations
+
+import asyncio
+
+from harness.affinity import Affinity
+from harness.course import Line
+from harness.live import Replica, replay_live
+from tests.live.replaying import program
+from tests.live.server import Server, serving
+from traces import Fork
+
+
+def test_the_next_job_goes_to_the_replica_with_the_fewest_under_way() -> None:
+    jobs = [program(f"j{k}") for k in range(5)]
+    affinity = Affinity(jobs, 2)
+    assert [affinity.replica_of(job) for job in jobs[:3]] == [0, 1, 0]
+    affinity.ended(jobs[0])
+    affinity.ended(jobs[2])
+    assert [affinity.replica_of(job) for job in jobs[3:]] == [0, 0]
+    assert affinity.replica_of(jobs[1]) == 1  # where it began
+
+
+def test_turns_and_sub_agents_of_a_job_meet_on_one_server() -> None:
+    jobs = [program("a", 3), program("b", 3), program("a/1", 2, fork=Fork("a", 0))]
+    servers, lines = [Server(), Server()], list[Line]()
+
+    async def replay() -> None:
+        async with serving(servers[0]) as first, serving(servers[1]) as second:
+            await replay_live(
+                jobs,
+                [0.0, 0.0],
+                None,
+                replicas=[Replica(first), Replica(second)],
+                model="m",
+                vocabulary=range(2**31),
+                seed=0,
+                on_turn=lines.append,
+            )
+
+    asyncio.run(replay())
+    seen = [{name for name, _ in server.prompts} for server in servers]
+    assert sorted(seen, key=len) == [{"b"}, {"a", "a/1"}]
+    for line in lines:
+        assert line["program_id"] in seen[line["replica"]]
