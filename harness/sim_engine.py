@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any
 
 from harness.asked import Asked
-from harness.engine import Job, Line
+from harness.course import Line
+from harness.engine import Job
 from harness.replay import replay
 from servers.profiles import Profile, analytic_profile, costs, hardware, model
 from servers.sim import Limits, Offload
@@ -94,6 +95,7 @@ class SimEngine:
 
 
 def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
+    asked.server.refuse_all("sim")
     profile_for = partial(
         analytic_profile,
         asked.hardware or HARDWARE,

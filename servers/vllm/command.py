@@ -71,18 +71,22 @@ def flags(wanted: Wanted, vllm: Installed, load: Loadable, port: int) -> tuple[s
     if vllm.cpu:
         chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
     else:
-        usual = MODELS[wanted.model].gpus if wanted.model in MODELS else 1
-        chosen += ["--tensor-parallel-size", str(wanted.gpus or usual)]
+        chosen += ["--tensor-parallel-size", str(tensor_parallel(wanted))]
     if wanted.kv_blocks is not None:
         chosen += ["--num-gpu-blocks-override", str(wanted.kv_blocks)]
-    if (longest := _longest(wanted, vllm, load)) is not None:
+    if (longest := longest_context(wanted, vllm, load)) is not None:
         chosen += ["--max-model-len", str(longest)]
     if wanted.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
     return (*chosen, *wanted.flags)
 
 
-def _longest(wanted: Wanted, vllm: Installed, load: Loadable) -> int | None:
+def tensor_parallel(wanted: Wanted) -> int:
+    """GPUs that hold one copy of the model together."""
+    return wanted.gpus or (MODELS[wanted.model].gpus if wanted.model in MODELS else 1)
+
+
+def longest_context(wanted: Wanted, vllm: Installed, load: Loadable) -> int | None:
     """What was asked for, or else what the model and the pool can hold; one block of the pool is
     vLLM's own (the null block)."""
     if wanted.max_model_len is not None or wanted.kv_blocks is None or load.max_context is None:
@@ -127,7 +131,7 @@ def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
             f"--hardware {wanted.hardware}: no profile of {wanted.model} says what its prefills "
             "cost there; give --costs FILE instead"
         )
-    if wanted.model in MODELS and (hardware := wanted.hardware or _hardware_here(vllm)):
+    if wanted.model in MODELS and (hardware := wanted.hardware or hardware_here(vllm)):
         curve = analytic_costs(
             wanted.model, hardware, gpus=wanted.gpus, step_tokens=wanted.step_tokens
         )
@@ -155,7 +159,7 @@ GPUS = {
 """Words in the driver's name of each machine of `servers.profiles`."""
 
 
-def _hardware_here(vllm: Installed) -> str | None:
+def hardware_here(vllm: Installed) -> str | None:
     name = "" if vllm.cpu else next(iter(gpu_names()), "")
     fits = (key for key, words in GPUS.items() if all(word in name for word in words))
     return next((key for key in fits if key in HARDWARE), None)

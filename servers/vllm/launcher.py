@@ -69,6 +69,8 @@ class ServerInfo:
     kv_blocks: int
     block_size: int
     max_model_len: int
+    vocabulary: tuple[int, int]
+    """First token id that random prompts may hold, and the first after it that they may not."""
     cache_config: dict[str, str]
     """vLLM's resolved settings of the KV cache."""
     flags: tuple[str, ...]
@@ -88,6 +90,7 @@ class VllmServer:
         port: _Port,
         folder: Path,
         flags: tuple[str, ...],
+        vocabulary: tuple[int, int],
     ) -> None:
         self._process = process
         self._alive = alive
@@ -95,6 +98,7 @@ class VllmServer:
         self._stopped = False
         self.folder = folder
         self.flags = flags
+        self.vocabulary = vocabulary
         self.base_url = f"http://127.0.0.1:{port.number}"
         self.pid = process.pid
         """Of the process group, led by the keeper."""
@@ -226,7 +230,7 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
         raise
     finally:
         os.close(theirs)
-    return VllmServer(process, ours, port, folder, flags)
+    return VllmServer(process, ours, port, folder, flags, load.vocabulary)
 
 
 def _on_path(folder: Path) -> Path:
@@ -281,6 +285,7 @@ def _info(server: VllmServer, wanted: Wanted, vllm: Installed) -> ServerInfo:
             kv_blocks=int(cache["num_gpu_blocks"]),
             block_size=int(cache["block_size"]),
             max_model_len=model["max_model_len"],
+            vocabulary=server.vocabulary,
             cache_config=cache,
             flags=server.flags,
             policy=wanted.policy,

@@ -25,6 +25,12 @@ from servers.vllm.configs import CONFIGS
 Weights = Literal["auto", "dummy", "random"]
 
 
+ORDINARY_TOKENS = (1000, 20000)
+"""Of the usual tokenizers; special ones lie below or above."""
+BYTES = (0, 256)
+"""Of the tokenizer that we make: a byte is its own id."""
+
+
 class UnknownModel(ValueError):
     """Neither a name of ours nor a model's folder."""
 
@@ -37,6 +43,8 @@ class Loadable:
     flags: tuple[str, ...]
     max_context: int | None
     """Longest context that it was made for; None where only vLLM knows."""
+    vocabulary: tuple[int, int] = ORDINARY_TOKENS
+    """First token id that random prompts may hold, and the first after it that they may not."""
 
 
 def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Loadable:
@@ -49,7 +57,7 @@ def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Lo
             raise ValueError(f"--weights random: only tiny has them; {model} takes dummy")
         folder = _cached(model, random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
-        return Loadable(model, str(folder), flags, CONFIGS[model]["max_position_embeddings"])
+        return Loadable(model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES)
     if weights == "random":
         raise ValueError(f"--weights random: only tiny has them; {model} takes auto or dummy")
     as_asked = ("--load-format", "dummy") if weights == "dummy" else ()

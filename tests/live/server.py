@@ -41,6 +41,9 @@ class Server:
     most_open: int = 0
     _rng: random.Random = field(default_factory=lambda: random.Random(5))
 
+    async def models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
+
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
         wrong = _wrong_shape(body)
@@ -137,6 +140,7 @@ def _bytes(event: Any) -> bytes:
 async def serving(server: Server) -> AsyncIterator[str]:
     """Serves on loopback; gives the base URL."""
     app = web.Application(client_max_size=1 << 30)
+    app.router.add_get("/v1/models", server.models)
     app.router.add_post("/v1/completions", server.completions)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()

@@ -1,0 +1,187 @@
+"""vLLM as the engine of a sweep: a fresh server for each cell, with the cell's policy inside.
+
+So each cell begins with an empty prefix cache and a policy that has learned nothing, and a server
+that dies costs one cell. Cells run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.asked import Asked
+from harness.course import Line
+from harness.engine import CellFailed, Job
+from harness.live import Replica
+from harness.serving import replay_on
+from servers.variants import Variant, variants
+from servers.vllm import command
+from servers.vllm.command import Wanted
+from servers.vllm.cost_curve import read_costs
+from servers.vllm.installed import Installed, find_vllm
+from servers.vllm.launcher import ServerFailed, VllmServer
+from servers.vllm.model_folder import loadable
+from servers.vllm.replicas import launch_replicas
+
+CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
+VLLM_OPTIONS = ("weights", "costs", "replicas", "flags", "ready_within_s", "turn_timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class VllmEngine:
+    wanted: Wanted
+    """Without policy and tier, which are the cell's."""
+    vllm: Installed
+    longest: tuple[int | None, str]
+    replicas: int
+    ready_within_s: float
+    turn_timeout_s: float
+    name: str = "vllm"
+    side_by_side: bool = False
+
+    @property
+    def model(self) -> str:
+        return self.wanted.model if "/" not in self.wanted.model else Path(self.wanted.model).name
+
+    @property
+    def hardware(self) -> str:
+        return self.vllm.device
+
+    def told(self) -> str:
+        servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
+        return (
+            f"engine vllm: vLLM {self.vllm.version} on {self.hardware}, {self.model}, "
+            f"{servers} started for each cell, one cell at a time"
+        )
+
+    def wanted_for(self, variant: Variant) -> Wanted:
+        return replace(self.wanted, policy=policy_spec(variant))
+
+    def sweep_json(self) -> dict[str, Any]:
+        return self._json()
+
+    def cell_json(self, variant: Variant) -> dict[str, Any]:
+        curve, told = command.policy_costs(self.wanted_for(variant), self.vllm)
+        return {**self._json(), "costs": {**curve.model_dump(), "from": told}}
+
+    def _json(self) -> dict[str, Any]:
+        wanted = self.wanted
+        return {
+            "engine": self.name,
+            "hardware": self.hardware,
+            "model": self.model,
+            "limits": {"max_num_seqs": wanted.max_num_seqs, "step_tokens": wanted.step_tokens},
+            "server": {
+                "vllm": self.vllm.version,
+                "torch": self.vllm.torch,
+                "weights": wanted.weights,
+                "gpus": wanted.gpus,
+                "replicas": self.replicas,
+                "kv_blocks": wanted.kv_blocks,
+                "max_model_len": wanted.max_model_len,
+                "flags": list(wanted.flags),
+                "turn_timeout_s": self.turn_timeout_s,
+            },
+        }
+
+    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+        return None
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        try:
+            servers = launch_replicas(
+                self.wanted_for(job.variant),
+                self.replicas,
+                job.folder / "server",
+                python=self.vllm.python,
+                ready_within_s=self.ready_within_s,
+                on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
+            )
+        except ServerFailed as failed:
+            raise CellFailed(str(failed)) from None
+        with ExitStack() as running:
+            for server in servers:
+                running.enter_context(server)
+            info = servers[0].info
+            served = [0] * len(servers)
+
+            def count(line: Line) -> None:
+                served[line["replica"]] += 1
+                on_turn(line)
+
+            done = replay_on(
+                [Replica(server.base_url, server.events_path) for server in servers],
+                job,
+                model=info.model,
+                vocabulary=range(*info.vocabulary),
+                seed=job.seed,
+                turn_timeout_s=self.turn_timeout_s,
+                on_turn=count,
+                on_event=on_event,
+                failure=lambda: _first_failure(servers),
+            )
+        for server in servers:
+            server.events_path.unlink()  # all of it is in the cell's own, on the cell's clock
+        return {
+            **done,
+            "turns_per_replica": served,
+            "kv_blocks": info.kv_blocks,
+            "block_tokens": info.block_size,
+            "max_model_len": info.max_model_len,
+            "prefix_caching": info.cache_config.get("enable_prefix_caching") == "True",
+        }
+
+
+def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
+    return next((failed for server in servers if (failed := server.failure())), None)
+
+
+def policy_spec(variant: Variant) -> str:
+    """What the plug-in is told: the policy alone, without the tier."""
+    own = f"{variant.policy.__module__}:{variant.policy.__qualname__}"
+    return own if ":" in variant.source else variant.policy.name
+
+
+def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
+    server = asked.server
+    server.refuse_all("vllm", but=VLLM_OPTIONS)
+    vllm = find_vllm(server.vllm_python)
+    model = asked.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
+    wanted = Wanted(
+        model=model,
+        weights=server.weights,
+        hardware=asked.hardware,
+        costs=read_costs(server.costs) if server.costs else None,
+        kv_blocks=asked.kv_blocks,
+        max_model_len=asked.max_model_len,
+        max_num_seqs=asked.max_num_seqs,
+        step_tokens=asked.step_tokens,
+        gpus=asked.gpus,
+        flags=server.flags,
+    )
+    load = loadable(model, server.weights)
+    longest = command.longest_context(wanted, vllm, load) or load.max_context
+    engine = VllmEngine(
+        wanted=wanted,
+        vllm=vllm,
+        longest=(longest, f"the {longest} that {load.name} can hold here"),
+        replicas=server.replicas,
+        ready_within_s=server.ready_within_s,
+        turn_timeout_s=server.turn_timeout_s,
+    )
+    chosen = tuple(variants(asked.policies))
+    named = asked.policies.strip() != "all"
+    runnable = tuple(v for v in chosen if named or not (v.bound or v.offload))
+    for variant in runnable:
+        command.check_policy(variant.name)
+        command.policy_costs(engine.wanted_for(variant), vllm)
+    return runnable, engine
