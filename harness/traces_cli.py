@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from traces import RECIPES, Loaded, Program, TraceError, read_traces, synthesize
+from traces.cut import cut
 from traces.native import write_programs
 from traces.stats import Moments, Statistics, ToolGaps, statistics
 
@@ -106,20 +107,40 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20) -> None:
 
 
 @app.command()
-def convert(paths: Paths, out: Out) -> None:
-    """Write any trace as Turnstile's own format, one program a line.
+def convert(
+    paths: Paths,
+    out: Out,
+    programs: Annotated[int | None, typer.Option(min=1, help="The first so many jobs.")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="The first turns of each.")] = None,
+    token_scale: Annotated[float, typer.Option(min=0, help="Lengths times this.")] = 1.0,
+    output_scale: Annotated[
+        float | None, typer.Option(min=0, help="Outputs times this; as --token-scale if left out.")
+    ] = None,
+    gap_scale: Annotated[
+        float, typer.Option(min=0, help="Tool gaps times this; they count as synthesised then.")
+    ] = 1.0,
+) -> None:
+    """Write any trace as Turnstile's own format, one program a line; cut to size if asked.
 
     \b
     bench traces convert ~/trajectories --out mine.jsonl.gz
-    bench traces convert swe-bench --out swe-bench.jsonl
+    bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
     """
     with _one_line_errors():
         loaded = read_traces(paths)
-        _write(out, loaded.programs)
+        kept = cut(
+            loaded.programs,
+            jobs=programs,
+            max_turns=max_turns,
+            token_scale=token_scale,
+            output_scale=output_scale,
+            gap_scale=gap_scale,
+        )
+        _write(out, kept)
     for note in loaded.rejections[:TOLD]:
         typer.echo(f"rejected: {note.file}: {note.reason}", err=True)
     typer.echo(
-        f"{out}: {len(loaded.programs)} programs, {len(loaded.repairs)} repairs, "
+        f"{out}: {len(kept)} programs, {len(loaded.repairs)} repairs, "
         f"{len(loaded.rejections)} files rejected"
     )
 

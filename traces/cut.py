@@ -1,0 +1,120 @@
+"""Programs cut to size: fewer, shorter, with scaled lengths and gaps, for a smaller machine.
+
+In and out: programs. What a turn keeps of the context before, and what programs share, stays so.
+A scaled gap was never measured, so its provenance becomes synthesised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from traces.lenient import TraceError
+from traces.program import Fork, Program, Provenance, Turn
+
+Scales = tuple[float, float, float]
+"""Factors of prompt tokens, output tokens, gaps."""
+
+
+def cut(
+    programs: Sequence[Program],
+    *,
+    jobs: int | None = None,
+    max_turns: int | None = None,
+    token_scale: float = 1.0,
+    output_scale: float | None = None,
+    gap_scale: float = 1.0,
+) -> list[Program]:
+    """The first `jobs` jobs with their sub-agents, the first `max_turns` turns of each program.
+    Outputs are scaled as all tokens are, unless `output_scale` says otherwise."""
+    outputs = token_scale if output_scale is None else output_scale
+    for name, least, value in (
+        ("jobs", 1, jobs),
+        ("max_turns", 1, max_turns),
+        ("token_scale", 0, token_scale),
+        ("output_scale", 0, outputs),
+        ("gap_scale", 0, gap_scale),
+    ):
+        if value is not None and not least <= value < math.inf:
+            raise TraceError(f"{name} is {value}; must be {least} or more")
+    kept: dict[str, Program] = {}
+    roots = 0
+    for program in _parents_first(programs):
+        if program.fork is None:
+            roots += 1
+            if jobs is not None and roots > jobs:
+                continue
+        fork = program.fork
+        if fork is not None:
+            parent = kept.get(fork.program_id)
+            if parent is None or fork.after_turn >= len(parent.turns):
+                continue
+            fork = _fork(fork, len(parent.turns), gap_scale)
+        kept[program.id] = _program(program, fork, max_turns, (token_scale, outputs, gap_scale))
+    return [kept[program.id] for program in programs if program.id in kept]
+
+
+def _parents_first(programs: Sequence[Program]) -> list[Program]:
+    by_id = {program.id: program for program in programs}
+
+    def depth(program: Program) -> int:
+        return 0 if program.fork is None else 1 + depth(by_id[program.fork.program_id])
+
+    return sorted(programs, key=depth)
+
+
+def _program(program: Program, fork: Fork | None, max_turns: int | None, scales: Scales) -> Program:
+    tokens, outputs, gaps = scales
+    prefix = program.prefix
+    if prefix is not None:
+        prefix = replace(prefix, tokens=_scaled(prefix.tokens, tokens))
+    turns: list[Turn] = []
+    for number, turn in enumerate(program.turns[:max_turns]):
+        before = (program.turns[number - 1], turns[-1]) if turns else None
+        turns.append(_turn(turn, before, prefix.tokens if prefix else 1, scales))
+    told = [f"tokens x{tokens:g}"] * (tokens != 1) + [f"gaps x{gaps:g}"] * (gaps != 1)
+    told += [f"outputs x{outputs:g}"] * (outputs != tokens)
+    if len(turns) < len(program.turns):
+        told.append(f"{len(turns)} of {len(program.turns)} turns")
+    start_s = program.recorded_start_s
+    return replace(
+        program,
+        turns=tuple(turns),
+        prefix=prefix,
+        fork=fork,
+        recorded_start_s=None if start_s is None else start_s * gaps,
+        source=", ".join(filter(None, [program.source, *told])),
+    )
+
+
+def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scales) -> Turn:
+    """`before`: the turn before as recorded, and as cut."""
+    tokens, outputs, gaps = scales
+    kept = 0
+    if before is not None:
+        whole = turn.kept_tokens == before[0].context_tokens
+        most = before[1].context_tokens
+        kept = most if whole else min(most, math.floor(turn.kept_tokens * tokens))
+    return replace(
+        turn,
+        prompt_tokens=max(kept + _scaled(turn.new_tokens, tokens), least),
+        output_tokens=_scaled(turn.output_tokens, outputs),
+        kept_tokens=kept,
+        tool_gap_s=turn.tool_gap_s * gaps,
+        gap_provenance=turn.gap_provenance if gaps == 1 else Provenance.SYNTHESISED,
+    )
+
+
+def _fork(fork: Fork, parent_turns: int, gaps: float) -> Fork:
+    joined = fork.joined_before_turn
+    return replace(
+        fork,
+        delay_s=fork.delay_s * gaps,
+        joined_before_turn=joined if joined is not None and joined < parent_turns else None,
+        delay_provenance=fork.delay_provenance if gaps == 1 else Provenance.SYNTHESISED,
+    )
+
+
+def _scaled(tokens: int, factor: float) -> int:
+    return max(1, round(tokens * factor))
