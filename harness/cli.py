@@ -24,7 +24,11 @@ from harness.asking import asks
 
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
-SUB_APPS = {"serve": "harness.serve_cli", "traces": "harness.traces_cli"}
+SUB_APPS = {
+    "serve": "harness.serve_cli",
+    "traces": "harness.traces_cli",
+    "verify": "harness.verify_cli",
+}
 """Commands that live in modules of their own, each with a Typer `app`."""
 
 
@@ -168,6 +172,11 @@ def report(
 @app.command()
 def serve() -> None:
     """Run vLLM with one of our policies inside, until Ctrl-C: bench serve --policy continuum"""
+
+
+@app.command()
+def verify() -> None:
+    """Hold what is claimed against what an engine does: bench verify pins"""
 
 
 @app.command()
