@@ -21,7 +21,7 @@ def test_the_notes_table(policy: str, blocks: list[int]) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     rows = [line.split("\t") for line in result.stdout.splitlines() if "\t" in line][1:]
-    # Turn, tokens with KV, blocks expected, least and most that vLLM's gauge showed, next turn's hits.
+    # Turn, tokens with KV, blocks expected, least and most in the gauge, the next turn's hits.
     assert [row[:5] for row in rows] == [
         [str(turn), str(tokens), *[str(held)] * 3]
         for turn, (tokens, held) in enumerate(zip([72, 139, 290, 404, 509], blocks, strict=True))
