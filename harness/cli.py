@@ -25,6 +25,7 @@ from harness.asking import asks
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {
+    "profile": "harness.profile_cli",
     "serve": "harness.serve_cli",
     "traces": "harness.traces_cli",
     "verify": "harness.verify_cli",
@@ -172,6 +173,11 @@ def report(
 @app.command()
 def serve() -> None:
     """Run vLLM with one of our policies inside, until Ctrl-C: bench serve --policy continuum"""
+
+
+@app.command()
+def profile() -> None:
+    """Measure how fast vLLM is here, for virtual time and policies: bench profile --model tiny"""
 
 
 @app.command()

@@ -1,0 +1,279 @@
+"""Times of a live engine over HTTP: cold prefills by length, decode steps by batch and context.
+
+In: the URL of an idle server, its limits, seconds that may be spent. Out: `PrefillTimes` and
+`DecodeTimes`. Lengths and batches grow until the time or the KV memory would not do; what is left
+out is told. Seconds, tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import time
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import aiohttp
+import numpy as np
+
+from harness.completion import Answer, TurnFailed, completion_body, error_message
+from harness.live import Replica
+from harness.prompts import Ids
+from harness.serving import API_KEY
+from servers.profiles.measured import DecodeTimes, PrefillTimes
+from servers.vllm.configs import CONFIGS
+from servers.vllm.launcher import ServerInfo, cache_config
+from servers.vllm.model_folder import BYTES, ORDINARY_TOKENS
+from traces import Turn
+
+LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+CONTEXTS = (128, 2048, 8192, 32768)
+ROUNDS = 3
+"""Of all prompt lengths in turn, so that a busy moment of the machine does not hit one alone."""
+STEPS, WINDOW = 40, 8
+"""Decode steps with the whole batch at work, and of how many a mean is one time."""
+PREFILL_SHARE = 0.4
+KV_SHARE = 0.9
+REQUEST_WITHIN_S = 300.0
+WARM_UP = (64, 2048, 64)
+
+Told = Callable[[float, str], None]
+"""Told the share of the time that is spent, and what is measured now."""
+
+
+class NoVllm(ValueError):
+    """Nothing at the URL, or something that does not say what a profile needs."""
+
+
+class MeasuringFailed(RuntimeError):
+    """A request failed, or its answer cannot be used. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    base_url: str
+    model: str
+    vocabulary: range
+    max_model_len: int
+    kv_tokens: int
+    step_tokens: int
+    max_num_seqs: int
+
+
+@dataclass(slots=True)
+class Times:
+    prefill: list[PrefillTimes] = field(default_factory=list)
+    decode: list[DecodeTimes] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def describe(base_url: str) -> ServerInfo:
+    """Of a vLLM that runs already."""
+
+    def get(path: str) -> bytes:
+        key = os.environ.get(API_KEY)
+        request = urllib.request.Request(  # noqa: S310
+            base_url + path, headers={"Authorization": f"Bearer {key}"} if key else {}
+        )
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            found: bytes = answer.read()
+            return found
+
+    try:
+        model = json.loads(get("/v1/models"))["data"][0]
+        cache = cache_config(get("/metrics").decode())
+        return ServerInfo(
+            model=model["id"],
+            version=json.loads(get("/version"))["version"],
+            device=f"at {base_url}",
+            kv_blocks=int(cache["num_gpu_blocks"]),
+            block_size=int(cache["block_size"]),
+            max_model_len=model["max_model_len"],
+            vocabulary=BYTES if model["id"] in CONFIGS else ORDINARY_TOKENS,
+            cache_config=cache,
+            flags=(),
+            policy=None,
+            costs_from=None,
+        )
+    except (OSError, http.client.HTTPException, KeyError, IndexError, ValueError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise NoVllm(f"--url {base_url}: no vLLM that describes itself ({why})") from None
+
+
+def measure(target: Target, within_s: float, told: Told) -> Times:
+    return asyncio.run(_measure(target, within_s, told))
+
+
+async def _measure(target: Target, within_s: float, told: Told) -> Times:
+    timeout = aiohttp.ClientTimeout(total=REQUEST_WITHIN_S)
+    key = os.environ.get(API_KEY)
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=timeout,
+        headers={"Content-Type": "application/json"}
+        | ({"Authorization": f"Bearer {key}"} if key else {}),
+    ) as session:
+        probe = _Probe(target, session, within_s, told)
+        for tokens in WARM_UP:
+            await probe.ask(probe.new(min(tokens, target.max_model_len - 1)), 1)
+        await probe.prefills()
+        await probe.decodes()
+        return probe.times
+
+
+class _Probe:
+    def __init__(
+        self, target: Target, session: aiohttp.ClientSession, within_s: float, told: Told
+    ) -> None:
+        self._target = target
+        self._session = session
+        self._url = Replica(target.base_url).url
+        self._rng = np.random.default_rng()  # a server's cache may hold what was sent before
+        self._began_s = time.monotonic()
+        self._within_s = within_s
+        self._told = told
+        self.times = Times()
+
+    def new(self, tokens: int) -> Ids:
+        ids = self._target.vocabulary
+        return self._rng.integers(ids.start, ids.stop, tokens, dtype=np.uint32)
+
+    @property
+    def _spent_s(self) -> float:
+        return time.monotonic() - self._began_s
+
+    def _say(self, what: str) -> None:
+        self._told(min(self._spent_s / self._within_s, 1.0), what)
+
+    async def ask(self, prompt: Ids, output_tokens: int) -> tuple[Answer, list[tuple[float, int]]]:
+        """The answer, and how many of its tokens were there when."""
+        turn = Turn(len(prompt), output_tokens)
+        body = completion_body(self._target.model, prompt, turn, "profile", 0, True)
+        answer = Answer(time.monotonic())
+        marks = []
+        try:
+            async with self._session.post(self._url, data=body) as response:
+                if response.status != 200:
+                    what = error_message(await response.content.read(4096))
+                    raise TurnFailed(f"the server answered {response.status}: {what}")
+                async for received in response.content.iter_any():
+                    now_s = time.monotonic()
+                    answer.take(received, now_s)
+                    marks.append((now_s, len(answer.ids)))
+            answer.check(turn)
+        except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
+            why = str(error) or type(error).__name__
+            raise MeasuringFailed(
+                f"{self._target.base_url}: a prompt of {len(prompt)} tokens failed: {why}"
+            ) from None
+        return answer, marks
+
+    async def prefills(self) -> None:
+        """All lengths once, as far as the time goes, then those again."""
+        seconds: dict[int, list[float]] = {}
+        most = min(self._target.max_model_len - 1, self._target.kv_tokens - 1)
+        lengths = [n for n in LENGTHS if n <= most]
+        for tokens in lengths:
+            if len(seconds) > 2 and self._too_long(tokens, seconds):
+                self.times.left_out.append(f"prompts of {tokens} tokens and more: no time")
+                break
+            seconds[tokens] = [await self._prefill(tokens)]
+        for _ in range(ROUNDS - 1):
+            for tokens, found in seconds.items():
+                found.append(await self._prefill(tokens))
+        self.times.prefill = [
+            PrefillTimes(tokens=n, seconds=tuple(found)) for n, found in seconds.items()
+        ]
+
+    def _too_long(self, tokens: int, seconds: dict[int, list[float]]) -> bool:
+        """If it grows by the square, and all is done ROUNDS times."""
+        longest = max(seconds)
+        next_s = seconds[longest][0] * (tokens / longest) ** 2
+        so_far_s = sum(found[0] for found in seconds.values())
+        return ROUNDS * (so_far_s + next_s) > PREFILL_SHARE * self._within_s
+
+    async def _prefill(self, tokens: int) -> float:
+        self._say(f"prefill of {tokens} tokens")
+        answer, _ = await self.ask(self.new(tokens), 1)
+        if answer.cached_tokens:
+            raise MeasuringFailed(
+                f"{self._target.base_url}: {answer.cached_tokens} tokens of a new prompt were "
+                "cached; profile an engine whose prompts are cold"
+            )
+        return answer.last_byte_at_s - answer.sent_at_s
+
+    async def decodes(self) -> None:
+        """Prompts grow from one context to the next, and batches by more prompts, so that almost
+        all of each batch's prompts are cached already, and the time goes into decoding."""
+        prompts: list[Ids] = []
+        cached: dict[int, int] = {}
+        for context in CONTEXTS:
+            for batch in BATCHES:
+                if why := self._why_not(batch, context, cached):
+                    self.times.left_out.append(f"batches of {batch} at {context} tokens: {why}")
+                    break
+                self._say(f"decode of {batch} at {context} tokens")
+                while len(prompts) < batch:
+                    prompts.append(self.new(0))
+                for k in range(batch):
+                    more = self.new(max(context - len(prompts[k]), 0))
+                    prompts[k] = np.concatenate([prompts[k], more])
+                    cached[k] = context
+                self.times.decode.append(await self._decode(prompts[:batch], context))
+
+    def _why_not(self, batch: int, context: int, cached: dict[int, int]) -> str:
+        target = self._target
+        outputs = self._outputs(batch, context)
+        if context + outputs > target.max_model_len:
+            return "the context is too long"
+        if batch * (context + outputs) > KV_SHARE * target.kv_tokens:
+            return "the KV memory is too small"
+        if batch > target.max_num_seqs:
+            return "more than the server runs at once"
+        times = {p.tokens: median(p.seconds) for p in self.times.prefill}
+        near = min(times, key=lambda n: abs(n - context))
+        new = sum(context - cached.get(k, 0) for k in range(batch))
+        new_s = times[near] * new / near * max(context / near, 1)
+        step_s = max((median(d.seconds) for d in self.times.decode), default=0.0)
+        if self._spent_s + new_s + 2 * STEPS * step_s > self._within_s:
+            return "no time"
+        return ""
+
+    def _outputs(self, batch: int, context: int) -> int:
+        """Enough that the first is still at work when the last has begun, were no prompt cached."""
+        return batch * context // self._target.step_tokens + STEPS + WINDOW
+
+    async def _decode(self, prompts: list[Ids], context: int) -> DecodeTimes:
+        outputs = self._outputs(len(prompts), context)
+        answers = await asyncio.gather(*(self.ask(prompt, outputs) for prompt in prompts))
+        marks = [marks for _, marks in answers]
+        begin_s = max(next(at for at, n in found if n) for found in marks)
+        end_s = min(next(at for at, n in found if n == outputs) for found in marks)
+        first = min(next(n for at, n in found if at >= begin_s) for found in marks)
+        last = min(max(n for at, n in found if at <= end_s) for found in marks)
+        return DecodeTimes(
+            batch=len(prompts),
+            context=context + (first + last) / 2,
+            seconds=tuple(step_seconds(marks, begin_s, end_s)),
+        )
+
+
+def step_seconds(marks: list[list[tuple[float, int]]], begin_s: float, end_s: float) -> list[float]:
+    """Seconds of a step, a mean for every WINDOW tokens of a stream, between the two times. A chunk
+    may hold several tokens: a window ends with the first chunk that completes it."""
+    found = []
+    for stream in marks:
+        inside = [(at, n) for at, n in stream if n and begin_s <= at <= end_s]
+        since_s, since = inside[0]
+        for at, n in inside:
+            if n - since >= WINDOW:
+                found.append((at - since_s) / (n - since))
+                since_s, since = at, n
+    if not found:
+        raise MeasuringFailed("a batch never decoded together for long enough; is the server idle?")
+    return found

@@ -1,0 +1,238 @@
+"""`bench profile`: how fast a live engine is, as a file that virtual time and policies read.
+
+The summary goes to stdout, what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness import options as opt
+from harness.ask import complain, one_line_errors
+
+if TYPE_CHECKING:
+    from harness.measure import Target, Times
+    from servers.profiles.measured import Measured
+    from servers.vllm.command import Wanted
+    from servers.vllm.launcher import ServerInfo
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+PLAIN_EVERY_S = 10.0
+
+HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
+
+Starts a server, without policy, and stops it. The file that is written stands for a machine:
+--hardware FILE. The machine should have nothing else to do. What follows -- goes to vLLM as it is.
+
+[bold]Examples[/bold]
+
+  bench profile
+
+  bench profile --model llama-3.1-8b --out h200.json
+
+  bench profile --url http://127.0.0.1:8000 --within-s 300
+"""
+
+
+@app.command(help=HELP)
+def profile(
+    flags: opt.VllmFlags = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|PATH",
+            help="As for bench serve; with --url what is served there, if the server's name for it "
+            "does not say. Default: tiny.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="A vLLM that runs already, idle; none is begun."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Default: MODEL-profile.json."),
+    ] = None,
+    within_s: Annotated[
+        float, typer.Option("--within-s", min=10, max=540, help="Time for measuring.")
+    ] = 120.0,
+    weights: opt.Weights = "auto",
+    gpus: opt.Gpus = None,
+    kv_blocks: opt.KvBlocks = None,
+    max_model_len: opt.MaxModelLen = None,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    vllm_python: opt.VllmPython = None,
+    ready_within_s: opt.ReadyWithin = 900.0,
+) -> None:
+    from harness.measure import MeasuringFailed
+    from servers.vllm.command import Wanted
+    from servers.vllm.launcher import ServerFailed
+
+    with one_line_errors():
+        wanted = Wanted(
+            model=model or "tiny",
+            weights=weights,
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            step_tokens=step_tokens,
+            gpus=gpus,
+            flags=tuple(flags or ()),
+        )
+        try:
+            if url is not None:
+                found = _of_url(url, model, wanted, within_s)
+            else:
+                found = _of_own(wanted, vllm_python, ready_within_s, within_s)
+        except (ServerFailed, MeasuringFailed) as failed:
+            for line in getattr(failed, "tail", ()):
+                print(f"  {line}", file=sys.stderr)
+            complain(str(failed))
+            raise typer.Exit(1) from None
+        path = out or Path(f"{found.model}-profile.json")
+        path.write_text(found.model_dump_json(indent=1) + "\n")
+    _show(found, path)
+
+
+def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
+    import tempfile
+
+    from harness.serve_cli import Waiting
+    from servers.vllm.kv_bytes import kv_bytes_per_token
+    from servers.vllm.launcher import launch
+
+    kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
+    with tempfile.TemporaryDirectory(prefix="bench-profile-") as folder:
+        with Waiting(Path(folder) / "server.log") as waiting:
+            server = launch(
+                wanted,
+                Path(folder),
+                python=python,
+                ready_within_s=ready_within_s,
+                on_progress=waiting.told,
+            )
+        with server:
+            return _measured(server.base_url, server.info, wanted, kv_bytes, within_s)
+
+
+def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:
+    from harness.measure import describe
+    from servers.vllm.kv_bytes import kv_bytes_per_token
+
+    info = describe(base_url := url.rstrip("/").removesuffix("/v1"))
+    kv_bytes = kv_bytes_per_token(model or info.model, wanted.weights)
+    return _measured(base_url, info, wanted, kv_bytes, within_s)
+
+
+def _measured(
+    base_url: str, info: ServerInfo, wanted: Wanted, kv_bytes: int, within_s: float
+) -> Measured:
+    from harness.measure import Target
+    from servers.profiles.measured import Measured, fitted
+
+    target = Target(
+        base_url=base_url,
+        model=info.model,
+        vocabulary=range(*info.vocabulary),
+        max_model_len=info.max_model_len,
+        kv_tokens=(info.kv_blocks - 1) * info.block_size,  # one block is vLLM's own
+        step_tokens=wanted.step_tokens,
+        max_num_seqs=wanted.max_num_seqs,
+    )
+    times = _with_progress(target, within_s)
+    prefill, decode = tuple(times.prefill), tuple(times.decode)
+    return Measured.model_validate(
+        {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "made_by": f"turnstile-bench {metadata.version('turnstile-bench')}",
+            "machine": info.device,
+            "engine": f"vLLM {info.version}",
+            "flags": info.flags,
+            "model": info.model,
+            "gpus": wanted.gpus,
+            "kv_blocks": info.kv_blocks,
+            "block_tokens": info.block_size,
+            "max_model_len": info.max_model_len,
+            "kv_bytes_per_token": kv_bytes,
+            "step_tokens": wanted.step_tokens,
+            "prefill": prefill,
+            "decode": decode,
+            "reload": None,
+            "left_out": tuple(times.left_out),
+            **fitted(prefill, decode, wanted.step_tokens),
+        }
+    )
+
+
+def _with_progress(target: Target, within_s: float) -> Times:
+    from rich.console import Console
+    from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    from harness.measure import measure
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        said_at_s = -PLAIN_EVERY_S
+
+        def say(share: float, what: str) -> None:
+            nonlocal said_at_s
+            if time.monotonic() - said_at_s >= PLAIN_EVERY_S:
+                said_at_s = time.monotonic()
+                print(f"{share:.0%} of {within_s:g} s: {what}", file=sys.stderr, flush=True)
+
+        return measure(target, within_s, say)
+    columns = (TextColumn("{task.description}"), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=1.0)
+        return measure(
+            target,
+            within_s,
+            lambda share, what: bar.update(task, completed=share, description=what),
+        )
+
+
+def _show(found: Measured, path: Path) -> None:
+    from statistics import median
+
+    from harness.show import show_rows
+
+    def times(seconds: tuple[float, ...]) -> tuple[str, str]:
+        middle = median(seconds)
+        spread = f"{min(seconds) / middle - 1:+.0%} {max(seconds) / middle - 1:+.0%}"
+        return f"{1000 * middle:.3g} ms", spread
+
+    print(f"{found.engine}, {found.model}, on {found.machine}")
+    show_rows([(f"{p.tokens} tokens", *times(p.seconds)) for p in found.prefill], "prefill")
+    show_rows(
+        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in found.decode],
+        "decode step of a batch",
+    )
+    steps, curve = found.steps, found.curve
+    rows = [
+        (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
+        for name, ps in steps.model_dump().items()
+    ]
+    fits = (
+        ("step formula, prefills", found.prefill_errors),
+        ("step formula, decodes", found.decode_errors),
+        ("quadratic, prefills", found.curve_errors),
+    )
+    rows += [
+        ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
+        *(
+            (name, f"error {e.median:.0%} in the middle, {e.worst:.0%} worst ({e.worst_at})")
+            for name, e in fits
+        ),
+    ]
+    show_rows(rows, "fit")
+    for note in (*found.left_out, *found.notes()[1:]):
+        complain(note)
+    print(f"profile: {path}")

@@ -1,0 +1,258 @@
+"""Profiles measured on a live engine: the file that `bench profile` writes, and its reading.
+
+A file (`turnstile-profile-1`) holds what was measured, where, and the profile fitted to it. Its
+path stands wherever a machine's name does (`--hardware profile.json`). Seconds, tokens, bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
+from servers.profiles.gpus import PCIE4_X16
+from servers.profiles.profile import DoesNotFitError, Profile
+from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic_profile
+
+FEWEST = 3
+"""Prompt lengths and decode steps that a fit needs."""
+LARGE_ERROR = 0.25
+
+
+class BadProfile(ValueError):
+    """A file that is no profile, or not of what was asked for."""
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+Times = tuple[float, ...]
+
+
+class PrefillTimes(_Model):
+    """From sending a cold prompt to the end of its answer of one token."""
+
+    tokens: int = Field(ge=1)
+    seconds: Times = Field(min_length=1)
+
+
+class DecodeTimes(_Model):
+    """Steps in which a batch of turns decoded, and nothing else ran."""
+
+    batch: int = Field(ge=1)
+    context: float = Field(gt=0)
+    """Tokens of each turn, in the middle of what was measured."""
+    seconds: Times = Field(min_length=1)
+    """Of a step: means of a few steps in a row."""
+
+
+class ReloadTimes(_Model):
+    """From sending a prompt whose KV lies in the tier to its first token."""
+
+    tokens: int = Field(ge=1)
+    from_tier_tokens: int = Field(ge=1)
+    seconds: Times = Field(min_length=1)
+
+
+class Curve(_Model):
+    """prefill_s(n) = base_s + linear_s · n + quadratic_s · n²"""
+
+    base_s: float = Field(ge=0)
+    linear_s: float = Field(ge=0)
+    quadratic_s: float = Field(ge=0)
+
+    def seconds(self, tokens: int) -> float:
+        return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens**2
+
+
+class Steps(_Model):
+    """Coefficients of `servers.profiles.Profile`, and a request's own time, which it leaves out."""
+
+    base_ps: int = Field(ge=0)
+    weights_ps: int = Field(ge=0)
+    token_ps: int = Field(ge=0)
+    context_ps: int = Field(ge=0)
+    pair_ps: int = Field(ge=0)
+    request_ps: int = Field(ge=0)
+
+
+class Errors(_Model):
+    """Relative errors of a fit, without sign."""
+
+    median: float
+    worst: float
+    worst_at: str
+
+
+class Measured(_Model):
+    format: Literal["turnstile-profile-1"] = "turnstile-profile-1"
+    date: str
+    made_by: str
+    machine: str
+    engine: str
+    """vLLM and its version."""
+    flags: tuple[str, ...]
+    model: str
+    gpus: int | None
+    kv_blocks: int = Field(ge=1)
+    block_tokens: int = Field(ge=1)
+    max_model_len: int = Field(ge=1)
+    kv_bytes_per_token: int = Field(ge=1)
+    step_tokens: int = Field(ge=1)
+    prefill: tuple[PrefillTimes, ...]
+    decode: tuple[DecodeTimes, ...]
+    reload: ReloadTimes | None
+    left_out: tuple[str, ...]
+    """What there was no time or memory for."""
+    curve: Curve
+    curve_errors: Errors
+    steps: Steps
+    prefill_errors: Errors
+    decode_errors: Errors
+
+    @property
+    def reload_s_per_token(self) -> float | None:
+        """Its way there and back left out."""
+        if self.reload is None:
+            return None
+        seconds = median(self.reload.seconds) - self.steps.request_ps / 1e12
+        return max(seconds, 0.0) / self.reload.from_tier_tokens
+
+    def profile(self) -> Profile:
+        """Bandwidths that were not measured are those of one PCIe 4 x16 link and one NVMe drive."""
+        reload_s = self.reload_s_per_token
+        assumed = PCIE4_X16 * LINK_EFFICIENCY
+        return Profile(
+            hardware=self.machine,
+            model=self.model,
+            provenance="measured",
+            kv_blocks=self.kv_blocks,
+            block_tokens=self.block_tokens,
+            max_model_len=self.max_model_len,
+            kv_bytes_per_token=self.kv_bytes_per_token,
+            dram_bytes_per_s=self.kv_bytes_per_token / reload_s if reload_s else assumed,
+            ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
+            **self.steps.model_dump(exclude={"request_ps"}),
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of results has to know, one sentence each."""
+        said = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
+        for what, errors in (("prefills", self.prefill_errors), ("decodes", self.decode_errors)):
+            if errors.worst > LARGE_ERROR:
+                said.append(
+                    f"the step formula misses {what} by up to {errors.worst:.0%} "
+                    f"({errors.worst_at}), half of them by {errors.median:.0%} or less"
+                )
+        if self.reload is None:
+            said.append("reloads were not measured: one PCIe 4 x16 link is assumed")
+        return tuple(said)
+
+
+def fitted(
+    prefill: tuple[PrefillTimes, ...], decode: tuple[DecodeTimes, ...], step_tokens: int
+) -> dict[str, Curve | Steps | Errors]:
+    """The fields of `Measured` that follow from the times."""
+    if len(prefill) < FEWEST or len(decode) < FEWEST:
+        raise BadProfile(
+            f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, a fit "
+            f"needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
+        )
+    prompts = [prompt(p.tokens, step_tokens, median(p.seconds)) for p in prefill]
+    steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
+    coefficients = fit_steps([*prompts, *steps])
+    lengths, seconds = [p.tokens for p in prefill], [p.seconds for p in prompts]
+    base_s, linear_s, quadratic_s = fit_quadratic(lengths, seconds)
+    curve = Curve(base_s=base_s, linear_s=linear_s, quadratic_s=quadratic_s)
+    at = [f"{n} tokens" for n in lengths]
+    where = [f"batch {d.batch} at {d.context:.0f} tokens" for d in decode]
+
+    return {
+        "curve": curve,
+        "curve_errors": _errors(seconds, map(curve.seconds, lengths), at),
+        "steps": Steps.model_validate(coefficients, from_attributes=True),
+        "prefill_errors": _errors(seconds, map(coefficients.seconds, prompts), at),
+        "decode_errors": _errors(
+            [s.seconds for s in steps], map(coefficients.seconds, steps), where
+        ),
+    }
+
+
+def _errors(measured: Sequence[float], predicted: Iterable[float], where: Sequence[str]) -> Errors:
+    errors = [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
+    worst = max(errors)
+    return Errors(median=median(errors), worst=worst, worst_at=where[errors.index(worst)])
+
+
+def read_measured(path: Path) -> Measured:
+    try:
+        return Measured.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise BadProfile(
+            f"{path}: {field + ': ' if field else ''}{first['msg']}; give a file of bench profile"
+        ) from None
+    except OSError as error:
+        raise BadProfile(
+            f"{path}: {error.strerror}; name a machine (bench list hardware), or a file that "
+            "bench profile wrote"
+        ) from None
+
+
+def read_profile(path: Path) -> Profile:
+    return read_measured(path).profile()
+
+
+def is_file(hardware: str) -> bool:
+    """Whether it stands for a file rather than for a machine's name."""
+    return hardware.endswith(".json")
+
+
+def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
+    """Of a file, which settles model and GPUs: naming others is an error."""
+    found = read_measured(Path(hardware))
+    if model not in (None, found.model):
+        raise BadProfile(f"--model {model}: {hardware} was measured with {found.model}")
+    if gpus not in (None, found.gpus):
+        raise BadProfile(f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'its usual'}")
+    return found
+
+
+def profile_for(
+    hardware: str,
+    model: str | None,
+    *,
+    gpus: int | None = None,
+    max_model_len: int | None = None,
+    kv_blocks: int | None = None,
+    offload: bool = False,
+) -> Profile:
+    """`hardware`: a machine's name, then the profile is analytic, or the path of a measured one."""
+    if not is_file(hardware):
+        if model is None:
+            raise BadProfile(f"--hardware {hardware}: an analytic profile needs a --model")
+        return analytic_profile(
+            hardware,
+            model,
+            gpus=gpus,
+            max_model_len=max_model_len,
+            kv_blocks=kv_blocks,
+            offload=offload,
+        )
+    own = measured_for(hardware, model, gpus).profile()
+    blocks = own.kv_blocks if kv_blocks is None else kv_blocks
+    holds = blocks * own.block_tokens
+    if max_model_len is not None and max_model_len > holds:
+        raise DoesNotFitError(
+            f"--max-model-len {max_model_len}: {blocks} KV blocks of {own.block_tokens} tokens "
+            f"hold one request of {holds}; ask for at most that, or for more --kv-blocks"
+        )
+    longest = min(own.max_model_len, holds) if max_model_len is None else max_model_len
+    return replace(own, kv_blocks=blocks, max_model_len=longest)

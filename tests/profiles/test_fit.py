@@ -1,0 +1,71 @@
+"""Fits to measured times: what made the times comes back, and misses are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from servers.profiles.fit import (
+    Coefficients,
+    Observation,
+    decode_step,
+    fit_quadratic,
+    fit_steps,
+    prompt,
+)
+
+GPU = Coefficients(
+    base_ps=1_000_000_000,
+    weights_ps=6_400_000_000,
+    token_ps=50_000_000,
+    context_ps=30_000,
+    pair_ps=1_500,
+    request_ps=4_000_000_000,
+)
+"""1 ms a step, weights worth 128 tokens, 4 ms a request: about an 8B model on a large GPU."""
+STEP_TOKENS = 2048
+SHAPES: list[Observation] = [
+    *(prompt(n, STEP_TOKENS, 1.0) for n in (32, 128, 512, 2048, 8192, 32768)),
+    *(decode_step(b, c, 1.0) for b in (1, 4, 16, 64) for c in (150, 2100, 8200)),
+]
+
+
+def timed(shape: Observation, of: Coefficients) -> Observation:
+    return Observation(shape.steps, shape.context, shape.pairs, shape.request, of.seconds(shape))
+
+
+def test_a_prompt_is_full_chunks_a_rest_and_its_pairs() -> None:
+    seen = prompt(5000, 2048, 1.0)
+    assert seen.steps == (2048, 2048, 904)
+    assert seen.pairs == 5000 * 5001 // 2
+    # three steps of 1 ms and 5000 tokens of 50 us, pairs of 1.5 ns, a request of 4 ms
+    assert GPU.seconds(seen) == pytest.approx(0.003 + 0.25 + 12_502_500 * 1.5e-9 + 0.004)
+
+
+def test_few_tokens_cost_what_reading_the_weights_does() -> None:
+    # 8 * 50 us < 6.4 ms; 8 contexts of 1000 tokens, 30 ns each
+    assert GPU.seconds(decode_step(8, 1000, 1.0)) == pytest.approx(0.001 + 0.0064 + 0.00024)
+
+
+def test_exact_times_give_the_coefficients_back() -> None:
+    found = fit_steps([timed(shape, GPU) for shape in SHAPES])
+    for name in ("base_ps", "weights_ps", "token_ps", "context_ps", "pair_ps", "request_ps"):
+        assert getattr(found, name) == pytest.approx(getattr(GPU, name), rel=0.03), name
+
+
+def test_an_engine_that_never_waits_for_weights_has_none() -> None:
+    cpu = Coefficients(5_000_000_000, 120_000_000, 120_000_000, 200_000, 30_000, 8_000_000_000)
+    found = fit_steps([timed(shape, cpu) for shape in SHAPES])
+    assert found.base_ps + found.weights_ps == pytest.approx(5.12e9, rel=0.001)
+    assert found.token_ps == pytest.approx(120_000_000, rel=0.001)
+
+
+def test_no_coefficient_is_negative_where_times_shrink_with_length() -> None:
+    found = fit_steps([prompt(n, 2048, 1 / n) for n in (10, 100, 1000, 10_000)])
+    assert min(found.base_ps, found.token_ps, found.pair_ps, found.request_ps) >= 0
+
+
+def test_a_quadratic_is_found_exactly_and_never_falls() -> None:
+    lengths = [100, 1000, 5000, 20_000]
+    seconds = [0.01 + 1e-4 * n + 2e-8 * n * n for n in lengths]
+    assert fit_quadratic(lengths, seconds) == pytest.approx((0.01, 1e-4, 2e-8))
+    assert fit_quadratic([1, 2, 3], [3.0, 2.0, 1.0])[1:] == (0, 0)

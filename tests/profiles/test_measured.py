@@ -1,0 +1,139 @@
+"""Measured profiles as files: what they say, and what is wrong with one in a line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.profiles import DoesNotFitError, analytic_profile
+from servers.profiles.measured import (
+    BadProfile,
+    DecodeTimes,
+    Measured,
+    PrefillTimes,
+    ReloadTimes,
+    fitted,
+    profile_for,
+    read_measured,
+    read_profile,
+)
+
+PREFILL = tuple(
+    PrefillTimes(tokens=n, seconds=(s, 1.1 * s, 0.9 * s))
+    for n, s in ((n, 0.02 + 1e-4 * n + 1e-8 * n * n) for n in (32, 512, 2048))
+)
+"""Medians of 0.02 + 1e-4 n + 1e-8 n² seconds; up to one step, so a profile fits them exactly."""
+DECODE = tuple(
+    DecodeTimes(batch=b, context=c, seconds=(0.01 + 1e-4 * b + 2e-7 * b * c,))
+    for b, c in ((1, 100), (8, 100), (1, 4000), (8, 4000))
+)
+
+
+def measured(**changed: Any) -> Measured:
+    whole = {
+        "date": "2026-01-02T03:04:05Z",
+        "made_by": "turnstile-bench 0",
+        "machine": "cpu, 2 cores",
+        "engine": "vLLM 0.32.0",
+        "flags": (),
+        "model": "tiny",
+        "gpus": None,
+        "kv_blocks": 100,
+        "block_tokens": 32,
+        "max_model_len": 3000,
+        "kv_bytes_per_token": 1024,
+        "step_tokens": 2048,
+        "prefill": PREFILL,
+        "decode": DECODE,
+        "reload": None,
+        "left_out": (),
+        **fitted(PREFILL, DECODE, 2048),
+    }
+    return Measured.model_validate({**whole, **changed})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "p.json").write_text(measured().model_dump_json())
+    return tmp_path / "p.json"
+
+
+def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
+    profile = read_profile(path)
+    assert (profile.provenance, profile.hardware, profile.model) == (
+        "measured",
+        "cpu, 2 cores",
+        "tiny",
+    )
+    assert (profile.kv_blocks, profile.block_tokens, profile.max_model_len) == (100, 32, 3000)
+    # a step: 10 ms, 0.1 ms a token, 0.2 us a token read; a prompt: 10 ms more, 20 ns a pair
+    assert profile.base_ps + profile.weights_ps == pytest.approx(10.1e9, rel=0.01)
+    assert profile.token_ps == pytest.approx(100e6, rel=0.01)
+    assert profile.context_ps == pytest.approx(200e3, rel=0.01)
+    assert profile.pair_ps == pytest.approx(20e3, rel=0.01)
+    assert read_measured(path).steps.request_ps == pytest.approx(10e9, rel=0.02)
+    assert read_measured(path).decode_errors.worst < 0.01
+
+
+def test_policies_get_the_quadratic_of_the_medians(path: Path) -> None:
+    curve = read_measured(path).curve
+    assert curve.seconds(1000) == pytest.approx(0.02 + 0.1 + 0.01)
+
+
+def test_a_fit_that_misses_says_by_how_much_and_where() -> None:
+    slow = (*DECODE, DecodeTimes(batch=1, context=100, seconds=(0.1,)))
+    notes = measured(decode=slow, **fitted(PREFILL, slow, 2048)).notes()
+    assert any("misses decodes by up to" in note and "batch 1" in note for note in notes)
+    assert not any("misses" in note for note in measured().notes())
+
+
+def test_reloads_are_the_bandwidth_without_the_requests_own_time() -> None:
+    # 30 ms, of which 10 are the request's: 2000 tokens of 1 KiB in 20 ms
+    reload = ReloadTimes(tokens=2010, from_tier_tokens=2000, seconds=(0.02, 0.03, 0.05))
+    assert measured(reload=reload).profile().dram_bytes_per_s == pytest.approx(
+        2000 * 1024 / 0.02, rel=0.02
+    )
+
+
+def test_a_file_stands_for_a_machine_and_options_change_its_memory(path: Path) -> None:
+    profile = profile_for(str(path), None, kv_blocks=50)
+    assert (profile.kv_blocks, profile.max_model_len) == (50, 1600)
+    assert profile_for(str(path), "tiny", max_model_len=500).max_model_len == 500
+    assert profile_for("h100", "llama-3.1-8b") == analytic_profile("h100", "llama-3.1-8b")
+    with pytest.raises(DoesNotFitError, match="--max-model-len 4000: 100 KV blocks of 32 tokens"):
+        profile_for(str(path), None, max_model_len=4000)
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file or directory; name a machine"),
+        ("{", "Invalid JSON"),
+        ('{"format": "turnstile-profile-2"}', "format: Input should be 'turnstile-profile-1'"),
+        (measured().model_dump_json().replace('"base_ps":', '"base":'), "steps.base_ps: Field req"),
+        (measured().model_dump_json().replace('"kv_blocks":100', '"kv_blocks":0'), "kv_blocks: "),
+    ],
+)
+def test_bad_files_are_told_in_one_line(content: str | None, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadProfile) as failed:
+        read_profile(path)
+    assert str(failed.value).startswith(f"{path}: ")
+    assert told in str(failed.value)
+    assert "\n" not in str(failed.value)
+
+
+def test_another_model_than_the_measured_one_is_refused(path: Path) -> None:
+    with pytest.raises(BadProfile, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
+        profile_for(str(path), "llama-3.1-8b")
+    with pytest.raises(BadProfile, match="--gpus 2: "):
+        profile_for(str(path), "tiny", gpus=2)
+
+
+def test_too_few_times_are_no_profile() -> None:
+    with pytest.raises(BadProfile, match="2 prompt lengths and 4 decode batches were measured"):
+        fitted(PREFILL[:2], DECODE, 2048)
