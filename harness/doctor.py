@@ -1,15 +1,25 @@
-"""`bench doctor`: is this machine set up, and what to do where it is not."""
+"""`bench doctor`: is this machine set up, what can it run, and what to do where it is not.
+
+What is optional and absent is fine, and told with the command that gets it; what is there and
+cannot be used is not.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import platform
+import socket
+import subprocess
 import sys
+from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+LMCACHE = "import importlib.metadata as m; print(m.version('lmcache'))"
+PROBE_WITHIN_S = 30.0
+SOCKET_WITHIN_S = 2.0
 PACKAGES = ("harness", "reports", "servers", "traces")
 
 
@@ -26,7 +36,9 @@ def checks() -> list[Check]:
         *(package(name) for name in PACKAGES),
         _distribution(),
         *_machine(),
+        Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
         *_vllm(),
+        *_containers(),
     ]
 
 
@@ -83,12 +95,79 @@ def _vllm() -> list[Check]:
     try:
         vllm = find_vllm()
     except NotInstalled:
-        return [*found, Check("vLLM", True, f"absent, sim needs none; {how_to_get()}")]
+        return [*found, Check("engine vllm", True, f"absent, sim needs none; {how_to_get()}")]
     except VllmMissing as missing:
-        return [*found, Check("vLLM", False, "cannot be used", str(missing))]
+        return [*found, Check("engine vllm", False, "cannot be used", str(missing))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
-    return [*found, Check("vLLM", usable, finding, f"no GPU is here; {how_to_get()}")]
+    remedy = f"no GPU is here; {how_to_get()}"
+    return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm.python)]
+
+
+def _lmcache(python: str) -> Check:
+    """Next to vLLM, in its environment. vLLM's own offloading needs nothing."""
+    version = ""
+    with suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(  # noqa: S603
+            [python, "-c", LMCACHE],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_WITHIN_S,
+            check=True,
+        )
+        version = asked.stdout.strip()
+    get = f"absent, vLLM's own offloading needs none; get it with: {python} -m pip install lmcache"
+    return Check("LMCache", True, version or get)
+
+
+def _containers() -> list[Check]:
+    """Servers in containers need the `docker` package and a service of Docker or podman."""
+    package = importlib.util.find_spec("docker") is not None
+    answering = next(filter(_answers, _container_sockets()), None)
+    return [
+        Check(
+            "docker package",
+            True,
+            metadata.version("docker")
+            if package
+            else "absent, only containers need it; get it "
+            f"with: {sys.executable} -m pip install docker",
+        ),
+        Check(
+            "containers",
+            True,
+            answering
+            or "no service of Docker or podman answers, only containers need one; start "
+            "it with: podman system service --time=0 (or name one: DOCKER_HOST=unix://PATH)",
+        ),
+    ]
+
+
+def _container_sockets() -> list[str]:
+    """In the order in which they are tried."""
+    named = os.environ.get("DOCKER_HOST")
+    if named is not None:
+        return [named]
+    runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
+    paths = ("/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
+    return [f"unix://{path}" for path in paths]
+
+
+def _answers(url: str) -> bool:
+    kind, _, where = url.partition("://")
+    with suppress(OSError, ValueError):
+        if kind == "unix":
+            at: tuple[str, int] | str = where
+            family = socket.AF_UNIX
+        else:
+            host, _, port = where.rstrip("/").rpartition(":")
+            at, family = (host, int(port)), socket.AF_INET
+        with closing(socket.socket(family)) as service:
+            service.settimeout(SOCKET_WITHIN_S)
+            service.connect(at)
+            service.sendall(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            return b" 200 " in service.recv(64)
+    return False
 
 
 def cpu_cores() -> int:

@@ -170,8 +170,14 @@ def test_list_is_one_line_per_thing_in_a_pipe(bench: str, what: str, tmp_path: P
 
 def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
     result = run(bench, "doctor", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.count("ok\tpackage ") == 4
+    rows = [line.split("\t") for line in result.stdout.splitlines()]
+    found = {name: verdict for verdict, name, _ in rows}
+    assert [found[f"package {name}"] for name in ("harness", "reports", "servers", "traces")] == [
+        "ok"
+    ] * 4
+    wrong = {name for name, verdict in found.items() if verdict != "ok"}
+    assert wrong <= {"engine vllm"}  # what lies about on this machine, which is not ours to test
+    assert result.returncode == bool(wrong), result.stderr
 
 
 def test_a_foreign_package_of_our_name_is_told(bench: str, trace: str, tmp_path: Path) -> None:

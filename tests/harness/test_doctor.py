@@ -1,0 +1,61 @@
+"""What `bench doctor` finds on machines that lack something, or have it broken."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from harness.doctor import Check, checks
+
+
+def found() -> dict[str, Check]:
+    return {check.name: check for check in checks()}
+
+
+def test_virtual_time_runs_anywhere() -> None:
+    assert found()["engine sim"].good
+
+
+def test_a_vllm_that_was_named_and_is_none_is_not_ok_and_says_how_to_get_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", str(tmp_path / "python"))
+    check = found()["engine vllm"]
+    assert not check.good
+    assert str(tmp_path / "python") in check.remedy
+    assert "get it with: " in check.remedy
+    assert "LMCache" not in found()
+
+
+def test_no_container_service_is_fine_and_says_how_to_start_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for url in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:9", "nonsense"):
+        monkeypatch.setenv("DOCKER_HOST", url)
+        check = found()["containers"]
+        assert check.good
+        assert "start it with: podman system service" in check.finding
+
+
+def test_a_container_service_that_answers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as service:
+        service.bind(str(path))
+        service.listen()
+
+        def answer() -> None:
+            client, _ = service.accept()
+            with client:
+                assert client.recv(100).startswith(b"GET /_ping ")
+                client.sendall(b"HTTP/1.0 200 OK\r\n\r\nOK")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
+        assert found()["containers"].finding == f"unix://{path}"
+        thread.join(5)
