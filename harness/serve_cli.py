@@ -59,8 +59,9 @@ Hardware = Annotated[
     str | None,
     typer.Option(
         "--hardware",
-        metavar="NAME",
-        help="Whose analytic profile tells the policy what a prefill costs. Default: the GPU here.",
+        metavar="NAME|FILE",
+        help="Whose profile tells the policy what a prefill costs: bench list hardware, or a file "
+        "of bench profile. Default: the GPU here.",
         rich_help_panel=opt.MACHINE,
     ),
 ]

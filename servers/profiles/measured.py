@@ -218,7 +218,7 @@ def is_file(hardware: str) -> bool:
 def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
     """Of a file, which settles model and GPUs: naming others is an error."""
     found = read_measured(Path(hardware))
-    if model not in (None, found.model):
+    if model is not None and found.model not in (model, Path(model).name):
         raise BadProfile(f"--model {model}: {hardware} was measured with {found.model}")
     if gpus not in (None, found.gpus):
         raise BadProfile(f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'its usual'}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.profiles import HARDWARE, MODELS
+from servers.profiles.measured import is_file, measured_for
 from servers.variants import variants
 from servers.vllm.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
 from servers.vllm.installed import Installed, gpu_names
@@ -34,7 +35,8 @@ class Wanted:
     """A variant's name or the dotted path of a policy; None: vLLM without plug-in."""
     weights: str = "auto"
     hardware: str | None = None
-    """Whose analytic profile gives the policy's costs; None: the GPU found here."""
+    """Whose analytic profile gives the policy's costs, or the file of a measured one; None: the GPU
+    found here."""
     costs: CostCurve | None = None
     """Instead of a profile's."""
     kv_blocks: int | None = None
@@ -126,6 +128,8 @@ def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
     """The curve, and where it is from."""
     if wanted.costs is not None:
         return wanted.costs, "costs as given"
+    if wanted.hardware is not None and is_file(wanted.hardware):
+        return _measured_costs(wanted, wanted.hardware)
     if wanted.hardware is not None and wanted.model not in MODELS:
         raise CannotServe(
             f"--hardware {wanted.hardware}: no profile of {wanted.model} says what its prefills "
@@ -144,6 +148,16 @@ def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
         f"--policy {wanted.policy}: what a prefill of {wanted.model} costs here is not known; "
         "give --costs FILE, or a model of bench list models with --hardware"
     )
+
+
+def _measured_costs(wanted: Wanted, file: str) -> tuple[CostCurve, str]:
+    found = measured_for(file, wanted.model, wanted.gpus)
+    curve = CostCurve(
+        **found.curve.model_dump(),
+        reload_s_per_token=found.reload_s_per_token,
+        step_tokens=wanted.step_tokens,
+    )
+    return curve, f"costs measured on {found.machine}, {found.date} ({file})"
 
 
 GPUS = {

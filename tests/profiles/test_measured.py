@@ -19,6 +19,8 @@ from servers.profiles.measured import (
     read_measured,
     read_profile,
 )
+from servers.vllm.command import Wanted, policy_costs
+from servers.vllm.installed import Installed
 
 PREFILL = tuple(
     PrefillTimes(tokens=n, seconds=(s, 1.1 * s, 0.9 * s))
@@ -80,6 +82,15 @@ def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
 def test_policies_get_the_quadratic_of_the_medians(path: Path) -> None:
     curve = read_measured(path).curve
     assert curve.seconds(1000) == pytest.approx(0.02 + 0.1 + 0.01)
+
+
+def test_a_server_tells_its_policy_what_was_measured(path: Path) -> None:
+    vllm = Installed("python", "0.32.0", cpu=True, torch=None, has_request_metrics=True)
+    wanted = Wanted(policy="continuum", hardware=str(path), step_tokens=512)
+    curve, told = policy_costs(wanted, vllm)
+    assert (curve.base_s, curve.linear_s, curve.quadratic_s) == pytest.approx((0.02, 1e-4, 1e-8))
+    assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
+    assert told == f"costs measured on cpu, 2 cores, 2026-01-02T03:04:05Z ({path})"
 
 
 def test_a_fit_that_misses_says_by_how_much_and_where() -> None:
