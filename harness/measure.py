@@ -199,13 +199,13 @@ class _Probe:
 
     async def _prefill(self, tokens: int) -> float:
         self._say(f"prefill of {tokens} tokens")
-        answer, _ = await self.ask(self.new(tokens), 1)
+        answer, marks = await self.ask(self.new(tokens), 1)
         if answer.cached_tokens:
             raise MeasuringFailed(
                 f"{self._target.base_url}: {answer.cached_tokens} tokens of a new prompt were "
                 "cached; profile an engine whose prompts are cold"
             )
-        return answer.last_byte_at_s - answer.sent_at_s
+        return next(at for at, n in marks if n) - answer.sent_at_s
 
     async def decodes(self) -> None:
         """Prompts grow from one context to the next, and batches by more prompts, so that almost

@@ -36,7 +36,7 @@ Times = tuple[float, ...]
 
 
 class PrefillTimes(_Model):
-    """From sending a cold prompt to the end of its answer of one token."""
+    """From sending a cold prompt to its first token."""
 
     tokens: int = Field(ge=1)
     seconds: Times = Field(min_length=1)

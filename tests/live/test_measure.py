@@ -1,0 +1,70 @@
+"""Measuring over HTTP: what a server with known times is found to take."""
+
+from __future__ import annotations
+
+import asyncio
+from statistics import median
+
+import pytest
+
+from harness.measure import (
+    MeasuringFailed,
+    NoVllm,
+    Target,
+    Times,
+    describe,
+    measure,
+    step_seconds,
+)
+from tests.live.server import Server, serving
+
+TOKENS = 1000
+
+
+def measured(server: Server, *, longest: int = 300, kv_tokens: int = TOKENS) -> Times:
+    async def go() -> Times:
+        async with serving(server) as url:
+            target = Target(url, "m", range(256), longest, kv_tokens, 2048, max_num_seqs=8)
+            return await asyncio.to_thread(measure, target, 60.0, lambda *_: None)
+
+    return asyncio.run(go())
+
+
+def test_times_are_those_of_the_server() -> None:
+    times = measured(Server(think_s=0.05, chunk_s=0.01, chunk_tokens=1, cached_tokens=0))
+    assert [p.tokens for p in times.prefill] == [32, 128]
+    assert all(len(p.seconds) == 3 for p in times.prefill)
+    assert all(0.05 <= median(p.seconds) < 0.1 for p in times.prefill)
+    # 4 prompts of 128 + 48 tokens fill 704 of the 900 that may be used; 8 would take 1408.
+    assert [(d.batch, round(d.context) // 128) for d in times.decode] == [(1, 1), (2, 1), (4, 1)]
+    assert all(0.01 <= median(d.seconds) < 0.02 for d in times.decode)
+    assert times.left_out == [
+        "batches of 8 at 128 tokens: the KV memory is too small",
+        "batches of 1 at 2048 tokens: the context is too long",
+        "batches of 1 at 8192 tokens: the context is too long",
+        "batches of 1 at 32768 tokens: the context is too long",
+    ]
+
+
+def test_a_step_is_the_mean_of_eight_tokens_however_they_are_packed() -> None:
+    # 1 token a 10 ms, one chunk every 30 ms; then nothing for a second, outside of the window
+    stream = [(0.03 * k, 3 * k) for k in range(1, 12)] + [(2.0, 40)]
+    found = step_seconds([stream], begin_s=0.03, end_s=0.33)
+    assert found == pytest.approx([0.01] * 3)  # 9 tokens each: the first chunk with 8 or more
+
+
+def test_a_prompt_that_is_cached_already_is_no_prefill() -> None:
+    with pytest.raises(MeasuringFailed, match="7 tokens of a new prompt were cached"):
+        measured(Server(cached_tokens=7))
+
+
+@pytest.mark.parametrize("fault", ["500", "no stream", "cut", "one short"])
+def test_a_request_that_fails_ends_it_in_one_line(fault: str) -> None:
+    with pytest.raises(MeasuringFailed, match="a prompt of 64 tokens failed: ") as failed:
+        measured(Server(faults={("profile", 0): fault}))
+    assert "\n" not in str(failed.value)
+
+
+def test_a_url_without_a_vllm_behind_it_is_told() -> None:
+    with pytest.raises(NoVllm, match=r"--url http://127\.0\.0\.1:9: no vLLM that describes itself"):
+        describe("http://127.0.0.1:9")
