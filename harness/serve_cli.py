@@ -17,9 +17,13 @@ from rich.status import Status
 
 from harness import options as opt
 from harness.ask import complain, one_line_errors
+from servers.variants import Tier, variants
+from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.cost_curve import read_costs
+from servers.vllm.installed import find_vllm
 from servers.vllm.launcher import ServerFailed, VllmServer, launch
+from servers.vllm.offloading import Offloading
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 PLAIN_EVERY_S = 10.0
@@ -138,13 +142,19 @@ def serve(
     max_model_len: opt.MaxModelLen = None,
     max_num_seqs: opt.MaxNumSeqs = 256,
     step_tokens: opt.StepTokens = 2048,
+    offload_gb: opt.OffloadGb = None,
+    ssd_gb: opt.SsdGb = 0.0,
     ready_within_s: ReadyWithin = 900.0,
 ) -> None:
     folder = out or Path("runs/serve") / time.strftime("%Y-%m-%d_%H-%M-%S")
     with one_line_errors():
+        name, tier = _policy_and_tier(policy)
+        if tier is not None:
+            dram_gb = command.dram_gb(offload_gb, find_vllm(vllm_python), gpus)
         wanted = Wanted(
             model=model,
-            policy=policy,
+            policy=name,
+            offload=Offloading(tier, dram_gb, ssd_gb) if tier else None,
             weights=weights,
             hardware=hardware,
             costs=read_costs(costs) if costs else None,
@@ -173,6 +183,15 @@ def serve(
                 print(f"  {line}", file=sys.stderr)
             complain(str(failed))
             raise typer.Exit(1) from None
+
+
+def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
+    if policy is None:
+        return None, None
+    found = variants(policy)
+    if len(found) != 1:
+        raise command.CannotServe(f"--policy {policy}: a server runs one policy; name one")
+    return found[0].policy_spec, found[0].offload
 
 
 class Waiting:

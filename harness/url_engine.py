@@ -122,7 +122,7 @@ def _as_served(policies: str) -> Variant:
     return Variant(
         name=name,
         policy=known.policy if known else Policy,
-        offload=False,
+        offload=None,
         bound=False,
         description="as its user says" if name != AS_SERVED else "the scheduler that it runs",
         source="not checked",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from servers.vllm.cost_curve import read_costs
 from servers.vllm.installed import Installed, find_vllm
 from servers.vllm.launcher import ServerFailed, VllmServer
 from servers.vllm.model_folder import loadable
+from servers.vllm.offloading import Offloading
 from servers.vllm.replicas import launch_replicas
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
@@ -36,6 +37,8 @@ class VllmEngine:
     """Without policy and tier, which are the cell's."""
     vllm: Installed
     longest: tuple[int | None, str]
+    dram_gb: float
+    ssd_gb: float
     replicas: int
     ready_within_s: float
     turn_timeout_s: float
@@ -58,7 +61,12 @@ class VllmEngine:
         )
 
     def wanted_for(self, variant: Variant) -> Wanted:
-        return replace(self.wanted, policy=policy_spec(variant))
+        return replace(self.wanted, policy=variant.policy_spec, offload=self._tier(variant))
+
+    def _tier(self, variant: Variant) -> Offloading | None:
+        if variant.offload is None:
+            return None
+        return Offloading(variant.offload, self.dram_gb, self.ssd_gb)
 
     def sweep_json(self) -> dict[str, Any]:
         return self._json()
@@ -88,7 +96,8 @@ class VllmEngine:
         }
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
-        return None
+        tier = self._tier(variant)
+        return None if tier is None else asdict(tier)
 
     def run(
         self,
@@ -129,6 +138,8 @@ class VllmEngine:
                 on_event=on_event,
                 failure=lambda: _first_failure(servers),
             )
+            if job.variant.offload is not None:
+                done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
         for server in servers:
             server.events_path.unlink()  # all of it is in the cell's own, on the cell's clock
         return {
@@ -143,12 +154,6 @@ class VllmEngine:
 
 def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
     return next((failed for server in servers if (failed := server.failure())), None)
-
-
-def policy_spec(variant: Variant) -> str:
-    """What the plug-in is told: the policy alone, without the tier."""
-    own = f"{variant.policy.__module__}:{variant.policy.__qualname__}"
-    return own if ":" in variant.source else variant.policy.name
 
 
 def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
@@ -174,14 +179,16 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
         wanted=wanted,
         vllm=vllm,
         longest=(longest, f"the {longest} that {load.name} can hold here"),
+        dram_gb=command.dram_gb(asked.offload_gb, vllm, asked.gpus),
+        ssd_gb=asked.ssd_gb,
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
     )
     chosen = tuple(variants(asked.policies))
     named = asked.policies.strip() != "all"
-    runnable = tuple(v for v in chosen if named or not (v.bound or v.offload))
+    runnable = tuple(v for v in chosen if named or not v.bound)
     for variant in runnable:
-        command.check_policy(variant.name)
+        command.check_policy(variant.policy_spec)
         command.policy_costs(engine.wanted_for(variant), vllm)
     return runnable, engine

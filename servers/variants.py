@@ -1,8 +1,9 @@
 """The columns of a report: a policy, with or without an offload tier, under a name.
 
 In: what `--policies` says, which is names, comma lists, `all`, and policies of your own as
-`my_module:MyPolicy` or `my_module.MyPolicy`; a `+` behind one puts it on top of offload. Out:
-`Variant`s, in the order asked for. Modules of your own are looked for in the working directory too.
+`my_module:MyPolicy` or `my_module.MyPolicy`; a `+` behind one puts it over LMCache, `+native` over
+vLLM's own offloading. Out: `Variant`s, in the order asked for. Modules of your own are looked for
+in the working directory too.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import difflib
 import importlib
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from servers.policies.autellix import Autellix
 from servers.policies.base import Costs, Oracle, Policy
@@ -26,6 +28,10 @@ from servers.policies.infercept import Infercept
 from servers.policies.program_fcfs import ProgramFcfs
 from servers.policies.static_ttl import StaticTtl
 
+Tier = Literal["lmcache", "native"]
+TIERS: dict[str, Tier] = {"+native": "native", "+": "lmcache"}
+"""By what stands behind a policy's name."""
+
 
 class UnknownVariant(ValueError):
     """A name in `--policies` that is not one of ours, or stands there twice."""
@@ -35,12 +41,21 @@ class UnknownVariant(ValueError):
 class Variant:
     name: str
     policy: type[Policy]
-    offload: bool
-    """Runs over an offload tier (DRAM, SSD behind it)."""
+    offload: Tier | None
+    """Which tier it runs over (DRAM, SSD behind it): LMCache's or vLLM's own. In virtual time both
+    are the same."""
     bound: bool
     """Knows the trace's future: no system can be built like it."""
     description: str
     source: str
+
+    @property
+    def policy_spec(self) -> str:
+        """Names the policy alone, without the tier."""
+        ours = VARIANTS.get(self.policy.name)
+        if ours is not None and ours.policy is self.policy:
+            return self.policy.name
+        return f"{self.policy.__module__}:{self.policy.__qualname__}"
 
 
 def _variant(policy: type[Policy], description: str, name: str = "", source: str = "") -> Variant:
@@ -48,7 +63,7 @@ def _variant(policy: type[Policy], description: str, name: str = "", source: str
     return Variant(
         name=name,
         policy=policy,
-        offload=name.endswith("+") or name == "lmcache",
+        offload="lmcache" if name.endswith("+") or name == "lmcache" else None,
         bound=issubclass(policy, Oracle),
         description=description,
         source=source or policy.source,
@@ -81,10 +96,8 @@ def variants(spec: str) -> list[Variant]:
     for name in (part.strip() for part in spec.split(",")):
         if name == "all":
             chosen.extend(VARIANTS.values())
-        elif name in VARIANTS:
-            chosen.append(VARIANTS[name])
         else:
-            chosen.append(_by_path(name))
+            chosen.append(VARIANTS.get(name) or _over_tier(name))
     names = [variant.name for variant in chosen]
     for name in names:
         if names.count(name) > 1:
@@ -96,17 +109,33 @@ def make_policy(variant: Variant, costs: Costs) -> Policy:
     return variant.policy(costs)
 
 
-def _by_path(spec: str) -> Variant:
-    path = spec.removesuffix("+")
+def _over_tier(spec: str) -> Variant:
+    suffix = next((suffix for suffix in TIERS if spec.endswith(suffix)), "")
+    name = spec.removesuffix(suffix)
+    plain = VARIANTS.get(name) or _by_path(name, spec)
+    if not suffix:
+        return plain
+    if plain.offload:
+        raise UnknownVariant(f"--policies {spec}: {name} has an offload tier already")
+    return replace(
+        plain,
+        name=plain.name + suffix,
+        offload=TIERS[suffix],
+        description=f"{plain.description}; over an offload tier ({TIERS[suffix]})",
+    )
+
+
+def _by_path(path: str, spec: str) -> Variant:
     module_name, _, class_name = path.rpartition(":" if ":" in path else ".")
     if not module_name or not class_name:
         raise UnknownVariant(_unknown(spec))
     policy = check(_load(module_name, class_name, spec))
-    name = policy.name + ("+" if spec.endswith("+") else "")
-    if name in VARIANTS:
-        raise BrokenPolicy(f"{spec}: its name, {name}, is one of ours; give the class another")
+    if policy.name in VARIANTS:
+        raise BrokenPolicy(
+            f"{spec}: its name, {policy.name}, is one of ours; give the class another"
+        )
     document = (policy.__doc__ or "").strip().partition("\n")[0]
-    return _variant(policy, document or f"{path}, a policy of your own", name, f"{path}")
+    return _variant(policy, document or f"{path}, a policy of your own", policy.name, path)
 
 
 def _load(module_name: str, class_name: str, spec: str) -> object:

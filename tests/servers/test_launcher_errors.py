@@ -15,19 +15,23 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm import launcher
+from servers.vllm import kept
 from servers.vllm.command import CannotServe, Wanted
+from servers.vllm.cost_curve import CostCurve
 from servers.vllm.installed import VllmMissing, find_vllm
 from servers.vllm.launcher import PortTaken, ServerFailed, VllmServer, launch
 from servers.vllm.model_folder import UnknownModel
+from servers.vllm.offloading import Offloading
 from tests.servers.stand_in import living, stand_in
+
+NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TURNSTILE_VLLM_PYTHON", raising=False)
-    monkeypatch.setattr(launcher, "GRACE_S", 0.3)
+    monkeypatch.setattr(kept, "GRACE_S", 0.3)
     yield
     assert living(tmp_path) == []
 
@@ -135,8 +139,8 @@ def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> No
 KILLED = """
 import os, time
 from pathlib import Path
-from servers.vllm import launcher
-launcher.GRACE_S = 0.3
+from servers.vllm import kept, launcher
+kept.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
 server = launcher.launch(launcher.Wanted(), run, python=python)
 print(server.base_url.rpartition(":")[2], flush=True)
@@ -227,7 +231,11 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
     [
         (Wanted(policy="nonsense"), "no policy is called 'nonsense'"),
         (Wanted(policy="fcfs,continuum"), "a server runs one policy"),
-        (Wanted(policy="continuum+"), "offload on vLLM is not there yet"),
+        (Wanted(policy="fcfs", offload=Offloading("lmcache", 1.0)), "has no LMCache; get it with"),
+        (
+            Wanted(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
+            "do not say what a reload takes; add reload_s_per_token",
+        ),
         (Wanted(policy="clairvoyant"), "knows the trace's future"),
         (Wanted(policy="fcfs", hardware="h100"), "no profile of tiny"),
         (Wanted(policy="fcfs", model="org/model"), "give --costs FILE"),

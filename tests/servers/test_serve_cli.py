@@ -66,11 +66,11 @@ def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
 
 def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
-    options = ("--policy", "continuum+", "--vllm-python", python)
+    options = ("--policy", "clairvoyant", "--vllm-python", python)
     result = run(bench, "serve", *options, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        "bench: --policy continuum+: offload on vLLM is not there yet; leave out the +\n"
+        "bench: --policy clairvoyant: it knows the trace's future, which no server does\n"
     )
 
 
