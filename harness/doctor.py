@@ -10,15 +10,15 @@ import importlib.util
 import os
 import platform
 import socket
-import subprocess
 import sys
 from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-LMCACHE = "import importlib.metadata as m; print(m.version('lmcache'))"
-PROBE_WITHIN_S = 30.0
+if TYPE_CHECKING:
+    from servers.vllm.installed import Installed
+
 SOCKET_WITHIN_S = 2.0
 PACKAGES = ("harness", "reports", "servers", "traces")
 
@@ -101,23 +101,16 @@ def _vllm() -> list[Check]:
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
     remedy = f"no GPU is here; {how_to_get()}"
-    return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm.python)]
+    return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 
-def _lmcache(python: str) -> Check:
+def _lmcache(vllm: Installed) -> Check:
     """Next to vLLM, in its environment. vLLM's own offloading needs nothing."""
-    version = ""
-    with suppress(OSError, subprocess.SubprocessError):
-        asked = subprocess.run(  # noqa: S603
-            [python, "-c", LMCACHE],
-            capture_output=True,
-            text=True,
-            timeout=PROBE_WITHIN_S,
-            check=True,
-        )
-        version = asked.stdout.strip()
-    get = f"absent, vLLM's own offloading needs none; get it with: {python} -m pip install lmcache"
-    return Check("LMCache", True, version or get)
+    get = f"get it with: {vllm.python} -m pip install lmcache" + (
+        " (for CPUs: make vllm)" if vllm.cpu else ""
+    )
+    absent = f"absent, only policies over LMCache need it (continuum+, …); {get}"
+    return Check("LMCache", True, vllm.lmcache or absent)
 
 
 def _containers() -> list[Check]:

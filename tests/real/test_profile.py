@@ -1,0 +1,128 @@
+"""`bench profile` on a real vLLM: a file that a server's policy and virtual time read."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import pytest
+
+from harness.course import Line
+from harness.live import Replica, replay_live
+from harness.replay import replay
+from servers.policies.base import Costs
+from servers.profiles.measured import Measured, read_measured
+from servers.sim import Limits
+from servers.variants import make_policy, variants
+from servers.vllm.command import Wanted
+from servers.vllm.launcher import VllmServer, launch
+from tests.real.test_sweep import PROGRAMS
+
+BENCH = str(Path(sys.executable).parent / "bench")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    with launch(Wanted(kv_blocks=600), tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def path(server: VllmServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("profile")
+    result = subprocess.run(
+        [BENCH, "profile", "--url", server.base_url, "--within-s", "30", "--out", "p.json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "profile: p.json"
+    return folder / "p.json"
+
+
+def median_of(found: Measured, tokens: int) -> float:
+    return median(next(p.seconds for p in found.prefill if p.tokens == tokens))
+
+
+def test_it_measured_this_server_in_the_time_given(server: VllmServer, path: Path) -> None:
+    found = read_measured(path)
+    assert (found.model, found.engine) == ("tiny", f"vLLM {server.info.version}")
+    assert (found.kv_blocks, found.block_tokens) == (600, 32)
+    assert found.kv_bytes_per_token == 1024
+    assert median_of(found, 2048) > median_of(found, 128) > median_of(found, 32) > 0
+    assert {d.batch for d in found.decode} >= {1, 2, 4, 8}
+    assert max(d.batch * d.context for d in found.decode) < 599 * 32
+
+
+def test_the_fits_follow_what_was_measured(path: Path) -> None:
+    found = read_measured(path)
+    assert found.prefill_errors.median < 0.25
+    assert found.decode_errors.median < 0.25
+    assert found.curve_errors.median < 0.25
+
+
+def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path) -> None:
+    """A factor of two: two cores are shared, and the point is that no unit or term is lost."""
+    profile = read_measured(path).profile()
+    starts = [0.5 * k for k in range(len(PROGRAMS))]
+    live: list[Line] = []
+    virtual: list[Line] = []
+
+    async def go() -> dict[str, Any]:
+        return await replay_live(
+            PROGRAMS,
+            starts,
+            None,
+            replicas=[Replica(server.base_url)],
+            model="tiny",
+            vocabulary=range(*server.info.vocabulary),
+            seed=1,
+            on_turn=live.append,
+            turn_timeout_s=60.0,
+        )
+
+    asyncio.run(go())
+    replay(
+        PROGRAMS,
+        starts,
+        None,
+        policy=make_policy(variants("fcfs")[0], Costs(prefill_s=float)),
+        bound=False,
+        profile=profile,
+        limits=Limits(),
+        offload=None,
+        on_turn=virtual.append,
+        on_event=lambda _: None,
+    )
+
+    def served_s(lines: list[Line]) -> float:
+        seconds: float = mean(line["finished_at_s"] - line["sent_at_s"] for line in lines)
+        return seconds
+
+    assert not any(line["error"] for line in live)
+    assert 0.5 < served_s(virtual) / served_s(live) < 2
+
+
+def test_a_server_of_its_own_ends_with_it(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [BENCH, "profile", "--within-s", "15", "--kv-blocks", "200", "--max-model-len", "3000"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    found = read_measured(tmp_path / "tiny-profile.json")
+    assert (found.kv_blocks, found.max_model_len) == (200, 3000)
+    assert found.machine.startswith(("cpu", "NVIDIA"))
+    left = subprocess.run(
+        ["pgrep", "-f", "bench-profile-"], capture_output=True, text=True, check=False
+    )
+    assert left.stdout == ""
