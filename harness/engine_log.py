@@ -26,6 +26,10 @@ class Served:
     pinned_hit: bool
     admitted_s: float | None = None
     hit_tokens: int | None = None
+    external_tokens: int = 0
+    """Of these, from an offload tier."""
+    loading_s: float | None = None
+    load_s: float = 0.0
     preempted_s: list[float] = field(default_factory=list)
     resumed_s: list[float] = field(default_factory=list)
 
@@ -47,8 +51,9 @@ class EngineLog:
         self._file.close()
 
     def told(self, line: Line) -> Line:
-        """The fields of a turn's line that the engine knows better. With a preemption's time taken
-        out of prefill or decode, whichever it fell into, the parts still sum to the turn's time."""
+        """What the engine knows better of a turn's line. With loads taken out of prefill,
+        and preemptions out of prefill or decode, whichever they fell into, the parts still sum to
+        the turn's time. Which tier a hit came from is not told: all count as DRAM."""
         self.read()
         served = self._served.pop((str(line["program_id"]), int(str(line["turn"]))), None)
         return {} if served is None else _account(line, served)
@@ -75,6 +80,11 @@ class EngineLog:
             return
         elif name == "waiting_to_running":
             served.admitted_s, served.hit_tokens = now_s, event["hit_length"]
+            served.external_tokens = event.get("external_length", 0)
+        elif name == "loading":
+            served.loading_s = now_s
+        elif name == "loaded" and served.loading_s is not None:
+            served.load_s += now_s - served.loading_s
         elif name == "preempted":
             served.preempted_s.append(now_s)
         elif name == "evicted_to_running":
@@ -88,11 +98,15 @@ def _account(line: Any, served: Served) -> Line:
     early_s = sum(b - a for a, b in away if first_s is None or a < first_s)
     late_s = sum(b - a for a, b in away) - early_s
     queue_s = None if served.admitted_s is None else served.admitted_s - served.arrived_s
+    before_s = early_s + served.load_s
+    hits = served.hit_tokens
     return {
-        "device_hit_tokens": served.hit_tokens,
+        "device_hit_tokens": None if hits is None else hits - served.external_tokens,
+        "dram_hit_tokens": None if hits is None else served.external_tokens,
         "queue_s": queue_s,
+        "load_s": served.load_s,
         "prefill_s": (
-            None if first_s is None or queue_s is None else first_s - sent_s - queue_s - early_s
+            None if first_s is None or queue_s is None else first_s - sent_s - queue_s - before_s
         ),
         "decode_s": None if first_s is None else end_s - first_s - late_s,
         "preempted_s": early_s + late_s,

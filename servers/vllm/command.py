@@ -115,17 +115,17 @@ def environment(
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_KV_GIB)
     for name in [name for name in env if name.startswith("TURNSTILE_")]:
         del env[name]
+    path = [str(on_path)]
     if wanted.policy is not None:
-        path = [str(on_path)]
         if re.search("[.:]", wanted.policy):
             path.append(os.getcwd())
-        path += filter(None, [env.get("PYTHONPATH")])
         env |= {
-            "PYTHONPATH": os.pathsep.join(path),
             "TURNSTILE_POLICY": wanted.policy,
             "TURNSTILE_COSTS": str(folder / "costs.json"),
             "TURNSTILE_EVENTS": str(folder / "engine.jsonl"),
         }
+    if wanted.policy is not None or wanted.offload is not None:
+        env["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [env.get("PYTHONPATH")])])
     return {**env, **wanted.env}
 
 

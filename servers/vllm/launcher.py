@@ -120,6 +120,12 @@ class VllmServer:
             return ServerFailed("lost its offload tier", self.log_path, why)
         return None
 
+    @property
+    def process_groups(self) -> list[int]:
+        """Each led by a keeper: vLLM's, and its tier's."""
+        tier = self._tier and self._tier.pid
+        return [self.pid, *([tier] if tier else [])]
+
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it ends by itself; subprocess.TimeoutExpired if it does not."""
         self._process.wait(timeout_s)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -47,9 +48,13 @@ class Offloading:
 class Tier:
     """A tier that runs, and the flags with which vLLM finds it."""
 
-    def __init__(self, flags: tuple[str, ...], server: Kept | None = None) -> None:
+    def __init__(
+        self, flags: tuple[str, ...], server: Kept | None = None, disk: Path | None = None
+    ) -> None:
         self.flags = flags
         self._server = server
+        self._disk = disk
+        self.pid = None if server is None else server.pid
 
     def failure(self) -> str | None:
         if self._server is None or (how := self._server.ended()) is None:
@@ -59,6 +64,8 @@ class Tier:
     def stop(self) -> None:
         if self._server is not None:
             self._server.stop()
+        if self._disk is not None:
+            shutil.rmtree(self._disk, ignore_errors=True)
 
 
 def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
@@ -83,7 +90,7 @@ def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
         {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
         folder / "lmcache.log",
     )
-    tier = Tier(_lmcache_flags(port), server)
+    tier = Tier(_lmcache_flags(port), server, disk)
     try:
         _until_healthy(tier, http_port, server.log)
     except BaseException:
@@ -120,7 +127,10 @@ def _lmcache_flags(port: int) -> tuple[str, ...]:
 
 
 def _native_flags(offloading: Offloading, vllm: Installed) -> tuple[str, ...]:
-    extra: dict[str, object] = {"cpu_bytes_to_use": int(offloading.dram_gb * 1e9)}
+    extra: dict[str, object] = {
+        "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
+        "offload_prompt_only": False,  # an answer is part of the agent's next prompt
+    }
     if vllm.cpu:
         extra |= {"spec_name": "MemcpySpec", "spec_module_path": "servers.vllm.memcpy_offload"}
     transfer = {

@@ -197,13 +197,16 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def admitted(self, request: Request, given: dict[str, Any]) -> None:
         turn = self.turns[request.request_id]
         if turn.view.id not in self.runner.queued:
-            self.loading.discard(request.request_id)
+            if request.request_id in self.loading:
+                self.loading.discard(request.request_id)
+                self.runner.loaded(turn)
             return
+        external = given.get("num_external_computed_tokens", 0)
+        cached = given.get("num_new_computed_tokens", 0) + external
+        self.runner.admitted(turn, request.num_tokens, cached, external)
         if given.get("delay_cache_blocks"):
             self.loading.add(request.request_id)
-        cached = given.get("num_new_computed_tokens", 0)
-        cached += given.get("num_external_computed_tokens", 0)
-        self.runner.admitted(turn, request.num_tokens, cached)
+            self.runner.loading(turn, external)
 
     def running_views(self) -> dict[View, Request]:
         """In order of admission."""

@@ -76,17 +76,28 @@ class PolicyRunner(Generic[KV]):
         self._wait(turn)
         self._tell("arrival", turn)
 
-    def admitted(self, turn: Turn, length: int, cached_tokens: int) -> None:
-        """It has its blocks; `length` is its prompt and what it generated before a preemption."""
+    def admitted(self, turn: Turn, length: int, cached_tokens: int, external_tokens: int) -> None:
+        """It has its blocks; `length` is its prompt and what it generated before a preemption.
+        Of the cached tokens, the external ones come from an offload tier."""
         view = turn.view
         self._stop_waiting(turn)
         self.policy.scheduled(view, self.now_s, cached_tokens)
         event = "evicted_to_running" if view.preempted else "waiting_to_running"
-        self._tell(event, turn, prompt_length=length, hit_length=cached_tokens)
+        hits = {"hit_length": cached_tokens}
+        if external_tokens:
+            hits["external_length"] = external_tokens
+        self._tell(event, turn, prompt_length=length, **hits)
         if turn.admitted_s is None:
             turn.admitted_s, turn.hit_tokens = self.now_s, cached_tokens
         self.unpin(view.program_id, "reused")
         view.pinned = view.preempted = False
+
+    def loading(self, turn: Turn, tokens: int) -> None:
+        """A tier brings them while the engine goes on; the turn runs once it is `loaded`."""
+        self._tell("loading", turn, tokens=tokens)
+
+    def loaded(self, turn: Turn) -> None:
+        self._tell("loaded", turn)
 
     def preempted(self, turn: Turn) -> None:
         view = turn.view

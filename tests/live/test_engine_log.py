@@ -45,7 +45,9 @@ def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) 
     )
     assert line == {
         "device_hit_tokens": 64,
+        "dram_hit_tokens": 0,
         "queue_s": 2.0,
+        "load_s": 0.0,
         "prefill_s": 2.0,  # 4 s to the first token, less the queue
         "decode_s": 11.0,
         "preempted_s": 0.0,
@@ -57,6 +59,18 @@ def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) 
         (7.5, "waiting_to_running"),
         (20.0, "finished"),
     ]
+
+
+def test_what_a_tier_brings_is_told_apart_with_its_time(tmp_path: Path) -> None:
+    line, _ = told(
+        tmp_path / "events.jsonl",
+        event(5.0, "arrival"),
+        event(6.0, "waiting_to_running", prompt_length=900, hit_length=832, external_length=768),
+        event(6.0, "loading", tokens=768),
+        event(7.5, "loaded"),
+    )
+    assert (line["device_hit_tokens"], line["dram_hit_tokens"]) == (64, 768)
+    assert (line["queue_s"], line["load_s"], line["prefill_s"]) == (1.0, 1.5, 1.5)
 
 
 def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> None:

@@ -1,0 +1,121 @@
+"""Offload tiers on a real vLLM: what left the device comes back, and it is the right KV."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.course import Line
+from harness.live import Replica, replay_live
+from servers.vllm.command import Wanted
+from servers.vllm.launcher import VllmServer, launch
+from servers.vllm.offloading import Offloading
+from traces import Program, Turn
+
+READY_WITHIN_S = 300.0
+POOL_BLOCKS = 50
+"""Of 32 tokens: one context of 1,200 tokens, not two."""
+TIERS = {
+    "lmcache": Offloading("lmcache", dram_gb=0.5),
+    "lmcache, disk": Offloading("lmcache", dram_gb=0.002, ssd_gb=1),
+    "native": Offloading("native", dram_gb=0.5),
+}
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def server(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[VllmServer]:
+    wanted = Wanted(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
+    folder = tmp_path_factory.mktemp("offload")
+    with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as running:
+        yield running
+
+
+def ask(server: VllmServer, prompt: list[int]) -> dict[str, Any]:
+    body = {
+        "model": "tiny", "prompt": prompt, "max_tokens": 24, "min_tokens": 24,
+        "ignore_eos": True, "temperature": 0, "return_token_ids": True,
+    }
+    request = urllib.request.Request(  # noqa: S310
+        f"{server.base_url}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def prompt(seed: int) -> list[int]:
+    return [(seed * 7919 + k * k * 31 + k) % 256 for k in range(1200)]
+
+
+def test_kv_that_left_the_device_comes_back_and_answers_as_computed(server: VllmServer) -> None:
+    computed = ask(server, prompt(1))["choices"][0]["token_ids"]
+    for other in range(2, 7):  # 38 blocks each: the first is long gone
+        assert ask(server, prompt(other))["choices"][0]["token_ids"] != computed
+    before = server.external_hit_tokens()
+    reloaded = ask(server, prompt(1))
+    assert server.external_hit_tokens() - before >= 1024  # four chunks of 256
+    assert reloaded["choices"][0]["token_ids"] == computed
+
+
+def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
+    programs = [
+        Program(
+            f"job-{k}",
+            (
+                Turn(500, 20, 0, ("ls",), None, 0.3),
+                Turn(900, 20, 520, ("ls",), None, 0.3),
+                Turn(1200, 20, 920),
+            ),
+        )
+        for k in range(5)
+    ]
+    lines: list[Line] = []
+    before = server.external_hit_tokens()
+    done = asyncio.run(
+        replay_live(
+            programs,
+            [0.2 * k for k in range(5)],
+            None,
+            replicas=[Replica(server.base_url, server.events_path)],
+            model="tiny",
+            vocabulary=range(256),
+            seed=1,
+            on_turn=lines.append,
+            turn_timeout_s=120.0,
+        )
+    )
+    assert (done["finished_programs"], done["failed_turns"]) == (5, 0)
+    from_tier = sum(line["dram_hit_tokens"] for line in lines)
+    assert from_tier == server.external_hit_tokens() - before > 0
+    for line in lines:
+        parts = [line[f"{part}_s"] for part in ("queue", "load", "prefill", "decode", "preempted")]
+        assert sum(parts) == pytest.approx(line["finished_at_s"] - line["sent_at_s"])
+        assert (line["load_s"] > 0) <= (line["dram_hit_tokens"] > 0)
+
+
+def test_nothing_of_it_is_left(tmp_path: Path) -> None:
+    with launch(
+        Wanted(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
+        tmp_path,
+        ready_within_s=READY_WITHIN_S,
+    ) as running:
+        groups = running.process_groups
+        assert all(_alive(group) for group in groups)
+        assert len(groups) == 2
+    assert not any(_alive(group) for group in groups)
+    assert not (tmp_path / "lmcache-disk").exists()
+
+
+def _alive(group: int) -> bool:
+    stats = (path.read_text() for path in Path("/proc").glob("[0-9]*/stat") if path.exists())
+    return any(int(stat.rpartition(")")[2].split()[2]) == group for stat in stats)
