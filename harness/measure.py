@@ -13,7 +13,8 @@ import json
 import os
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -110,15 +111,7 @@ def measure(target: Target, within_s: float, told: Told) -> Times:
 
 
 async def _measure(target: Target, within_s: float, told: Told) -> Times:
-    timeout = aiohttp.ClientTimeout(total=REQUEST_WITHIN_S)
-    key = os.environ.get(API_KEY)
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0),
-        timeout=timeout,
-        headers={"Content-Type": "application/json"}
-        | ({"Authorization": f"Bearer {key}"} if key else {}),
-    ) as session:
-        probe = _Probe(target, session, within_s, told)
+    async with probing(target, within_s, told) as probe:
         for tokens in WARM_UP:
             await probe.ask(probe.new(min(tokens, target.max_model_len - 1)), 1)
         await probe.prefills()
@@ -126,7 +119,19 @@ async def _measure(target: Target, within_s: float, told: Told) -> Times:
         return probe.times
 
 
-class _Probe:
+@asynccontextmanager
+async def probing(target: Target, within_s: float, told: Told) -> AsyncIterator[Probe]:
+    key = os.environ.get(API_KEY)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
+        headers={"Content-Type": "application/json", **headers},
+    ) as session:
+        yield Probe(target, session, within_s, told)
+
+
+class Probe:
     def __init__(
         self, target: Target, session: aiohttp.ClientSession, within_s: float, told: Told
     ) -> None:
@@ -199,13 +204,17 @@ class _Probe:
 
     async def _prefill(self, tokens: int) -> float:
         self._say(f"prefill of {tokens} tokens")
-        answer, marks = await self.ask(self.new(tokens), 1)
+        seconds, answer = await self.first_token(self.new(tokens))
         if answer.cached_tokens:
             raise MeasuringFailed(
                 f"{self._target.base_url}: {answer.cached_tokens} tokens of a new prompt were "
                 "cached; profile an engine whose prompts are cold"
             )
-        return next(at for at, n in marks if n) - answer.sent_at_s
+        return seconds
+
+    async def first_token(self, prompt: Ids) -> tuple[float, Answer]:
+        answer, marks = await self.ask(prompt, 1)
+        return next(at for at, n in marks if n) - answer.sent_at_s, answer
 
     async def decodes(self) -> None:
         """Prompts grow from one context to the next, and batches by more prompts, so that almost

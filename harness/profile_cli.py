@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from harness.measure import Target, Times
     from servers.profiles.measured import Measured
     from servers.vllm.command import Wanted
-    from servers.vllm.launcher import ServerInfo
+    from servers.vllm.launcher import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 PLAIN_EVERY_S = 10.0
@@ -35,6 +35,8 @@ Starts a server, without policy, and stops it. The file that is written stands f
   bench profile
 
   bench profile --model llama-3.1-8b --out h200.json
+
+  bench profile --tier lmcache
 
   bench profile --url http://127.0.0.1:8000 --within-s 300
 """
@@ -63,6 +65,13 @@ def profile(
     within_s: Annotated[
         float, typer.Option("--within-s", min=10, max=540, help="Time for measuring.")
     ] = 120.0,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            "--tier", metavar="KIND", help="Measure reloads too: lmcache, or native (vLLM's own)."
+        ),
+    ] = None,
+    offload_gb: opt.OffloadGb = None,
     weights: opt.Weights = "auto",
     gpus: opt.Gpus = None,
     kv_blocks: opt.KvBlocks = None,
@@ -87,6 +96,8 @@ def profile(
             gpus=gpus,
             flags=tuple(flags or ()),
         )
+        if tier is not None:
+            wanted = _with_tier(wanted, tier, offload_gb, url, vllm_python)
         try:
             if url is not None:
                 found = _of_url(url, model, wanted, within_s)
@@ -100,6 +111,27 @@ def profile(
         path = out or Path(f"{found.model}-profile.json")
         path.write_text(found.model_dump_json(indent=1) + "\n")
     _show(found, path)
+
+
+def _with_tier(
+    wanted: Wanted, tier: str, offload_gb: float | None, url: str | None, python: str | None
+) -> Wanted:
+    from dataclasses import replace
+    from typing import get_args
+
+    from harness.measure_reload import DEV_MODE
+    from servers.variants import Tier
+    from servers.vllm.command import dram_gb
+    from servers.vllm.installed import find_vllm
+    from servers.vllm.offloading import Offloading
+
+    kind = next((kind for kind in get_args(Tier) if kind == tier), None)
+    if kind is None:
+        raise ValueError(f"--tier {tier}: use lmcache or native")
+    if url is not None:
+        raise ValueError(f"--tier {tier}: reloads are measured on a server of our own; no --url")
+    gb = dram_gb(offload_gb, find_vllm(python), wanted.gpus)
+    return replace(wanted, offload=Offloading(kind, gb), env=DEV_MODE)
 
 
 def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
@@ -120,7 +152,7 @@ def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s:
                 on_progress=waiting.told,
             )
         with server:
-            return _measured(server.base_url, server.info, wanted, kv_bytes, within_s)
+            return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
 
 
 def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:
@@ -133,9 +165,15 @@ def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Mea
 
 
 def _measured(
-    base_url: str, info: ServerInfo, wanted: Wanted, kv_bytes: int, within_s: float
+    base_url: str,
+    info: ServerInfo,
+    wanted: Wanted,
+    kv_bytes: int,
+    within_s: float,
+    server: VllmServer | None = None,
 ) -> Measured:
     from harness.measure import Target
+    from harness.measure_reload import measure_reload
     from servers.profiles.measured import Measured, fitted
 
     target = Target(
@@ -148,6 +186,10 @@ def _measured(
         max_num_seqs=wanted.max_num_seqs,
     )
     times = _with_progress(target, within_s)
+    reload = None
+    if server is not None and wanted.offload is not None:
+        print("reloads from the tier", file=sys.stderr, flush=True)
+        reload = measure_reload(server, target)
     prefill, decode = tuple(times.prefill), tuple(times.decode)
     return Measured.model_validate(
         {
@@ -165,7 +207,7 @@ def _measured(
             "step_tokens": wanted.step_tokens,
             "prefill": prefill,
             "decode": decode,
-            "reload": None,
+            "reload": reload,
             "left_out": tuple(times.left_out),
             **fitted(prefill, decode, wanted.step_tokens),
         }
@@ -215,6 +257,9 @@ def _show(found: Measured, path: Path) -> None:
         [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in found.decode],
         "decode step of a batch",
     )
+    if found.reload is not None:
+        said = f"{found.reload.from_tier_tokens} of {found.reload.tokens} tokens"
+        show_rows([(said, *times(found.reload.seconds))], "reload from the tier")
     steps, curve = found.steps, found.curve
     rows = [
         (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")

@@ -22,6 +22,9 @@ from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic
 FEWEST = 3
 """Prompt lengths and decode steps that a fit needs."""
 LARGE_ERROR = 0.25
+LARGE_SPREAD = 0.4
+"""From the least to the most of times of the same thing, over their median. A quiet machine has half
+of that."""
 
 
 class BadProfile(ValueError):
@@ -141,6 +144,12 @@ class Measured(_Model):
             **self.steps.model_dump(exclude={"request_ps"}),
         )
 
+    @property
+    def spread(self) -> float:
+        """In the middle of all that was timed."""
+        times = [timed.seconds for timed in (*self.prefill, *self.decode)]
+        return median((max(seconds) - min(seconds)) / median(seconds) for seconds in times)
+
     def notes(self) -> tuple[str, ...]:
         """What a reader of results has to know, one sentence each."""
         said = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
@@ -150,6 +159,10 @@ class Measured(_Model):
                     f"the step formula misses {what} by up to {errors.worst:.0%} "
                     f"({errors.worst_at}), half of them by {errors.median:.0%} or less"
                 )
+        if self.spread > LARGE_SPREAD:
+            said.append(
+                f"times of the same thing differ by {self.spread:.0%} and more; was the machine busy?"
+            )
         if self.reload is None:
             said.append("reloads were not measured: one PCIe 4 x16 link is assumed")
         return tuple(said)

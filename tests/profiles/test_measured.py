@@ -100,6 +100,16 @@ def test_a_fit_that_misses_says_by_how_much_and_where() -> None:
     assert not any("misses" in note for note in measured().notes())
 
 
+def test_times_of_a_busy_machine_are_told() -> None:
+    # from 0.7 to 1.3 of the median is 60%; the others differ by 20% (prefills) and not at all
+    busy = tuple(
+        PrefillTimes(tokens=n, seconds=(0.7 * n, 1.0 * n, 1.3 * n)) for n in (32, 64, 128, 256, 512)
+    )
+    told = "times of the same thing differ by 60% and more; was the machine busy?"
+    assert told in measured(prefill=busy).notes()
+    assert not any("busy" in note for note in measured().notes())
+
+
 def test_reloads_are_the_bandwidth_without_the_requests_own_time() -> None:
     # 30 ms, of which 10 are the request's: 2000 tokens of 1 KiB in 20 ms
     reload = ReloadTimes(tokens=2010, from_tier_tokens=2000, seconds=(0.02, 0.03, 0.05))

@@ -1,0 +1,28 @@
+"""`bench profile`: what cannot be is one line, and exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("profile --tier disk", "--tier disk: use lmcache or native"),
+        ("profile --tier native --url http://127.0.0.1:9", "--tier native: reloads are measured"),
+        ("profile --url http://127.0.0.1:9", "--url http://127.0.0.1:9: no vLLM that describes"),
+        ("profile --model nowhere", "--model nowhere is no folder and no name that we know"),
+        ("profile --within-s 5", "Invalid value for '--within-s': "),
+    ],
+)
+def test_a_bad_question_is_one_line(bench: str, options: str, told: str, tmp_path: Path) -> None:
+    result = subprocess.run(
+        [bench, *options.split()], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"bench: {told}")
+    assert not list(tmp_path.iterdir())
