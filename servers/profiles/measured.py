@@ -23,8 +23,8 @@ FEWEST = 3
 """Prompt lengths and decode steps that a fit needs."""
 LARGE_ERROR = 0.25
 LARGE_SPREAD = 0.4
-"""From the least to the most of times of the same thing, over their median. A quiet machine has half
-of that."""
+"""From the least to the most of times of the same thing, over their median; a quiet machine has
+half of that."""
 
 
 class BadProfile(ValueError):
@@ -147,8 +147,8 @@ class Measured(_Model):
     @property
     def spread(self) -> float:
         """In the middle of all that was timed."""
-        times = [timed.seconds for timed in (*self.prefill, *self.decode)]
-        return median((max(seconds) - min(seconds)) / median(seconds) for seconds in times)
+        times = [*(p.seconds for p in self.prefill), *(d.seconds for d in self.decode)]
+        return median([(max(seconds) - min(seconds)) / median(seconds) for seconds in times])
 
     def notes(self) -> tuple[str, ...]:
         """What a reader of results has to know, one sentence each."""
@@ -161,7 +161,8 @@ class Measured(_Model):
                 )
         if self.spread > LARGE_SPREAD:
             said.append(
-                f"times of the same thing differ by {self.spread:.0%} and more; was the machine busy?"
+                f"times of the same thing differ by {self.spread:.0%} and more; was the machine "
+                "busy?"
             )
         if self.reload is None:
             said.append("reloads were not measured: one PCIe 4 x16 link is assumed")
