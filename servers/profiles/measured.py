@@ -22,7 +22,7 @@ from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic
 FEWEST = 3
 """Prompt lengths and decode steps that a fit needs."""
 LARGE_ERROR = 0.25
-LARGE_SPREAD = 0.4
+LARGE_SPREAD = 0.3
 """From the least to the most of times of the same thing, over their median; a quiet machine has
 half of that."""
 

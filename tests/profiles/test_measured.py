@@ -101,7 +101,7 @@ def test_a_fit_that_misses_says_by_how_much_and_where() -> None:
 
 
 def test_times_of_a_busy_machine_are_told() -> None:
-    # from 0.7 to 1.3 of the median is 60%; the others differ by 20% (prefills) and not at all
+    # from 0.7 to 1.3 of the median is 60%, five times of nine
     busy = tuple(
         PrefillTimes(tokens=n, seconds=(0.7 * n, 1.0 * n, 1.3 * n)) for n in (32, 64, 128, 256, 512)
     )
