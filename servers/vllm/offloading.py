@@ -14,7 +14,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -148,9 +148,10 @@ def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
             raise TierFailed(failure)
         with suppress(OSError, http.client.HTTPException):
             connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=2.0)
-            connection.request("GET", "/healthcheck")
-            if connection.getresponse().status == 200:
-                return
+            with closing(connection):
+                connection.request("GET", "/healthcheck")
+                if connection.getresponse().status == 200:
+                    return
         time.sleep(POLL_S)
     raise TierFailed(f"LMCache was not healthy after {READY_WITHIN_S:g} s (log: {log})")
 

