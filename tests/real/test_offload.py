@@ -40,8 +40,13 @@ def server(
 
 def ask(server: VllmServer, prompt: list[int]) -> dict[str, Any]:
     body = {
-        "model": "tiny", "prompt": prompt, "max_tokens": 24, "min_tokens": 24,
-        "ignore_eos": True, "temperature": 0, "return_token_ids": True,
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": 24,
+        "min_tokens": 24,
+        "ignore_eos": True,
+        "temperature": 0,
+        "return_token_ids": True,
     }
     request = urllib.request.Request(  # noqa: S310
         f"{server.base_url}/v1/completions",

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
+from servers.variants import VARIANTS
+from servers.vllm.keeper import descendants
 from traces import Program, Turn
 from traces.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
+POLICIES = [name for name, v in VARIANTS.items() if not v.bound and not v.offload]
 PROGRAMS = [
     Program(
         f"job-{k}",
@@ -28,111 +29,101 @@ PROGRAMS = [
     )
     for k in range(6)
 ]
-"""3 turns, contexts of up to 980 tokens: 31 blocks of 32."""
+"""Contexts of up to 980 tokens, 31 blocks of 32."""
+POOL_BLOCKS = 50
+"""Not for two of them at their end."""
 
 
-def command(folder: Path, *options: str) -> list[str]:
+def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
     write_programs(folder / "t.jsonl", PROGRAMS)
-    return [
-        *(BENCH, "sweep", "--engine", "vllm", "--model", "tiny", "--traces", "t.jsonl"),
-        *("--jps", "2", "--kv-blocks", "70", "--out", "o", *options),
-    ]
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines and environments hold the folder's name, or the process is none of ours."""
-    found = subprocess.run(
-        ["pgrep", "-af", str(folder)],
-        capture_output=True,
+    fixed = ("sweep", "--engine", "vllm", "--model", "tiny", "--traces", "t.jsonl", "--out", "o")
+    return subprocess.Popen(
+        [BENCH, *fixed, "--kv-blocks", str(POOL_BLOCKS), *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
     )
-    return found.stdout.splitlines()
 
 
-def test_policies_side_by_side_on_real_vllm(tmp_path: Path) -> None:
-    result = subprocess.run(
-        command(tmp_path, "--policies", "fcfs,static-ttl", "--costs", "costs.json"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 2  # the file is missing
-    (tmp_path / "costs.json").write_text(
-        json.dumps({"base_s": 5.0, "linear_s": 0.001, "quadratic_s": 0, "step_tokens": 2048})
-    )
-    result = subprocess.run(
-        command(tmp_path, "--policies", "fcfs,static-ttl", "--costs", "costs.json"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 0, result.stderr
-    assert re.match(r"engine vllm: vLLM 0\.\d+\.\d+\S* on cpu, \d+ cores, tiny", result.stdout)
-    rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
-    assert [rows[v]["jobs"] for v in ("fcfs", "static-ttl")] == [6, 6]
-    assert max(row["residual"] for row in rows.values()) < 1e-6
-    # Pins of ln(5 s) = 1.6 s hold through gaps of 0.5 s.
-    lines = (tmp_path / "o/static-ttl_jps2_seed1/turns.jsonl").read_text().splitlines()
-    turns = [json.loads(line) for line in lines]
-    assert any(turn["pinned_hit"] for turn in turns)
-    assert rows["static-ttl"]["device_hit_ratio"] >= rows["fcfs"]["device_hit_ratio"]
-    assert processes_of(tmp_path) == []
-
-
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_a_sweep_that_is_ended_leaves_no_server_and_goes_on(
-    how: signal.Signals, tmp_path: Path
-) -> None:
-    begun = command(tmp_path, "--policies", "fcfs,program-fcfs")
-    first = subprocess.Popen(begun, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    second_cell = tmp_path / "o/program-fcfs_jps2_seed1/turns.jsonl"
+def until(sweep: subprocess.Popen[str], happened: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + 300
-    while not second_cell.exists() or not list(second_cell.parent.glob("server/server.json")):
-        assert first.poll() is None
+    while not happened():
+        assert sweep.poll() is None, sweep.stderr and sweep.stderr.read()
         assert time.monotonic() < deadline_s
-        time.sleep(0.2)
-    first.send_signal(how)
-    _, said = first.communicate(timeout=60)
+        time.sleep(0.1)
+
+
+def until_gone(processes: list[int]) -> None:
     deadline_s = time.monotonic() + 30
-    while processes_of(tmp_path):
-        assert time.monotonic() < deadline_s, processes_of(tmp_path)
-        time.sleep(0.2)
-    if how is signal.SIGINT:
-        assert first.returncode == 130
-        assert "finished cells are kept, go on with: bench sweep" in said
-        return
-    again = subprocess.run(begun, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again.stderr
-    assert "1 of 2 cells were finished already" in again.stderr
+    while left := [pid for pid in processes if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.1)
+
+
+def test_every_policy_completes_a_contended_workload_also_after_kill_9(tmp_path: Path) -> None:
+    options = ("--jps", "4", "--policies", ",".join(POLICIES))
+    first = begin(tmp_path, *options)
+    second_cell = tmp_path / f"o/{POLICIES[1]}_jps4_seed1"
+    until(first, second_cell.exists)
+    processes = descendants(first.pid)
+    first.kill()
+    first.communicate()
+    until_gone(processes)
+
+    second = begin(tmp_path, *options)
+    told, complaints = second.communicate(timeout=900)
+    assert second.returncode == 0, complaints
+    assert f"1 of {len(POLICIES)} cells were finished already" in complaints
+    assert told.startswith("engine vllm: vLLM 0.")
+    rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
+    assert rows.keys() == set(POLICIES)
+    for row in rows.values():
+        assert (row["jobs"], row["failed_turns"], row["failed_gates"]) == (6, 0, "")
+        assert row["residual"] < 1e-6
+    # Contended: first come, first served preempts, and finds hardly anything of earlier turns.
+    assert rows["fcfs"]["preemptions"] > 0
+    assert rows["fcfs"]["device_hit_ratio"] < 0.3
+    for name in POLICIES:
+        events = [
+            json.loads(line) for line in (tmp_path / f"o/{name}_jps4_seed1/engine.jsonl").open()
+        ]
+        pins = [event["event"] for event in events if event["event"] in ("pinned", "unpinned")]
+        assert pins.count("pinned") == pins.count("unpinned"), name
+        assert sum(event["event"] == "finished" for event in events) == 18
+
+
+def test_ctrl_c_in_mid_start_leaves_no_process_and_says_how_to_go_on(tmp_path: Path) -> None:
+    sweep = begin(tmp_path, "--jps", "4", "--policies", "fcfs")
+    until(sweep, (tmp_path / "o/fcfs_jps4_seed1/server/server.log").exists)
+    time.sleep(3)
+    processes = descendants(sweep.pid)
+    sweep.send_signal(signal.SIGINT)
+    _, complaints = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "bench: stopped; finished cells are kept, go on with: bench sweep" in complaints
+    until_gone(processes)
 
 
 def test_an_engine_killed_in_mid_run_becomes_records_and_a_failed_cell(tmp_path: Path) -> None:
-    begun = command(tmp_path, "--policies", "fcfs", "--jps", "0.2")
-    sweep = subprocess.Popen(begun, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    turns = tmp_path / "o/fcfs_jps0.2_seed1/turns.jsonl"
-    deadline_s = time.monotonic() + 300
-    while not turns.exists() or not turns.read_bytes():
-        assert sweep.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.2)
-    engines = [line for line in _children(sweep.pid) if b"EngineCore" in line[1]]
-    os.kill(engines[0][0], signal.SIGKILL)
-    _, said = sweep.communicate(timeout=60)
+    sweep = begin(tmp_path, "--jps", "0.2", "--policies", "fcfs")
+    cell = tmp_path / "o/fcfs_jps0.2_seed1"
+    until(
+        sweep, lambda: (cell / "engine.jsonl").exists() and (cell / "engine.jsonl").stat().st_size
+    )
+    processes = descendants(sweep.pid)
+    (engine,) = [pid for pid in processes if b"EngineCore" in _name(pid)]
+    os.kill(engine, signal.SIGKILL)
+    _, complaints = sweep.communicate(timeout=90)
     assert sweep.returncode == 1
-    assert "1 of 1 cells failed" in said
-    failed = json.loads((turns.parent / "failed.json").read_text())
-    assert failed["error"].startswith("vLLM exited with code")
+    assert "1 of 1 cells failed" in complaints
+    failed = json.loads((cell / "failed.json").read_text())
+    assert failed["error"].startswith("vLLM ")
     assert failed["traceback"] is None
-    assert processes_of(tmp_path) == []
+    assert not (cell / "done.json").exists()
+    assert (cell / "turns.jsonl").read_text()
+    until_gone(processes)
 
 
-def _children(root: int) -> list[tuple[int, bytes]]:
-    from servers.vllm.keeper import descendants
-
-    return [
-        (pid, Path(f"/proc/{pid}/comm").read_bytes() + Path(f"/proc/{pid}/cmdline").read_bytes())
-        for pid in descendants(root)
-    ]
+def _name(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,0 +1,108 @@
+"""Pins in a real vLLM, seen in its own gauge: held through the tool gaps, gone with their program,
+and none left by a turn that was given up."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from harness.course import Line
+from harness.live import Replica, replay_live
+from harness.verify import DEAR, DEAR_COSTS, expected_blocks, kv_usage, watch
+from servers.variants import make_policy, variants
+from servers.vllm.command import Wanted
+from servers.vllm.launcher import VllmServer, launch
+from traces import Program, Turn
+
+GAP_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    wanted = Wanted(policy="continuum-preview", costs=DEAR, kv_blocks=500)
+    with launch(wanted, tmp_path_factory.mktemp("pins"), ready_within_s=300) as running:
+        yield running
+
+
+def metrics(server: VllmServer) -> str:
+    with urllib.request.urlopen(f"{server.base_url}/metrics", timeout=10) as answer:  # noqa: S310
+        page: bytes = answer.read()
+    return page.decode()
+
+
+def running(page: str) -> float:
+    found = re.search(r"^vllm:num_requests_running\{.*\} (\S+)$", page, re.MULTILINE)
+    assert found is not None
+    return float(found[1])
+
+
+def until_free(server: VllmServer) -> None:
+    deadline_s = time.monotonic() + 10
+    while kv_usage(page := metrics(server)) > 0 or running(page) > 0:
+        assert time.monotonic() < deadline_s, page
+        time.sleep(0.1)
+
+
+def replayed(server: VllmServer, program: Program, turn_timeout_s: float = 60.0) -> list[Line]:
+    lines: list[Line] = []
+    asyncio.run(
+        replay_live(
+            [program],
+            [0.0],
+            None,
+            replicas=[Replica(server.base_url, server.events_path)],
+            model="tiny",
+            vocabulary=range(256),
+            seed=3,
+            on_turn=lines.append,
+            turn_timeout_s=turn_timeout_s,
+        )
+    )
+    return lines
+
+
+def test_the_notes_table_with_blocks_of_32(server: VllmServer) -> None:
+    """Execution note, §4.2: 72, 139, 290, 404 tokens are held, with their partly filled block."""
+    policy = make_policy(variants("continuum-preview")[0], DEAR_COSTS)
+    expected = expected_blocks(policy, GAP_S, 32, 500)
+    gaps = watch(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
+    assert [gap.held_tokens for gap in gaps] == [72, 139, 290, 404, 509]
+    assert [gap.least_blocks for gap in gaps] == [3, 5, 10, 13, 0]
+    assert [gap.most_blocks for gap in gaps] == [3, 5, 10, 13, 0]
+    assert [gap.next_hit_tokens for gap in gaps] == [64, 128, 288, 384, None]  # whole blocks
+    assert all(gap.good for gap in gaps)
+
+
+def test_a_turn_that_takes_too_long_leaves_no_pin(server: VllmServer) -> None:
+    turns = (Turn(100, 5, 0, ("ls",), None, 0.2), Turn(200, 4000, 105, ("ls",)), Turn(4300, 5))
+    first, second = replayed(server, Program("slow", turns), turn_timeout_s=1.0)
+    assert first["error"] is None
+    assert "not over within 1 s" in second["error"]
+    assert second["pinned_hit"]
+    until_free(server)
+
+
+def test_a_client_that_goes_away_leaves_no_pin(server: VllmServer) -> None:
+    async def leave() -> None:
+        body = {
+            "model": "tiny",
+            "prompt": [7] * 300,
+            "max_tokens": 4000,
+            "ignore_eos": True,
+            "stream": True,
+            "vllm_xargs": {"program_id": "gone", "turn": 0, "tools": "ls"},
+        }
+        async with aiohttp.ClientSession() as session:
+            url = f"{server.base_url}/v1/completions"
+            async with session.post(url, json=body) as answer:
+                await answer.content.readany()
+                assert running(await asyncio.to_thread(metrics, server)) == 1
+
+    asyncio.run(leave())
+    until_free(server)
