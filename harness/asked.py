@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-OPTIONS = {"flags": "flags for vLLM"}
+OPTIONS = {"flags": "flags for vLLM", "text": "--prompts text"}
 """Those that are called otherwise than their field."""
 
 
@@ -21,6 +21,8 @@ class AskedServer:
     """vLLM's own."""
     ready_within_s: float = 900.0
     turn_timeout_s: float = 3600.0
+    text: bool = False
+    """The recorded messages verbatim, instead of token ids."""
     events: Path | None = None
     """Where the plug-in of a server that runs already writes its events."""
 

@@ -35,6 +35,7 @@ def _asked(
     replicas: opt.Replicas = 1,
     ready_within_s: opt.ReadyWithin = 900.0,
     turn_timeout_s: opt.TurnTimeout = 3600.0,
+    prompts: opt.PromptsOption = opt.Prompts.TOKENS,
     events: opt.EventsFile = None,
     flags: opt.VllmFlags = None,
 ) -> Asked:
@@ -61,6 +62,7 @@ def _asked(
             flags=tuple(flags or ()),
             ready_within_s=ready_within_s,
             turn_timeout_s=turn_timeout_s,
+            text=prompts is opt.Prompts.TEXT,
             events=events,
         ),
     )

@@ -1,13 +1,15 @@
-"""One turn on an OpenAI-compatible server (`/v1/completions`), streamed: its body and its answer.
+"""One turn on an OpenAI-compatible server, streamed: its body and its answer.
 
-Token mode: the prompt is token ids, and the ids that the engine produced come back
-(`return_token_ids`, vLLM 0.10.2 and newer). The answer has exactly the length asked for, or the
+Token mode (`/v1/completions`): the prompt is token ids, and the ids that the engine produced come
+back (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
+messages. The answer has exactly the length asked for, or the
 turn has failed. Times are seconds on the clock of whoever reads the stream.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +17,7 @@ import orjson
 
 from harness.prompts import Ids
 from harness.sse import Events
-from traces import Turn
+from traces import Message, Turn
 
 MESSAGE_CHARS = 200
 
@@ -27,9 +29,24 @@ class TurnFailed(Exception):
 def completion_body(
     model: str, prompt: Ids, turn: Turn, program_id: str, index: int, is_last: bool
 ) -> bytes:
+    return _body({"model": model, "prompt": prompt}, turn, program_id, index, is_last)
+
+
+def chat_body(
+    model: str,
+    prompt: Sequence[Message],
+    turn: Turn,
+    program_id: str,
+    index: int,
+    is_last: bool,
+) -> bytes:
+    messages = [message._asdict() for message in prompt]
+    return _body({"model": model, "messages": messages}, turn, program_id, index, is_last)
+
+
+def _body(asked: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
     body = {
-        "model": model,
-        "prompt": prompt,
+        **asked,
         "max_tokens": turn.output_tokens,
         "min_tokens": turn.output_tokens,
         "ignore_eos": True,
@@ -52,6 +69,8 @@ class Answer:
     """What has arrived of an answer."""
 
     sent_at_s: float
+    text: bool = False
+    """Text mode: the server's tokenizer is its own, and ids are not needed."""
     ids: list[int] = field(default_factory=list)
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
@@ -79,10 +98,11 @@ class Answer:
             raise TurnFailed(f"the engine failed: {error_message(event)}")
         for choice in chunk["choices"]:
             ids = choice.get("token_ids")
-            if ids and self.first_token_at_s is None:
+            said = choice.get("text") or (choice.get("delta") or {}).get("content")
+            if (ids or (said and self.text)) and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
             self.ids += ids or ()
-            if ids is None and choice.get("text"):
+            if ids is None and said and not self.text:
                 raise TurnFailed(
                     "the answer comes without token ids: token mode needs a server that knows "
                     "return_token_ids, such as vLLM 0.10.2 or newer"
@@ -95,15 +115,24 @@ class Answer:
         if not self.whole:
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
         told = self.usage.get("prompt_tokens"), self.usage.get("completion_tokens")
-        if told != (turn.prompt_tokens, turn.output_tokens):
+        prompt_tokens = told[0] if self.text else turn.prompt_tokens
+        if told != (prompt_tokens, turn.output_tokens):
             raise TurnFailed(
                 f"the server counts {told[0]} prompt and {told[1]} output tokens, recorded are "
                 f"{turn.prompt_tokens} and {turn.output_tokens}"
             )
-        if len(self.ids) != turn.output_tokens:
+        if len(self.ids) != turn.output_tokens and (self.ids or not self.text):
             raise TurnFailed(
                 f"{told[1]} output tokens, but {len(self.ids)} token ids in the stream"
             )
+
+    def prompt_tokens(self, turn: Turn) -> int:
+        """As recorded, or in text mode as the server counts them."""
+        return (self.usage.get("prompt_tokens") if self.text else None) or turn.prompt_tokens
+
+    @property
+    def output_tokens(self) -> int:
+        return len(self.ids) or (self.usage.get("completion_tokens") if self.text else None) or 0
 
     @property
     def cached_tokens(self) -> int | None:

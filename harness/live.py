@@ -19,10 +19,18 @@ from pathlib import Path
 import aiohttp
 
 from harness.affinity import Affinity
-from harness.completion import Answer, TurnFailed, completion_body, error_message, shortened
+from harness.completion import (
+    Answer,
+    TurnFailed,
+    chat_body,
+    completion_body,
+    error_message,
+    shortened,
+)
 from harness.course import Course, Line, Run
 from harness.engine_log import EngineLog
 from harness.prompts import Conversation, Prompts
+from harness.texts import Talk, Texts
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
 
@@ -49,14 +57,22 @@ class Replica:
 
     @property
     def url(self) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1") + "/v1/completions"
+        return f"{self._base}/v1/completions"
+
+    @property
+    def chat_url(self) -> str:
+        return f"{self._base}/v1/chat/completions"
+
+    @property
+    def _base(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1")
 
 
 class _Live:
     def __init__(
         self,
         programs: Sequence[Program],
-        prompts: Prompts,
+        prompts: Prompts | Texts,
         session: aiohttp.ClientSession,
         replicas: Sequence[Replica],
         model: str,
@@ -66,6 +82,7 @@ class _Live:
     ) -> None:
         self.course = Course(programs, self._send)
         self._prompts = prompts
+        self._text = isinstance(prompts, Texts)
         self._session = session
         self._replicas = replicas
         self._model = model
@@ -74,7 +91,7 @@ class _Live:
         self._on_event = on_event
         self._logs: list[EngineLog | None] = []
         self._affinity = Affinity(programs, len(replicas))
-        self._conversations: dict[str, Conversation] = {}
+        self._conversations: dict[str, Conversation | Talk] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Returns the time at the end, on the cell's clock."""
@@ -106,14 +123,14 @@ class _Live:
         if not run.turn:
             self._conversations[program.id] = self._prompts.conversation(program)
         conversation = self._conversations[program.id]
+        make: Callable[..., bytes] = chat_body if self._text else completion_body
         prompt = conversation.prompt(turn)
-        body = io.BytesIO(
-            completion_body(self._model, prompt, turn, program.id, run.turn, run.is_last)
-        )
+        body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
         line["replica"] = self._affinity.replica_of(program)
-        url = self._replicas[line["replica"]].url
-        answer, error = Answer(self._now_s()), None
+        serving = self._replicas[line["replica"]]
+        url = serving.chat_url if self._text else serving.url
+        answer, error = Answer(self._now_s(), self._text), None
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 await self._ask(url, body, answer)
@@ -180,8 +197,8 @@ def _measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
         "sent_at_s": sent_s,
         "first_token_at_s": first_s,
         "finished_at_s": finished_s,
-        "prompt_tokens": turn.prompt_tokens,
-        "output_tokens": len(answer.ids),
+        "prompt_tokens": answer.prompt_tokens(turn),
+        "output_tokens": answer.output_tokens,
         "device_hit_tokens": answer.cached_tokens,
         "dram_hit_tokens": None,
         "ssd_hit_tokens": None,
@@ -220,16 +237,17 @@ async def replay_live(
     on_turn: Callable[[Line], None],
     turn_timeout_s: float | None = 3600.0,
     api_key: str | None = None,
+    text: bool = False,
     on_event: Callable[[Line], None] | None = None,
 ) -> Line:
     """Run all programs to their end.
 
     `starts_s` and `in_flight` as for `harness.replay.replay`. `vocabulary`: the token ids that
-    prompts may hold. Replicas' events go to `on_event` on the cell's clock and complete the turns'
-    lines. Returns the contents of done.json. When cancelled (Ctrl-C under `asyncio.run`), turns
-    under way are given up and get their line.
+    prompts may hold; `text`: the recorded messages instead. Replicas' events go to `on_event` on
+    the cell's clock and complete the turns' lines. Returns the contents of done.json. When
+    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line.
     """
-    prompts = Prompts(programs, vocabulary, seed)
+    prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
     _allow_many_connections()
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),

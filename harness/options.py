@@ -14,6 +14,11 @@ class OnError(StrEnum):
     CONTINUE = "continue"
 
 
+class Prompts(StrEnum):
+    TOKENS = "tokens"
+    TEXT = "text"
+
+
 class Overlong(StrEnum):
     DROP = "drop"
     REFUSE = "refuse"
@@ -309,6 +314,15 @@ TurnTimeout = Annotated[
         metavar="SECONDS",
         min=0.001,
         help="A turn that takes longer has failed.",
+        rich_help_panel=SERVER,
+    ),
+]
+PromptsOption = Annotated[
+    Prompts,
+    typer.Option(
+        "--prompts",
+        help="tokens: random ids of the recorded lengths. text: the recorded messages verbatim, "
+        "for traces that have them.",
         rich_help_panel=SERVER,
     ),
 ]

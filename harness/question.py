@@ -133,6 +133,7 @@ def resolve(asked: Asked) -> Question:
         longest_tokens,
         because,
         refuse=asked.refuse_overlong,
+        messages=asked.server.text,
     )
     rates, seeds = _rates(asked.jps, arrivals, asked.arrivals), tuple(parse_seeds(asked.seeds))
     arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing

@@ -26,6 +26,7 @@ def replay_on(
     vocabulary: range,
     seed: int,
     turn_timeout_s: float,
+    text: bool,
     on_turn: Callable[[Line], None],
     on_event: Callable[[Line], None],
     failure: Callable[[], Exception | None] = lambda: None,
@@ -45,6 +46,7 @@ def replay_on(
             on_turn=on_turn,
             on_event=on_event,
             turn_timeout_s=turn_timeout_s,
+            text=text,
             api_key=os.environ.get(API_KEY),
         )
 

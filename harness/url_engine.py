@@ -42,6 +42,7 @@ class UrlEngine:
     longest: tuple[int | None, str]
     events: Path | None
     turn_timeout_s: float
+    text: bool
     hardware: str = "unknown"
     side_by_side: bool = False
 
@@ -56,7 +57,10 @@ class UrlEngine:
             "engine": self.name,
             "hardware": self.hardware,
             "model": self.model,
-            "server": {"turn_timeout_s": self.turn_timeout_s},
+            "server": {
+                "turn_timeout_s": self.turn_timeout_s,
+                "prompts": "text" if self.text else "tokens",
+            },
         }
 
     def cell_json(self, _variant: Variant) -> dict[str, Any]:
@@ -81,6 +85,7 @@ class UrlEngine:
             vocabulary=range(*ORDINARY_TOKENS),
             seed=seed,
             turn_timeout_s=self.turn_timeout_s,
+            text=self.text,
             on_turn=on_turn,
             on_event=on_event,
         )
@@ -88,7 +93,7 @@ class UrlEngine:
 
 
 def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine]:
-    asked.server.refuse_all(asked.engine, but=("turn_timeout_s", "events"))
+    asked.server.refuse_all(asked.engine, but=("turn_timeout_s", "text", "events"))
     url = asked.engine.rstrip("/").removesuffix("/v1")
     served = _models(url)
     chosen = [m for m in served if asked.model in (None, m.get("id"))]
@@ -107,6 +112,7 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine]:
         ),
         events=asked.server.events,
         turn_timeout_s=asked.server.turn_timeout_s,
+        text=asked.server.text,
     )
     return (_as_served(asked.policies),), engine
 

@@ -28,7 +28,7 @@ from servers.vllm.offloading import Offloading
 from servers.vllm.replicas import launch_replicas
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = ("weights", "costs", "replicas", "flags", "ready_within_s", "turn_timeout_s")
+VLLM_OPTIONS = ("weights", "costs", "replicas", "flags", "ready_within_s", "turn_timeout_s", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class VllmEngine:
     replicas: int
     ready_within_s: float
     turn_timeout_s: float
+    text: bool
     name: str = "vllm"
     side_by_side: bool = False
 
@@ -92,6 +93,7 @@ class VllmEngine:
                 "max_model_len": wanted.max_model_len,
                 "flags": list(wanted.flags),
                 "turn_timeout_s": self.turn_timeout_s,
+                "prompts": "text" if self.text else "tokens",
             },
         }
 
@@ -134,6 +136,7 @@ class VllmEngine:
                 vocabulary=range(*info.vocabulary),
                 seed=job.seed,
                 turn_timeout_s=self.turn_timeout_s,
+                text=self.text,
                 on_turn=count,
                 on_event=on_event,
                 failure=lambda: _first_failure(servers),
@@ -184,6 +187,7 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
+        text=server.text,
     )
     chosen = tuple(variants(asked.policies))
     named = asked.policies.strip() != "all"

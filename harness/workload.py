@@ -63,11 +63,12 @@ def load_workload(
     limit: str,
     *,
     refuse: bool,
+    messages: bool = False,
 ) -> Workload:
     """`jobs`: how many, None for all; `max_tokens`: the longest context that fits, None for any;
-    `limit`: what sets it, in words."""
+    `limit`: what sets it, in words; `messages`: keep what was said."""
     sources = sources or [DEFAULT_PACK]
-    loaded = traces.read_traces(sources)
+    loaded = traces.read_traces(sources, messages=messages)
     name = "+".join(Path(source).name for source in sources)
     kept = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()

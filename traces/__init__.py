@@ -1,7 +1,7 @@
 """Agent traces: files of many formats, or a recipe, in; a list of programs out."""
 
 from traces.lenient import TraceError
-from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 from traces.read import Loaded, Note, packs, read_traces
 from traces.recipes import RECIPES
 from traces.synthesis import synthesize
@@ -10,6 +10,7 @@ __all__ = [
     "RECIPES",
     "Fork",
     "Loaded",
+    "Message",
     "Note",
     "Program",
     "Provenance",

@@ -85,6 +85,7 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
         fork=fork,
         recorded_start_s=None if start_s is None else start_s * gaps,
         source=", ".join(filter(None, [program.source, *told])),
+        prompt_messages=program.prompt_messages[:max_turns],
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from servers.tool_names import command_names, tool_names
 from traces.lenient import Rejected, Repairs, epoch, items, mapping, seconds, shown, text, tokens
-from traces.program import Program, Provenance, SharedPrefix, Turn
+from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 GENERATION_START_S = 2.4
 GENERATION_TOKENS_PER_S = 85.0
@@ -67,7 +67,29 @@ def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]
     started_s = first.started_s if first.started_s is not None else first.ended_s
     id = text(document.get("instance_id")) or name
     prefix = _prefix(messages, opening, min(turn.prompt_tokens for turn in turns))
-    return [Program(id, turns, prefix, recorded_start_s=started_s)]
+    said, before = _conversation(messages)
+    return [
+        Program(
+            id, turns, prefix, recorded_start_s=started_s, messages=said, prompt_messages=before
+        )
+    ]
+
+
+def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+    """What was said, and how much of it before each call. A tool's output is a user's message, and
+    a Responses object its text, so that any chat template takes them."""
+    said: list[Message] = []
+    before: list[int] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        if _is_call(message):
+            before.append(len(said))
+        role = message.get("role")
+        speaks = "assistant" if message.get("object") == "response" else text(role)
+        known = speaks if speaks in ("system", "assistant") else "user"
+        said.append(Message(known, _content(message) or text(message.get("output"))))
+    return tuple(said), tuple(before)
 
 
 def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[_Call], int]:

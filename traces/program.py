@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Provenance(StrEnum):
@@ -47,6 +48,13 @@ class Turn:
         return self.prompt_tokens + self.output_tokens
 
 
+class Message(NamedTuple):
+    """One message of a recorded conversation."""
+
+    role: str
+    content: str
+
+
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
     """The first tokens of a program's prompts, the same in every program with the same id."""
@@ -82,6 +90,10 @@ class Program:
     """Start in the recording, seconds from the first program's, for `--arrivals recorded`."""
     source: str = ""
     """File or recipe it came from, for provenance and messages."""
+    messages: tuple[Message, ...] = ()
+    """The conversation verbatim, where it was asked for and recorded."""
+    prompt_messages: tuple[int, ...] = ()
+    """Of each turn: how many of these, from the first, are its prompt."""
 
     @property
     def peak_context_tokens(self) -> int:

@@ -54,17 +54,19 @@ def packs() -> list[str]:
     return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
 
 
-def read_traces(paths: Path | str | Iterable[Path | str]) -> Loaded:
-    """A pack's name wins over a file of that name (write `./name` for the file)."""
+def read_traces(paths: Path | str | Iterable[Path | str], *, messages: bool = False) -> Loaded:
+    """A pack's name wins over a file of that name (write `./name` for the file). `messages`: keep
+    what was said, and refuse programs of which it is not recorded; it takes memory."""
     asked = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader()
+    reader = _Reader(messages)
     for file, shown in _files(asked):
         reader.read(file, shown)
     return reader.loaded()
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, messages: bool) -> None:
+        self.messages = messages
         self.programs: list[Program] = []
         self.ids: set[str] = set()
         self.repairs: list[Note] = []
@@ -78,6 +80,8 @@ class _Reader:
             data = read_bytes(path)
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs)
+            if self.messages and not all(program.messages for program in programs):
+                raise Rejected(f"{format} has no messages: leave --prompts text away")
         except (Rejected, TraceError) as error:
             self.rejections.append(Note(shown, str(error)))
             return
@@ -102,6 +106,8 @@ class _Reader:
                 id=names[p.id],
                 prefix=p.prefix and _own_prefix(p.prefix, names),
                 fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
+                messages=p.messages if self.messages else (),
+                prompt_messages=p.prompt_messages if self.messages else (),
             )
             for p in programs
         ]

@@ -116,3 +116,10 @@ def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Pat
     assert "a server that runs already has one scheduler" in two.stderr
     assert other.stderr == f"bench: --model n: {url} serves m\n"
     assert useless.stderr == f"bench: --replicas: --engine {url} has no use for it; leave it out\n"
+
+
+def test_text_needs_messages(bench: str, tmp_path: Path) -> None:
+    with served(Server()) as url:
+        result = sweep(bench, tmp_path, url, "--prompts", "text")
+    assert result.returncode == 2
+    assert "has no messages: leave --prompts text away" in result.stderr

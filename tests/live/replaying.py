@@ -24,6 +24,7 @@ def replayed(
     starts_s: Sequence[float] | None = None,
     in_flight: int | None = None,
     turn_timeout_s: float = 30.0,
+    text: bool = False,
 ) -> tuple[dict[tuple[object, object], Line], Line]:
     """Lines by program and turn, and done.json. Without arrivals all roots start at once."""
     roots = sum(p.fork is None for p in programs)
@@ -43,6 +44,7 @@ def replayed(
                 seed=0,
                 on_turn=lines.append,
                 turn_timeout_s=turn_timeout_s,
+                text=text,
             )
 
     done = asyncio.run(replay())

@@ -32,6 +32,8 @@ class Server:
     prompts: dict[Turn, list[int]] = field(default_factory=dict)
     answers: dict[Turn, list[int]] = field(default_factory=dict)
     arrived_s: dict[Turn, float] = field(default_factory=dict)
+    conversations: dict[Turn, list[dict[str, str]]] = field(default_factory=dict)
+    """What was sent in text mode."""
     arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
     given_up: list[Turn] = field(default_factory=list)
     """Turns whose client went away."""
@@ -43,6 +45,22 @@ class Server:
 
     async def models(self, _request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
+
+    async def chat(self, request: web.Request) -> web.StreamResponse:
+        """Counts a token per word; no token ids, as most servers."""
+        body = orjson.loads(await request.read())
+        turn = body["vllm_xargs"]["program_id"], body["vllm_xargs"]["turn"]
+        self.conversations[turn] = body["messages"]
+        words = sum(len(message["content"].split()) for message in body["messages"])
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(body["max_tokens"]):
+            event = {"choices": [{"index": 0, "delta": {"content": "x"}}]}
+            await response.write(b"data: " + orjson.dumps(event) + b"\n\n")
+        usage = {"prompt_tokens": words, "completion_tokens": body["max_tokens"]}
+        last = {"choices": [], "usage": usage}
+        await response.write(b"data: " + orjson.dumps(last) + b"\n\ndata: [DONE]\n\n")
+        return response
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
@@ -141,6 +159,7 @@ async def serving(server: Server) -> AsyncIterator[str]:
     """Serves on loopback; gives the base URL."""
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/v1/models", server.models)
+    app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_post("/v1/completions", server.completions)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()

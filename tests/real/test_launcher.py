@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -15,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from harness.course import Line
+from harness.live import Replica, replay_live
 from servers.vllm.command import Wanted
 from servers.vllm.launcher import ServerFailed, VllmServer, launch
+from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0
 
@@ -90,6 +94,31 @@ def test_a_text_is_its_bytes_and_a_conversation_can_be_had(server: VllmServer) -
     assert post(server, "/v1/chat/completions", chat)["usage"]["prompt_tokens"] == len(
         "user: hi\nassistant: "
     )
+
+
+def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: VllmServer) -> None:
+    said = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
+    turns = (Turn(9, 12, 0, ("ls",)), Turn(30, 7, 21))
+    job = Program("text", turns, messages=said, prompt_messages=(1, 3))
+    lines: list[Line] = []
+    replaying = replay_live(
+        [job],
+        [0.0],
+        None,
+        replicas=[Replica(server.base_url, server.events_path)],
+        model="tiny",
+        vocabulary=range(256),
+        seed=0,
+        on_turn=lines.append,
+        text=True,
+    )
+    assert asyncio.run(replaying)["failed_turns"] == 0
+    # A token a byte, and the chat template of tiny.
+    assert [line["prompt_tokens"] for line in lines] == [
+        len("user: fix it\nassistant: "),
+        len("user: fix it\nassistant: ls\nuser: a.py\nassistant: "),
+    ]
+    assert [line["output_tokens"] for line in lines] == [12, 7]
 
 
 def test_the_policy_inside_writes_its_events(server: VllmServer) -> None:

@@ -1,0 +1,68 @@
+"""Text mode: the recorded conversation is sent verbatim, as far as each turn had it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.live.replaying import program, replayed
+from tests.live.server import Server
+from traces import Message, Program, TraceError, Turn, read_traces
+
+SAID = (
+    Message("system", "be brief"),
+    Message("user", "fix the bug"),
+    Message("assistant", "ls"),
+    Message("user", "a.py b.py"),
+    Message("assistant", "cat a.py"),
+)
+PROGRAM = Program("job", (Turn(30, 4), Turn(50, 6, 34)), messages=SAID, prompt_messages=(2, 4))
+
+
+def test_each_turn_sends_what_was_said_before_it() -> None:
+    server = Server()
+    lines, done = replayed([PROGRAM], server, text=True)
+    assert (done["finished_programs"], done["failed_turns"]) == (1, 0)
+    assert server.conversations["job", 0] == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "fix the bug"},
+    ]
+    assert [message["content"] for message in server.conversations["job", 1]] == [
+        "be brief",
+        "fix the bug",
+        "ls",
+        "a.py b.py",
+    ]
+    # The server's tokenizer counts the prompt; the answer has the recorded length.
+    assert [
+        (lines["job", t]["prompt_tokens"], lines["job", t]["output_tokens"]) for t in (0, 1)
+    ] == [
+        (5, 4),
+        (8, 6),
+    ]
+
+
+def test_a_program_without_messages_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="program quiet: its trace has no messages"):
+        replayed([program("quiet")], Server(), text=True)
+
+
+def test_a_trajectory_keeps_its_messages_when_asked(tmp_path: Path) -> None:
+    usage = {"response": {"usage": {"prompt_tokens": 30, "completion_tokens": 4}}}
+    later = {"response": {"usage": {"prompt_tokens": 50, "completion_tokens": 6}}}
+    messages = [dict(message._asdict()) for message in SAID]
+    messages[2]["extra"], messages[4]["extra"] = usage, later
+    file = tmp_path / "job.traj.json"
+    file.write_text(json.dumps({"trajectory_format": "mini-swe-agent-1", "messages": messages}))
+    (found,) = read_traces([file], messages=True).programs
+    assert (found.messages, found.prompt_messages) == (SAID, (2, 4))
+    (plain,) = read_traces([file]).programs
+    assert (plain.messages, plain.prompt_messages) == ((), ())
+    assert plain.turns == found.turns
+
+
+def test_a_trace_without_messages_is_refused_when_they_are_asked_for() -> None:
+    with pytest.raises(TraceError, match="has no messages: leave --prompts text away"):
+        read_traces("swe-bench", messages=True)
