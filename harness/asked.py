@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-OPTIONS = {"flags": "flags for vLLM", "text": "--prompts text"}
+OPTIONS = {"flags": "flags for vLLM", "text": "--prompts text", "mounts": "--mount"}
 """Those that are called otherwise than their field."""
 
 
@@ -14,6 +14,8 @@ class AskedServer:
     """Options of live engines (`--engine vllm`, `--engine URL`)."""
 
     vllm_python: str | None = None
+    image: str | None = None
+    mounts: tuple[Path, ...] = ()
     weights: str = "auto"
     costs: Path | None = None
     replicas: int = 1

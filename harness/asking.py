@@ -30,6 +30,8 @@ def _asked(
     max_model_len: opt.MaxModelLen = None,
     kv_blocks: opt.KvBlocks = None,
     vllm_python: opt.VllmPython = None,
+    image: opt.Image = None,
+    mount: opt.Mounts = None,
     weights: opt.Weights = "auto",
     costs: opt.CostsFile = None,
     replicas: opt.Replicas = 1,
@@ -56,6 +58,8 @@ def _asked(
         refuse_overlong=overlong is opt.Overlong.REFUSE,
         server=AskedServer(
             vllm_python=vllm_python,
+            image=image,
+            mounts=tuple(mount or ()),
             weights=weights,
             costs=costs,
             replicas=replicas,

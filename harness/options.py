@@ -267,6 +267,25 @@ VllmPython = Annotated[
         rich_help_panel=SERVER,
     ),
 ]
+Image = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="Run vLLM in a container of this image (vllm/vllm-openai:…), over the Docker API; "
+        "--vllm-python is then the Python inside.",
+        rich_help_panel=SERVER,
+    ),
+]
+Mounts = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--mount",
+        metavar="FOLDER",
+        help="Another folder that the container sees, read-only; repeatable.",
+        rich_help_panel=SERVER,
+    ),
+]
 Weights = Annotated[
     str,
     typer.Option(

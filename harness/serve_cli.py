@@ -21,7 +21,7 @@ from servers.variants import Tier, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.cost_curve import read_costs
-from servers.vllm.installed import find_vllm
+from servers.vllm.installed import find_vllm, in_image
 from servers.vllm.launcher import ServerFailed, VllmServer, launch
 from servers.vllm.offloading import Offloading
 
@@ -142,6 +142,8 @@ def serve(
     max_model_len: opt.MaxModelLen = None,
     max_num_seqs: opt.MaxNumSeqs = 256,
     step_tokens: opt.StepTokens = 2048,
+    image: opt.Image = None,
+    mount: opt.Mounts = None,
     offload_gb: opt.OffloadGb = None,
     ssd_gb: opt.SsdGb = 0.0,
     ready_within_s: ReadyWithin = 900.0,
@@ -150,10 +152,13 @@ def serve(
     with one_line_errors():
         name, tier = _policy_and_tier(policy)
         if tier is not None:
-            dram_gb = command.dram_gb(offload_gb, find_vllm(vllm_python), gpus)
+            vllm = in_image(vllm_python) if image else find_vllm(vllm_python)
+            dram_gb = command.dram_gb(offload_gb, vllm, gpus)
         wanted = Wanted(
             model=model,
             policy=name,
+            image=image,
+            mounts=tuple(mount or ()),
             offload=Offloading(tier, dram_gb, ssd_gb) if tier else None,
             weights=weights,
             hardware=hardware,

@@ -20,15 +20,26 @@ from harness.serving import replay_on
 from servers.variants import Variant, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
+from servers.vllm.container import check_image
 from servers.vllm.cost_curve import read_costs
-from servers.vllm.installed import Installed, find_vllm
+from servers.vllm.installed import Installed, find_vllm, in_image
 from servers.vllm.launcher import ServerFailed, VllmServer
 from servers.vllm.model_folder import loadable
 from servers.vllm.offloading import Offloading
 from servers.vllm.replicas import launch_replicas
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = ("weights", "costs", "replicas", "flags", "ready_within_s", "turn_timeout_s", "text")
+VLLM_OPTIONS = (
+    "image",
+    "mounts",
+    "weights",
+    "costs",
+    "replicas",
+    "flags",
+    "ready_within_s",
+    "turn_timeout_s",
+    "text",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +97,7 @@ class VllmEngine:
             "server": {
                 "vllm": self.vllm.version,
                 "torch": self.vllm.torch,
+                "image": wanted.image,
                 "weights": wanted.weights,
                 "gpus": wanted.gpus,
                 "replicas": self.replicas,
@@ -162,10 +174,16 @@ def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
 def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
     server = asked.server
     server.refuse_all("vllm", but=VLLM_OPTIONS)
-    vllm = find_vllm(server.vllm_python)
+    if server.image is None:
+        vllm = find_vllm(server.vllm_python)
+    else:
+        check_image(server.image)
+        vllm = in_image(server.vllm_python)
     model = asked.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     wanted = Wanted(
         model=model,
+        image=server.image,
+        mounts=server.mounts,
         weights=server.weights,
         hardware=asked.hardware,
         costs=read_costs(server.costs) if server.costs else None,

@@ -48,6 +48,10 @@ class Wanted:
     step_tokens: int = 2048
     gpus: int | None = None
     offload: Offloading | None = None
+    image: str | None = None
+    """A container's, which has vLLM; None: an environment of this machine."""
+    mounts: tuple[Path, ...] = ()
+    """Folders that a container sees besides the model and its own, read-only."""
     flags: tuple[str, ...] = ()
     """vLLM's own."""
     env: Mapping[str, str] = field(default_factory=dict)

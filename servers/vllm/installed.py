@@ -70,6 +70,11 @@ def find_vllm(asked: str | None = None) -> Installed:
     return probe(python)
 
 
+def in_image(python: str | None) -> Installed:
+    """What a container's image is taken to hold; its server says the version."""
+    return Installed(python or "python3", "unknown", not gpu_names(), None, True)
+
+
 def how_to_get() -> str:
     for_gpu = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install vllm"
     command = for_gpu if shutil.which("nvidia-smi") else "make vllm"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 import re
 import shutil
 import socket
@@ -22,9 +23,10 @@ from typing import Self
 
 from servers.vllm import command
 from servers.vllm.command import Wanted
-from servers.vllm.installed import Installed, find_vllm
+from servers.vllm.container import check_image, container_command
+from servers.vllm.installed import Installed, find_vllm, in_image
 from servers.vllm.kept import Kept
-from servers.vllm.model_folder import loadable
+from servers.vllm.model_folder import Loadable, loadable
 from servers.vllm.offloading import Tier, TierFailed, start_tier
 from servers.vllm.server_log import cause, last_lines
 
@@ -180,7 +182,9 @@ def launch(
     """Raises ValueErrors for what cannot be, before anything is started, and ServerFailed."""
     if wanted.policy is not None:
         command.check_policy(wanted.policy)
-    vllm = find_vllm(python)
+    vllm = find_vllm(python) if wanted.image is None else in_image(python)
+    if wanted.image is not None:
+        check_image(wanted.image)
     deadline_s = time.monotonic() + ready_within_s
     starts = STARTS if port is None else 1
     while True:
@@ -218,13 +222,26 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
                 ) from None
         flags = command.flags(wanted, vllm, load, port.number, tier.flags if tier else ())
         env = command.environment(wanted, vllm, load, folder, _on_path(folder))
-        process = Kept([vllm.python, "-m", MODULE, *flags], env, folder / "server.log")
+        run = [vllm.python, "-m", MODULE, *flags]
+        if wanted.image is not None:
+            mounts = _mounts(wanted, load, folder)
+            run = container_command(wanted.image, run, env, mounts, folder, gpus=not vllm.cpu)
+            env = dict(os.environ)
+        process = Kept(run, env, folder / "server.log")
     except BaseException:
         if tier is not None:
             tier.stop()
         port.close()
         raise
     return VllmServer(process, tier, port, folder, flags, load.vocabulary)
+
+
+def _mounts(wanted: Wanted, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
+    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    model = Path(load.path) if os.path.isabs(load.path) else hub
+    servers = Path(__file__).resolve().parents[1]
+    seen = [path for path in (model, servers, *wanted.mounts) if path.exists()]
+    return [(folder, "rw"), *((path.absolute(), "ro") for path in seen)]
 
 
 def _on_path(folder: Path) -> Path:

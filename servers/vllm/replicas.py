@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from servers.vllm.command import CannotServe, Wanted, tensor_parallel
-from servers.vllm.installed import Installed, find_vllm, gpu_names
+from servers.vllm.installed import Installed, find_vllm, gpu_names, in_image
 from servers.vllm.launcher import Progress, VllmServer, launch
 
 
@@ -36,7 +36,8 @@ def launch_replicas(
                 on_progress=on_progress,
             )
         ]
-    shares = machine_shares(wanted, find_vllm(python), count)
+    vllm = find_vllm(python) if wanted.image is None else in_image(python)
+    shares = machine_shares(wanted, vllm, count)
 
     def start(number: int) -> VllmServer:
         env = {**wanted.env, **shares[number]}

@@ -1,0 +1,119 @@
+"""Servers in containers, over the Docker API of podman: an image that holds nothing, into which the
+test mounts this machine's own Python and vLLM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from servers.vllm.command import Wanted
+from servers.vllm.container import NoContainers
+from servers.vllm.installed import find_vllm
+from servers.vllm.launcher import ServerFailed, launch
+from tests.servers.stand_in import stand_in
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("podman") is None or shutil.which("runc") is None or os.geteuid() != 0,
+    reason="needs podman and runc, as root",
+)
+CONF = """
+[containers]
+default_ulimits = ["nofile=10000:10000", "nproc=10000:10000"]
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+"""
+IMAGE = "localhost/turnstile-empty:1"
+SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("podman")
+    (folder / "containers.conf").write_text(CONF)
+    env = {**os.environ, "CONTAINERS_CONF": str(folder / "containers.conf")}
+    url = f"unix://{folder}/podman.sock"
+    storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
+    podman = ["podman", *storage]
+    (folder / "rootfs/tmp").mkdir(parents=True)
+    subprocess.run(["tar", "-cf", folder / "rootfs.tar", "-C", folder / "rootfs", "."], check=True)
+    subprocess.run([*podman, "import", "-q", folder / "rootfs.tar", IMAGE], env=env, check=True)
+    serving = subprocess.Popen([*podman, "system", "service", "--time=0", url], env=env)
+    deadline_s = time.monotonic() + 30
+    while not (folder / "podman.sock").exists():
+        assert serving.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+    yield url
+    serving.terminate()
+    serving.wait(30)
+
+
+@pytest.fixture(autouse=True)
+def reached(service: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import docker
+
+    monkeypatch.setenv("DOCKER_HOST", service)
+    yield
+    client = docker.from_env()
+    assert client.containers.list(all=True) == []
+    client.close()
+
+
+def wanted(*mounts: Path) -> Wanted:
+    own = Path(sys.base_prefix), Path(sys.prefix)
+    return Wanted(image=IMAGE, mounts=(*SYSTEM, *own, *mounts), kv_blocks=100)
+
+
+def test_a_server_in_a_container_is_healthy_and_leaves_nothing(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
+    with launch(wanted(tmp_path), tmp_path / "run", python=python, ready_within_s=60) as server:
+        assert server.info.version == "0.32.0"
+        assert server.failure() is None
+
+
+def test_one_that_dies_is_told_with_its_reason(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "exits")
+    with pytest.raises(ServerFailed, match="exited with code 1: ValueError: the KV cache is too s"):
+        launch(wanted(tmp_path), tmp_path / "run", python=python, ready_within_s=60)
+
+
+def test_an_image_that_is_not_here_is_not_pulled_but_told(tmp_path: Path) -> None:
+    with pytest.raises(NoContainers, match="get it with: docker pull vllm/vllm-openai:nowhere"):
+        launch(Wanted(image="vllm/vllm-openai:nowhere"), tmp_path)
+
+
+def test_no_container_outlives_a_bench_that_was_killed(tmp_path: Path) -> None:
+    import docker
+
+    python = stand_in(tmp_path, "healthy")
+    bench = str(Path(sys.executable).parent / "bench")
+    mounts = [f"--mount={path}" for path in wanted(tmp_path).mounts]
+    options = ["--image", IMAGE, "--vllm-python", python, "--out", str(tmp_path / "run"), *mounts]
+    with subprocess.Popen([bench, "serve", *options], stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("http://127.0.0.1:")
+        serving.send_signal(signal.SIGKILL)
+    client = docker.from_env()
+    deadline_s = time.monotonic() + 30
+    while client.containers.list(all=True):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.2)
+    client.close()
+
+
+def test_a_real_vllm_serves_from_a_container(tmp_path: Path) -> None:
+    python = Path(find_vllm().python)
+    environment = python.parents[1]
+    with launch(wanted(environment), tmp_path, python=str(python), ready_within_s=300) as server:
+        assert (server.info.model, server.info.kv_blocks) == ("tiny", 100)
