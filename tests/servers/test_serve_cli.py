@@ -77,7 +77,7 @@ def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) 
 def test_doctor_knows_the_vllm_that_is_named(bench: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
     good = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON=python)
-    assert f"ok\tvLLM\t0.32.0 for CPUs at {python}" in good.stdout
+    assert f"ok\tengine vllm\t0.32.0 for CPUs at {python}" in good.stdout
     bad = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON="/bin/true")
     assert bad.returncode == 1
-    assert "bench: vLLM: --vllm-python /bin/true is not a usable Python" in bad.stderr
+    assert "bench: engine vllm: --vllm-python /bin/true is not a usable Python" in bad.stderr
