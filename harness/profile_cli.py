@@ -83,7 +83,6 @@ def profile(
 ) -> None:
     from harness.measure import MeasuringFailed
     from servers.vllm.command import Wanted
-    from servers.vllm.launcher import ServerFailed
 
     with one_line_errors():
         wanted = Wanted(
@@ -103,9 +102,7 @@ def profile(
                 found = _of_url(url, model, wanted, within_s)
             else:
                 found = _of_own(wanted, vllm_python, ready_within_s, within_s)
-        except (ServerFailed, MeasuringFailed) as failed:
-            for line in getattr(failed, "tail", ()):
-                print(f"  {line}", file=sys.stderr)
+        except MeasuringFailed as failed:
             complain(str(failed))
             raise typer.Exit(1) from None
         path = out or Path(f"{found.model}-profile.json")
@@ -137,22 +134,15 @@ def _with_tier(
 def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
     import tempfile
 
-    from harness.serve_cli import Waiting
+    from harness.booting import booted
     from servers.vllm.kv_bytes import kv_bytes_per_token
-    from servers.vllm.launcher import launch
 
     kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
-    with tempfile.TemporaryDirectory(prefix="bench-profile-") as folder:
-        with Waiting(Path(folder) / "server.log") as waiting:
-            server = launch(
-                wanted,
-                Path(folder),
-                python=python,
-                ready_within_s=ready_within_s,
-                on_progress=waiting.told,
-            )
-        with server:
-            return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-profile-") as folder,
+        booted(wanted, Path(folder), python=python, ready_within_s=ready_within_s) as (server, _),
+    ):
+        return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
 
 
 def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:

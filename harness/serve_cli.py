@@ -8,25 +8,22 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Annotated, Self
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.status import Status
 
 from harness import options as opt
-from harness.ask import complain, one_line_errors
+from harness.ask import one_line_errors
+from harness.booting import booted
 from servers.variants import Tier, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.cost_curve import read_costs
 from servers.vllm.installed import find_vllm, in_image
-from servers.vllm.launcher import ServerFailed, VllmServer, launch
+from servers.vllm.launcher import VllmServer
 from servers.vllm.offloading import Offloading
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-PLAIN_EVERY_S = 10.0
 LOOK_EVERY_S = 1.0
 
 Model = Annotated[
@@ -39,26 +36,6 @@ Model = Annotated[
         rich_help_panel=opt.MACHINE,
     ),
 ]
-Weights = Annotated[
-    str,
-    typer.Option(
-        "--weights",
-        metavar="KIND",
-        help="dummy: nothing is read; random: small ones, for tiny; auto: random for tiny, "
-        "a folder's own for a folder, else dummy.",
-        rich_help_panel=opt.MACHINE,
-    ),
-]
-VllmPython = Annotated[
-    str | None,
-    typer.Option(
-        "--vllm-python",
-        metavar="PATH",
-        envvar="TURNSTILE_VLLM_PYTHON",
-        help="Python of the environment that has vLLM. Default: this one, or .venv-vllm.",
-        rich_help_panel=opt.MACHINE,
-    ),
-]
 Hardware = Annotated[
     str | None,
     typer.Option(
@@ -66,15 +43,6 @@ Hardware = Annotated[
         metavar="NAME|FILE",
         help="Whose profile tells the policy what a prefill costs: bench list hardware, or a file "
         "of bench profile. Default: the GPU here.",
-        rich_help_panel=opt.MACHINE,
-    ),
-]
-CostsFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--costs",
-        metavar="FILE",
-        help="Instead of it: JSON with base_s, linear_s, quadratic_s, step_tokens.",
         rich_help_panel=opt.MACHINE,
     ),
 ]
@@ -106,9 +74,6 @@ KvBlocks = Annotated[
         rich_help_panel=opt.MACHINE,
     ),
 ]
-ReadyWithin = Annotated[
-    float, typer.Option("--ready-within-s", min=1, help="Give up on a server that takes longer.")
-]
 
 HELP = """Run vLLM with one of our policies inside, until Ctrl-C.
 
@@ -131,12 +96,12 @@ def serve(
     ] = None,
     model: Model = "tiny",
     policy: Policy = None,
-    weights: Weights = "auto",
+    weights: opt.Weights = "auto",
     port: Port = None,
-    vllm_python: VllmPython = None,
+    vllm_python: opt.VllmPython = None,
     out: Out = None,
     hardware: Hardware = None,
-    costs: CostsFile = None,
+    costs: opt.CostsFile = None,
     gpus: opt.Gpus = None,
     kv_blocks: KvBlocks = None,
     max_model_len: opt.MaxModelLen = None,
@@ -146,7 +111,7 @@ def serve(
     mount: opt.Mounts = None,
     offload_gb: opt.OffloadGb = None,
     ssd_gb: opt.SsdGb = 0.0,
-    ready_within_s: ReadyWithin = 900.0,
+    ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
     folder = out or Path("runs/serve") / time.strftime("%Y-%m-%d_%H-%M-%S")
     with one_line_errors():
@@ -170,24 +135,11 @@ def serve(
             gpus=gpus,
             flags=tuple(flags or ()),
         )
-        try:
-            with Waiting(folder / "server.log") as waiting:
-                server = launch(
-                    wanted,
-                    folder,
-                    port=port,
-                    python=vllm_python,
-                    ready_within_s=ready_within_s,
-                    on_progress=waiting.told,
-                )
-            with server:
-                _tell(server, waiting.seconds)
-                _until_it_ends(server)
-        except ServerFailed as failed:
-            for line in failed.tail:
-                print(f"  {line}", file=sys.stderr)
-            complain(str(failed))
-            raise typer.Exit(1) from None
+        with booted(
+            wanted, folder, port=port, python=vllm_python, ready_within_s=ready_within_s
+        ) as (server, seconds):
+            _tell(server, seconds)
+            _until_it_ends(server)
 
 
 def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
@@ -197,46 +149,6 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     if len(found) != 1:
         raise command.CannotServe(f"--policy {policy}: a server runs one policy; name one")
     return found[0].policy_spec, found[0].offload
-
-
-class Waiting:
-    """How a start goes: one line that changes on a terminal, now and then a line elsewhere."""
-
-    def __init__(self, log: Path) -> None:
-        self._log: Path | None = log
-        console = Console(stderr=True, highlight=False)
-        self._status = Status("", console=console) if console.is_terminal else None
-        self._said_at_s = 0.0
-        self._since_s = time.monotonic()
-
-    def __enter__(self) -> Self:
-        if self._status is not None:
-            self._status.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._since_s
-
-    def told(self, elapsed_s: float, line: str) -> None:
-        if self._log is not None:
-            print(f"log: {self._log}", file=sys.stderr)
-            self._log = None
-        said = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
-        if self._status is not None:
-            self._status.update(said.replace("[", r"\["))
-        elif elapsed_s - self._said_at_s >= PLAIN_EVERY_S:
-            self._said_at_s = elapsed_s
-            print(said, file=sys.stderr, flush=True)
 
 
 def _tell(server: VllmServer, seconds: float) -> None:

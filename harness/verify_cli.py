@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -55,35 +54,23 @@ def pins(
     vllm_python: opt.VllmPython = None,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
+    from harness.booting import booted
     from harness.live import Replica
-    from harness.serve_cli import Waiting
     from harness.show import show_rows
     from harness.verify import DEAR, DEAR_COSTS, expected_blocks, watch
     from servers.variants import make_policy, variants
     from servers.vllm.command import Wanted
-    from servers.vllm.launcher import ServerFailed, launch
 
     with one_line_errors(), tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
         wanted = Wanted(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
-        try:
-            with Waiting(Path(folder) / "server.log") as waiting:
-                server = launch(
-                    wanted,
-                    Path(folder),
-                    python=vllm_python,
-                    ready_within_s=ready_within_s,
-                    on_progress=waiting.told,
-                )
-            with server:
-                info = server.info
-                chosen = make_policy(variants(policy)[0], DEAR_COSTS)
-                expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
-                gaps = watch(info, Replica(server.base_url, server.events_path), expected, gap_s)
-        except ServerFailed as failed:
-            for line in failed.tail:
-                print(f"  {line}", file=sys.stderr)
-            complain(str(failed))
-            raise typer.Exit(1) from None
+        with booted(wanted, Path(folder), python=vllm_python, ready_within_s=ready_within_s) as (
+            server,
+            _,
+        ):
+            info = server.info
+            chosen = make_policy(variants(policy)[0], DEAR_COSTS)
+            expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
+            gaps = watch(info, Replica(server.base_url, server.events_path), expected, gap_s)
     print(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
         f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"

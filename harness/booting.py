@@ -1,0 +1,90 @@
+"""A vLLM server for a command that runs one: its start told on stderr, its failure in one line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from harness.ask import complain
+from servers.vllm.command import Wanted
+from servers.vllm.launcher import ServerFailed, VllmServer, launch
+
+PLAIN_EVERY_S = 10.0
+
+
+@contextmanager
+def booted(
+    wanted: Wanted,
+    folder: Path,
+    *,
+    port: int | None = None,
+    python: str | None,
+    ready_within_s: float,
+) -> Iterator[tuple[VllmServer, float]]:
+    """The server, and the seconds that it took; exit code 1 if it fails, then or later."""
+    try:
+        with Waiting(folder / "server.log") as waiting:
+            server = launch(
+                wanted,
+                folder,
+                port=port,
+                python=python,
+                ready_within_s=ready_within_s,
+                on_progress=waiting.told,
+            )
+        with server:
+            yield server, waiting.seconds
+    except ServerFailed as failed:
+        for line in failed.tail:
+            print(f"  {line}", file=sys.stderr)
+        complain(str(failed))
+        raise typer.Exit(1) from None
+
+
+class Waiting:
+    """How a start goes: one line that changes on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, log: Path) -> None:
+        self._log: Path | None = log
+        console = Console(stderr=True, highlight=False)
+        self._status = Status("", console=console) if console.is_terminal else None
+        self._said_at_s = 0.0
+        self._since_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since_s
+
+    def told(self, elapsed_s: float, line: str) -> None:
+        if self._log is not None:
+            print(f"log: {self._log}", file=sys.stderr)
+            self._log = None
+        said = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
+        if self._status is not None:
+            self._status.update(said.replace("[", r"\["))
+        elif elapsed_s - self._said_at_s >= PLAIN_EVERY_S:
+            self._said_at_s = elapsed_s
+            print(said, file=sys.stderr, flush=True)
