@@ -118,6 +118,7 @@ def _say_what_runs(question: Question) -> None:
         + " x ".join(shape),
         flush=True,
     )
+    _some("left out", [f"{name}: {reason}" for name, reason in question.left_out])
     _some("left out", [left.reason for left in load.left_out])
     _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
     _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from harness.course import Line
 from servers.variants import Variant
@@ -29,6 +29,13 @@ class Job:
     in_flight: int | None
     folder: Path
     """For what the engine itself leaves; exists."""
+
+
+class Cannot(NamedTuple):
+    """A variant that this engine cannot run here, and why."""
+
+    name: str
+    reason: str
 
 
 class CellFailed(Exception):

@@ -28,8 +28,8 @@ class Served:
     hit_tokens: int | None = None
     external_tokens: int = 0
     """Of these, from an offload tier."""
-    loading_s: float | None = None
-    load_s: float = 0.0
+    loading_s: list[float] = field(default_factory=list)
+    loaded_s: list[float] = field(default_factory=list)
     preempted_s: list[float] = field(default_factory=list)
     resumed_s: list[float] = field(default_factory=list)
 
@@ -51,8 +51,8 @@ class EngineLog:
         self._file.close()
 
     def told(self, line: Line) -> Line:
-        """What the engine knows better of a turn's line. With loads taken out of prefill,
-        and preemptions out of prefill or decode, whichever they fell into, the parts still sum to
+        """What the engine knows better of a turn's line. With loads and preemptions
+        taken out of prefill or decode, whichever they fell into, the parts still sum to
         the turn's time. Which tier a hit came from is not told: all count as DRAM."""
         self.read()
         served = self._served.pop((str(line["program_id"]), int(str(line["turn"]))), None)
@@ -82,9 +82,9 @@ class EngineLog:
             served.admitted_s, served.hit_tokens = now_s, event["hit_length"]
             served.external_tokens = event.get("external_length", 0)
         elif name == "loading":
-            served.loading_s = now_s
-        elif name == "loaded" and served.loading_s is not None:
-            served.load_s += now_s - served.loading_s
+            served.loading_s.append(now_s)
+        elif name == "loaded":
+            served.loaded_s.append(now_s)
         elif name == "preempted":
             served.preempted_s.append(now_s)
         elif name == "evicted_to_running":
@@ -93,23 +93,34 @@ class EngineLog:
 
 def _account(line: Any, served: Served) -> Line:
     sent_s, first_s, end_s = line["sent_at_s"], line["first_token_at_s"], line["finished_at_s"]
-    resumed_s = served.resumed_s + [end_s] * (len(served.preempted_s) - len(served.resumed_s))
-    away = list(zip(served.preempted_s, resumed_s, strict=True))
-    early_s = sum(b - a for a, b in away if first_s is None or a < first_s)
-    late_s = sum(b - a for a, b in away) - early_s
+    early_s, late_s, away = _before_and_after(first_s, served.preempted_s, served.resumed_s, end_s)
+    early_load_s, late_load_s, _ = _before_and_after(
+        first_s, served.loading_s, served.loaded_s, end_s
+    )
     queue_s = None if served.admitted_s is None else served.admitted_s - served.arrived_s
-    before_s = early_s + served.load_s
     hits = served.hit_tokens
     return {
         "device_hit_tokens": None if hits is None else hits - served.external_tokens,
         "dram_hit_tokens": None if hits is None else served.external_tokens,
         "queue_s": queue_s,
-        "load_s": served.load_s,
+        "load_s": early_load_s + late_load_s,
         "prefill_s": (
-            None if first_s is None or queue_s is None else first_s - sent_s - queue_s - before_s
+            None
+            if first_s is None or queue_s is None
+            else first_s - sent_s - queue_s - early_s - early_load_s
         ),
-        "decode_s": None if first_s is None else end_s - first_s - late_s,
+        "decode_s": None if first_s is None else end_s - first_s - late_s - late_load_s,
         "preempted_s": early_s + late_s,
-        "preemptions": len(away),
+        "preemptions": away,
         "pinned_hit": served.pinned_hit,
     }
+
+
+def _before_and_after(
+    first_s: float | None, starts_s: list[float], ends_s: list[float], end_s: float
+) -> tuple[float, float, int]:
+    """Seconds before the first token and after it, and how often; what has no end lasts to the
+    turn's."""
+    spans = list(zip(starts_s, ends_s + [end_s] * (len(starts_s) - len(ends_s)), strict=True))
+    early_s = sum(b - a for a, b in spans if first_s is None or a < first_s)
+    return early_s, sum(b - a for a, b in spans) - early_s, len(spans)

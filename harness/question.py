@@ -18,7 +18,7 @@ from typing import Any
 
 from harness.arrivals import Arrivals, parse_arrivals
 from harness.asked import Asked
-from harness.engine import Engine
+from harness.engine import Cannot, Engine
 from harness.rates import parse_rates, parse_seeds
 from harness.sim_engine import sim_engine
 from harness.workload import Workload, load_workload
@@ -49,6 +49,8 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Question:
     variants: tuple[Variant, ...]
+    left_out: tuple[Cannot, ...]
+    """Of `--policies all`, what the engine cannot run here."""
     rates: tuple[float | None, ...]
     seeds: tuple[int, ...]
     arrivals: Arrivals
@@ -106,6 +108,7 @@ class Question:
             "seeds": list(self.seeds),
             **self.engine.sweep_json(),
             **self._common_json(),
+            "left_out": [left._asdict() for left in self.left_out],
             "rejected_files": [asdict(note) for note in self.workload.rejected_files],
             "repairs": [asdict(note) for note in self.workload.repairs],
         }
@@ -125,7 +128,7 @@ class Question:
 
 def resolve(asked: Asked) -> Question:
     arrivals = parse_arrivals(asked.arrivals)
-    chosen, engine = _engine(asked)
+    chosen, engine, left_out = _engine(asked)
     longest_tokens, because = engine.longest
     workload = load_workload(
         asked.traces,
@@ -139,6 +142,7 @@ def resolve(asked: Asked) -> Question:
     arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
     return Question(
         variants=chosen,
+        left_out=left_out,
         rates=rates,
         seeds=seeds,
         arrivals=arrivals,
@@ -150,11 +154,11 @@ def resolve(asked: Asked) -> Question:
     )
 
 
-def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine]:
+def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ...]]:
     """Imported when asked for: virtual time needs no HTTP client."""
     if asked.engine == "sim":
         chosen = tuple(variants(asked.policies))
-        return chosen, sim_engine(asked, chosen)
+        return chosen, sim_engine(asked, chosen), ()
     if asked.engine == "vllm":
         from harness.vllm_engine import vllm_engine
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from harness.asked import Asked
 from harness.course import Line
-from harness.engine import Job
+from harness.engine import Cannot, Job
 from harness.live import Replica
 from harness.serving import API_KEY, replay_on
 from servers.policies.base import Policy
@@ -92,7 +92,7 @@ class UrlEngine:
         return {**done, "prompt_seed": seed}
 
 
-def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine]:
+def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cannot, ...]]:
     asked.server.refuse_all(asked.engine, but=("turn_timeout_s", "text", "events"))
     url = asked.engine.rstrip("/").removesuffix("/v1")
     served = _models(url)
@@ -114,7 +114,7 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine]:
         turn_timeout_s=asked.server.turn_timeout_s,
         text=asked.server.text,
     )
-    return (_as_served(asked.policies),), engine
+    return (_as_served(asked.policies),), engine, ()
 
 
 def _as_served(policies: str) -> Variant:

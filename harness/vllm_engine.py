@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.asked import Asked
 from harness.course import Line
-from harness.engine import CellFailed, Job
+from harness.engine import Cannot, CellFailed, Job
 from harness.live import Replica
 from harness.serving import replay_on
 from servers.variants import Variant, variants
@@ -25,8 +25,8 @@ from servers.vllm.cost_curve import read_costs
 from servers.vllm.installed import Installed, find_vllm, in_image
 from servers.vllm.launcher import ServerFailed, VllmServer
 from servers.vllm.model_folder import loadable
-from servers.vllm.offloading import Offloading
-from servers.vllm.replicas import launch_replicas
+from servers.vllm.offloading import Offloading, check_tier
+from servers.vllm.replicas import launch_replicas, machine_shares
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
 VLLM_OPTIONS = (
@@ -109,6 +109,14 @@ class VllmEngine:
             },
         }
 
+    def check(self, variant: Variant) -> None:
+        """Raises a ValueError if it cannot run here."""
+        command.check_policy(variant.policy_spec)
+        tier = self._tier(variant)
+        if tier is not None:
+            check_tier(tier, self.vllm)
+        command.policy_costs(self.wanted_for(variant), self.vllm)
+
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
         tier = self._tier(variant)
         return None if tier is None else asdict(tier)
@@ -171,7 +179,7 @@ def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
     return next((failed for server in servers if (failed := server.failure())), None)
 
 
-def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
+def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Cannot, ...]]:
     server = asked.server
     server.refuse_all("vllm", but=VLLM_OPTIONS)
     if server.image is None:
@@ -195,6 +203,8 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
         flags=server.flags,
     )
     load = loadable(model, server.weights)
+    if server.replicas > 1:
+        machine_shares(wanted, vllm, server.replicas)
     longest = command.longest_context(wanted, vllm, load) or load.max_context
     engine = VllmEngine(
         wanted=wanted,
@@ -207,10 +217,14 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine]:
         turn_timeout_s=server.turn_timeout_s,
         text=server.text,
     )
-    chosen = tuple(variants(asked.policies))
-    named = asked.policies.strip() != "all"
-    runnable = tuple(v for v in chosen if named or not v.bound)
-    for variant in runnable:
-        command.check_policy(variant.policy_spec)
-        command.policy_costs(engine.wanted_for(variant), vllm)
-    return runnable, engine
+    chosen, left_out = [], []
+    for variant in variants(asked.policies):
+        try:
+            engine.check(variant)
+        except ValueError as cannot:
+            if asked.policies.strip() != "all":
+                raise
+            left_out.append(Cannot(variant.name, str(cannot)))
+        else:
+            chosen.append(variant)
+    return tuple(chosen), engine, tuple(left_out)

@@ -45,6 +45,8 @@ class BadCosts(ValueError):
 def read_costs(path: Path) -> CostCurve:
     try:
         return CostCurve.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise BadCosts(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))

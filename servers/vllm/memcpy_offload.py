@@ -27,14 +27,14 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
         started_s, copied = time.monotonic(), 0
         for tensor, blocks, chunks in self._pairs(src_spec, dst_spec):
             self._host[tensor][chunks] = self._device[tensor][blocks]
-            copied += self._host[tensor][chunks].nbytes
+            copied += len(chunks) * self._host[tensor][0].nbytes
         return self._done(job_id, copied, started_s)
 
     def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
         started_s, copied = time.monotonic(), 0
         for tensor, blocks, chunks in self._pairs(dst_spec, src_spec):
             self._device[tensor][blocks] = self._host[tensor][chunks]
-            copied += self._host[tensor][chunks].nbytes
+            copied += len(chunks) * self._host[tensor][0].nbytes
         return self._done(job_id, copied, started_s)
 
     def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, Any, Any]]:

@@ -31,6 +31,9 @@ BYTES = (0, 256)
 """Of the tokenizer that we make: a byte is its own id."""
 
 
+LIMITS = ("max_position_embeddings", "vocab_size")
+
+
 class UnknownModel(ValueError):
     """Neither a name of ours nor a model's folder."""
 
@@ -63,7 +66,10 @@ def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Lo
     as_asked = ("--load-format", "dummy") if weights == "dummy" else ()
     path = Path(model).expanduser()
     if (path / "config.json").is_file():
-        return Loadable(path.resolve().name, str(path.resolve()), as_asked, _longest(path))
+        longest, tokens = (_config_number(path, name) for name in LIMITS)
+        first, end = ORDINARY_TOKENS
+        vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
+        return Loadable(path.resolve().name, str(path.resolve()), as_asked, longest, vocabulary)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
         return Loadable(model, model, as_asked, None)
     what = "has no config.json" if path.is_dir() else "is no folder"
@@ -97,10 +103,10 @@ def _cached(name: str, random: bool, cache: Path) -> Path:
     return folder
 
 
-def _longest(folder: Path) -> int | None:
+def _config_number(folder: Path, name: str) -> int | None:
     try:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise UnknownModel(f"{folder / 'config.json'}: {error}") from None
-    found = config.get("text_config", config).get("max_position_embeddings")
+    found = config.get("text_config", config).get(name)
     return found if isinstance(found, int) else None

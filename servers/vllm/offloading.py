@@ -30,8 +30,8 @@ READY_WITHIN_S = 120.0
 GIB = 2**30
 
 
-class NoLmcache(ValueError):
-    """It is not next to vLLM."""
+class NoTier(ValueError):
+    """LMCache is not next to vLLM, or it would hold nothing."""
 
 
 class TierFailed(RuntimeError):
@@ -68,14 +68,20 @@ class Tier:
             shutil.rmtree(self._disk, ignore_errors=True)
 
 
-def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
-    if offloading.kind == "native":
-        return Tier(_native_flags(offloading, vllm))
-    if vllm.lmcache is None:
-        raise NoLmcache(
+def check_tier(offloading: Offloading, vllm: Installed) -> None:
+    if offloading.dram_gb <= 0:
+        raise NoTier(f"--offload-gb {offloading.dram_gb:g}: too little for a tier; give some")
+    if offloading.kind == "lmcache" and vllm.lmcache is None:
+        raise NoTier(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
             "(for CPUs: make vllm), or use vLLM's own offloading: a policy's name with +native"
         )
+
+
+def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
+    check_tier(offloading, vllm)
+    if offloading.kind == "native":
+        return Tier(_native_flags(offloading, vllm))
     with _free_ports(2) as (port, http_port):
         pass
     disk = folder / "lmcache-disk"

@@ -71,7 +71,8 @@ def machine_shares(wanted: Wanted, vllm: Installed, count: int) -> list[dict[str
         each, what, name = len(cores) // count, "cores", "VLLM_CPU_OMP_THREADS_BIND"
         have, need = [str(core) for core in cores], 1
     else:
-        have = [str(number) for number in range(len(gpu_names()))]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        have = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
         need, what, name = tensor_parallel(wanted), "GPUs", "CUDA_VISIBLE_DEVICES"
         each = need
     if len(have) < need * count or not each:

@@ -24,6 +24,7 @@ def small_question(
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
     return Question(
         variants=chosen,
+        left_out=(),
         rates=jps,
         seeds=(1,),
         arrivals=parse_arrivals("poisson"),

@@ -73,6 +73,21 @@ def test_what_a_tier_brings_is_told_apart_with_its_time(tmp_path: Path) -> None:
     assert (line["queue_s"], line["load_s"], line["prefill_s"]) == (1.0, 1.5, 1.5)
 
 
+def test_a_load_after_the_first_token_comes_out_of_decode(tmp_path: Path) -> None:
+    line, _ = told(
+        tmp_path / "events.jsonl",
+        event(5.0, "arrival"),
+        event(6.0, "waiting_to_running", prompt_length=900, hit_length=0),
+        event(10.0, "preempted"),
+        event(12.0, "evicted_to_running", prompt_length=900, hit_length=768, external_length=768),
+        event(12.0, "loading", tokens=768),
+        event(15.0, "loaded"),
+    )
+    # Sent at 5, first token at 9, end at 20.
+    assert (line["queue_s"], line["prefill_s"]) == (1.0, 3.0)
+    assert (line["preempted_s"], line["load_s"], line["decode_s"]) == (2.0, 3.0, 6.0)
+
+
 def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> None:
     line, _ = told(
         tmp_path / "events.jsonl",

@@ -1,0 +1,39 @@
+"""Which part of the machine each of several servers gets."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from servers.vllm import replicas
+from servers.vllm.command import CannotServe, Wanted
+from servers.vllm.installed import Installed
+from servers.vllm.replicas import machine_shares
+
+ON_CPU = Installed("python", "0.32.0", True, None, True)
+ON_GPU = Installed("python", "0.32.0", False, None, True)
+
+
+def test_gpus_are_split_by_what_one_copy_of_the_model_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(replicas, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"] * 8)
+    shares = machine_shares(Wanted(model="llama-3.1-70b"), ON_GPU, 2)  # four GPUs each
+    assert shares == [{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}]
+    with pytest.raises(CannotServe, match="--replicas 3: they need 12 GPUs, and 8 are here"):
+        machine_shares(Wanted(model="llama-3.1-70b"), ON_GPU, 3)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")  # the others are somebody else's
+    shares = machine_shares(Wanted(gpus=1), ON_GPU, 2)
+    assert shares == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
+
+
+def test_cores_are_split_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 5, 6})
+    assert machine_shares(Wanted(), ON_CPU, 2) == [
+        {"VLLM_CPU_OMP_THREADS_BIND": "2,3"},
+        {"VLLM_CPU_OMP_THREADS_BIND": "4,5"},
+    ]
+    with pytest.raises(CannotServe, match="--replicas 6: they need 6 cores, and 5 are here"):
+        machine_shares(Wanted(), ON_CPU, 6)
