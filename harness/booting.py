@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,7 +16,8 @@ from rich.status import Status
 
 from harness.ask import complain
 from servers.vllm.command import Wanted
-from servers.vllm.launcher import ServerFailed, VllmServer, launch
+from servers.vllm.launcher import ServerFailed, VllmServer
+from servers.vllm.replicas import launch_replicas
 
 PLAIN_EVERY_S = 10.0
 
@@ -26,23 +27,27 @@ def booted(
     wanted: Wanted,
     folder: Path,
     *,
+    replicas: int = 1,
     port: int | None = None,
     python: str | None,
     ready_within_s: float,
-) -> Iterator[tuple[VllmServer, float]]:
-    """The server, and the seconds that it took; exit code 1 if it fails, then or later."""
+) -> Iterator[tuple[list[VllmServer], float]]:
+    """The servers, and the seconds that they took; exit code 1 if one fails, then or later."""
     try:
         with Waiting(folder / "server.log") as waiting:
-            server = launch(
+            servers = launch_replicas(
                 wanted,
+                replicas,
                 folder,
                 port=port,
                 python=python,
                 ready_within_s=ready_within_s,
                 on_progress=waiting.told,
             )
-        with server:
-            yield server, waiting.seconds
+        with ExitStack() as running:
+            for server in servers:
+                running.enter_context(server)
+            yield servers, waiting.seconds
     except ServerFailed as failed:
         for line in failed.tail:
             print(f"  {line}", file=sys.stderr)

@@ -140,7 +140,7 @@ def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s:
     kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
     with (
         tempfile.TemporaryDirectory(prefix="bench-profile-") as folder,
-        booted(wanted, Path(folder), python=python, ready_within_s=ready_within_s) as (server, _),
+        booted(wanted, Path(folder), python=python, ready_within_s=ready_within_s) as ([server], _),
     ):
         return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
 

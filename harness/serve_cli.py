@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -111,6 +112,7 @@ def serve(
     mount: opt.Mounts = None,
     offload_gb: opt.OffloadGb = None,
     ssd_gb: opt.SsdGb = 0.0,
+    replicas: opt.Replicas = 1,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
     folder = out or Path("runs/serve") / time.strftime("%Y-%m-%d_%H-%M-%S")
@@ -136,10 +138,15 @@ def serve(
             flags=tuple(flags or ()),
         )
         with booted(
-            wanted, folder, port=port, python=vllm_python, ready_within_s=ready_within_s
-        ) as (server, seconds):
-            _tell(server, seconds)
-            _until_it_ends(server)
+            wanted,
+            folder,
+            replicas=replicas,
+            port=port,
+            python=vllm_python,
+            ready_within_s=ready_within_s,
+        ) as (servers, seconds):
+            _tell(servers, seconds)
+            _until_one_ends(servers)
 
 
 def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
@@ -151,7 +158,8 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     return found[0].policy_spec, found[0].offload
 
 
-def _tell(server: VllmServer, seconds: float) -> None:
+def _tell(servers: Sequence[VllmServer], seconds: float) -> None:
+    server = servers[0]
     info = server.info
     tokens = info.kv_blocks * info.block_size
     runs = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
@@ -159,11 +167,12 @@ def _tell(server: VllmServer, seconds: float) -> None:
         f"vLLM {info.version} on {info.device}, ready after {seconds:.0f} s: {runs}",
         f"{info.model}: contexts up to {info.max_model_len} tokens, KV for {tokens} tokens "
         f"({info.kv_blocks} blocks of {info.block_size})",
-        *([info.costs_from, f"events: {server.events_path}"] if info.costs_from else []),
+        *([info.costs_from] if info.costs_from else []),
+        *([f"events: {each.events_path}" for each in servers] if info.policy else []),
     ):
         print(line, file=sys.stderr)
     hint = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
-    print(server.base_url)
+    print(*(each.base_url for each in servers), sep="\n")
     print(
         f"curl {server.base_url}/v1/completions -H 'Content-Type: application/json' "
         f'-d \'{{"model": "{info.model}", "prompt": [72, 101, 108, 108, 111], "max_tokens": 16, '
@@ -172,7 +181,9 @@ def _tell(server: VllmServer, seconds: float) -> None:
     )
 
 
-def _until_it_ends(server: VllmServer) -> None:
-    while (failure := server.failure()) is None:
+def _until_one_ends(servers: Sequence[VllmServer]) -> None:
+    while True:
+        for server in servers:
+            if (failure := server.failure()) is not None:
+                raise failure
         time.sleep(LOOK_EVERY_S)
-    raise failure

@@ -64,7 +64,7 @@ def pins(
     with one_line_errors(), tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
         wanted = Wanted(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
         with booted(wanted, Path(folder), python=vllm_python, ready_within_s=ready_within_s) as (
-            server,
+            [server],
             _,
         ):
             info = server.info

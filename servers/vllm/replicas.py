@@ -21,6 +21,7 @@ def launch_replicas(
     count: int,
     folder: Path,
     *,
+    port: int | None = None,
     python: str | None = None,
     ready_within_s: float = 600.0,
     on_progress: Progress | None = None,
@@ -31,11 +32,14 @@ def launch_replicas(
             launch(
                 wanted,
                 folder,
+                port=port,
                 python=python,
                 ready_within_s=ready_within_s,
                 on_progress=on_progress,
             )
         ]
+    if port is not None:
+        raise CannotServe(f"--port {port}: {count} replicas take a free one each; leave it out")
     vllm = find_vllm(python) if wanted.image is None else in_image(python)
     shares = machine_shares(wanted, vllm, count)
 

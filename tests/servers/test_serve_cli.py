@@ -53,6 +53,28 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(bench: str, tmp_path: Path) -
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
 
 
+def test_replicas_are_told_one_by_one_and_leave_nothing(bench: str, tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
+    both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
+    assert (both.returncode, both.stdout) == (2, "")
+    assert "--port 8000: 2 replicas take a free one each; leave it out" in both.stderr
+    with subprocess.Popen(
+        [bench, "serve", "--replicas", "2", "--vllm-python", python, "--out", "here"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        urls = {process.stdout.readline() for _ in range(2)}
+        assert len(urls) == 2
+        assert all(url.startswith("http://127.0.0.1:") for url in urls)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+    assert {path.name for path in (tmp_path / "here").iterdir()} == {"replica-0", "replica-1"}
+    assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
+
+
 def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
     bench: str, tmp_path: Path
 ) -> None:
