@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Generic, NoReturn, TypeVar
+from typing import Any, Generic, TypeVar
 
 from harness.engine import CellFailed
 from harness.run_folder import Unwritable
@@ -27,7 +27,7 @@ Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
 """Tells the parent how far a job is, in a unit of the caller's choice, and at what, in words."""
 STOP_WITHIN_S = 30.0
-"""What a worker may take to end what it has started; then it is killed."""
+"""What a worker may take after SIGTERM to end what it has started; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,6 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
 
 def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
     threading.Thread(target=_die_with_parent, daemon=True).start()
-    signal.signal(signal.SIGTERM, _end)
     while True:
         try:
             job: Job = pipe.recv()
@@ -150,11 +149,6 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
             pipe.send(("ended", f"{line}\n{traceback.format_exc()}"))
         else:
             pipe.send(("ended", None))
-
-
-def _end(_number: int, _frame: object) -> NoReturn:
-    """Through the job's own `finally` and `with`: it may have started a server."""
-    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _die_with_parent() -> None:

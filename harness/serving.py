@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.course import Line
 from harness.engine import CellFailed, Job
@@ -16,6 +17,16 @@ LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""
 API_KEY = "TURNSTILE_API_KEY"
 """A variable, not an option: command lines are kept in run folders and shown in process lists."""
+
+
+def end_on_sigterm() -> None:
+    """For a worker that has started something: out through every `finally` and `with`, instead of
+    dying on the spot."""
+
+    def end(_number: int, _frame: object) -> NoReturn:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def replay_on(

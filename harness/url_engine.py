@@ -21,7 +21,7 @@ from harness.asked import Asked
 from harness.course import Line
 from harness.engine import Cannot, Job
 from harness.live import Replica
-from harness.serving import API_KEY, replay_on
+from harness.serving import API_KEY, end_on_sigterm, replay_on
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
 from servers.vllm.model_folder import ORDINARY_TOKENS
@@ -76,6 +76,7 @@ class UrlEngine:
         on_event: Callable[[Line], None],
         on_stage: Callable[[str], None],
     ) -> Line:
+        end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
         done = replay_on(

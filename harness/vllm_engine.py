@@ -16,7 +16,7 @@ from harness.asked import Asked
 from harness.course import Line
 from harness.engine import Cannot, CellFailed, Job
 from harness.live import Replica
-from harness.serving import replay_on
+from harness.serving import end_on_sigterm, replay_on
 from servers.variants import Variant, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
@@ -128,6 +128,7 @@ class VllmEngine:
         on_event: Callable[[Line], None],
         on_stage: Callable[[str], None],
     ) -> Line:
+        end_on_sigterm()
         try:
             servers = launch_replicas(
                 self.wanted_for(job.variant),

@@ -42,7 +42,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; leave --jps away"),
         ("--arrivals bursts", "--arrivals 'bursts': write poisson"),
         ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
-        ("--engine vllm", "--engine vllm: unknown; the engine there is, is sim"),
+        (
+            "--engine gpu",
+            r"--engine gpu: unknown; sim \(virtual time\), vllm, or the URL of a server",
+        ),
         ("--max-model-len 1000", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 1000 "),
         ("--kv-blocks 50", r"program job-0, turn 1: 1000 prompt \+ 50 output .* the 800 "),
         ("--max-num-seqs 0", "max_num_seqs is 0"),
