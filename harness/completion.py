@@ -71,6 +71,8 @@ class Answer:
     sent_at_s: float
     text: bool = False
     """Text mode: the server's tokenizer is its own, and ids are not needed."""
+    secret: str | None = None
+    """Not to be told in any message."""
     ids: list[int] = field(default_factory=list)
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
@@ -95,7 +97,7 @@ class Answer:
             return
         chunk = orjson.loads(_without_prompt(event))
         if "error" in chunk:
-            raise TurnFailed(f"the engine failed: {error_message(event)}")
+            raise TurnFailed(f"the engine failed: {error_message(event, self.secret)}")
         for choice in chunk["choices"]:
             ids = choice.get("token_ids")
             said = choice.get("text") or (choice.get("delta") or {}).get("content")
@@ -147,8 +149,11 @@ class Answer:
         return value / 1000 if isinstance(value, int | float) else None
 
 
-def error_message(body: bytes) -> str:
-    """The message of an error's body, as vLLM and OpenAI write it, or its text."""
+def error_message(body: bytes, secret: str | None = None) -> str:
+    """The message of an error's body, as vLLM and OpenAI write it, or its text; without the
+    secret, which servers like to repeat."""
+    if secret:
+        body = body.replace(secret.encode(), b"***")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:

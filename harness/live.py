@@ -42,6 +42,8 @@ PREPARE_S = 0.02
 KEEP_CONNECTION_S = 2.0
 """Less than servers keep idle connections (uvicorn, and so vLLM: 5 s), so that none is closed under
 a turn that is just being sent."""
+API_KEY = "TURNSTILE_API_KEY"
+"""A variable, not an option: command lines are kept in run folders and shown in process lists."""
 MOST_OPEN_FILES = 65536
 ERROR_BODY_BYTES = 4096
 
@@ -77,12 +79,14 @@ class _Live:
         replicas: Sequence[Replica],
         model: str,
         turn_timeout_s: float | None,
+        api_key: str | None,
         on_turn: Callable[[Line], None],
         on_event: Callable[[Line], None] | None,
     ) -> None:
         self.course = Course(programs, self._send)
         self._prompts = prompts
         self._text = isinstance(prompts, Texts)
+        self._api_key = api_key
         self._session = session
         self._replicas = replicas
         self._model = model
@@ -130,7 +134,7 @@ class _Live:
         line["replica"] = self._affinity.replica_of(program)
         serving = self._replicas[line["replica"]]
         url = serving.chat_url if self._text else serving.url
-        answer, error = Answer(self._now_s(), self._text), None
+        answer, error = Answer(self._now_s(), self._text, self._api_key), None
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 await self._ask(url, body, answer)
@@ -157,8 +161,10 @@ class _Live:
     async def _ask(self, url: str, body: io.BytesIO, answer: Answer) -> None:
         async with self._session.post(url, data=body, allow_redirects=False) as response:
             if response.status != 200:
-                told = error_message(await response.content.read(ERROR_BODY_BYTES))
-                raise TurnFailed(f"the server answered {response.status}: {told}")
+                body_start = await response.content.read(ERROR_BODY_BYTES)
+                told = error_message(body_start, self._api_key)
+                hint = f"; a key is taken from {API_KEY}" if response.status == 401 else ""
+                raise TurnFailed(f"the server answered {response.status}: {told}{hint}")
             if response.content_type != "text/event-stream":
                 raise TurnFailed(f"the server answered {response.content_type}, not a stream")
             body.truncate(0)  # it is sent: a long prompt need not stay for the answer
@@ -255,7 +261,17 @@ async def replay_live(
         cookie_jar=aiohttp.DummyCookieJar(),
         headers={"Content-Type": "application/json", **_authorization(api_key)},
     ) as session:
-        live = _Live(programs, prompts, session, replicas, model, turn_timeout_s, on_turn, on_event)
+        live = _Live(
+            programs,
+            prompts,
+            session,
+            replicas,
+            model,
+            turn_timeout_s,
+            api_key,
+            on_turn,
+            on_event,
+        )
         try:
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:

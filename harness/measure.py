@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import os
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -24,7 +23,7 @@ import numpy as np
 from harness.completion import Answer, TurnFailed, completion_body, error_message
 from harness.live import Replica
 from harness.prompts import Ids
-from harness.serving import API_KEY
+from harness.serving import api_key
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.vllm.configs import CONFIGS
 from servers.vllm.launcher import ServerInfo, cache_config
@@ -77,7 +76,7 @@ def describe(base_url: str) -> ServerInfo:
     """Of a vLLM that runs already."""
 
     def get(path: str) -> bytes:
-        key = os.environ.get(API_KEY)
+        key = api_key()
         request = urllib.request.Request(  # noqa: S310
             base_url + path, headers={"Authorization": f"Bearer {key}"} if key else {}
         )
@@ -121,7 +120,7 @@ async def _measure(target: Target, within_s: float, told: Told) -> Times:
 
 @asynccontextmanager
 async def probing(target: Target, within_s: float, told: Told) -> AsyncIterator[Probe]:
-    key = os.environ.get(API_KEY)
+    key = api_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0),

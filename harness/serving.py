@@ -10,13 +10,15 @@ from typing import Any, NoReturn
 
 from harness.course import Line
 from harness.engine import CellFailed, Job
-from harness.live import Replica, replay_live
+from harness.live import API_KEY, Replica, replay_live
 
 LOOK_EVERY_S = 0.5
 LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""
-API_KEY = "TURNSTILE_API_KEY"
-"""A variable, not an option: command lines are kept in run folders and shown in process lists."""
+
+
+def api_key() -> str | None:
+    return os.environ.get(API_KEY, "").strip() or None
 
 
 def end_on_sigterm() -> None:
@@ -58,7 +60,7 @@ def replay_on(
             on_event=on_event,
             turn_timeout_s=turn_timeout_s,
             text=text,
-            api_key=os.environ.get(API_KEY),
+            api_key=api_key(),
         )
 
     return asyncio.run(_watched(replay, failure))

@@ -20,8 +20,8 @@ from typing import Any
 from harness.asked import Asked
 from harness.course import Line
 from harness.engine import Cannot, Job
-from harness.live import Replica
-from harness.serving import API_KEY, end_on_sigterm, replay_on
+from harness.live import API_KEY, Replica
+from harness.serving import api_key, end_on_sigterm, replay_on
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
 from servers.vllm.model_folder import ORDINARY_TOKENS
@@ -137,7 +137,7 @@ def _as_served(policies: str) -> Variant:
 
 
 def _models(url: str) -> list[dict[str, Any]]:
-    key = os.environ.get(API_KEY)
+    key = api_key()
     request = urllib.request.Request(  # noqa: S310
         f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {}
     )

@@ -25,6 +25,7 @@ def replayed(
     in_flight: int | None = None,
     turn_timeout_s: float = 30.0,
     text: bool = False,
+    api_key: str | None = None,
 ) -> tuple[dict[tuple[object, object], Line], Line]:
     """Lines by program and turn, and done.json. Without arrivals all roots start at once."""
     roots = sum(p.fork is None for p in programs)
@@ -45,6 +46,7 @@ def replayed(
                 on_turn=lines.append,
                 turn_timeout_s=turn_timeout_s,
                 text=text,
+                api_key=api_key,
             )
 
     done = asyncio.run(replay())

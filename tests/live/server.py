@@ -90,6 +90,9 @@ class Server:
         fault = self.faults.get(turn, "")
         if fault == "500":
             return web.json_response({"error": {"message": "EngineDeadError " * 50}}, status=500)
+        if fault == "401":
+            said = f"Incorrect API key: {request.headers.get('Authorization', 'none')}"
+            return web.json_response({"error": {"message": said}}, status=401)
         if fault == "503 html":
             return web.Response(text="<h1>out of\nservice</h1>", status=503)
         if fault == "no stream":

@@ -152,3 +152,12 @@ def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
     assert [(line["program_id"], line["turn"], line["error"]) for line in cut] == [
         ("cut", 1, "cancelled")
     ]
+
+
+def test_a_key_is_sent_and_never_told_even_where_the_server_repeats_it() -> None:
+    refusing = Server(faults={("p", 0): "401"})
+    lines, _ = replayed([program("p")], refusing, api_key="sk-secret-123")
+    assert lines["p", 0]["error"] == (
+        "the server answered 401: Incorrect API key: Bearer ***; a key is taken from "
+        "TURNSTILE_API_KEY"
+    )
