@@ -232,7 +232,11 @@ class Probe:
                     more = self.new(max(context - len(prompts[k]), 0))
                     prompts[k] = np.concatenate([prompts[k], more])
                     cached[k] = context
-                self.times.decode.append(await self._decode(prompts[:batch], context))
+                if found := await self._decode(prompts[:batch], context):
+                    self.times.decode.append(found)
+                else:
+                    what = f"batches of {batch} at {context} tokens"
+                    self.times.left_out.append(f"{what}: never at work all at once")
 
     def _why_not(self, batch: int, context: int, cached: dict[int, int]) -> str:
         target = self._target
@@ -256,32 +260,38 @@ class Probe:
         """Enough that the first is still at work when the last has begun, were no prompt cached."""
         return batch * context // self._target.step_tokens + STEPS + WINDOW
 
-    async def _decode(self, prompts: list[Ids], context: int) -> DecodeTimes:
-        outputs = self._outputs(len(prompts), context)
-        answers = await asyncio.gather(*(self.ask(prompt, outputs) for prompt in prompts))
-        marks = [marks for _, marks in answers]
-        begin_s = max(next(at for at, n in found if n) for found in marks)
-        end_s = min(next(at for at, n in found if n == outputs) for found in marks)
-        first = min(next(n for at, n in found if at >= begin_s) for found in marks)
-        last = min(max(n for at, n in found if at <= end_s) for found in marks)
-        return DecodeTimes(
-            batch=len(prompts),
-            context=context + (first + last) / 2,
-            seconds=tuple(step_seconds(marks, begin_s, end_s)),
-        )
+    async def _decode(self, prompts: list[Ids], context: int) -> DecodeTimes | None:
+        """None if the streams never overlapped: a busy client may send the last one so late that
+        the first has ended, so answers grow as far as there is room."""
+        batch, outputs = len(prompts), self._outputs(len(prompts), context)
+        room = min(self._target.max_model_len, self._target.kv_tokens // batch) - context
+        while outputs <= room:
+            answers = await asyncio.gather(*(self.ask(prompt, outputs) for prompt in prompts))
+            marks = [marks for _, marks in answers]
+            begin_s = max(next(at for at, n in found if n) for found in marks)
+            end_s = min(next(at for at, n in found if n == outputs) for found in marks)
+            if seconds := step_seconds(marks, begin_s, end_s):
+                first = min(next(n for at, n in found if at >= begin_s) for found in marks)
+                last = min(max(n for at, n in found if at <= end_s) for found in marks)
+                return DecodeTimes(
+                    batch=batch, context=context + (first + last) / 2, seconds=tuple(seconds)
+                )
+            outputs *= 2
+        return None
 
 
 def step_seconds(marks: list[list[tuple[float, int]]], begin_s: float, end_s: float) -> list[float]:
     """Seconds of a step, a mean for every WINDOW tokens of a stream, between the two times. A chunk
-    may hold several tokens: a window ends with the first chunk that completes it."""
+    may hold several tokens: a window ends with the first chunk that completes it. Empty if the
+    streams were not all at work for that long."""
     found = []
     for stream in marks:
         inside = [(at, n) for at, n in stream if n and begin_s <= at <= end_s]
+        if not inside:
+            return []
         since_s, since = inside[0]
         for at, n in inside:
             if n - since >= WINDOW:
                 found.append((at - since_s) / (n - since))
                 since_s, since = at, n
-    if not found:
-        raise MeasuringFailed("a batch never decoded together for long enough; is the server idle?")
     return found

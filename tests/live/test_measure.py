@@ -53,6 +53,20 @@ def test_a_step_is_the_mean_of_eight_tokens_however_they_are_packed() -> None:
     assert found == pytest.approx([0.01] * 3)  # 9 tokens each: the first chunk with 8 or more
 
 
+def test_streams_that_were_not_at_work_together_give_no_time() -> None:
+    early, late = [(0.01 * k, k) for k in range(1, 10)], [(1 + 0.01 * k, k) for k in range(1, 10)]
+    assert step_seconds([early, late], begin_s=1.01, end_s=0.09) == []
+
+
+def test_a_batch_whose_steps_cannot_be_seen_is_asked_for_longer_answers_if_there_is_room() -> None:
+    server = Server(chunk_s=0.01, chunk_tokens=48, cached_tokens=0)
+    # 48 tokens come at once; 96 in two chunks: one time, of a context of 128 + (48 + 96) / 2
+    assert measured(server, longest=300).decode[0].context == 200
+    short = measured(server, longest=180)
+    assert short.decode == []
+    assert short.left_out[0] == "batches of 1 at 128 tokens: never at work all at once"
+
+
 def test_a_prompt_that_is_cached_already_is_no_prefill() -> None:
     with pytest.raises(MeasuringFailed, match="7 tokens of a new prompt were cached"):
         measured(Server(cached_tokens=7))

@@ -22,16 +22,19 @@ PROGRAMS = [
     Program(
         f"job-{k}",
         (
-            Turn(320, 20, 0, ("ls",), None, 0.5),
-            Turn(640, 20, 340, ("pytest",), None, 0.5),
-            Turn(960, 20, 660),
+            Turn(320, 100, 0, ("ls",), None, 0.5),
+            Turn(640, 100, 420, ("pytest",), None, 0.5),
+            Turn(900, 80, 740),
         ),
     )
     for k in range(6)
 ]
 """Contexts of up to 980 tokens, 31 blocks of 32."""
 POOL_BLOCKS = 50
-"""Not for two of them at their end."""
+"""Not for two of them at their end. Four first prompts of 10 blocks fit; the answers, which make
+14 of each, do not: vLLM has to preempt."""
+AT_ONCE = "1000"
+"""Jobs a second: all six within milliseconds, so that no machine is too fast for contention."""
 
 
 def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -62,9 +65,9 @@ def until_gone(processes: list[int]) -> None:
 
 
 def test_every_policy_completes_a_contended_workload_also_after_kill_9(tmp_path: Path) -> None:
-    options = ("--jps", "4", "--policies", ",".join(POLICIES))
+    options = ("--jps", AT_ONCE, "--policies", ",".join(POLICIES))
     first = begin(tmp_path, *options)
-    second_cell = tmp_path / f"o/{POLICIES[1]}_jps4_seed1"
+    second_cell = tmp_path / f"o/{POLICIES[1]}_jps{AT_ONCE}_seed1"
     until(first, second_cell.exists)
     processes = descendants(first.pid)
     first.kill()
@@ -81,15 +84,14 @@ def test_every_policy_completes_a_contended_workload_also_after_kill_9(tmp_path:
     for row in rows.values():
         assert (row["jobs"], row["failed_turns"], row["failed_gates"]) == (6, 0, "")
         assert row["residual"] < 1e-6
-    # Contended: first come, first served preempts, and finds hardly anything of earlier turns.
     assert rows["fcfs"]["preemptions"] > 0
-    assert rows["fcfs"]["device_hit_ratio"] < 0.3
     for name in POLICIES:
-        events = [
-            json.loads(line) for line in (tmp_path / f"o/{name}_jps4_seed1/engine.jsonl").open()
-        ]
+        log = tmp_path / f"o/{name}_jps{AT_ONCE}_seed1/engine.jsonl"
+        events = [json.loads(line) for line in log.open()]
         pins = [event["event"] for event in events if event["event"] in ("pinned", "unpinned")]
         assert pins.count("pinned") == pins.count("unpinned"), name
+        if name == "continuum-preview":
+            assert pins
         assert sum(event["event"] == "finished" for event in events) == 18
 
 
