@@ -9,15 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
+from typing import Protocol
 
 from harness.course import Course, Line, Run
-from servers.policies.base import Future, Policy
+from servers.policies.base import Future
 from servers.profiles import PS_PER_S, Profile
-from servers.sim import Engine, Limits, Offload, Path, Phase, Segment, Submission
+from servers.sim import Path, Phase, Segment, Submission, Usage
 from servers.sim import Sequence as Served
 from traces import Program, Turn
 
 OnLine = Callable[[Line], None]
+OnEnd = Callable[[Served], None]
+
+
+class VirtualEngine(Protocol):
+    """`servers.sim.Engine`, or what stands in its place."""
+
+    @property
+    def profile(self) -> Profile: ...
+    @property
+    def now_ps(self) -> int: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def strides(self) -> int: ...
+    def submit(self, submission: Submission, at_ps: int) -> Served: ...
+    def end_program(self, program_id: str) -> None: ...
+    def usage(self) -> Usage: ...
+    def run(self) -> None: ...
+
 
 MAX_USAGE_POINTS = 500
 
@@ -61,23 +81,30 @@ class Contents:
             yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
 
 
-class _Replay:
+class MakesEngine(Protocol):
+    """`functools.partial(servers.sim.Engine, policy, profile, limits)`, say."""
+
+    def __call__(self, *, on_end: OnEnd) -> VirtualEngine: ...
+
+
+class Replay:
     def __init__(
         self,
         programs: Sequence[Program],
-        bound: bool,
-        engine: Callable[[Callable[[Served], None]], Engine],
+        engine: MakesEngine,
         on_turn: OnLine,
+        *,
+        bound: bool,
     ) -> None:
-        self.engine = engine(self._ended)
+        self.engine = engine(on_end=self._ended)
         self.course = Course(programs, self._send)
         self._bound = bound
         self._on_turn = on_turn
         self._contents = Contents(self.engine.profile.block_tokens)
-        self._sent: dict[int, tuple[Run, Line]] = {}
+        self._sent: dict[Served, tuple[Run, Line]] = {}
         self._ahead: dict[str, tuple[Iterator[Path], list[Future]]] = {}
         """Of each program under way: the paths of its next turns, and what a bound is told."""
-        self.usage: list[tuple[float, int, int, int, int]] = []
+        self.usage: list[Usage] = []
         self._usage_every = 1
         self._usage_seen = 0
 
@@ -97,10 +124,10 @@ class _Replay:
             future=futures[run.turn] if self._bound else None,
         )
         served = self.engine.submit(submission, at_ps)
-        self._sent[served.view.id] = (run, line)
+        self._sent[served] = (run, line)
 
     def _ended(self, served: Served) -> None:
-        run, line = self._sent.pop(served.view.id)
+        run, line = self._sent.pop(served)
         _refuse_a_changed_request(served)
         self._on_turn(line | _measurements(served))
         self._sample_usage()
@@ -118,16 +145,7 @@ class _Replay:
         self._usage_seen += 1
         if self._usage_seen % self._usage_every:
             return
-        scheduler = self.engine.scheduler
-        self.usage.append(
-            (
-                scheduler.now_s,
-                scheduler.kv.used,
-                scheduler.pins.blocks,
-                len(scheduler.waiting),
-                len(scheduler.running),
-            )
-        )
+        self.usage.append(self.engine.usage())
         if len(self.usage) > MAX_USAGE_POINTS:
             del self.usage[::2]
             self._usage_every *= 2
@@ -187,28 +205,18 @@ def replay(
     programs: Sequence[Program],
     starts_s: Iterable[float] | None,
     in_flight: int | None,
-    *,
-    policy: Policy,
-    bound: bool,
-    profile: Profile,
-    limits: Limits,
-    offload: Offload | None,
+    engine: MakesEngine,
     on_turn: OnLine,
-    on_event: OnLine | None,
-    strides: bool = True,
+    *,
+    bound: bool = False,
 ) -> dict[str, object]:
     """Run all programs to their end.
 
     `starts_s` are the arrivals of the programs that are no sub-agents, in their order; without
-    them, `in_flight` of those run at a time (closed loop). Returns the contents of done.json.
+    them, `in_flight` of those run at a time (closed loop). `bound`: the policy is told the future.
+    Returns the contents of done.json.
     """
-
-    def engine(on_end: Callable[[Served], None]) -> Engine:
-        return Engine(
-            policy, profile, limits, offload, on_end=on_end, on_event=on_event, strides=strides
-        )
-
-    run = _Replay(programs, bound, engine, on_turn)
+    run = Replay(programs, engine, on_turn, bound=bound)
     run.course.begin(starts_s, in_flight)
     run.engine.run()
     return {

@@ -13,7 +13,7 @@ from harness.engine import Job
 from harness.replay import replay
 from servers.profiles import Profile, costs, hardware, model
 from servers.profiles.measured import is_file, profile_for
-from servers.sim import Limits, Offload
+from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy
 
 HARDWARE, MODEL = "b200", "llama-3.1-8b"
@@ -83,17 +83,11 @@ class SimEngine:
     ) -> Line:
         variant, profile = job.variant, self.profile_of(job.variant)
         known = costs(profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload))
+        offload = self.offload if variant.offload else None
+        policy = make_policy(variant, known)
+        engine = partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
         return replay(
-            job.programs,
-            job.starts_s,
-            job.in_flight,
-            policy=make_policy(variant, known),
-            bound=variant.bound,
-            profile=profile,
-            limits=self.limits,
-            offload=self.offload if variant.offload else None,
-            on_turn=on_turn,
-            on_event=on_event,
+            job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
         )
 
 

@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 
@@ -21,7 +22,7 @@ from harness.live import Replica, replay_live
 from harness.replay import replay
 from servers.policies.base import Costs, Policy
 from servers.profiles import analytic_profile
-from servers.sim import Limits
+from servers.sim import Engine, Limits
 from servers.vllm.cost_curve import CostCurve
 from servers.vllm.launcher import ServerInfo
 from traces import Program, Turn
@@ -73,20 +74,11 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
         if event["event"] == "pinned":
             held[event["turn"]] = event["blocks"]
 
-    replay(
-        [job(gap_s)],
-        [0.0],
-        None,
-        policy=policy,
-        bound=False,
-        profile=analytic_profile(
-            "b200", "llama-3.1-8b", kv_blocks=kv_blocks, block_tokens=block_tokens
-        ),
-        limits=Limits(),
-        offload=None,
-        on_turn=lambda _: None,
-        on_event=on_event,
+    profile = analytic_profile(
+        "b200", "llama-3.1-8b", kv_blocks=kv_blocks, block_tokens=block_tokens
     )
+    engine = partial(Engine, policy, profile, Limits(), on_event=on_event)
+    replay([job(gap_s)], [0.0], None, engine, on_turn=lambda _: None)
     return held
 
 

@@ -41,6 +41,10 @@ class Profile:
     """Host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
 
+    def step_ps(self, tokens: int, context: int, pairs: int) -> int:
+        compute_ps = max(self.weights_ps, tokens * self.token_ps)
+        return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
+
 
 class UnknownProfileError(ValueError):
     """A hardware or model name that no profile data exists for."""

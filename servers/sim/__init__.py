@@ -3,7 +3,7 @@
 from servers.sim.engine import Engine
 from servers.sim.kv import Path, Segment
 from servers.sim.scheduler import Limits
-from servers.sim.sequence import Phase, Sequence, Submission
+from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.tiers import Offload
 
 __all__ = [
@@ -15,4 +15,6 @@ __all__ = [
     "Segment",
     "Sequence",
     "Submission",
+    "Usage",
+    "refuse_unfit",
 ]

@@ -8,13 +8,13 @@ that a stride (steps between which nothing is decided) ends exactly where single
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable
 
 from servers.policies.base import Policy, Request
-from servers.profiles import PS_PER_S, Profile
+from servers.profiles import Profile
 from servers.sim.scheduler import Batch, Limits, Scheduler
-from servers.sim.sequence import Phase, Sequence, Submission
+from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
+from servers.sim.strides import lasts, steps_until
 from servers.sim.tiers import Offload, build_tiers
 
 OnEnd = Callable[[Sequence], None]
@@ -58,24 +58,24 @@ class Engine:
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         """Queue a turn for arrival at `at_ps`. ValueError if it could never run."""
-        self._refuse_unfit(submission)
-        self._requests += 1
-        view = Request(
-            id=self._requests,
-            program_id=submission.program_id or f"turn {self._requests}",
-            index=0,
-            arrival_s=at_ps / PS_PER_S,
-            program_arrival_s=at_ps / PS_PER_S,
-            prompt_tokens=submission.prompt_tokens,
-            is_last=submission.is_last,
-        )
-        sequence = Sequence(submission, view, at_ps)
+        refuse_unfit(submission, self.profile)
+        sequence = Sequence(submission, at_ps)
         self._push(at_ps, sequence)
         return sequence
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         """The client gives a turn up at `at_ps`, after its arrival; no effect if it has ended."""
         self._push(at_ps, sequence)
+
+    def usage(self) -> Usage:
+        scheduler = self.scheduler
+        return Usage(
+            scheduler.now_s,
+            scheduler.kv.used,
+            scheduler.pins.blocks,
+            len(scheduler.waiting),
+            len(scheduler.running),
+        )
 
     def end_program(self, program_id: str) -> None:
         """No more turns of the program will come; needed where no turn was said to be its last."""
@@ -90,10 +90,13 @@ class Engine:
                 self._take(heapq.heappop(self._events)[2])
             batch = scheduler.schedule()
             self.strides += 1
+            lost = batch.preempted or batch.aside
             if scheduler.decodes.count or batch.chunks:
                 self._compute(batch)
-            elif not batch.preempted and not self._skip_idle_time():
+            elif not lost and not self._skip_idle_time():
                 return
+            for sequence in batch.skipped:
+                scheduler.decodes.join(sequence)
 
     def _push(self, at_ps: int, sequence: Sequence) -> None:
         self._serial += 1
@@ -102,6 +105,9 @@ class Engine:
     def _take(self, sequence: Sequence) -> None:
         if not sequence.arrived:
             sequence.arrived = True
+            self._requests += 1
+            sequence.view.id = self._requests
+            sequence.view.program_id = sequence.submission.program_id or f"turn {self._requests}"
             self.scheduler.add(sequence)
         elif sequence.finished_ps is None:
             self.scheduler.abort(sequence)
@@ -125,19 +131,14 @@ class Engine:
         for sequence, n in batch.chunks:
             tokens += n
             pairs += n * sequence.computed + n * (n + 1) // 2
-        first_ps = (
-            profile.base_ps
-            + max(profile.weights_ps, tokens * profile.token_ps)
-            + decodes.context * profile.context_ps
-            + pairs * profile.pair_ps
-        )
+        first_ps = profile.step_ps(tokens, decodes.context, pairs)
         chunk = batch.chunks[0][1] if batch.chunks else 0
         more_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
         steps = self._most_steps(batch)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, more_ps)
             self._allocate_ahead(batch, steps)
-        self.now_ps += _lasts(steps, first_ps, more_ps)
+        self.now_ps += lasts(steps, first_ps, more_ps)
         self.steps += steps
         self.scheduler.set_clock(self.now_ps)
         self._collect(batch, steps)
@@ -169,7 +170,7 @@ class Engine:
         """Steps that leave the batch as it is: nobody finishes before the last one, the partial
         turn takes its full chunk in each, and there are blocks for all."""
         scheduler, decodes = self.scheduler, self.scheduler.decodes
-        if not self._strides or batch.preempted or len(batch.chunks) > 1:
+        if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
         most = decodes.steps_to_finish()
         if batch.chunks:
@@ -215,33 +216,9 @@ class Engine:
         due_ps = self.scheduler.next_change_ps()
         if self._events and (due_ps is None or self._events[0][0] < due_ps):
             due_ps = self._events[0][0]
-        if due_ps is None or _lasts(most, first_ps, more_ps) <= due_ps - self.now_ps:
+        if due_ps is None:
             return most
-        left_ps = max(due_ps - self.now_ps, 1)
-        # Solve the quadratic in floating point, then walk to the exact answer.
-        half = first_ps - more_ps / 2
-        guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * more_ps * left_ps))
-        steps = min(max(int(guess), 1), most)
-        while steps > 1 and _lasts(steps - 1, first_ps, more_ps) >= left_ps:
-            steps -= 1
-        while steps < most and _lasts(steps, first_ps, more_ps) < left_ps:
-            steps += 1
-        return steps
-
-    def _refuse_unfit(self, submission: Submission) -> None:
-        prompt, output = submission.prompt_tokens, submission.output_tokens
-        if prompt < 1 or output < 1:
-            raise ValueError(
-                f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
-                "tokens; both must be at least 1"
-            )
-        profile = self.profile
-        room = min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
-        if prompt + output > room:
-            raise ValueError(
-                f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "
-                f"the {room} tokens of {profile.model} on {profile.hardware}"
-            )
+        return steps_until(due_ps - self.now_ps, most, first_ps, more_ps)
 
     def _emit(self, event: str, view: Request, **fields: object) -> None:
         if self._on_event is not None:
@@ -252,8 +229,3 @@ class Engine:
                 "turn": view.index,
             }
             self._on_event(line | fields)
-
-
-def _lasts(steps: int, first_ps: int, more_ps: int) -> int:
-    """Σ first_ps + i · more_ps over so many steps."""
-    return steps * first_ps + more_ps * (steps * (steps - 1) // 2)

@@ -6,10 +6,9 @@ somebody was preempted, waiting turns are admitted by rank until the head does n
 prompt must), the batch is full, or the step's tokens are spent. So at most one turn is halfway
 through its prompt, and it stands last. Times are whole picoseconds.
 
-Departures: steps follow one another, as with vLLM's `Scheduler`, while its `AsyncScheduler` on a
-GPU plans a step ahead; `Policy.displaced` may preempt a running turn in favour of the head of the
-queue, and admission goes on in that step; where a turn loses its own KV, those behind it still
-get their slots; under pressure, pins are left alone if even all of them would not make room.
+Where a turn loses its own KV, those behind it sit the step out. `Policy.displaced` preempts before
+the step, as our plug-in does. Departures (docs/fidelity.md): steps follow one another, while vLLM's
+`AsyncScheduler` on a GPU plans a step ahead; one copy of a block that two turns computed.
 """
 
 from __future__ import annotations
@@ -54,6 +53,12 @@ class Batch:
     """Requests that lost their KV while it was put together."""
     granted: set[int] | None = None
     """Decodes that have their slot for this step; None: all."""
+    aside: list[Sequence] = field(default_factory=list)
+    """Displaced before it: queued again after it."""
+    may_displace: bool = False
+    """The head of the queue fitted before it, or somebody had to go: the next step asks again."""
+    skipped: list[Sequence] = field(default_factory=list)
+    """Decodes that sit it out; `Decodes.join` takes them back after it."""
 
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
@@ -174,15 +179,14 @@ class Scheduler:
         self._unpin(program_id, "ended")
 
     def _enqueue(self, sequence: Sequence) -> None:
-        view = sequence.view
-        self.pins.returned(view.program_id)
-        self.waiting.push(view.id, self.policy.rank(view, self.now_s), sequence)
+        self.pins.returned(sequence.view.program_id)
+        self._rank([sequence])
 
     def _dequeue(self, sequence: Sequence) -> None:
         self.waiting.remove(sequence.view.id)
         self.pins.left(sequence.view.program_id)
 
-    def _rerank(self, sequences: list[Sequence]) -> None:
+    def _rank(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
             view = sequence.view
             self.waiting.push(view.id, self.policy.rank(view, self.now_s), sequence)
@@ -210,7 +214,7 @@ class Scheduler:
             deprived = [s for s in self.waiting if s.view.program_id == program_id]
             for sequence in deprived:
                 sequence.view.pinned = False
-            self._rerank(deprived)
+            self._rank(deprived)
         return True
 
     def _release_due_pins(self) -> None:
@@ -245,9 +249,12 @@ class Scheduler:
         if self._wakes:
             self._wake()
         batch = Batch()
+        if self._displaces and len(self.waiting) and self.running and not self.loaded:
+            self._displace(batch)
         self._extend_running(batch)
         if not batch.preempted:
             self._admit(batch)
+        self._rank(batch.aside)
         return batch
 
     def next_change_ps(self) -> int | None:
@@ -261,12 +268,33 @@ class Scheduler:
 
     def _wake(self) -> None:
         if self._wake_ps is not None and self._wake_ps <= self.now_ps:
-            self._rerank(list(self.waiting))
+            self._rank(list(self.waiting))
         wake_s = self.policy.wake_s(self.now_s)
         if wake_s is None or math.isinf(wake_s):
             self._wake_ps = None
         else:
             self._wake_ps = max(math.ceil(wake_s * PS_PER_S), self.now_ps + 1)
+
+    def _displace(self, batch: Batch) -> None:
+        """Preempt for the head of the queue whom the policy names, until the head fits."""
+        head = self.waiting.peek()
+        batch.may_displace = True
+        while self.running and not self._fits(head):
+            self._refresh()
+            views = [s.view for s in self.running.values()]
+            worse = self.policy.displaced(head.view, views, self.now_s)
+            if worse is None:
+                batch.may_displace = bool(batch.aside)
+                return
+            loser = self.running[worse.id]
+            self._leave_batch(loser, granted=False)
+            self._lose_kv(loser)
+            self.pins.returned(worse.program_id)
+            batch.aside.append(loser)
+
+    def _fits(self, head: Sequence) -> bool:
+        room = len(self.running) < self.limits.max_num_seqs
+        return room and self._fit(head).needed <= self.kv.free
 
     def _extend_running(self, batch: Batch) -> None:
         """A slot for the next token of each decode, and the next chunk of the partial turn."""
@@ -295,14 +323,24 @@ class Scheduler:
             if sequence is self.partial:
                 room = self.limits.step_tokens - self.decodes.count
                 chunk = min(sequence.target - sequence.computed, room)
-                if self._make_room(sequence, self._missing(sequence, chunk), batch):
-                    self._compute(sequence, chunk, batch)
+                if not self._make_room(sequence, self._missing(sequence, chunk), batch):
+                    break
+                self._compute(sequence, chunk, batch)
                 continue
             opens = int(self.decodes.opens_block(sequence))
-            if self._make_room(sequence, opens, batch):
-                self.kv.allocate(self.pool, opens)
-                batch.granted.add(sequence.view.id)
+            if not self._make_room(sequence, opens, batch):
+                break
+            self.kv.allocate(self.pool, opens)
+            batch.granted.add(sequence.view.id)
+        self._skip_the_rest(batch, batch.granted)
         batch.granted = None
+
+    def _skip_the_rest(self, batch: Batch, granted: set[int]) -> None:
+        for sequence in self.running.values():
+            if sequence.joined_tick is not None and sequence.view.id not in granted:
+                self.decodes.leave(sequence)
+                self.settle(sequence, granted=False)
+                batch.skipped.append(sequence)
 
     def _make_room(self, needy: Sequence, blocks: int, batch: Batch) -> bool:
         """Preempt and unpin until so many blocks are free; False if that cost `needy` its own."""
@@ -330,8 +368,8 @@ class Scheduler:
             if full or fit.needed > self.kv.free:
                 if not self._give_way(head, full, batch):
                     return
-            elif self._take_in(head, fit):
-                self._compute(head, min(head.target - head.computed, budget), batch)
+            else:
+                self._take_in(head, fit, budget, batch)
 
     def _fit(self, sequence: Sequence) -> Fit:
         total = -(-sequence.target // self.block)
@@ -358,13 +396,6 @@ class Scheduler:
 
     def _give_way(self, head: Sequence, full: bool, batch: Batch) -> bool:
         """Make room for the head of the queue, which does not fit; False if it has to wait."""
-        if self._displaces:
-            self._refresh()
-            views = [s.view for s in self.running.values()]
-            worse = self.policy.displaced(head.view, views, self.now_s) if views else None
-            if worse is not None and worse.id not in batch.preempted:
-                self._preempt(self.running[worse.id], batch)
-                return True
         if full:
             return False
         stuck = not self.running and not self.loading
@@ -386,35 +417,38 @@ class Scheduler:
             return True
         return False
 
-    def _take_in(self, sequence: Sequence, fit: Fit) -> bool:
-        """Admit a turn; False if its KV has to be loaded first."""
+    def _take_in(self, sequence: Sequence, fit: Fit, budget: int, batch: Batch) -> None:
+        """Admit a turn: it runs, or its KV is loaded first."""
         view = sequence.view
         if self.loaded and self.loaded[0] is sequence:
-            self.loaded.popleft()
+            self._start(self.loaded.popleft(), budget, batch)
+            return
+        self._dequeue(sequence)
+        self.kv.take_hit(sequence.holder, fit.hit)
+        sequence.computed = fit.hit * self.block
+        reach = fit.hit + sum(blocks for _, blocks in fit.loads)
+        self.policy.scheduled(view, self.now_s, reach * self.block)
+        if self._emit:
+            event = "evicted_to_running" if view.preempted else "waiting_to_running"
+            lengths = {"prompt_length": sequence.target, "hit_length": reach * self.block}
+            self._emit(event, view, **lengths)
+        if sequence.hits is None:
+            sequence.hits = [("device", sequence.computed)]
+            sequence.hits += [(tier.name, n * self.block) for tier, n in fit.loads]
+        if fit.loads:
+            self._load(sequence, fit.loads)
         else:
-            self._dequeue(sequence)
-            self.kv.take_hit(sequence.holder, fit.hit)
-            sequence.computed = fit.hit * self.block
-            reach = fit.hit + sum(blocks for _, blocks in fit.loads)
-            self.policy.scheduled(view, self.now_s, reach * self.block)
-            if self._emit:
-                event = "evicted_to_running" if view.preempted else "waiting_to_running"
-                lengths = {"prompt_length": sequence.target, "hit_length": reach * self.block}
-                self._emit(event, view, **lengths)
-            if sequence.hits is None:
-                sequence.hits = [("device", sequence.computed)]
-                sequence.hits += [(tier.name, n * self.block) for tier, n in fit.loads]
-            self._unpin(view.program_id, "reused")
-            view.pinned = view.preempted = False
-            if fit.loads:
-                self._load(sequence, fit.loads)
-                return False
-        resumed = sequence.preemptions and sequence.first_token_ps is not None
-        sequence.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, self.now_ps)
+            self._start(sequence, budget, batch)
+        # Only now: what its own pin held besides the hit is no room for it.
+        self._unpin(view.program_id, "reused")
+        view.pinned = view.preempted = False
+
+    def _start(self, sequence: Sequence, budget: int, batch: Batch) -> None:
+        sequence.admit(self.now_ps)
         self._admissions += 1
         sequence.admission = self._admissions
-        self.running[view.id] = sequence
-        return True
+        self.running[sequence.view.id] = sequence
+        self._compute(sequence, min(sequence.target - sequence.computed, budget), batch)
 
     def _load(self, sequence: Sequence, loads: list[tuple[Tier, int]]) -> None:
         done = self.now_ps
@@ -482,6 +516,11 @@ class Scheduler:
             self._leave_batch(victim, granted)
             batch.drop(victim)
         batch.preempted.add(view.id)
+        self._lose_kv(victim)
+        self._enqueue(victim)
+
+    def _lose_kv(self, victim: Sequence) -> None:
+        view = victim.view
         self._store(victim)
         self.kv.release(victim.holder)
         victim.computed = 0
@@ -490,6 +529,5 @@ class Scheduler:
         view.preempted = True
         view.pinned = view.program_id in self.pins
         self.policy.preempted(view, self.now_s)
-        self._enqueue(victim)
         if self._emit:
             self._emit("preempted", view)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from servers.policies.base import Future, Request
+from servers.profiles import PS_PER_S, Profile
 from servers.sim.kv import Holder, Path
 
 
@@ -37,6 +39,32 @@ class Submission:
     """For bounds only."""
 
 
+def refuse_unfit(submission: Submission, profile: Profile) -> None:
+    """ValueError if the turn could never run."""
+    prompt, output = submission.prompt_tokens, submission.output_tokens
+    if prompt < 1 or output < 1:
+        raise ValueError(
+            f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
+            "tokens; both must be at least 1"
+        )
+    room = min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
+    if prompt + output > room:
+        raise ValueError(
+            f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "
+            f"the {room} tokens of {profile.model} on {profile.hardware}"
+        )
+
+
+class Usage(NamedTuple):
+    """Of one engine at one time: blocks held by turns and pins, by pins alone, and turns."""
+
+    t_s: float
+    used_blocks: int
+    pinned_blocks: int
+    waiting: int
+    running: int
+
+
 class Sequence:
     """A submitted turn and its progress."""
 
@@ -62,9 +90,18 @@ class Sequence:
         "wanted",
     )
 
-    def __init__(self, submission: Submission, view: Request, arrived_ps: int) -> None:
+    def __init__(self, submission: Submission, arrived_ps: int) -> None:
         self.submission = submission
-        self.view = view
+        self.view = Request(
+            id=0,
+            program_id=submission.program_id or "",
+            index=0,
+            arrival_s=arrived_ps / PS_PER_S,
+            program_arrival_s=arrived_ps / PS_PER_S,
+            prompt_tokens=submission.prompt_tokens,
+            is_last=submission.is_last,
+        )
+        """Its id, and a program if it has none, are the engine's, on arrival."""
         self.holder = Holder(submission.path)
         self.wanted = submission.output_tokens
         self.computed = 0
@@ -91,6 +128,11 @@ class Sequence:
     def target(self) -> int:
         """Tokens whose KV is needed to sample the next one."""
         return self.view.prompt_tokens + self.view.output_tokens
+
+    def admit(self, now_ps: int) -> None:
+        """It runs from now on."""
+        resumed = self.preemptions and self.first_token_ps is not None
+        self.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, now_ps)
 
     def enter(self, phase: Phase, now_ps: int) -> None:
         self.spent_ps[self.phase] += now_ps - self.since_ps

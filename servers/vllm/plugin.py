@@ -43,7 +43,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_scheduler(AsyncScheduler, vllm.__version__)
-        policy = read_policy(os.environ)
+        policy = self._read_policy()
         super().__init__(*args, **kwargs)
         self._refuse_settings(policy)
         self._stock_manager, self._watched = self.kv_cache_manager, WatchedManager(self)
@@ -51,7 +51,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._arrivals = 0
         self.loading: set[str] = set()
         """Requests whose KV a connector is fetching."""
-        self._log = EventLog(os.environ.get("TURNSTILE_EVENTS"))
+        self._log = self._open_log()
         self.runner: PolicyRunner[Blocks] = PolicyRunner(
             policy, self._watched.release, self._log.write
         )
@@ -60,6 +60,12 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self.policy = SchedulingPolicy.PRIORITY
         self._displaces = type(policy).displaced is not Policy.displaced
         self._nobody_displaced: tuple[int, int | None] | None = None
+
+    def _read_policy(self) -> Policy:
+        return read_policy(os.environ)
+
+    def _open_log(self) -> EventLog:
+        return EventLog(os.environ.get("TURNSTILE_EVENTS"))
 
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
@@ -159,7 +165,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner = self.runner
         runner.set_clock(self.clock())
         runner.start_step(self._batch_tokens)
-        if self._displaces and self.waiting and self.running:
+        if self.running and self.may_displace():
             self._displace()
         if self._watched.running_turns_fit():
             self.kv_cache_manager = self._stock_manager
@@ -222,10 +228,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         step, since vLLM cannot take back a turn that it has put into the batch; whoever goes comes
         back in the next step at the earliest."""
         runner = self.runner
-        same = self._nobody_displaced == (runner.events, runner.wake_ps)
         head = self.waiting.peek_request()
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        if same or not ready or self._fits(head):
+        if not ready or self._fits(head):
             return
         self.waiting.aside = []
         while self.running and not self._fits(head):
@@ -238,6 +243,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self.running.remove(views[worse])
             kept = getattr(self, "requires_kv_delivery", False)
             self._preempt_request(views[worse], time.monotonic(), drop_stale_output=kept)
+
+    def may_displace(self) -> bool:
+        """Unless the last answer was nobody, and nothing has happened since."""
+        last = self._nobody_displaced == (self.runner.events, self.runner.wake_ps)
+        return self._displaces and bool(self.waiting) and not last
 
     def _fits(self, head: Request) -> bool:
         return len(self.running) < self.max_num_running_reqs and self._watched.fits(head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from harness.arrivals import parse_arrivals
 from harness.replay import replay
 from servers.profiles import analytic_profile, costs
-from servers.sim import Limits, Offload
+from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants
 from traces import read_traces
 
@@ -18,18 +19,10 @@ def simulate(name: str, programs: list[Any], starts_s: list[float]) -> int:
     variant = variants(name)[0]
     profile = analytic_profile("a100-80g", "llama-3.1-8b", offload=variant.offload)
     turns: list[dict[str, object]] = []
-    replay(
-        programs,
-        starts_s,
-        None,
-        policy=make_policy(variant, costs(profile, step_tokens=2048, offload=variant.offload)),
-        bound=variant.bound,
-        profile=profile,
-        limits=Limits(),
-        offload=Offload(100) if variant.offload else None,
-        on_turn=turns.append,
-        on_event=None,
-    )
+    policy = make_policy(variant, costs(profile, step_tokens=2048, offload=variant.offload))
+    offload = Offload(100) if variant.offload else None
+    engine = partial(Engine, policy, profile, Limits(), offload)
+    replay(programs, starts_s, None, engine, turns.append, bound=variant.bound)
     return len(turns)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
@@ -17,7 +18,7 @@ from harness.live import Replica, replay_live
 from harness.replay import replay
 from servers.policies.base import Costs
 from servers.profiles.measured import Measured, read_measured
-from servers.sim import Limits
+from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from servers.vllm.command import Wanted
 from servers.vllm.launcher import VllmServer, launch
@@ -89,18 +90,8 @@ def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path
         )
 
     asyncio.run(go())
-    replay(
-        PROGRAMS,
-        starts,
-        None,
-        policy=make_policy(variants("fcfs")[0], Costs(prefill_s=float)),
-        bound=False,
-        profile=profile,
-        limits=Limits(),
-        offload=None,
-        on_turn=virtual.append,
-        on_event=lambda _: None,
-    )
+    policy = make_policy(variants("fcfs")[0], Costs(prefill_s=float))
+    replay(PROGRAMS, starts, None, partial(Engine, policy, profile, Limits()), virtual.append)
 
     def served_s(lines: list[Line]) -> float:
         seconds: float = mean(line["finished_at_s"] - line["sent_at_s"] for line in lines)
@@ -112,7 +103,7 @@ def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path
 
 def test_a_server_of_its_own_ends_with_it(tmp_path: Path) -> None:
     result = subprocess.run(
-        [BENCH, "profile", "--within-s", "15", "--kv-blocks", "200", "--max-model-len", "3000"],
+        [BENCH, "profile", "--within-s", "60", "--kv-blocks", "200", "--max-model-len", "3000"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

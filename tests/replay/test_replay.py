@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from harness.replay import replay
 from servers.policies.base import Costs, Policy, Request
-from servers.sim import Limits
+from servers.sim import Engine, Limits
 from tests.sim.worlds import profile
 from traces import Fork, Program, Turn
 
@@ -26,18 +28,9 @@ class Forger(Policy):
 
 def lines(policy: type[Policy], programs: list[Program]) -> list[dict[str, object]]:
     turns: list[dict[str, object]] = []
-    replay(
-        programs,
-        [0.0 for p in programs if p.fork is None],
-        None,
-        policy=policy(Costs(prefill_s=float)),
-        bound=False,
-        profile=profile(kv_blocks=1000),
-        limits=Limits(),
-        offload=None,
-        on_turn=turns.append,
-        on_event=None,
-    )
+    starts_s = [0.0 for p in programs if p.fork is None]
+    engine = partial(Engine, policy(Costs(prefill_s=float)), profile(kv_blocks=1000), Limits())
+    replay(programs, starts_s, None, engine, turns.append)
     return turns
 
 

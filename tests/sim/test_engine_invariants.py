@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from harness.replay import _Replay, replay
+from harness.replay import Replay, replay
 from servers.policies.base import Policy
 from servers.profiles import Profile, costs
 from servers.sim import Engine, Limits, Sequence
@@ -31,19 +32,16 @@ def run(
     turns: list[dict[str, object]] = []
     events: list[dict[str, object]] = []
     bound = variants(name)[0].bound
-    done = replay(
-        world.programs,
-        world.starts_s,
-        None,
-        policy=policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
-        bound=bound,
-        profile=world.profile,
-        limits=world.limits,
-        offload=world.offload,
-        on_turn=turns.append,
+    engine = partial(
+        Engine,
+        policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
+        world.profile,
+        world.limits,
+        world.offload,
         on_event=events.append,
         strides=strides,
     )
+    done = replay(world.programs, world.starts_s, None, engine, turns.append, bound=bound)
     return turns, events, done
 
 
@@ -68,7 +66,7 @@ def test_every_program_finishes_and_strides_change_nothing(name: str, world: Wor
 def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World) -> None:
     engines: list[Engine] = []
 
-    def build(on_end: Callable[[Sequence], None]) -> Engine:
+    def build(*, on_end: Callable[[Sequence], None]) -> Engine:
         def ended(served: Sequence) -> None:
             check_blocks(engine.scheduler)
             on_end(served)
@@ -83,7 +81,7 @@ def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World
         engines.append(engine)
         return engine
 
-    replaying = _Replay(world.programs, variants(name)[0].bound, build, lambda _: None)
+    replaying = Replay(world.programs, build, lambda _: None, bound=variants(name)[0].bound)
     replaying.course.begin(world.starts_s, None)
     engines[0].run()
     scheduler = engines[0].scheduler

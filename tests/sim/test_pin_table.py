@@ -6,11 +6,13 @@ sampled token has no KV yet, so 72, 139, 290 and 404 tokens are held through the
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from harness.replay import replay
 from servers.policies.base import Costs, Policy
-from servers.sim import Limits
+from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import profile
 from traces import Program, Turn
@@ -40,18 +42,9 @@ def held_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
         if event["event"] == "unpinned" and event["reason"] == "reused":
             before.append(after[-1])
 
-    done = replay(
-        [job()],
-        [0.0],
-        None,
-        policy=policy,
-        bound=variants(policy.name)[0].bound,
-        profile=profile(kv_blocks=5402),
-        limits=Limits(),
-        offload=None,
-        on_turn=lambda _: None,
-        on_event=on_event,
-    )
+    engine = partial(Engine, policy, profile(kv_blocks=5402), Limits(), on_event=on_event)
+    bound = variants(policy.name)[0].bound
+    done = replay([job()], [0.0], None, engine, on_turn=lambda _: None, bound=bound)
     usage = done["usage"]
     assert isinstance(usage, list)
     used = [point[1] for point in usage]

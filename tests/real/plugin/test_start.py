@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from servers.vllm import plugin
+from servers.vllm import bare, plugin
 from servers.vllm.environment import BadEnvironment, read_policy
 from servers.vllm.versions import UnsupportedVllm, check_scheduler
-from tests.real.plugin.inside import build, config
+from tests.real.plugin.inside import build
 
 COSTS = {
     "base_s": 0.01,
@@ -72,7 +72,7 @@ def test_the_server_starts_from_the_environment(
 def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
-    monkeypatch.setattr(config()[0].scheduler_config, "policy", "priority")
+    monkeypatch.setattr(bare._config()[0].scheduler_config, "policy", "priority")
     with pytest.raises(BadEnvironment, match="--scheduling-policy is priority"):
         build(plugin.TurnstileScheduler, 100, 8, 512)
 

@@ -1,0 +1,109 @@
+"""vLLM's scheduler and KV manager in this process, without a model, a GPU or a server.
+
+In: a scheduler class and the sizes that a server would be started with. Out: the scheduler, as
+vLLM's engine core builds it for one group of full-attention layers. Runs under vLLM's interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+from vllm.sampling_params import SamplingParams
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.structured_output import StructuredOutputManager
+
+LONGEST_TOKENS = 1 << 24
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LONGEST_TOKENS,
+    "vocab_size": 200000,
+    "torch_dtype": "float16",
+}
+"""None of it matters to the scheduler but the longest context."""
+
+
+@cache
+def _config() -> tuple[VllmConfig, StructuredOutputManager]:
+    with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
+        Path(folder, "config.json").write_text(json.dumps(MODEL))
+        model = ModelConfig(
+            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=LONGEST_TOKENS
+        )
+    scheduler = SchedulerConfig(
+        max_num_seqs=16,
+        max_num_batched_tokens=8192,
+        max_model_len=LONGEST_TOKENS,
+        is_encoder_decoder=False,
+        enable_chunked_prefill=True,
+        async_scheduling=False,
+    )
+    cache_config = CacheConfig(block_size=16, enable_prefix_caching=True)
+    made = VllmConfig(model_config=model, scheduler_config=scheduler, cache_config=cache_config)
+    return made, StructuredOutputManager(made)
+
+
+def bare_scheduler(
+    scheduler: type[AsyncScheduler],
+    *,
+    kv_blocks: int,
+    max_num_seqs: int,
+    step_tokens: int,
+    block_tokens: int = 16,
+    **more: Any,
+) -> Any:
+    """`more` goes to the class beside what vLLM gives it."""
+    made, grammar = _config()
+    made.scheduler_config.max_num_seqs = max_num_seqs
+    made.scheduler_config.max_num_batched_tokens = step_tokens
+    made.cache_config.block_size = block_tokens
+    made.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
+    spec = FullAttentionSpec(
+        block_size=block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
+    )
+    kv = KVCacheConfig(
+        num_blocks=kv_blocks + 1,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+    )
+    return scheduler(
+        vllm_config=made,
+        kv_cache_config=kv,
+        structured_output_manager=grammar,
+        block_size=block_tokens,
+        log_stats=False,
+        **more,
+    )
+
+
+def sampling(output_tokens: int, **xargs: Any) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=output_tokens, ignore_eos=True, temperature=0.0, extra_args=xargs or None
+    )
+
+
+def answer(scheduler: Any, output: SchedulerOutput, tokens: dict[str, int]) -> Any:
+    """What the scheduler makes of a step whose model sampled these tokens, by request."""
+    keys = list(output.num_scheduled_tokens)
+    return scheduler.update_from_output(
+        output,
+        ModelRunnerOutput(
+            req_ids=keys,
+            req_id_to_index={key: i for i, key in enumerate(keys)},
+            sampled_token_ids=[[tokens[key]] if key in tokens else [] for key in keys],
+        ),
+    )

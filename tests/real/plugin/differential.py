@@ -1,0 +1,182 @@
+"""The same policy in vLLM's scheduler and in virtual time: every decision of a random workload.
+
+    python -m tests.real.plugin.differential [FIRST [COUNT]]        under vLLM's interpreter
+
+Both take single steps under one clock. Compared: who runs in each step and with how many tokens,
+hits, preemptions, pins and what ends them, and every turn's times to the picosecond. Policies take
+turns over the seeds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+from vllm.v1.core.block_pool import BlockHashToBlockMap
+
+from harness.replay import replay
+from servers.policies.base import Costs
+from servers.sim import Engine
+from servers.variants import VARIANTS
+from servers.vllm.virtual import VirtualVllm
+from tests.real.plugin.random_worlds import World, unruly, world
+
+POLICIES = [v.name for v in VARIANTS.values() if not v.bound and not v.offload]
+COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
+"""Dear enough that contexts are worth holding through most gaps."""
+
+Step = tuple[int, list[tuple[str, int, int]]]
+"""When, and of each turn in the batch: program, arrival, tokens."""
+
+
+class StepwiseSim(Engine):
+    """Virtual time, one step after the other, and what each computes."""
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, strides=False, **given)
+        self.batches: list[Step] = []
+
+    def _compute(self, batch: Any) -> None:
+        chunks = {s.view.id: n for s, n in batch.chunks}
+        sat_out = {s.view.id for s in batch.skipped}
+        turns = [
+            (s.submission.program_id, s.view.id, chunks.get(s.view.id, 1))
+            for s in self.scheduler.running.values()
+            if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in sat_out)
+        ]
+        self.batches.append((self.now_ps, sorted(turns, key=str)))
+        super()._compute(batch)
+
+
+class StepwiseVllm(VirtualVllm):
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, strides=False, **given)
+        self.batches: list[Step] = []
+
+    def _compute(self, output: Any, steady: bool) -> None:
+        turns = [
+            (self._turns[key].submission.program_id, int(key), chunk)
+            for key, chunk in output.num_scheduled_tokens.items()
+        ]
+        self.batches.append((self.now_ps, sorted(turns, key=str)))
+        super()._compute(output, steady)
+
+
+class Outcome(NamedTuple):
+    batches: list[Step]
+    events: list[str]
+    turns: list[str]
+    done: dict[str, object]
+    engine: Any
+
+
+def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outcome:
+    turns: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    engines = []
+
+    def make(**more: Any) -> Any:
+        made = VARIANTS[policy].policy(COSTS)
+        sizes = played.profile, played.limits
+        engines.append(kind(made, *sizes, on_event=events.append, **given, **more))
+        return engines[0]
+
+    maker = unruly(make, seed) if played.unruly else make
+    done = replay(played.programs, played.starts_s, None, maker, turns.append)
+    return Outcome(
+        getattr(engines[0], "batches", []),
+        sorted(_line(event) for event in events),
+        sorted(_line(turn) for turn in turns),
+        {name: done[name] for name in ("finished_programs", "failed_turns", "virtual_s", "steps")},
+        engines[0],
+    )
+
+
+def _line(said: dict[str, Any]) -> str:
+    """What happens at one instant has no order: it is sorted by what it says."""
+    t = f"{said['t']:015.9f} " if "t" in said else ""
+    return t + repr(sorted((name, value) for name, value in said.items() if name != "t"))
+
+
+class Verdict(NamedTuple):
+    seed: int
+    policy: str
+    difference: str
+    """The first thing that differs; empty if nothing does."""
+    copies: int
+    """Blocks that vLLM had twice."""
+    counts: Counter[str]
+
+
+def compare(seed: int, policy: str, played: World | None = None) -> Verdict:
+    played = played or world(seed)
+    with _CountingCopies() as copies:
+        vllm = play(played, seed, policy, StepwiseVllm)
+    sim = play(played, seed, policy, StepwiseSim)
+    counts = Counter(event.partition("('event', '")[2].partition("'")[0] for event in vllm.events)
+    counts["steps"] = len(vllm.batches)
+    return Verdict(seed, policy, first_difference(vllm, sim), copies.seen, counts)
+
+
+def first_difference(a: Outcome, b: Outcome) -> str:
+    for name in ("batches", "events", "turns"):
+        ours, theirs = getattr(a, name), getattr(b, name)
+        for one, other in zip(ours, theirs, strict=False):
+            if one != other:
+                return f"{name}: {one} / {other}"
+        if len(ours) != len(theirs):
+            return f"{name}: {len(ours)} / {len(theirs)}"
+    return "" if a.done == b.done else f"{a.done} / {b.done}"
+
+
+class _CountingCopies:
+    """How often vLLM gives a hash to a second block: two turns computed the same."""
+
+    def __enter__(self) -> _CountingCopies:
+        self.seen = 0
+        self._insert = insert = BlockHashToBlockMap.insert
+
+        def counting(blocks: Any, key: Any, block: Any) -> None:
+            self.seen += blocks.get_one_block(key) is not None
+            insert(blocks, key, block)
+
+        BlockHashToBlockMap.insert = counting
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        BlockHashToBlockMap.insert = self._insert
+
+
+def check(seed: int) -> Verdict:
+    return compare(seed, POLICIES[seed % len(POLICIES)])
+
+
+def main(first: int, count: int) -> int:
+    began_s, seen, unexplained, copies = time.monotonic(), Counter[str](), [], 0
+    workers = os.cpu_count() or 1
+    with multiprocessing.get_context("fork").Pool(workers) as pool:
+        for done, verdict in enumerate(pool.imap_unordered(check, range(first, first + count), 20)):
+            seen += verdict.counts
+            seen["worlds"] += 1
+            if verdict.difference and verdict.copies:
+                copies += 1
+            elif verdict.difference:
+                unexplained.append(verdict)
+                print(f"seed {verdict.seed}, {verdict.policy}: {verdict.difference[:300]}")
+            if done % 500 == 499:
+                print(f"{done + 1} of {count}", file=sys.stderr)
+    print(
+        f"{seen['worlds']} workloads, {seen['steps']} steps, {seen['preempted']} preemptions, "
+        f"{seen['pinned']} pins, {seen['aborted']} aborts in {time.monotonic() - began_s:.0f} s: "
+        f"{len(unexplained)} unexplained differences, {copies} where vLLM held a block twice"
+    )
+    return 1 if unexplained else 0
+
+
+if __name__ == "__main__":
+    asked = [int(number) for number in sys.argv[1:]]
+    sys.exit(main(asked[0] if asked else 0, asked[1] if len(asked) > 1 else 10_000))
