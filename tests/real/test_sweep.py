@@ -34,7 +34,7 @@ POOL_BLOCKS = 50
 """Not for two of them at their end. Four first prompts of 10 blocks fit; the answers, which make
 14 of each, do not: vLLM has to preempt."""
 AT_ONCE = "50"
-"""Jobs a second: all six within a tenth of a second, so that no machine is too fast for contention."""
+"""Jobs a second: all six within a tenth of a second, so that no machine is too fast to contend."""
 
 
 def begin(folder: Path, *options: str) -> subprocess.Popen[str]:
