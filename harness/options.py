@@ -134,6 +134,7 @@ Engine = Annotated[
         "--engine",
         metavar="NAME",
         help="sim: virtual time, no GPU needed. vllm: a vLLM of its own for each cell. "
+        "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
         "http://…: a server that runs already, with the scheduler that it has.",
         rich_help_panel=MACHINE,
     ),

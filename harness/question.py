@@ -163,13 +163,17 @@ def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ..
         from harness.vllm_engine import vllm_engine
 
         return vllm_engine(asked)
+    if asked.engine == "vllm-virtual":
+        from harness.virtual_engine import virtual_engine
+
+        return virtual_engine(asked)
     if asked.engine.startswith(("http://", "https://")):
         from harness.url_engine import url_engine
 
         return url_engine(asked)
     raise ValueError(
-        f"--engine {asked.engine}: unknown; sim (virtual time), vllm, or the URL of a server that "
-        "runs already (http://…)"
+        f"--engine {asked.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
+        "scheduler in virtual time), or the URL of a server that runs already (http://…)"
     )
 
 

@@ -135,7 +135,7 @@ class WatchedManager:
             return False
         block, running, free = scheduler.block_size, scheduler.running, self._free_blocks()
         if scheduler._inflight_prefills:
-            free -= scheduler.max_num_scheduled_tokens // block
+            free -= -(-scheduler.max_num_scheduled_tokens // block)
         if free >= len(running) * (2 + scheduler.num_lookahead_tokens // block):
             return True
         if scheduler.num_spec_tokens or free < 0:

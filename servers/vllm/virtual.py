@@ -16,7 +16,7 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from servers.policies.base import Policy
+from servers.policies.base import Future, Oracle, Policy
 from servers.profiles import PS_PER_S, Profile
 from servers.sim import Limits, Path, Phase, Segment, Submission, Usage, refuse_unfit
 from servers.sim import Sequence as Served
@@ -65,6 +65,16 @@ class Scheduler(TurnstileScheduler):
         self._given_policy, self._given_events = policy, events
         self.clock = self.wall_clock = clock
         super().__init__(**given)
+
+        self.foreseen: Future | None = None
+        """Of the turn that arrives next; for bounds."""
+
+    def _turn(self, request: Request) -> Turn:
+        turn = super()._turn(request)
+        policy = self.runner.policy
+        if isinstance(policy, Oracle) and self.foreseen is not None:
+            policy.foresee(turn.view, self.foreseen)
+        return turn
 
     def _read_policy(self) -> Policy:
         return self._given_policy
@@ -165,6 +175,7 @@ class VirtualVllm:
             served.arrived = True
             key = str(len(self._turns) + 1)
             self._turns[key] = served
+            self.vllm.foreseen = served.submission.future
             self.vllm.add_request(self._request(key, served))
         elif served.finished_ps is None:
             self.vllm.finish_requests(str(served.view.id), RequestStatus.FINISHED_ABORTED)

@@ -25,7 +25,7 @@ from servers.variants import VARIANTS
 from servers.vllm.virtual import VirtualVllm
 from tests.real.plugin.random_worlds import World, unruly, world
 
-POLICIES = [v.name for v in VARIANTS.values() if not v.bound and not v.offload]
+POLICIES = [v.name for v in VARIANTS.values() if not v.offload]
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
 """Dear enough that contexts are worth holding through most gaps."""
 
@@ -86,7 +86,8 @@ def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outc
         return engines[0]
 
     maker = unruly(make, seed) if played.unruly else make
-    done = replay(played.programs, played.starts_s, None, maker, turns.append)
+    bound = VARIANTS[policy].bound
+    done = replay(played.programs, played.starts_s, None, maker, turns.append, bound=bound)
     return Outcome(
         getattr(engines[0], "batches", []),
         sorted(_line(event) for event in events),
