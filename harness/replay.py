@@ -225,5 +225,5 @@ def replay(
         "virtual_s": run.engine.now_ps / PS_PER_S,
         "steps": run.engine.steps,
         "strides": run.engine.strides,
-        "usage": run.usage,
+        "usage": [tuple(point) for point in run.usage],
     }

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.load import VIRTUAL
 from reports.metrics import Results
 from reports.statistics import Estimate, Point, compare
 from reports.words import counted, interval, listed, seconds, share, times
@@ -322,12 +323,16 @@ def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
 def _provenance(sweep: dict[str, Any]) -> str:
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
-    if sweep.get("engine") == "sim":
+    engine = str(sweep.get("engine"))
+    if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")
         why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
-        time = f"Virtual time, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
+        how = VIRTUAL[engine].replace("virtual", "Virtual", 1)
+        time = f"{how}, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
     else:
-        time = f"Measured on {sweep.get('engine')}: {model} on {hardware}"
+        version = (sweep.get("server") or {}).get("vllm")
+        engine = f"vLLM {version}" if version else engine
+        time = f"Measured on {engine}: {model} on {hardware}"
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
     whole = sum(gaps.values())

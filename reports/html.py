@@ -17,7 +17,7 @@ from plotly.offline import get_plotlyjs
 
 from reports.answer import Answer
 from reports.figures import Figure, Style
-from reports.load import Run
+from reports.load import VIRTUAL, Run
 from reports.metrics import Results
 from reports.statistics import Point
 from reports.words import counted, interval, seconds, share, times
@@ -110,7 +110,7 @@ def page(
 
 def _heading(sweep: Mapping[str, Any]) -> list[str]:
     workload = (sweep.get("workload") or {}).get("name")
-    engine = "virtual time" if sweep.get("engine") == "sim" else sweep.get("engine")
+    engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
     return [
         str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word
     ]

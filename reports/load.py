@@ -32,6 +32,8 @@ INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd
 contain them (docs/live-replay.md)."""
 UNTOLD = ("queue_s", "prefill_s", "device_hit_tokens", "preemptions")
 """Null where a live engine does not tell them at all."""
+VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
+"""Engines that measure nothing, and what they are called."""
 CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
 
 
@@ -98,7 +100,7 @@ def read_turns(cell: Cell) -> pd.DataFrame:
         )
     except (ValueError, TypeError) as error:
         raise NotARun(f"{path}: {error}; run the cell again") from None
-    if cell.config.get("engine") != "sim":
+    if cell.config.get("engine") not in VIRTUAL:
         turns = turns.fillna(dict.fromkeys(INSIDE_OTHERS, 0.0))
         numbers = [field for field in numbers if field not in UNTOLD]
     told = [f for f in TURN_FIELDS if f in ("program_id", "job_id") or f in numbers]
