@@ -25,6 +25,7 @@ from harness.asking import asks
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {
+    "fidelity": "harness.fidelity_cli",
     "profile": "harness.profile_cli",
     "serve": "harness.serve_cli",
     "traces": "harness.traces_cli",
@@ -178,6 +179,11 @@ def serve() -> None:
 @app.command()
 def profile() -> None:
     """Measure how fast vLLM is here, for virtual time and policies: bench profile --model tiny"""
+
+
+@app.command()
+def fidelity() -> None:
+    """Hold virtual time against a live vLLM: bench fidelity --jps 0.2,0.5,2 --kv-blocks 400"""
 
 
 @app.command()

@@ -45,9 +45,9 @@ def write(run_folder: Path) -> Report:
     style = styles(run.sweep["variants"], baseline)
     drawn = figures(found, style, list(dict.fromkeys([baseline, best])))
     html = page(run, results, found, told, drawn, style)
-    _write(run_folder / "cells.csv", _csv(results.cells))
-    _write(run_folder / "cells.json", _json(results.cells))
-    _write(run_folder / "report.html", html.encode())
+    write_file(run_folder / "cells.csv", _csv(results.cells))
+    write_file(run_folder / "cells.json", _json(results.cells))
+    write_file(run_folder / "report.html", html.encode())
     failed = [
         f"{row['cell']}: {row['failed_gates']}"
         for row in results.cells.to_dict("records")
@@ -68,7 +68,7 @@ def _json(cells: pd.DataFrame) -> bytes:
     )
 
 
-def _write(path: Path, content: bytes) -> None:
+def write_file(path: Path, content: bytes) -> None:
     """Whole or not at all, whenever the process is killed."""
     temporary = path.with_name(f".{path.name}.part")
     try:
