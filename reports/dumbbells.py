@@ -16,7 +16,7 @@ from reports.words import seconds
 WIDTH, ROW, TOP, BOTTOM, RIGHT = 520, 30, 18, 34, 66
 LONGEST_NAME = 24
 PER_LETTER = 7.4
-TICKS = 4
+TICKS = 5
 
 
 def dumbbells(points: Sequence[Point]) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def ticks(most: float) -> tuple[list[float], float]:
         return [0.0], 1.0
     rough = most / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
     count = math.ceil(most / step)
     return [round(step * k, 9) for k in range(count + 1)], step * count
 

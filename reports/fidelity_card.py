@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -95,7 +95,8 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
     ranked = [r for r in found.rankings if r.pairs]
     if ranked:
         good = sum(r.same_winner for r in ranked)
-        tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", ""))
+        cost = f"choosing by it costs at most {max(r.regret for r in ranked):.1%} live"
+        tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", cost))
         taus = [r.tau for r in ranked]
         own = [r.tau_live for r in ranked]
         said = f"live with itself {_tau(sum(own) / len(own))}"
@@ -105,16 +106,16 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
 
 def _row(point: Point) -> dict[str, Any]:
     values = [
-        (seconds(point.live_s), ""),
-        (seconds(point.virtual_s), ""),
-        (_error(point.mean), "slower" if abs(point.mean.value) > MEAN_WITHIN else ""),
-        (_percent(point.mean_spread.value), ""),
-        (_error(point.p95), "slower" if abs(point.p95.value) > P95_WITHIN else ""),
-        (_percent(point.p95_spread.value), ""),
-        (share(point.live_hits), ""),
-        (share(point.virtual_hits), ""),
-        (_points(point.hits), ""),
-        (_number(point.hits_spread.value, ".1f"), ""),
+        _plain_cell(seconds(point.live_s)),
+        _plain_cell(seconds(point.virtual_s)),
+        _error_cell(point.mean, _signed, limit=MEAN_WITHIN),
+        _plain_cell(_percent(point.mean_spread.value)),
+        _error_cell(point.p95, _signed, limit=P95_WITHIN),
+        _plain_cell(_percent(point.p95_spread.value)),
+        _plain_cell(share(point.live_hits)),
+        _plain_cell(share(point.virtual_hits)),
+        _error_cell(point.hits, _signed_points),
+        _plain_cell(_number(point.hits_spread.value, ".1f")),
     ]
     return {
         "variant": point.variant,
@@ -125,13 +126,18 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def table_rows(found: Fidelity) -> list[list[str]]:
-    """The table of errors for a terminal, its head first."""
-    head = [*COLUMNS[:5], "live spread", "P95", "live spread", "hits live", "virtual", "error", ""]
-    rows = []
-    for point in found.points:
-        texts = [text for text, _ in _row(point)["values"]]
-        flag = "saturated" if point.saturated else ""
-        rows.append([point.variant, point.load, *texts[:-1], flag])
+    """The table of errors for a terminal, its head first; ranges over seeds are in the page."""
+    head = ["policy", "load", "live", "virtual", "mean", "spread", "P95", "spread", "hits"]
+    rows = [
+        [
+            *(point.variant, point.load, seconds(point.live_s), seconds(point.virtual_s)),
+            *(_signed(point.mean.value), _percent(point.mean_spread.value)),
+            *(_signed(point.p95.value), _percent(point.p95_spread.value)),
+            _signed_points(point.hits.value) + " pp",
+            *(["saturated"] if point.saturated else []),
+        ]
+        for point in found.points
+    ]
     return [head, *rows]
 
 
@@ -151,18 +157,25 @@ def ranking_rows(found: Fidelity) -> list[list[str]]:
     return [head, *table] if rows else []
 
 
-def _error(error: Span) -> str:
-    if math.isnan(error.value):
-        return "–"
-    ends = f" ({error.low:+.1%} to {error.high:+.1%})" if error.low < error.high else ""
-    return f"{error.value:+.1%}{ends}"
+def _plain_cell(text: str) -> dict[str, Any]:
+    return {"text": text, "ends": "", "beyond": False}
 
 
-def _points(error: Span) -> str:
-    if math.isnan(error.value):
-        return "–"
-    ends = f" ({error.low:+.1f} to {error.high:+.1f})" if error.low < error.high else ""
-    return f"{error.value:+.1f}{ends}"
+def _error_cell(
+    error: Span, text: Callable[[float], str], limit: float = math.inf
+) -> dict[str, Any]:
+    """The ends over seeds only where they show a difference."""
+    low, high = text(error.low), text(error.high)
+    ends = f"{low} to {high}" if low != high else ""
+    return {"text": text(error.value), "ends": ends, "beyond": abs(error.value) > limit}
+
+
+def _signed_points(value: float) -> str:
+    return _number(value, "+.1f")
+
+
+def _signed(value: float) -> str:
+    return _number(value, "+.1%")
 
 
 def _percent(value: float) -> str:
