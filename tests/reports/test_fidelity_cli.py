@@ -1,0 +1,195 @@
+"""`bench fidelity` on runs that exist: what it writes and says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_run import make_run, turn, workload, write_cell, write_sweep
+from test_report import EVIL, Page
+from typer.testing import CliRunner
+
+from harness.cli import app
+
+POLICIES = ("fcfs", "continuum")
+MEASURED = {"provenance": "measured", "kv_blocks": 399, "block_tokens": 16}
+VLLM = {"engine": "vllm", "server": {"vllm": "0.32.0"}}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Callable[..., list[str]]:
+    """The options for two runs: `runs(live={…}, sim={…})` changes what they are asked."""
+
+    def build(live: dict[str, Any] | None = None, sim: dict[str, Any] | None = None) -> list[str]:
+        base: dict[str, Any] = {"variants": POLICIES, "jps": (0.05, 0.3, 0.9), "programs": 30}
+        make_run(tmp_path / "live", **{**base, **VLLM, **(live or {})})
+        make_run(tmp_path / "sim", **{**base, "profile": MEASURED, **(sim or {})})
+        return ["--live", str(tmp_path / "live"), "--sim", str(tmp_path / "sim")]
+
+    return build
+
+
+def test_two_runs_give_a_card(bench: str, runs: Callable[..., list[str]], tmp_path: Path) -> None:
+    command = [bench, "fidelity", *runs(), "--out", "card"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    # The same toy server made both: nothing differs.
+    assert "fcfs\t0.05 jobs/s\t" in result.stdout
+    assert "held\tKendall's tau at least 0.9\tleast 1.00" in result.stdout
+    assert result.stdout.splitlines()[-2:] == [
+        "Virtual time can be believed for vLLM 0.32.0, llama-3.1-8b, on a100-80g: "
+        "all targets are held.",
+        "fidelity card: card/fidelity.html",
+    ]
+    card = json.loads((tmp_path / "card/fidelity.json").read_text())
+    assert card["within_targets"] is True
+    assert len(card["points"]) == len(card["cells"]) == 6
+    assert {point["mean"]["value"] for point in card["points"]} == {0.0}
+    assert [r["same_winner"] for r in card["rankings"]] == [True, True, True]
+    assert card["rankings"][0]["tau_live"] is None  # one run of each cell
+
+    page = Page(tmp_path / "card/fidelity.html")
+    assert "Each live cell ran once" in page.text
+    assert page.scripts == []
+    assert (tmp_path / "card/fidelity.html").stat().st_size < 100_000
+    assert not any(attrs.get("src") or tag == "link" for tag, attrs in page.tags)
+    assert str(tmp_path) not in page.text
+
+    before = (tmp_path / "card/fidelity.html").read_bytes()
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert (tmp_path / "card/fidelity.html").read_bytes() == before
+
+
+def test_outside_the_targets_is_exit_code_1_and_still_a_card(
+    runs: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    result = CliRunner().invoke(app, ["fidelity", *runs(live={"jps": (0.3,)}, sim={"jps": (0.3,)})])
+    assert result.exit_code == 1
+    assert "MISSED\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
+    assert "is not within its targets for vLLM 0.32.0" in result.stdout
+    assert (tmp_path / "live/fidelity.html").exists()  # beside its report
+
+
+def test_a_cell_that_failed_is_named_and_believed_by_nobody(
+    runs: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = runs()
+    (tmp_path / "live/continuum_jps0.3_seed1/done.json").unlink()
+    result = CliRunner().invoke(app, ["fidelity", *options])
+    assert result.exit_code == 1
+    assert re.search("bench: live, continuum_jps0.3_seed1: not finished", result.stderr)
+    assert "MISSED\tevery cell has a result and passes its gates\t1 cell not" in result.stdout
+
+
+def test_names_stay_text(tmp_path: Path) -> None:
+    shape = workload([turn()]) | {"name": EVIL}
+    for name, fields in (("live", {**VLLM, "server": {"vllm": EVIL}}), ("sim", {})):
+        run = write_sweep(
+            tmp_path / name, ["fcfs", EVIL], (0.5,), workload=shape, model=EVIL, **fields
+        )
+        for variant in ("fcfs", EVIL):
+            write_cell(run, variant, [turn()])
+    options = ["--live", str(tmp_path / "live"), "--sim", str(tmp_path / "sim")]
+    CliRunner().invoke(app, ["fidelity", *options, "--out", str(tmp_path)])
+    page = Page(tmp_path / "fidelity.html")
+    assert page.scripts == []
+    assert page.text.count(EVIL) >= 5
+
+
+def refused(options: list[str], line: str) -> None:
+    result = CliRunner().invoke(app, ["fidelity", *options])
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    (complaint,) = result.stderr.splitlines()
+    assert re.search(line, complaint), complaint
+
+
+@pytest.mark.parametrize(
+    ("live", "sim", "line"),
+    [
+        ({"jps": (0.05,)}, {}, r"different questions: rates 0.05 against 0.05, 0.3 and 0.9$"),
+        ({"seeds": (1, 2)}, {}, "different questions: seeds 1 and 2 against 1$"),
+        ({"variants": ("fcfs",)}, {}, "policies fcfs against continuum and fcfs$"),
+        ({"arrivals": "constant"}, {}, "arrivals constant against poisson$"),
+        ({"programs": 10}, {}, "programs 10 against 30; turns "),
+        ({"workload": workload([], trace_sha256="cd" * 32)}, {}, "traces cdcdcdcdcdcd against ab"),
+        (
+            {"limits": {"max_num_seqs": 8}},
+            {"limits": {"max_num_seqs": 256}},
+            "max_num_seqs 8 against 256$",
+        ),
+        ({"engine": "sim"}, {}, "--live .*: ran in virtual time, not on a live engine$"),
+        ({}, {"engine": "vllm"}, "--sim .*: ran on vllm, not in virtual time$"),
+    ],
+)
+def test_runs_of_different_questions_are_refused_and_the_difference_named(
+    runs: Callable[..., list[str]], live: dict[str, Any], sim: dict[str, Any], line: str
+) -> None:
+    refused(runs(live=live, sim=sim), line)
+
+
+def test_other_kv_memory_is_refused_but_for_the_null_block(
+    runs: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    options = runs()
+
+    def live_has(blocks: int) -> None:
+        for done in (tmp_path / "live").glob("*/done.json"):
+            done.write_text(json.dumps({"kv_blocks": blocks, "block_tokens": 16}))
+
+    live_has(300)
+    refused(options, "KV blocks 300 against 399$")
+    live_has(400)
+    assert CliRunner().invoke(app, ["fidelity", *options]).exit_code == 0
+
+
+def test_repeats_are_of_one_engine(runs: Callable[..., list[str]], tmp_path: Path) -> None:
+    options = runs()
+    make_run(tmp_path / "other", POLICIES, (0.05, 0.3, 0.9), programs=30, **VLLM, hardware="h100")
+    refused([*options, "--live", str(tmp_path / "other")], "hardware h100 against a100-80g")
+    refused([*options, "--live", str(tmp_path / "live")], "live: given twice$")
+
+
+def test_what_is_no_run_is_refused(runs: Callable[..., list[str]], tmp_path: Path) -> None:
+    good = runs()
+    refused(["--live", str(tmp_path), "--sim", good[3]], "is no run: it holds no sweep.json")
+    refused(["--live", "nowhere", "--sim", good[3]], "nowhere: no such folder")
+    refused(["--sim", good[3]], "give --live RUN, a live run of the same cells, too")
+    refused(good[:2], "give --sim RUN, a run in virtual time of the same cells, too")
+    refused([*good, "--jps", "0.5"], "--jps: with --live and --sim nothing is run; leave it out")
+    refused([*good, "--hardware", "a100-80g"], "a100-80g: No such file or directory; ")
+
+
+def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_path: Path) -> None:
+    options = runs()
+    for done in (tmp_path / "sim").glob("*/done.json"):
+        done.unlink()
+    refused(options, "sim: no cell has finished; run it to its end first$")
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--hardware a100-80g", "--hardware a100-80g: is no measured profile; give a file of"),
+        ("--hardware nowhere.json", "nowhere.json: No such file or directory; "),
+        ("--policies continuum+", "--policies continuum.: a fidelity card has no policies over an"),
+        ("--policies contineum", "no policy is called 'contineum'"),
+        ("--jps 0", "--jps '0': a rate or step of zero"),
+        ("--seeds 3..1", "the range is reversed"),
+        ("--traces nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
+        ("--out /dev/null", "--out /dev/null: is a file"),
+        ("--out .", r"--out \.: holds files, but no fidelity card"),
+    ],
+)
+def test_a_bad_question_starts_nothing(
+    options: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.txt").write_text("")
+    refused(options.split(), line)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
