@@ -91,7 +91,13 @@ def live_and_virtual(asked: Asked, profile: Path) -> tuple[Asked, Asked]:
     """
     measured = read_measured(profile)
     blocks = asked.kv_blocks or measured.kv_blocks
-    live = replace(asked, engine="vllm", hardware=str(profile), kv_blocks=blocks)
+    live = replace(
+        asked,
+        engine="vllm",
+        hardware=str(profile),
+        model=asked.model or measured.model,
+        kv_blocks=blocks,
+    )
     question = resolve(live)
     longest, _ = question.engine.longest
     virtual = replace(

@@ -185,6 +185,8 @@ def _run(
         measured = read_measured(profile)
         arriving_s = own.arriving_s(on_vllm, repeats)
     _, failed = answer(in_sim, folder / "sim", workers)
+    if failed:
+        raise typer.Exit(1)  # said why; hours of live cells would have nothing beside them
     print(
         f"live: jobs arrive for {arriving_s / 60:.0f} minutes in all, and servers start",
         file=sys.stderr,
@@ -216,6 +218,7 @@ def _measure(asked: Asked, profile: Path, within_s: float) -> None:
         within_s=within_s,
         weights=server.weights,
         gpus=asked.gpus,
+        max_model_len=asked.max_model_len,
         max_num_seqs=asked.max_num_seqs,
         step_tokens=asked.step_tokens,
         vllm_python=server.vllm_python,

@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reports.load import Run
+from reports.load import VIRTUAL, Run
 from reports.words import listed
 
-VIRTUAL = ("sim", "vllm-virtual")
-"""Engines that advance a clock of their own."""
 MOST_NAMED = 4
 
 

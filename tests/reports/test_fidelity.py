@@ -169,6 +169,12 @@ def test_one_policy_has_no_winner_to_judge() -> None:
     assert held(ranked([[1.0]], [1.0]))[2:4] == [None, None]
 
 
+def test_a_load_where_nobody_differs_is_not_ranked() -> None:
+    # Live each is once the faster one, in virtual time both take as long.
+    found = ranked([[1.0, 1.01], [1.01, 1.0]], [1.0, 1.0])
+    assert (found.rankings[0].told, held(found)[3]) == (0, None)
+
+
 def test_the_verdict_names_the_worst() -> None:
     found = ranked([[10.0, 20.0]], [10.1, 18.0])
     assert judge(found, 0).checks[0].found == "1 of 2; worst -10.0%, b at 0.5 jobs/s"

@@ -1,0 +1,118 @@
+"""`bench fidelity` from the question to the card, with virtual time in the live engine's place."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import programs
+from typer.testing import CliRunner
+
+import harness.ask
+from harness.asked import Asked, AskedServer
+from harness.cli import app
+from tests.profiles.test_measured import measured
+from tests.servers.stand_in import stand_in
+from traces.native import write_programs
+
+COMMAND = (
+    "fidelity --traces three.jsonl --policies fcfs,continuum --jps 0.5,1 --seeds 1,2 "
+    "--kv-blocks 100 --repeats 2 --workers 1 --out card"
+)
+
+
+class Stage:
+    """Stands for what takes a machine: measuring, and live sweeps, which run in virtual time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: dict[str, Asked] = {}
+        self.measured: list[dict[str, Any]] = []
+        monkeypatch.setattr("harness.profile_cli.profile", self.measure)
+        monkeypatch.setattr("harness.fidelity_cli.answer", self.answer)
+
+    def measure(self, **options: Any) -> None:
+        self.measured.append(options)
+        options["out"].write_text(measured().model_dump_json())
+
+    def answer(self, asked: Asked, folder: Path, workers: int | None) -> tuple[Path, bool]:
+        self.asked[folder.name] = asked
+        if asked.engine == "vllm":
+            blocks = None if asked.kv_blocks is None else asked.kv_blocks - 1
+            asked = replace(asked, engine="sim", server=AskedServer(), kv_blocks=blocks)
+        told = harness.ask.answer(asked, folder, workers)
+        if folder.name.startswith("live"):
+            path = folder / "sweep.json"
+            path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))
+        return told
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", stand_in(tmp_path, "healthy"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    write_programs(tmp_path / "three.jsonl", programs(3))
+    return Stage(monkeypatch)
+
+
+def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
+    result = CliRunner().invoke(app, COMMAND.split())
+    assert result.exit_code == 1, result.output  # two rates are too few
+    assert list(stage.asked) == ["sim", "live-1", "live-2"]
+    assert {path.name for path in Path("card").iterdir()} == {
+        *("profile.json", "sim", "live-1", "live-2", "fidelity.html", "fidelity.json"),
+    }
+    card = json.loads(Path("card/fidelity.json").read_text())
+    assert card["live_repeats"] == 2
+    assert len(card["cells"]) == 2 * 2 * 2
+    assert {cell["mean_error"] for cell in card["cells"]} == {0.0}
+    assert {cell["mean_spread"] for cell in card["cells"]} == {0.0}
+    # Nothing contends here, so that no policy differs and there is no ranking to judge.
+    assert [check["held"] for check in card["checks"]] == [True, True, True, None, False, True]
+    assert any("A request takes" in sentence for sentence in card["doubts"])
+
+
+def test_both_have_the_same_memory_context_and_profile(stage: Stage) -> None:
+    CliRunner().invoke(app, COMMAND.split())
+    live, virtual = stage.asked["live-1"], stage.asked["sim"]
+    assert stage.asked["live-2"] == live
+    assert (live.engine, virtual.engine) == ("vllm", "sim")
+    assert live.hardware == virtual.hardware == "card/profile.json"
+    # One of vLLM's 100 blocks is its null block; 99 of 32 tokens hold the longest context.
+    assert (live.kv_blocks, virtual.kv_blocks) == (100, 99)
+    assert virtual.max_model_len == 99 * 32
+    assert live.model == virtual.model == "tiny"
+
+
+def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> None:
+    CliRunner().invoke(app, COMMAND.split())
+    CliRunner().invoke(app, COMMAND.split())
+    (once,) = stage.measured
+    assert "kv_blocks" not in once  # the pool for measuring is as large as it can be
+
+    Path("here.json").write_text(measured(machine="another").model_dump_json())
+    other = [*COMMAND.split()[:-1], "other", "--hardware", "here.json"]
+    assert CliRunner().invoke(app, other).exit_code == 1
+    assert len(stage.measured) == 1
+    assert Path("other/profile.json").read_bytes() == Path("here.json").read_bytes()
+
+    clash = CliRunner().invoke(app, [*COMMAND.split(), "--hardware", "here.json"])
+    assert clash.exit_code == 2
+    assert "--out card: was begun with another profile than here.json" in clash.stderr
+
+
+def test_without_kv_blocks_both_have_what_was_measured(stage: Stage) -> None:
+    CliRunner().invoke(app, COMMAND.replace("--kv-blocks 100 ", "").split())
+    blocks = measured().kv_blocks
+    assert stage.asked["live-1"].kv_blocks == blocks
+    assert stage.asked["sim"].kv_blocks == blocks - 1
+
+
+@pytest.mark.usefixtures("stage")
+def test_the_default_folder_is_named_after_the_question() -> None:
+    result = CliRunner().invoke(app, COMMAND.replace(" --out card", "").split())
+    line = result.stdout.splitlines()[-1]
+    assert line.startswith("fidelity card: runs/fidelity_three.jsonl_")

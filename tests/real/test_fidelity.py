@@ -1,0 +1,54 @@
+"""`bench fidelity` on a real vLLM: the same cells live and in virtual time, and a card."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.profiles.test_measured import measured
+from tests.real.test_sweep import AT_ONCE, POOL_BLOCKS, PROGRAMS
+from traces.native import write_programs
+
+BENCH = str(Path(sys.executable).parent / "bench")
+
+
+def test_a_live_sweep_and_one_in_virtual_time_make_a_card(tmp_path: Path) -> None:
+    """Two servers are started, one after the other. How far apart the two are is the machine's and
+    not this test's: its profile is made up."""
+    write_programs(tmp_path / "t.jsonl", PROGRAMS)
+    (tmp_path / "here.json").write_text(measured().model_dump_json())
+    options = ("--hardware", "here.json", "--kv-blocks", str(POOL_BLOCKS), "--policies")
+    command = [BENCH, "fidelity", "--traces", "t.jsonl", "--jps", AT_ONCE, "--out", "card"]
+    result = subprocess.run(
+        [*command, *options, "fcfs,continuum-preview"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
+    assert result.returncode == 1, result.stderr  # one rate is too few
+    assert "MISSED\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
+    card = json.loads((tmp_path / "card/fidelity.json").read_text())
+    assert card["live"]["engine"] == "vllm"
+    assert card["virtual"]["profile"]["kv_blocks"] == POOL_BLOCKS - 1
+    assert {point["variant"] for point in card["points"]} == {"fcfs", "continuum-preview"}
+    for point in card["points"]:
+        assert 0 < point["live_s"] < 600
+        assert 0 < point["virtual_s"] < 600
+        assert point["live_hits"] is not None
+    (ranking,) = card["rankings"]
+    assert ranking["tau"] in (-1.0, 1.0)
+
+    again = subprocess.run(
+        [*command, *options, "fcfs,continuum-preview"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,  # nothing is started
+    )
+    assert again.stdout == result.stdout
+    assert again.stderr.count("2 of 2 cells were finished already") == 2
