@@ -1,0 +1,295 @@
+"""`sim` and Dynamo's offline replay (`ai-dynamo` 1.6.1) on the same work, by turns in one run.
+
+Needs a Python that has `ai-dynamo`, named by TURNSTILE_DYNAMO_PYTHON; docs/virtual-time.md says
+how to make one. Prints microseconds per turn of both and their ratio, and judges no time.
+
+The work is synthesized in Mooncake's shape (512-token hash blocks, prompts of thousands of tokens,
+prefixes that many share), from a fixed seed. Our programs are made first, and the Mooncake JSONL
+from them: same arrivals, lengths, shared blocks, gaps between the turns of a session.
+
+Same on both sides: KV blocks (16 tokens), `max_num_seqs`, tokens per step, chunked prefill, prefix
+caching, FCFS, one replica, and step times: base + tokens · token + context · context, from the
+analytic profile of an 8B on an A100-80 without its bend and its pairs, which Dynamo's tables of
+step times cannot hold. So both simulate the same busy engine, and the test holds them to that:
+same turns, same tokens, mean latencies and hits within a few percent.
+
+Not the same: theirs is Rust, ours Python. Theirs simulates step by step, ours in strides from event
+to event, and a prompt costs theirs by its tokens and ours by its chunks: so long turns favour `sim`
+and short ones Dynamo, and there are shapes of both. Theirs has no base in a step without decodes.
+Ours asks a policy and hands over a record of each turn; theirs only sums, its default. What counts
+of theirs is its own `wall_time_ms`, which leaves out reading the trace; our programs are in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.random import Generator
+
+from harness import replay as harness_replay
+from servers.profiles import PS_PER_S, Profile, analytic_profile, costs
+from servers.sim import Engine, Limits
+from servers.variants import make_policy, variants
+from traces import Program, SharedPrefix, Turn
+
+HASH_BLOCK = 512
+"""Tokens of a hash id in Mooncake's traces."""
+PREFIXES = 40
+ROUNDS = 5
+HOW = 'see "Against Dynamo\'s offline replay" in docs/virtual-time.md'
+
+
+@dataclass(frozen=True)
+class Work:
+    """What to synthesize; tokens are medians of log-normals."""
+
+    programs: int
+    per_s: float
+    """Arrivals; an A100-80 finishes about two of the long single turns a second."""
+    turns: int = 1
+    """Mean per program."""
+    own_tokens: int = 2500
+    """Of a first prompt, behind the shared prefix."""
+    output_tokens: int = 150
+    shared: float = 0.6
+    """Share of programs that begin with one of the prefixes, of 2 to 16 hash blocks."""
+    kv_blocks: int = 27_000
+
+
+WORKS = {
+    "single turns": Work(3000, 1.0),
+    "single turns, past saturation": Work(3000, 4.0, kv_blocks=10_000),
+    "sessions": Work(500, 0.3, turns=7),
+    "short turns": Work(3000, 8.0, own_tokens=600, output_tokens=20, shared=0),
+}
+
+
+def synthesize(work: Work) -> tuple[list[Program], list[float]]:
+    rng = np.random.default_rng(1)
+    prefixes = [
+        SharedPrefix(f"p{i}", HASH_BLOCK * int(rng.integers(2, 17))) for i in range(PREFIXES)
+    ]
+    popularity = 1 / np.arange(1, PREFIXES + 1)
+    popularity /= popularity.sum()
+    programs = []
+    for i in range(work.programs):
+        shares = rng.random() < work.shared
+        prefix = prefixes[rng.choice(PREFIXES, p=popularity)] if shares else None
+        turns = session(work, prefix.tokens if prefix else 0, rng)
+        programs.append(Program(f"s{i}", tuple(turns), prefix))
+    # Whole milliseconds, since the trace has no finer ones.
+    starts_ms = np.cumsum(rng.exponential(1e3 / work.per_s, work.programs)).round()
+    return programs, [float(ms) / 1e3 for ms in starts_ms]
+
+
+def session(work: Work, shared_tokens: int, rng: Generator) -> list[Turn]:
+    """Turns that keep the full hash blocks of the prompt before, and not its answer: the trace has
+    no ids for what Dynamo generates."""
+
+    def draw(mid: float, sigma: float, least: int, most: int) -> int:
+        return int(np.clip(rng.lognormal(np.log(mid), sigma), least, most))
+
+    turns: list[Turn] = []
+    prompt = shared_tokens + draw(work.own_tokens, 1.0, 64, 16_000)
+    for _ in range(int(rng.geometric(1 / work.turns))):
+        output = draw(work.output_tokens, 0.8, 2, 1500)
+        kept = turns[-1].prompt_tokens // HASH_BLOCK * HASH_BLOCK if turns else 0
+        gap_s = draw(2000, 1.0, 50, 60_000) / 1e3
+        turns.append(Turn(prompt, output, kept, tool_gap_s=gap_s))
+        prompt += draw(600, 0.8, 50, 4000)
+    return turns
+
+
+def mooncake(programs: Sequence[Program], starts_s: Sequence[float]) -> Iterator[dict[str, object]]:
+    """Rows of Dynamo's extension of Mooncake's format: a session's next turn comes `delay` ms
+    after the turn before."""
+    fresh = count()
+    shared: dict[str, list[int]] = {}
+    for program, start_s in zip(programs, starts_s, strict=True):
+        ids: list[int] = []
+        if (prefix := program.prefix) is not None:
+            blocks = prefix.tokens // HASH_BLOCK
+            ids += shared.setdefault(prefix.id, [next(fresh) for _ in range(blocks)])
+        when: dict[str, object] = {"timestamp": round(start_s * 1e3)}
+        for turn in program.turns:
+            # A partial last block differs from the same block once it is full.
+            while len(ids) * HASH_BLOCK < turn.prompt_tokens:
+                ids.append(next(fresh))
+            yield {
+                "session_id": program.id,
+                **when,
+                "input_length": turn.prompt_tokens,
+                "output_length": turn.output_tokens,
+                "hash_ids": list(ids),
+            }
+            del ids[turn.prompt_tokens // HASH_BLOCK :]
+            when = {"delay": round(turn.tool_gap_s * 1e3)}
+
+
+def plain_profile(kv_blocks: int) -> Profile:
+    """Linear, so that both sides can have it: the weights are read in each step, on top."""
+    profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=kv_blocks)
+    base_ps = profile.base_ps + profile.weights_ps
+    return replace(profile, base_ps=base_ps, weights_ps=0, pair_ps=0)
+
+
+def dynamo_engine(profile: Profile, limits: Limits, folder: Path) -> dict[str, object]:
+    """Its step times are tables, linear in between: prefill over new tokens, and decode over the
+    batch's context and the mean of it, whose quotient is the size of the batch."""
+    ms = 1e3 / PS_PER_S
+    context = np.array([0.0, 1e7])
+    mean_context = np.geomspace(1, profile.max_model_len, 1000)
+    per_token = ms * (profile.token_ps / mean_context + profile.context_ps)
+    np.savez(
+        folder / "steps.npz",
+        prefill_isl=np.array([0.0, 1e6]),
+        prefill_ttft_ms=np.array([0.0, 1e6 * ms * profile.token_ps]),
+        decode_active_kv_tokens=context,
+        decode_context_length=mean_context,
+        decode_itl=ms * profile.base_ps + np.outer(context, per_token),
+    )
+    times = {"provider": "dynamo_profile", "config": {"path": str(folder / "steps.npz")}}
+    return {
+        "engine": {
+            "backend": "vllm",
+            "num_gpu_blocks": profile.kv_blocks,
+            "block_size": profile.block_tokens,
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": limits.step_tokens,
+            "timing_model": {"type": "external", **times},
+        }
+    }
+
+
+class Dynamo:
+    """A process that replays what it is asked to, past its imports."""
+
+    def __init__(self, python: str) -> None:
+        """OSError if it does not start, ImportError if it has no `ai-dynamo`."""
+        script = Path(__file__).with_name("dynamo_offline.py")
+        self.process = subprocess.Popen(
+            [python, str(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"DYN_LOG": "error"},
+        )
+        self.version = self._read()
+        if not self.version:
+            self.close()
+            raise ImportError("no working ai-dynamo; the reason is on stderr")
+
+    def replay(self, trace: Path, engine: dict[str, object]) -> dict[str, Any]:
+        """`replay_s` and the summary of its report."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"trace": str(trace), "engine": engine}) + "\n")
+        self.process.stdin.flush()
+        answer = self._read()
+        assert answer, "Dynamo's replay failed; its error is on stderr"
+        return dict(json.loads(answer))
+
+    def close(self) -> None:
+        self.process.communicate(timeout=60)
+
+    def _read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+
+@pytest.fixture(scope="module")
+def dynamo() -> Iterator[Dynamo]:
+    python = os.environ.get("TURNSTILE_DYNAMO_PYTHON")
+    if not python:
+        pytest.skip(f"TURNSTILE_DYNAMO_PYTHON names no Python that has ai-dynamo; {HOW}")
+    try:
+        served = Dynamo(python)
+    except (OSError, ImportError) as error:
+        pytest.skip(f"TURNSTILE_DYNAMO_PYTHON={python}: {error}; {HOW}")
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+def simulate(
+    programs: Sequence[Program], starts_s: Sequence[float], profile: Profile, limits: Limits
+) -> tuple[float, list[dict[str, Any]]]:
+    """Seconds of the replay, and its turns."""
+    policy = make_policy(
+        variants("fcfs")[0], costs(profile, step_tokens=limits.step_tokens, offload=False)
+    )
+    turns: list[dict[str, Any]] = []
+    engine = partial(Engine, policy, profile, limits)
+    began_s = time.perf_counter()
+    harness_replay.replay(programs, starts_s, None, engine, turns.append)
+    return time.perf_counter() - began_s, turns
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_seconds_per_turn_beside_dynamo(
+    name: str,
+    dynamo: Dynamo,
+    benchmark: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each round replays once there and once here."""
+    work = WORKS[name]
+    programs, starts_s = synthesize(work)
+    trace = tmp_path / "trace.jsonl"
+    rows = mooncake(programs, starts_s)
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    profile, limits = plain_profile(work.kv_blocks), Limits()
+    engine = dynamo_engine(profile, limits, tmp_path)
+    theirs: list[dict[str, Any]] = []
+    ours: list[tuple[float, list[dict[str, Any]]]] = []
+
+    benchmark.pedantic(
+        lambda: ours.append(simulate(programs, starts_s, profile, limits)),
+        setup=lambda: theirs.append(dynamo.replay(trace, engine)),
+        rounds=ROUNDS,
+        warmup_rounds=1,
+    )
+    turns, summary = ours[-1][1], theirs[-1]
+    same_work(turns, summary)
+    # Whatever ran first warmed the caches; nothing else did where nothing is timed.
+    sim_us = 1e6 * median(s for s, _ in ours[-ROUNDS:]) / len(turns)
+    dynamo_us = 1e6 * median(one["replay_s"] for one in theirs[-ROUNDS:]) / len(turns)
+    benchmark.extra_info |= {
+        "ai_dynamo": dynamo.version,
+        "turns": len(turns),
+        "sim_us_per_turn": round(sim_us),
+        "dynamo_us_per_turn": round(dynamo_us),
+        "dynamo_over_sim": round(dynamo_us / sim_us, 2),
+    }
+    with capsys.disabled():
+        print(
+            f"\n{name}: sim {sim_us:.0f} µs per turn, Dynamo {dynamo_us:.0f} µs per turn: sim is "
+            f"{dynamo_us / sim_us:.2f} times as fast ({len(turns)} turns, "
+            f"{len(theirs[-ROUNDS:])} rounds, ai-dynamo {dynamo.version})"
+        )
+
+
+def same_work(turns: Sequence[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """Both engines served the same turns and were about as busy."""
+    assert not [turn for turn in turns if turn["error"]]
+    assert summary["completed_requests"] == len(turns)
+    prompts = sum(turn["prompt_tokens"] for turn in turns)
+    assert summary["total_input_tokens"] == prompts
+    assert summary["total_output_tokens"] == sum(turn["output_tokens"] for turn in turns)
+    hit = sum(turn["device_hit_tokens"] for turn in turns) / prompts
+    assert summary["first_admission_prefix_cache_reused_ratio"] == pytest.approx(hit, abs=0.02)
+    latency_ms = 1e3 * mean(turn["finished_at_s"] - turn["sent_at_s"] for turn in turns)
+    assert summary["mean_e2e_latency_ms"] == pytest.approx(latency_ms, rel=0.05)
