@@ -25,6 +25,7 @@ from harness.asking import asks
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {
+    "experiment": "harness.experiment_cli",
     "fidelity": "harness.fidelity_cli",
     "profile": "harness.profile_cli",
     "serve": "harness.serve_cli",
@@ -189,6 +190,11 @@ def fidelity() -> None:
 @app.command()
 def verify() -> None:
     """Hold what is claimed against what an engine does: bench verify pins"""
+
+
+@app.command()
+def experiment() -> None:
+    """The sources' figures by name, each with a verdict: bench experiment run fig16"""
 
 
 @app.command()

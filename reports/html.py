@@ -69,6 +69,16 @@ FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
+def environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
 def page(
     run: Run,
     results: Results,
@@ -77,34 +87,31 @@ def page(
     figures: Sequence[Figure],
     style: Mapping[str, Style],
 ) -> str:
-    environment = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     assets = files("reports") / "templates"
     strong = [p.variant for p in (told.baseline, told.winner) if p is not None]
-    return environment.get_template("report.html.j2").render(
-        told=told,
-        tiles=_tiles(told),
-        baseline=str(run.sweep["baseline"]),
-        heading=_heading(run.sweep),
-        grid=_grid(points, told),
-        figures=figures,
-        specs={f.id: {"data": f.spec["data"], "layout": f.spec["layout"]} for f in figures},
-        legend=_legend(points, style, strong),
-        columns=[title for _, title, _ in COLUMNS],
-        rows=_rows(results.cells, str(run.sweep["baseline"])),
-        missing=results.missing,
-        gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
-        left_out=_left_out(run.sweep),
-        facts=_facts(run),
-        command=shlex.join(map(str, _made_by(run.sweep).get("argv", []))),
-        css=(assets / "report.css").read_text(),
-        js=(assets / "report.js").read_text(),
-        plotlyjs=get_plotlyjs() if figures else "",
+    return (
+        environment()
+        .get_template("report.html.j2")
+        .render(
+            told=told,
+            tiles=_tiles(told),
+            baseline=str(run.sweep["baseline"]),
+            heading=_heading(run.sweep),
+            grid=_grid(points, told),
+            figures=figures,
+            specs={f.id: {"data": f.spec["data"], "layout": f.spec["layout"]} for f in figures},
+            legend=_legend(points, style, strong),
+            columns=[title for _, title, _ in COLUMNS],
+            rows=_rows(results.cells, str(run.sweep["baseline"])),
+            missing=results.missing,
+            gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
+            left_out=_left_out(run.sweep),
+            facts=_facts(run),
+            command=shlex.join(map(str, _made_by(run.sweep).get("argv", []))),
+            css=(assets / "report.css").read_text(),
+            js=(assets / "report.js").read_text(),
+            plotlyjs=get_plotlyjs() if figures else "",
+        )
     )
 
 

@@ -21,5 +21,8 @@ class QueueDelays:
 
     def scheduled(self, request: Request, now_s: float) -> None:
         if request.index > 0 and not request.pinned and not request.preempted:
-            self._delays_s.append(now_s - request.arrival_s)
-            self.mean_s = sum(self._delays_s) / len(self._delays_s)
+            self.add(now_s - request.arrival_s)
+
+    def add(self, delay_s: float) -> None:
+        self._delays_s.append(delay_s)
+        self.mean_s = sum(self._delays_s) / len(self._delays_s)

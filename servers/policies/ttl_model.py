@@ -46,6 +46,10 @@ class TtlModel:
         if gap is not None:
             self.record(gap.tool, gap.seconds)
 
+    def forget_gap(self, program_id: str) -> None:
+        """Its tool time is not to be recorded."""
+        self._gaps.forget(program_id)
+
     def record(self, tool: str | None, seconds: float) -> None:
         self.all_tools.add(seconds)
         if tool is not None:

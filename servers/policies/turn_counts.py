@@ -30,10 +30,14 @@ class TurnCounts:
     def served(self, program_id: str) -> None:
         self._served[program_id] = (self._served.get(program_id) or 0) + 1
 
+    def uncount(self, program_id: str) -> None:
+        """Its turn under way is not to count."""
+        self._served[program_id] = (self._served.get(program_id) or 0) - 1
+
     def ended(self, program_id: str) -> None:
         """Count the program as finished, with the turns served since it was last counted."""
         n = self._served.pop(program_id)
-        if n is None:
+        if not n:
             return
         self._programs += 1
         self._turns += n
