@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import math
 import time
 import urllib.request
 from collections.abc import AsyncIterator, Callable
@@ -33,11 +34,14 @@ from traces import Turn
 LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 CONTEXTS = (128, 2048, 8192, 32768)
+CACHED, AFTER = (1024, 4096, 16384), (32, 256, 1024)
+"""Contexts that are cached, and prompts that go on from them, as an agent's next turn does."""
 ROUNDS = 3
-"""Of all prompt lengths in turn, so that a busy moment of the machine does not hit one alone."""
+"""Of all lengths and batches in turn, so that a busy moment of the machine hits no one alone."""
 STEPS, WINDOW = 40, 8
 """Decode steps with the whole batch at work, and of how many a mean is one time."""
-PREFILL_SHARE = 0.4
+PREFILL_SHARE, AFTER_SHARE = 0.4, 0.5
+"""Of the time, spent when cold prompts are done, and prompts after a cached context."""
 KV_SHARE = 0.9
 REQUEST_WITHIN_S = 300.0
 WARM_UP = (64, 2048, 64)
@@ -114,6 +118,7 @@ async def _measure(target: Target, within_s: float, told: Told) -> Times:
         for tokens in WARM_UP:
             await probe.ask(probe.new(min(tokens, target.max_model_len - 1)), 1)
         await probe.prefills()
+        await probe.continued()
         await probe.decodes()
         return probe.times
 
@@ -194,6 +199,39 @@ class Probe:
             PrefillTimes(tokens=n, seconds=tuple(found)) for n, found in seconds.items()
         ]
 
+    async def continued(self) -> None:
+        """A new turn's share of the work: a prompt whose beginning is cached."""
+        cold_s = {p.tokens: median(p.seconds) for p in self.times.prefill}
+        room = min(self._target.max_model_len - 1, int(KV_SHARE * self._target.kv_tokens))
+        for context in CACHED:
+            if context + AFTER[-1] > room:
+                break
+            if self._spent_s + 3 * cold_s.get(context, math.inf) > AFTER_SHARE * self._within_s:
+                self.times.left_out.append(f"prompts after {context} cached tokens: no time")
+                break
+            before = self.new(context)
+            await self.ask(before, 1)
+            for tokens in AFTER:
+                self._say(f"prefill of {tokens} tokens after {context}")
+                found = [await self._continue(before, tokens) for _ in range(ROUNDS)]
+                if len({cached for cached, _ in found}) > 1 or not found[0][0]:
+                    what = f"prompts after {context} cached tokens"
+                    self.times.left_out.append(f"{what}: the server had not cached them")
+                    return
+                cached = found[0][0]
+                self.times.prefill.append(
+                    PrefillTimes(
+                        tokens=context + tokens - cached,
+                        cached_tokens=cached,
+                        seconds=tuple(seconds for _, seconds in found),
+                    )
+                )
+
+    async def _continue(self, before: Ids, tokens: int) -> tuple[int, float]:
+        """Cached tokens, and seconds."""
+        seconds, answer = await self.first_token(np.concatenate([before, self.new(tokens)]))
+        return answer.cached_tokens or 0, seconds
+
     def _too_long(self, tokens: int, seconds: dict[int, list[float]]) -> bool:
         """If it grows by the square, and all is done ROUNDS times."""
         longest = max(seconds)
@@ -219,6 +257,7 @@ class Probe:
         """Prompts grow from one context to the next, and batches by more prompts, so that almost
         all of each batch's prompts are cached already, and the time goes into decoding."""
         prompts: list[Ids] = []
+        sent: list[list[Ids]] = []
         cached: dict[int, int] = {}
         for context in CONTEXTS:
             for batch in BATCHES:
@@ -234,9 +273,24 @@ class Probe:
                     cached[k] = context
                 if found := await self._decode(prompts[:batch], context):
                     self.times.decode.append(found)
+                    sent.append(prompts[:batch])
                 else:
                     what = f"batches of {batch} at {context} tokens"
                     self.times.left_out.append(f"{what}: never at work all at once")
+        for _ in range(ROUNDS - 1):
+            await self._decode_again(sent)
+
+    async def _decode_again(self, sent: list[list[Ids]]) -> None:
+        """As far as the time goes; the prompts may be cached no longer."""
+        for k, prompts in enumerate(sent):
+            found, context = self.times.decode[k], len(prompts[0])
+            took_s = 2 * self._outputs(len(prompts), context) * median(found.seconds)
+            if self._spent_s + took_s > self._within_s:
+                return
+            self._say(f"decode of {len(prompts)} at {context} tokens, again")
+            if more := await self._decode(prompts, context):
+                seconds = found.seconds + more.seconds
+                self.times.decode[k] = found.model_copy(update={"seconds": seconds})
 
     def _why_not(self, batch: int, context: int, cached: dict[int, int]) -> str:
         target = self._target
@@ -247,7 +301,7 @@ class Probe:
             return "the KV memory is too small"
         if batch > target.max_num_seqs:
             return "more than the server runs at once"
-        times = {p.tokens: median(p.seconds) for p in self.times.prefill}
+        times = {p.tokens: median(p.seconds) for p in self.times.prefill if not p.cached_tokens}
         near = min(times, key=lambda n: abs(n - context))
         new = sum(context - cached.get(k, 0) for k in range(batch))
         new_s = times[near] * new / near * max(context / near, 1)

@@ -235,6 +235,7 @@ def _show(found: Measured, path: Path) -> None:
     from statistics import median
 
     from harness.show import show_rows
+    from servers.profiles.measured import prompt_name
 
     def times(seconds: tuple[float, ...]) -> tuple[str, str]:
         middle = median(seconds)
@@ -242,7 +243,10 @@ def _show(found: Measured, path: Path) -> None:
         return f"{1000 * middle:.3g} ms", spread
 
     print(f"{found.engine}, {found.model}, on {found.machine}")
-    show_rows([(f"{p.tokens} tokens", *times(p.seconds)) for p in found.prefill], "prefill")
+    show_rows(
+        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in found.prefill],
+        "prefill",
+    )
     show_rows(
         [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in found.decode],
         "decode step of a batch",

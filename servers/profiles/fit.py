@@ -30,6 +30,8 @@ class Observation:
 
     steps: tuple[int, ...]
     """Tokens that each of its steps computes."""
+    sequences: int
+    """Turns in each step."""
     context: float
     """Tokens that its decodes read, over the batch."""
     pairs: int
@@ -44,6 +46,7 @@ class Coefficients:
     base_ps: int
     weights_ps: int
     token_ps: int
+    sequence_ps: int
     context_ps: int
     pair_ps: int
     request_ps: int
@@ -51,6 +54,7 @@ class Coefficients:
 
     def seconds(self, seen: Observation) -> float:
         steps = sum(self.base_ps + max(self.weights_ps, t * self.token_ps) for t in seen.steps)
+        steps += len(seen.steps) * seen.sequences * self.sequence_ps
         attention = seen.context * self.context_ps + seen.pairs * self.pair_ps
         return (steps + attention + seen.request * self.request_ps) / PS_PER_S
 
@@ -58,17 +62,18 @@ class Coefficients:
         return self.seconds(seen) / seen.seconds - 1
 
 
-def prompt(tokens: int, step_tokens: int, seconds: float) -> Observation:
-    """Alone in the engine, cold: full chunks and a rest; each token attends to itself and to all
-    before it."""
+def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) -> Observation:
+    """Alone in the engine, `tokens` to compute after those cached: full chunks and a rest; each
+    token attends to itself and to all before it."""
     full, rest = divmod(tokens, step_tokens)
     steps = (step_tokens,) * full + ((rest,) if rest else ())
-    return Observation(steps, 0, tokens * (tokens + 1) // 2, True, seconds)
+    pairs = tokens * cached_tokens + tokens * (tokens + 1) // 2
+    return Observation(steps, 1, 0, pairs, True, seconds)
 
 
 def decode_step(batch: int, context: float, seconds: float) -> Observation:
     """`context`: of each turn in the batch."""
-    return Observation((batch,), batch * context, 0, False, seconds)
+    return Observation((batch,), batch, batch * context, 0, False, seconds)
 
 
 def fit_steps(seen: Sequence[Observation]) -> Coefficients:
@@ -78,14 +83,22 @@ def fit_steps(seen: Sequence[Observation]) -> Coefficients:
     between = knees[max(best - 1, 0)], knees[min(best + 1, KNEES - 1)]
     near: list[float] = np.linspace(*between, KNEES).tolist()
     fits = [(*_fit_at(seen, knee), knee) for knee in near]
-    _, (base, token, context, pair, request), knee = min(fits, key=lambda fit: fit[0])
-    ps = [round(PS_PER_S * s) for s in (base, knee * token, token, context, pair, request)]
+    _, (base, token, sequence, context, pair, request), knee = min(fits, key=lambda fit: fit[0])
+    found = (base, knee * token, token, sequence, context, pair, request)
+    ps = [round(PS_PER_S * s) for s in found]
     return Coefficients(*ps)
 
 
 def _fit_at(seen: Sequence[Observation], knee: float) -> tuple[float, list[float]]:
     terms = [
-        [len(s.steps), sum(max(knee, t) for t in s.steps), s.context, s.pairs, s.request]
+        [
+            len(s.steps),
+            sum(max(knee, t) for t in s.steps),
+            len(s.steps) * s.sequences,
+            s.context,
+            s.pairs,
+            s.request,
+        ]
         for s in seen
     ]
     return least_squares(np.array(terms, float), np.array([s.seconds for s in seen]))

@@ -39,9 +39,11 @@ Times = tuple[float, ...]
 
 
 class PrefillTimes(_Model):
-    """From sending a cold prompt to its first token."""
+    """From sending a prompt to its first token, alone in the engine."""
 
     tokens: int = Field(ge=1)
+    """Computed: all of the prompt but what was cached."""
+    cached_tokens: int = Field(ge=0, default=0)
     seconds: Times = Field(min_length=1)
 
 
@@ -80,6 +82,7 @@ class Steps(_Model):
     base_ps: int = Field(ge=0)
     weights_ps: int = Field(ge=0)
     token_ps: int = Field(ge=0)
+    sequence_ps: int = Field(ge=0, default=0)
     context_ps: int = Field(ge=0)
     pair_ps: int = Field(ge=0)
     request_ps: int = Field(ge=0)
@@ -178,24 +181,33 @@ def fitted(
             f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, a fit "
             f"needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
         )
-    prompts = [prompt(p.tokens, step_tokens, median(p.seconds)) for p in prefill]
+    prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
     coefficients = fit_steps([*prompts, *steps])
-    lengths, seconds = [p.tokens for p in prefill], [p.seconds for p in prompts]
-    base_s, linear_s, quadratic_s = fit_quadratic(lengths, seconds)
+    cold = [(p.tokens, median(p.seconds)) for p in prefill if not p.cached_tokens]
+    lengths, cold_s = [n for n, _ in cold], [s for _, s in cold]
+    base_s, linear_s, quadratic_s = fit_quadratic(lengths, cold_s)
     curve = Curve(base_s=base_s, linear_s=linear_s, quadratic_s=quadratic_s)
-    at = [f"{n} tokens" for n in lengths]
+    at = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
     where = [f"batch {d.batch} at {d.context:.0f} tokens" for d in decode]
 
     return {
         "curve": curve,
-        "curve_errors": _errors(seconds, map(curve.seconds, lengths), at),
+        "curve_errors": _errors(
+            cold_s, map(curve.seconds, lengths), [prompt_name(n, 0) for n in lengths]
+        ),
         "steps": Steps.model_validate(coefficients, from_attributes=True),
-        "prefill_errors": _errors(seconds, map(coefficients.seconds, prompts), at),
+        "prefill_errors": _errors(
+            [p.seconds for p in prompts], map(coefficients.seconds, prompts), at
+        ),
         "decode_errors": _errors(
             [s.seconds for s in steps], map(coefficients.seconds, steps), where
         ),
     }
+
+
+def prompt_name(tokens: int, cached_tokens: int) -> str:
+    return f"{tokens} tokens" + (f" after {cached_tokens} cached" if cached_tokens else "")
 
 
 def _errors(measured: Sequence[float], predicted: Iterable[float], where: Sequence[str]) -> Errors:

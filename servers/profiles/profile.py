@@ -19,10 +19,10 @@ PS_PER_S = 1_000_000_000_000
 class Profile:
     """How long a step takes and how much KV fits, for one model on one machine.
 
-    A step that computes T tokens, in which decodes read C context tokens in all and prefill chunks
-    make P query-key pairs, takes, in picoseconds,
+    A step that computes T tokens of S turns, in which decodes read C context tokens in all and
+    prefill chunks make P query-key pairs, takes, in picoseconds,
 
-        base_ps + max(weights_ps, T * token_ps) + C * context_ps + P * pair_ps
+        base_ps + max(weights_ps, T * token_ps) + S * sequence_ps + C * context_ps + P * pair_ps
     """
 
     hardware: str
@@ -35,14 +35,16 @@ class Profile:
     base_ps: int
     weights_ps: int
     token_ps: int
+    sequence_ps: int
+    """The engine's own work for each turn in a step: inputs, sampling, the answer's piece."""
     context_ps: int
     pair_ps: int
     dram_bytes_per_s: float
     """Host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
 
-    def step_ps(self, tokens: int, context: int, pairs: int) -> int:
-        compute_ps = max(self.weights_ps, tokens * self.token_ps)
+    def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
+        compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps
         return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
 
 

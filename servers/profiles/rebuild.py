@@ -21,7 +21,7 @@ def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
 
 
 def _step_ps(profile: Profile, tokens: int) -> int:
-    return profile.base_ps + max(profile.weights_ps, tokens * profile.token_ps)
+    return profile.step_ps(tokens, 1, 0, 0)
 
 
 def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:

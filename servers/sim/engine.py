@@ -131,7 +131,8 @@ class Engine:
         for sequence, n in batch.chunks:
             tokens += n
             pairs += n * sequence.computed + n * (n + 1) // 2
-        first_ps = profile.step_ps(tokens, decodes.context, pairs)
+        sequences = decodes.count + len(batch.chunks)
+        first_ps = profile.step_ps(tokens, sequences, decodes.context, pairs)
         chunk = batch.chunks[0][1] if batch.chunks else 0
         more_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
         steps = self._most_steps(batch)

@@ -247,7 +247,8 @@ class VirtualVllm:
             if request.num_computed_tokens >= request.num_tokens:
                 sampled[key] = TOKEN
                 first.append(key)
-        step_ps = self.profile.step_ps(tokens, context, pairs)
+        sequences = len(output.num_scheduled_tokens)
+        step_ps = self.profile.step_ps(tokens, sequences, context, pairs)
         steady = steady and tokens == len(self._decoding) == len(self.vllm.running)
         self._elapse(1, step_ps, 0)
         answer(self.vllm, output, sampled)

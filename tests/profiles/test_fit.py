@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from servers.profiles.fit import (
@@ -17,50 +19,60 @@ GPU = Coefficients(
     base_ps=1_000_000_000,
     weights_ps=6_400_000_000,
     token_ps=50_000_000,
+    sequence_ps=200_000_000,
     context_ps=30_000,
     pair_ps=1_500,
     request_ps=4_000_000_000,
 )
-"""1 ms a step, weights worth 128 tokens, 4 ms a request: about an 8B model on a large GPU."""
+"""1 ms a step, weights worth 128 tokens, 0.2 ms a turn, 4 ms a request: about an 8B model on a
+large GPU."""
 STEP_TOKENS = 2048
 SHAPES: list[Observation] = [
-    *(prompt(n, STEP_TOKENS, 1.0) for n in (32, 128, 512, 2048, 8192, 32768)),
+    *(prompt(n, 0, STEP_TOKENS, 1.0) for n in (32, 128, 512, 2048, 8192, 32768)),
+    *(prompt(n, 4096, STEP_TOKENS, 1.0) for n in (32, 256, 1024)),
     *(decode_step(b, c, 1.0) for b in (1, 4, 16, 64) for c in (150, 2100, 8200)),
 ]
 
 
 def timed(shape: Observation, of: Coefficients) -> Observation:
-    return Observation(shape.steps, shape.context, shape.pairs, shape.request, of.seconds(shape))
+    return replace(shape, seconds=of.seconds(shape))
 
 
 def test_a_prompt_is_full_chunks_a_rest_and_its_pairs() -> None:
-    seen = prompt(5000, 2048, 1.0)
+    seen = prompt(5000, 0, 2048, 1.0)
     assert seen.steps == (2048, 2048, 904)
     assert seen.pairs == 5000 * 5001 // 2
-    # three steps of 1 ms and 5000 tokens of 50 us, pairs of 1.5 ns, a request of 4 ms
-    assert GPU.seconds(seen) == pytest.approx(0.003 + 0.25 + 12_502_500 * 1.5e-9 + 0.004)
+    # three steps of 1 ms + 0.2 for the turn, 5000 tokens of 50 us, pairs of 1.5 ns, 4 ms
+    assert GPU.seconds(seen) == pytest.approx(0.0036 + 0.25 + 12_502_500 * 1.5e-9 + 0.004)
+
+
+def test_tokens_after_a_cached_context_attend_to_it_too() -> None:
+    seen = prompt(10, 100, 2048, 1.0)
+    assert (seen.steps, seen.pairs) == ((10,), 10 * 100 + 55)
 
 
 def test_few_tokens_cost_what_reading_the_weights_does() -> None:
-    # 8 * 50 us < 6.4 ms; 8 contexts of 1000 tokens, 30 ns each
-    assert GPU.seconds(decode_step(8, 1000, 1.0)) == pytest.approx(0.001 + 0.0064 + 0.00024)
+    # 8 * 50 us < 6.4 ms; 8 turns of 0.2 ms; 8 contexts of 1000 tokens, 30 ns each
+    assert GPU.seconds(decode_step(8, 1000, 1.0)) == pytest.approx(
+        0.001 + 0.0064 + 0.0016 + 0.00024
+    )
 
 
 def test_exact_times_give_the_coefficients_back() -> None:
     found = fit_steps([timed(shape, GPU) for shape in SHAPES])
-    for name in ("base_ps", "weights_ps", "token_ps", "context_ps", "pair_ps", "request_ps"):
+    for name in Coefficients.__slots__:
         assert getattr(found, name) == pytest.approx(getattr(GPU, name), rel=0.03), name
 
 
 def test_an_engine_that_never_waits_for_weights_has_none() -> None:
-    cpu = Coefficients(5_000_000_000, 120_000_000, 120_000_000, 200_000, 30_000, 8_000_000_000)
+    cpu = Coefficients(5_000_000_000, 120_000_000, 120_000_000, 0, 200_000, 30_000, 8_000_000_000)
     found = fit_steps([timed(shape, cpu) for shape in SHAPES])
     assert found.base_ps + found.weights_ps == pytest.approx(5.12e9, rel=0.001)
     assert found.token_ps == pytest.approx(120_000_000, rel=0.001)
 
 
 def test_no_coefficient_is_negative_where_times_shrink_with_length() -> None:
-    found = fit_steps([prompt(n, 2048, 1 / n) for n in (10, 100, 1000, 10_000)])
+    found = fit_steps([prompt(n, 0, 2048, 1 / n) for n in (10, 100, 1000, 10_000)])
     assert min(found.base_ps, found.token_ps, found.pair_ps, found.request_ps) >= 0
 
 

@@ -21,6 +21,7 @@ SMALL = Profile(
     base_ps=100,
     weights_ps=50,
     token_ps=10,
+    sequence_ps=7,
     context_ps=1,
     pair_ps=2,
     dram_bytes_per_s=4000.0,
@@ -29,13 +30,13 @@ SMALL = Profile(
 
 
 def test_ten_tokens_in_chunks_of_four_take_three_steps() -> None:
-    # two steps of 100 + max(50, 40), one of 100 + max(50, 20), and 55 pairs of 2
-    assert prefill_ps(SMALL, step_tokens=4, tokens=10) == 150 + 150 + 150 + 110
+    # two steps of 100 + max(50, 40) + 7, one of 100 + max(50, 20) + 7, and 55 pairs of 2
+    assert prefill_ps(SMALL, step_tokens=4, tokens=10) == 157 + 157 + 157 + 110
 
 
 def test_chunks_that_outweigh_the_weights_pay_per_token() -> None:
-    # one step of 100 + max(50, 80), one of 100 + max(50, 20), and 55 pairs of 2
-    assert prefill_ps(SMALL, step_tokens=8, tokens=10) == 180 + 150 + 110
+    # one step of 100 + max(50, 80) + 7, one of 100 + max(50, 20) + 7, and 55 pairs of 2
+    assert prefill_ps(SMALL, step_tokens=8, tokens=10) == 187 + 157 + 110
 
 
 def test_nothing_to_rebuild_costs_nothing() -> None:
@@ -56,7 +57,8 @@ def test_the_closed_form_is_the_sum_over_chunks(
     while computed < tokens:
         chunk = min(step_tokens, tokens - computed)
         pairs = sum(computed + i + 1 for i in range(chunk))
-        total += profile.base_ps + max(weights, chunk * profile.token_ps) + pairs * profile.pair_ps
+        total += profile.base_ps + max(weights, chunk * profile.token_ps) + profile.sequence_ps
+        total += pairs * profile.pair_ps
         computed += chunk
     assert prefill_ps(profile, step_tokens, tokens) == total
 
@@ -77,7 +79,7 @@ def test_reload_is_bytes_over_bandwidth_and_replaces_the_prefill() -> None:
 def test_without_offload_there_is_no_reload() -> None:
     rebuild = costs(SMALL, step_tokens=8, offload=False)
     assert rebuild.reload_s is None
-    assert rebuild.rebuild_s(10) == 440 / PS_PER_S
+    assert rebuild.rebuild_s(10) == (187 + 157 + 110) / PS_PER_S
 
 
 def test_8k_tokens_of_llama_8b_take_0_85_seconds_on_an_a100() -> None:
@@ -88,7 +90,7 @@ def test_8k_tokens_of_llama_8b_take_0_85_seconds_on_an_a100() -> None:
 
 def test_costs_travel_to_worker_processes() -> None:
     rebuild = pickle.loads(pickle.dumps(costs(SMALL, step_tokens=8, offload=True)))  # noqa: S301
-    assert rebuild.prefill_s(10) == 440 / PS_PER_S
+    assert rebuild.prefill_s(10) == (187 + 157 + 110) / PS_PER_S
 
 
 def test_a_chunk_of_no_tokens_is_refused() -> None:

@@ -64,13 +64,19 @@ def turn(
 
 def test_a_lone_turn_takes_its_chunks_and_one_step_per_further_token() -> None:
     made, ended, _ = engine(
-        limits=Limits(4, 100), base_ps=1, weights_ps=1000, token_ps=20, context_ps=3, pair_ps=7
+        limits=Limits(4, 100),
+        base_ps=1,
+        weights_ps=1000,
+        token_ps=20,
+        sequence_ps=5,
+        context_ps=3,
+        pair_ps=7,
     )
     made.submit(turn("a", 150, 3), 0)
     made.run()
     # 100 tokens: max(1000, 2000); pairs 100·101/2 = 5050. Then 50 after 100: 5000 + 50·51/2 = 6275.
-    chunks = (1 + 2000 + 5050 * 7) + (1 + 1000 + 6275 * 7)
-    decodes = (1 + 1000 + 151 * 3) + (1 + 1000 + 152 * 3)
+    chunks = (1 + 2000 + 5 + 5050 * 7) + (1 + 1000 + 5 + 6275 * 7)
+    decodes = (1 + 1000 + 5 + 151 * 3) + (1 + 1000 + 5 + 152 * 3)
     assert ended[0].first_token_ps == chunks
     assert ended[0].finished_ps == chunks + decodes
     assert made.steps == 4

@@ -52,7 +52,8 @@ def world(seed: int, *, prefix: bool | None = None, unruly: bool | None = None) 
     budget = max(seqs, rng.choice((16, 17, 20, 64, 256, 2048)))
     spread_s = rng.choice((1e-6, 0.5))
     starts_s = sorted(rng.random() * spread_s for p in programs if p.fork is None)
-    return World(programs, starts_s, profile(largest + spare), Limits(seqs, budget), unruly)
+    machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
+    return World(programs, starts_s, machine, Limits(seqs, budget), unruly)
 
 
 def _turns(
