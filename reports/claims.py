@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -32,6 +32,8 @@ class Check(BaseModel):
     least: float | None = None
     most: float | None = None
     published: str = ""
+    reading: str = ""
+    """Of a source that leaves something open: which of its readings is tried here."""
     arms: tuple[str, ...] = ()
     """Empty: all."""
     loads: tuple[float, ...] = ()
@@ -53,10 +55,15 @@ class Finding:
     published: str
     ours: str
     holds: bool
+    reading: str = ""
 
 
 def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     """`cells`: those of each arm, in order."""
+    return replace(_judge(check, cells), reading=check.reading)
+
+
+def _judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     found = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
     if not found:
         return Finding(check.says, check.published, "no result", False)
@@ -123,6 +130,8 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     """One sentence: reproduced, not reproduced, or not testable here, and why."""
     if not findings:
         return f"Not testable here: {not_testable}"
+    if readings := list(dict.fromkeys(f.reading for f in findings if f.reading)):
+        return _by_reading(findings, readings)
     bad = [f for f in findings if not f.holds]
     if not bad:
         return f"Reproduced: {listed([f'{f.says} ({f.ours})' for f in findings])}."
@@ -130,6 +139,18 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     kept = len(findings) - len(bad)
     rest = f" {kept} of {counted(len(findings), 'claim')} hold." if kept else ""
     return f"Not reproduced: {told}.{rest}"
+
+
+def _by_reading(findings: Sequence[Finding], readings: Sequence[str]) -> str:
+    bad = {r: [f for f in findings if f.reading == r and not f.holds] for r in readings}
+    good = [f"“{reading}”" for reading in readings if not bad[reading]]
+    told = [
+        f"not read as “{reading}”: {listed([_against(f) for f in against])}"
+        for reading, against in bad.items()
+        if against
+    ]
+    first = f"Reproduced read as {listed(good)}" if good else "Not reproduced under any reading"
+    return "; ".join([first, *told]) + "."
 
 
 def _against(finding: Finding) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from servers.policies.base import Costs, Rank, Request
 from servers.policies.continuum import Continuum
 from servers.policies.infercept import Infercept
-from servers.policies.program_order import first_programs_first
 
 
 class ContinuumPressure(Continuum):
@@ -71,12 +70,3 @@ class InferceptRequestOrder(Infercept):
 
     def rank(self, request: Request, now_s: float) -> Rank:
         return (not request.preempted, request.arrival_s, request.id)
-
-
-class ContinuumProgramOrder(Continuum):
-    """Programs by first arrival alone; a pin does not move its turn forward (against v3, §4.3)."""
-
-    name = "continuum-program-order"
-
-    def rank(self, request: Request, now_s: float) -> Rank:
-        return first_programs_first(request)

@@ -65,6 +65,10 @@ class VllmProcess:
             raise VirtualVllmFailed(f"vLLM in virtual time: {said['failed']}")
         return said
 
+    def close(self) -> None:
+        """Its input's end is its own."""
+        self._process.communicate()
+
     def _death(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)

@@ -12,10 +12,10 @@ import pytest
 
 from servers.sim import Limits
 from servers.variants import VARIANTS
+from servers.vllm.by_hand import free_blocks
 from servers.vllm.versions import UnsupportedVllm
 from servers.vllm.virtual import VirtualVllm
 from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play
-from tests.real.plugin.inside import free_blocks
 from tests.real.plugin.random_worlds import World, world
 from tests.sim.worlds import profile
 from traces import Program, SharedPrefix, Turn

@@ -17,7 +17,7 @@ from vllm.v1.request import RequestStatus
 
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
-from tests.real.plugin.inside import build_plugged, free_blocks, request, step
+from servers.vllm.by_hand import build_plugged, free_blocks, request, step
 
 DEAR = Costs(prefill_s=float)
 BLOCKS = 1000

@@ -10,9 +10,9 @@ import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
 from servers.vllm import bare, plugin
+from servers.vllm.by_hand import build
 from servers.vllm.environment import BadEnvironment, read_policy
 from servers.vllm.versions import UnsupportedVllm, check_scheduler
-from tests.real.plugin.inside import build
 
 COSTS = {
     "base_s": 0.01,

@@ -1,7 +1,7 @@
 """What a scheduling step costs with the plug-in, against stock vLLM: 64 turns decode, 500 wait, 200
 programs are pinned, and the head of the queue is tried in each step and does not fit.
 
-    python -m tests.real.plugin.overhead [ROUNDS]        under vLLM's interpreter
+    python -m servers.vllm.overhead [--json] [ROUNDS]        under vLLM's interpreter
 
 Each arm has a process of its own (an interpreter specialises code to the objects it meets), and the
 arms are asked in turn, in a new random order each round. CPU time of `schedule()` alone. `stock
@@ -12,12 +12,16 @@ from __future__ import annotations
 
 import gc
 import itertools
+import json
 import random
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from servers.policies.base import Costs, pin
 
 ARMS = ["stock", "stock again", "fcfs", "program-fcfs", "continuum", "infercept", "autellix"]
 RUNNING, WAITING, PINNED = 64, 500, 200
@@ -29,9 +33,8 @@ STEPS = 20
 def arm(name: str) -> Any:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-    from servers.policies.base import Costs
     from servers.variants import VARIANTS
-    from tests.real.plugin.inside import build, build_plugged
+    from servers.vllm.by_hand import build, build_plugged
 
     sizes = (100_000, RUNNING, 8192)
     if name.startswith("stock"):
@@ -47,8 +50,7 @@ def arm(name: str) -> Any:
 
 
 def _pin(made: Any) -> None:
-    from servers.policies.base import pin
-    from tests.real.plugin.inside import request, step
+    from servers.vllm.by_hand import request, step
 
     policy = made.runner.policy
     finished, review = policy.finished, policy.review
@@ -60,11 +62,11 @@ def _pin(made: Any) -> None:
     while made.has_unfinished_requests():
         step(made)
     policy.finished, policy.review = finished, review
-    assert len(made.runner.pins) == PINNED
+    _expect("programs pinned", len(made.runner.pins), PINNED)
 
 
 def _fill(made: Any) -> None:
-    from tests.real.plugin.inside import request, step
+    from servers.vllm.by_hand import request, step
 
     fresh = itertools.count(200_000)
 
@@ -85,7 +87,7 @@ def _fill(made: Any) -> None:
 
 def measure(made: Any) -> float:
     """Microseconds a step."""
-    from tests.real.plugin.inside import compute
+    from servers.vllm.by_hand import compute
 
     pool, spent_ns = made.kv_cache_manager.block_pool, 0
     for _ in range(STEPS):
@@ -94,7 +96,7 @@ def measure(made: Any) -> float:
         begin_ns = time.thread_time_ns()
         output = made.schedule()
         spent_ns += time.thread_time_ns() - begin_ns
-        assert len(output.num_scheduled_tokens) == RUNNING
+        _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
         compute(made, output, lambda _: 7)
     return spent_ns / STEPS / 1000
 
@@ -110,37 +112,68 @@ def _serve(name: str) -> None:
         print(measure(made), flush=True)
 
 
-def _ask(process: subprocess.Popen[str]) -> float:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("\n")
-    process.stdin.flush()
-    return float(process.stdout.readline())
+def _expect(what: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise RuntimeError(f"{found} {what} instead of {wanted}")
 
 
-def main(rounds: int) -> None:
-    command = [sys.executable, "-m", "tests.real.plugin.overhead", "--arm"]
-    pipe = subprocess.PIPE
-    arms = {
-        name: subprocess.Popen([*command, name], stdin=pipe, stdout=pipe, text=True)
-        for name in ARMS
-    }
-    for name, process in arms.items():
-        if process.stdout is None or process.stdout.readline().strip() != "ready":
-            raise SystemExit(f"{name} did not start")
+class Arm:
+    """A process that measures when asked."""
+
+    def __init__(self, name: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "servers.vllm.overhead", "--arm", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._name = name
+
+    def _line(self) -> str:
+        line = self._process.stdout.readline().strip() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
+        return line
+
+    def wait_ready(self) -> None:
+        self._line()
+
+    def ask(self) -> float:
+        if self._process.stdin is not None:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        return float(self._line())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def measured(rounds: int) -> dict[str, list[float]]:
+    """Microseconds a step, by arm; the n-th of each arm is of the same round."""
+    arms = {name: Arm(name) for name in ARMS}
+    for one in arms.values():
+        one.wait_ready()
     took: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds):
-        for name in random.Random(number).sample(ARMS, len(ARMS)):
-            took[name].append(_ask(arms[name]))
-    for process in arms.values():
-        process.communicate()
+        for name in random.Random(number).sample(ARMS, len(ARMS)):  # noqa: S311
+            took[name].append(arms[name].ask())
+    for one in arms.values():
+        one.close()
+    return took
+
+
+def against_stock(took: Mapping[str, Sequence[float]], name: str) -> float:
+    """Median of pairs."""
+    return statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
+
+
+def show(took: Mapping[str, Sequence[float]]) -> None:
     for name in ARMS:
-        ratio = statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
         least = min(took[name]) / min(took["stock"])
         print(
             f"{name:14} {statistics.median(took[name]):7.0f} us median, "
             f"{min(took[name]):6.0f} least; "
-            f"against stock {ratio:.3f} median of pairs, {least:.3f} least"
+            f"against stock {against_stock(took, name):.3f} median of pairs, {least:.3f} least"
         )
 
 
@@ -148,4 +181,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--arm"]:
         _serve(sys.argv[2])
     else:
-        main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+        as_json = "--json" in sys.argv
+        numbers = [int(word) for word in sys.argv[1:] if word != "--json"]
+        took = measured(*numbers or [100])
+        print(json.dumps(took)) if as_json else show(took)

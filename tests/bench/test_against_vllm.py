@@ -1,0 +1,84 @@
+"""`sim` and `vllm-virtual` (vLLM's own scheduler in virtual time, with fast-forward) on the same
+cells, by turns in one run: prints seconds of both and their ratio, and judges no time.
+
+Needs a vLLM (`make vllm`). What counts is `replay` alone, in one process each: vLLM's has imported
+vLLM and been warmed up by a cell before. Its side holds the pipe between the two processes, about
+100 us a turn. Both must find the same times to the picosecond.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from statistics import median
+from typing import Any
+
+import pytest
+
+from harness.arrivals import parse_arrivals
+from harness.replay import replay
+from servers.profiles import analytic_profile, costs
+from servers.sim import Engine, Limits
+from servers.variants import make_policy, variants
+from servers.vllm.installed import VllmMissing, find_vllm
+from servers.vllm.virtual_client import RemoteVllm, VllmProcess
+from traces import Program, read_traces
+
+ROUNDS = 3
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[VllmProcess]:
+    try:
+        process = VllmProcess(find_vllm().python)
+    except VllmMissing as missing:
+        pytest.skip(str(missing))
+    yield process
+    process.close()
+
+
+def play(
+    name: str, programs: list[Program], jps: float, vllm: VllmProcess | None
+) -> tuple[float, list[dict[str, object]]]:
+    profile, limits = analytic_profile("a100-80g", "llama-3.1-8b"), Limits()
+    starts_s, _ = parse_arrivals("poisson").draw(programs, jps, 1)
+    turns: list[dict[str, object]] = []
+    engine: Any = partial(RemoteVllm, vllm, name, profile, limits)
+    if vllm is None:
+        policy = make_policy(variants(name)[0], costs(profile, step_tokens=2048, offload=False))
+        engine = partial(Engine, policy, profile, limits)
+    begin_s = time.perf_counter()
+    replay(programs, starts_s, None, engine, turns.append)
+    return time.perf_counter() - begin_s, turns
+
+
+@pytest.mark.parametrize("jps", [0.05, 0.3])
+@pytest.mark.parametrize("name", ["fcfs", "continuum"])
+def test_against_vllms_scheduler_with_fast_forward(
+    name: str,
+    jps: float,
+    vllm: VllmProcess,
+    benchmark: Any,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    programs = read_traces(["swe-bench"]).programs[: None if benchmark.enabled else 8]
+    play("fcfs", programs[:5], jps, vllm)
+    took: dict[str, list[float]] = {"sim": [], "vllm": []}
+
+    def both() -> None:
+        ours_s, ours = play(name, programs, jps, None)
+        theirs_s, theirs = play(name, programs, jps, vllm)
+        assert ours == theirs
+        took["sim"].append(ours_s)
+        took["vllm"].append(theirs_s)
+
+    benchmark.pedantic(both, rounds=ROUNDS if benchmark.enabled else 1, iterations=1)
+    sim_s, vllm_s = median(took["sim"]), median(took["vllm"])
+    ratio = median(b / a for a, b in zip(took["sim"], took["vllm"], strict=True))
+    with capsys.disabled():
+        print(
+            f"\n{name}, {jps} jobs/s, {len(programs)} programs: sim {sim_s:.2f} s, "
+            f"vllm-virtual {vllm_s:.2f} s, {ratio:.0f}x"
+        )
+    benchmark.extra_info["vllm_virtual_over_sim"] = round(ratio, 1)

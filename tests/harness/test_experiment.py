@@ -1,0 +1,165 @@
+"""`bench experiment`: files that say what is played and claimed, runs that resume, verdicts."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.asked import Asked
+from harness.cli import app
+from harness.experiment import BadExperiment, load, names, questions, with_engine
+
+ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
+"""SEEDS §4, and tables 4 and 5."""
+
+SMALL = """
+title = "Small"
+source = "nobody, Figure 0"
+claim = "Continuum never loses."
+
+[sweep]
+hardware = "a100-80g"
+model = "llama-3.1-8b"
+policies = "fcfs,continuum"
+jps = "0.1"
+
+[workload]
+recipe = "execution-note"
+programs = 6
+
+[[arms]]
+name = "as it is"
+
+[[arms]]
+name = "few at once"
+sweep = { max_num_seqs = 2 }
+
+[[checks]]
+says = "never slower than twice"
+of = "fcfs"
+to = "continuum"
+least = 0.5
+published = "never"
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    return tmp_path / "small.toml"
+
+
+def bench(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["experiment", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_every_row_of_the_sources_is_listed_in_the_order_of_their_numbers() -> None:
+    assert [n for n in names() if not n.startswith(("open-", "table"))] == ROWS.split()
+    assert {"table4", "table5"} < set(names())
+    code, out, _ = bench("list")
+    assert code == 0
+    assert [line.split("\t")[0] for line in out.splitlines()] == names()
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_file_asks_questions_that_can_be_run_and_claims_what_it_plays(
+    name: str, tmp_path: Path
+) -> None:
+    found = load(name)
+    assert found.claim
+    asked = {arm.name: question for arm, question in questions(found, tmp_path)}
+    played = {v.name for question in asked.values() for v in question.variants}
+    for check in found.checks:
+        assert {check.of, check.to or check.of} <= played, check.says
+        assert set(check.arms) <= set(asked), check.says
+        loads = {cell.jps for q in asked.values() for cell in q.cells()}
+        assert set(check.loads) <= loads, check.says
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_leaves_a_page_a_verdict_and_sweeps_that_a_second_run_goes_on_with() -> None:
+    code, out, err = bench("run", "small.toml", "--out", "out")
+    assert code == 0, err
+    assert "small: Small\n  Reproduced: never slower than twice (" in out
+    said = json.loads(Path("out/small/experiment.json").read_text())
+    assert said["verdict"].startswith("Reproduced")
+    assert [f["holds"] for f in said["findings"]] == [True]
+    page = Path("out/small/experiment.html").read_text()
+    assert "as it is: mean JCT" in page
+    assert "nobody, Figure 0" in page
+    code, again, err = bench("run", "small.toml", "--out", "out")
+    assert (code, again) == (0, out)
+    assert err.count("2 of 2 cells were finished already") == 2
+
+
+def test_a_claim_that_fails_is_an_answer_and_no_error(small: Path) -> None:
+    small.write_text(SMALL.replace("least = 0.5", "least = 3.0"))
+    code, out, _ = bench("run", "small.toml", "--out", "out")
+    assert code == 0
+    assert "Not reproduced: “never slower than twice” does not hold, ours 1.0" in out
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("max_num_seqs = 2", "max_seqs = 2"), "sweep.max_seqs: bench sweep has no such option"),
+        (("least = 0.5", "leest = 0.5"), "checks.0.leest: Extra inputs are not permitted"),
+        (('recipe = "execution-note"', ""), "workload: recipe: Field required"),
+        (("[sweep]", "[sweep"), "small.toml"),
+        (("programs = 6", "programs = 0"), "workload: programs: Input should be greater"),
+        (('policies = "fcfs,', 'policies = "fifo,'), "fifo"),
+    ],
+)
+def test_a_bad_file_is_refused_with_its_field(
+    small: Path, change: tuple[str, str], said: str
+) -> None:
+    small.write_text(SMALL.replace(*change))
+    code, out, err = bench("run", "small.toml", "--out", "out")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not Path("out").exists()
+
+
+def test_an_unknown_name_lists_those_there_are() -> None:
+    with pytest.raises(BadExperiment, match=r"called 'fig99'; there are fig4, fig8, fig9, fig10"):
+        load("fig99")
+    assert bench("run")[0] == 2
+    assert bench("run", "--all", "fig16")[0] == 2
+
+
+def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine() -> None:
+    asked = Asked(policies="fcfs", jps="0.1", hardware="a100-80g", model="llama-3.1-8b")
+    live = with_engine("vllm", "tiny", None)(asked)
+    assert live == replace(asked, engine="vllm", hardware=None, model="tiny")
+    assert with_engine("sim", None, "0.2")(asked) == replace(asked, jps="0.2")
+
+
+def test_what_needs_a_gpu_and_a_capable_model_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = bench("run", "fig12", "--out", "out")
+    assert code == 0
+    assert "Not testable here: it needs real agents" in out
+
+
+def test_without_vllm_its_steps_are_not_testable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness import experiment_kinds
+    from servers.vllm.installed import NotInstalled
+
+    def nowhere() -> None:
+        raise NotInstalled("vLLM is not installed here; get it with: make vllm")
+
+    monkeypatch.setattr(experiment_kinds, "find_vllm", nowhere)
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = bench("run", "table4", "--out", "out")
+    assert code == 0
+    assert "Not testable here: vLLM is not installed here; get it with: make vllm" in out

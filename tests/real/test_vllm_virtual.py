@@ -1,0 +1,95 @@
+"""`--engine vllm-virtual`: vLLM's own scheduler in virtual time, as an engine of the sweep."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from servers.variants import VARIANTS
+from tests.real.test_sweep import PROGRAMS
+from traces.native import write_programs
+
+BENCH = str(Path(sys.executable).parent / "bench")
+PLAYED = [name for name, v in VARIANTS.items() if not v.offload]
+
+BROKEN = """
+from servers.policies import Fcfs
+
+class Broken(Fcfs):
+    name = "broken"
+
+    def finished(self, request, now_s):
+        raise KeyError("no such thing")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_programs(tmp_path / "t.jsonl", PROGRAMS)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    return tmp_path
+
+
+def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.CompletedProcess[str]:
+    question = ("--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1..2")
+    return subprocess.run(
+        [BENCH, "sweep", "--engine", engine, "--policies", policies, *question, *more],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+def test_all_policies_end_each_job_when_sim_says(folder: Path) -> None:
+    vllm = sweep(folder, "vllm-virtual", "all", "--out", "v")
+    assert vllm.returncode == 0, vllm.stderr
+    assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout
+    assert "vllm-virtual has no offload tier; --engine sim has" in vllm.stderr + vllm.stdout
+    assert sweep(folder, "sim", ",".join(PLAYED), "--out", "s").returncode == 0
+    theirs, ours = (json.loads((folder / f"{o}/cells.json").read_text()) for o in ("v", "s"))
+    assert {row["variant"] for row in theirs} == set(PLAYED)
+    key = ("variant", "load", "seed", "jct_mean_s", "jct_p99_s", "hit_ratio", "preemptions")
+    same = [[tuple(row[k] for k in key) for row in rows] for rows in (theirs, ours)]
+    assert same[0] == same[1]
+    assert any(row["preemptions"] for row in theirs)
+
+
+def test_a_policy_that_raises_is_a_failed_cell_and_no_process_is_left(folder: Path) -> None:
+    failed = sweep(folder, "vllm-virtual", "fcfs,broken:Broken", "--out", "v")
+    assert failed.returncode == 1
+    assert "KeyError" in failed.stderr
+    rows = json.loads((folder / "v/cells.json").read_text())
+    assert {row["variant"] for row in rows} == {"fcfs"}
+    deadline_s = time.monotonic() + 20
+    while left := _processes():
+        assert time.monotonic() < deadline_s, left
+        time.sleep(0.2)
+
+
+def _processes() -> list[str]:
+    return [
+        command
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if "servers.vllm.virtual_process" in (command := _read(path))
+    ]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def test_a_policy_over_a_tier_is_refused_by_name(folder: Path) -> None:
+    refused = sweep(folder, "vllm-virtual", "fcfs,lmcache", "--out", "v")
+    assert refused.returncode == 2
+    assert "--policies lmcache: vllm-virtual has no offload tier" in refused.stderr
+    assert not (folder / "v").exists()
