@@ -233,8 +233,7 @@ def _tell(
     from reports.fidelity_write import write_fidelity
 
     notes = [f"Profile: {note}." for note in measured.notes()] if measured is not None else []
-    request_s = measured.steps.request_ps / 1e12 if measured is not None else None
-    card = write_fidelity(live, sim, out, notes=notes, request_s=request_s)
+    card = write_fidelity(live, sim, out, notes=notes)
     _show(card)
     if failed or not card.verdict.good:
         raise typer.Exit(1)

@@ -123,13 +123,13 @@ class Replay:
             tools=turn.tools,
             future=futures[run.turn] if self._bound else None,
         )
-        served = self.engine.submit(submission, at_ps)
+        served = self.engine.submit(submission, at_ps + self.engine.profile.request_ps)
         self._sent[served] = (run, line)
 
     def _ended(self, served: Served) -> None:
         run, line = self._sent.pop(served)
         _refuse_a_changed_request(served)
-        self._on_turn(line | _measurements(served))
+        self._on_turn(line | _measurements(served, self.engine.profile.request_ps))
         self._sample_usage()
         if served.finished_ps is None:
             raise RuntimeError("a turn ended without a time")
@@ -162,7 +162,9 @@ def _refuse_a_changed_request(served: Served) -> None:
         )
 
 
-def _measurements(served: Served) -> Line:
+def _measurements(served: Served, request_ps: int) -> Line:
+    """As a live client counts: what a request takes besides its steps is in its prefill."""
+
     def seconds(ps: int | None) -> float | None:
         return None if ps is None else ps / PS_PER_S
 
@@ -178,7 +180,7 @@ def _measurements(served: Served) -> Line:
         "ssd_hit_tokens": hits.get("ssd", 0),
         "queue_s": seconds(spent[Phase.QUEUE]),
         "load_s": seconds(spent[Phase.LOAD]),
-        "prefill_s": seconds(spent[Phase.PREFILL]),
+        "prefill_s": seconds(spent[Phase.PREFILL] + request_ps),
         "decode_s": seconds(spent[Phase.DECODE]),
         "preempted_s": seconds(spent[Phase.PREEMPTED]),
         "recompute_s": seconds(spent[Phase.RECOMPUTE]),

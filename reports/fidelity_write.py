@@ -16,7 +16,6 @@ from reports.load import Run, load_run
 from reports.metrics import Results, collect
 from reports.same_question import check_comparable, doubts
 from reports.targets import Verdict, judge
-from reports.words import seconds
 from reports.write import write_file
 
 
@@ -37,10 +36,8 @@ def write_fidelity(
     out: Path,
     *,
     notes: Sequence[str] = (),
-    request_s: float | None = None,
 ) -> Card:
-    """`live`: repeats of one sweep. `notes`: what else to doubt, of the profile. `request_s`: what
-    a request takes besides its steps, where it was measured."""
+    """`live`: repeats of one sweep. `notes`: what else to doubt, of the profile."""
     runs, simulated = [load_run(folder) for folder in live], load_run(virtual)
     check_comparable(runs, simulated)
     results, own = [collect(run) for run in runs], collect(simulated)
@@ -55,8 +52,6 @@ def write_fidelity(
     ]
     verdict = judge(found, len({cell for _, cell, _ in invalid}))
     said = [*doubts(runs, simulated), *notes]
-    if request_s is not None:
-        said += _requests(found, runs[0], request_s)
     about = {"engine": engine(runs[0]), "live": _about(runs[0]), "virtual": _about(simulated)}
     out.mkdir(parents=True, exist_ok=True)
     html = page(runs, simulated, found, verdict, said, invalid)
@@ -77,20 +72,6 @@ def _invalid(run: Run, result: Results) -> list[Invalid]:
         if row["failed_gates"]
     ]
     return gates + [(name, cell, why) for cell, why in result.missing]
-
-
-def _requests(found: Fidelity, live: Run, request_s: float) -> list[str]:
-    """A part of the error whose size is known: turns of a job × what a request takes."""
-    load = live.sweep.get("workload") or {}
-    if not load.get("programs") or not found.points:
-        return []
-    per_job_s = request_s * load["turns"] / load["programs"]
-    shares = [per_job_s / point.live_s for point in found.points]
-    return [
-        f"A request takes {1000 * request_s:.1f} ms besides its steps (HTTP, tokenizer), which "
-        f"virtual time leaves out: {seconds(per_job_s)} of a job's time, {min(shares):.1%} to "
-        f"{max(shares):.1%} of the live mean JCT where turns do not wait for each other."
-    ]
 
 
 def _about(run: Run) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class Coefficients:
     context_ps: int
     pair_ps: int
     request_ps: int
-    """Way there and back, tokenizer, HTTP; no part of a step, so no part of a profile."""
+    """Way there and back, tokenizer, HTTP; no part of a step."""
 
     def seconds(self, seen: Observation) -> float:
         steps = sum(self.base_ps + max(self.weights_ps, t * self.token_ps) for t in seen.steps)

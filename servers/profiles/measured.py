@@ -77,7 +77,7 @@ class Curve(_Model):
 
 
 class Steps(_Model):
-    """Coefficients of `servers.profiles.Profile`, and a request's own time, which it leaves out."""
+    """Coefficients of `servers.profiles.Profile`."""
 
     base_ps: int = Field(ge=0)
     weights_ps: int = Field(ge=0)
@@ -144,7 +144,7 @@ class Measured(_Model):
             kv_bytes_per_token=self.kv_bytes_per_token,
             dram_bytes_per_s=self.kv_bytes_per_token / reload_s if reload_s else assumed,
             ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
-            **self.steps.model_dump(exclude={"request_ps"}),
+            **self.steps.model_dump(),
         )
 
     @property

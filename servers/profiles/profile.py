@@ -39,6 +39,10 @@ class Profile:
     """The engine's own work for each turn in a step: inputs, sampling, the answer's piece."""
     context_ps: int
     pair_ps: int
+    request_ps: int
+    """From a client's send to the engine's queue: HTTP, tokenizer. No part of a step. Without it a
+    turn whose gap is 0 would be back before the step after its program's last token, which no
+    client is."""
     dram_bytes_per_s: float
     """Host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float

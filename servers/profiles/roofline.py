@@ -88,6 +88,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]
     return {
         "base_ps": base + (2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0),
         "weights_ps": round(PS_PER_S * llm.step_params * llm.weight_bytes_per_param / memory),
+        "request_ps": 0,
         "sequence_ps": 0,  # no published figure tells it from base_ps
         "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
         "context_ps": round(PS_PER_S * llm.kv_bytes_per_token / memory),

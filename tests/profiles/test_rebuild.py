@@ -24,6 +24,7 @@ SMALL = Profile(
     sequence_ps=7,
     context_ps=1,
     pair_ps=2,
+    request_ps=0,
     dram_bytes_per_s=4000.0,
     ssd_bytes_per_s=1000.0,
 )

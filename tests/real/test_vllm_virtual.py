@@ -18,7 +18,7 @@ BENCH = str(Path(sys.executable).parent / "bench")
 PLAYED = [name for name, v in VARIANTS.items() if not v.offload]
 
 BROKEN = """
-from servers.policies import Fcfs
+from servers.policies.fcfs import Fcfs
 
 class Broken(Fcfs):
     name = "broken"

@@ -8,6 +8,7 @@ import pytest
 
 from harness.replay import replay
 from servers.policies.base import Costs, Policy, Request
+from servers.policies.program_fcfs import ProgramFcfs
 from servers.sim import Engine, Limits
 from tests.sim.worlds import profile
 from traces import Fork, Program, Turn
@@ -26,10 +27,16 @@ class Forger(Policy):
         request.prompt_tokens = 1
 
 
-def lines(policy: type[Policy], programs: list[Program]) -> list[dict[str, object]]:
+def lines(
+    policy: type[Policy],
+    programs: list[Program],
+    limits: Limits | None = None,
+    request_ps: int = 0,
+) -> list[dict[str, object]]:
     turns: list[dict[str, object]] = []
-    starts_s = [0.0 for p in programs if p.fork is None]
-    engine = partial(Engine, policy(Costs(prefill_s=float)), profile(kv_blocks=1000), Limits())
+    starts_s = [0.001 * place for place, p in enumerate(programs) if p.fork is None]
+    machine = profile(kv_blocks=1000, request_ps=request_ps)
+    engine = partial(Engine, policy(Costs(prefill_s=float)), machine, limits or Limits())
     replay(programs, starts_s, None, engine, turns.append)
     return turns
 
@@ -61,3 +68,26 @@ def test_a_parent_waits_for_the_sub_agents_that_join_and_for_no_others() -> None
         float(str(agent["finished_at_s"])) - float(str(start["finished_at_s"]))
     )
     assert {t["job_id"] for t in turns} == {"p"}
+
+
+def test_a_client_is_too_slow_for_the_step_after_its_last_token_however_short_the_gap() -> None:
+    """One turn at a time; p's second would be before q's first in program order."""
+    programs = [
+        Program("p", (Turn(100, 5, tool_gap_s=0.0), Turn(150, 5, 105))),
+        Program("q", (Turn(100, 5),)),
+    ]
+    one = Limits(max_num_seqs=1)
+    at_once = lines(ProgramFcfs, programs, one)
+    assert [t["program_id"] for t in at_once] == ["p", "p", "q"]
+    later = lines(ProgramFcfs, programs, one, request_ps=3_000_000_000)
+    assert [t["program_id"] for t in later] == ["p", "q", "p"]
+    for turn in later:
+        parts = ("queue_s", "prefill_s", "decode_s")
+        total = sum(float(str(turn[part])) for part in parts)
+        assert total == pytest.approx(
+            float(str(turn["finished_at_s"])) - float(str(turn["sent_at_s"]))
+        )
+    # 3 ms on the way, then as without
+    assert later[0]["finished_at_s"] == pytest.approx(
+        0.003 + float(str(at_once[0]["finished_at_s"]))
+    )

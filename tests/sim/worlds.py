@@ -20,6 +20,7 @@ def profile(kv_blocks: int = 64, max_model_len: int = 100_000, **changes: int) -
         "weights_ps": 9_000_000_000,
         "token_ps": 90_000_000,
         "sequence_ps": 0,
+        "request_ps": 0,
         "context_ps": 80_000,
         "pair_ps": 3_000,
     } | changes
