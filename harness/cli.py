@@ -25,6 +25,7 @@ from harness.asking import asks
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {
+    "compare": "harness.compare_cli",
     "experiment": "harness.experiment_cli",
     "fidelity": "harness.fidelity_cli",
     "profile": "harness.profile_cli",
@@ -170,6 +171,11 @@ def report(
 
     with one_line_errors():
         print_report(run)
+
+
+@app.command()
+def compare() -> None:
+    """Is a run slower than another, or is it noise? bench compare runs/before runs/after"""
 
 
 @app.command()

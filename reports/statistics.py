@@ -55,7 +55,7 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     if not a.size:
         return None
     programs = len(a)
-    drawn = _draws(programs)
+    drawn = draws(programs)
     base, own = a[drawn].reshape(DRAWS, -1), b[drawn].reshape(DRAWS, -1)
     return Comparison(
         programs,
@@ -65,7 +65,7 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
 
 
 @lru_cache(maxsize=4)
-def _draws(programs: int) -> npt.NDArray[np.int64]:
+def draws(programs: int) -> npt.NDArray[np.int64]:
     """Which programs each draw holds: DRAWS × programs."""
     return np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
 
@@ -74,9 +74,9 @@ def mean_jct(jobs: pd.DataFrame) -> Estimate:
     """Of all jobs, with the interval of the same bootstrap; programs may lack seeds."""
     by_program = jobs.groupby("job_id", sort=True)["jct_s"].agg(["sum", "count"])
     sums, counts = (by_program[c].to_numpy(dtype=float) for c in ("sum", "count"))
-    drawn = _draws(len(sums))
-    draws = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    return _estimate(jobs["jct_s"].mean(), draws)
+    drawn = draws(len(sums))
+    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
+    return _estimate(jobs["jct_s"].mean(), means)
 
 
 def _p95(values: np.ndarray) -> np.ndarray:
@@ -90,9 +90,9 @@ def _p95(values: np.ndarray) -> np.ndarray:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _estimate(value: float | np.ndarray, draws: np.ndarray) -> Estimate:
+def _estimate(value: float | np.ndarray, drawn: np.ndarray) -> Estimate:
     tail = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(draws, [tail, 1 - tail])
+    low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
 
 
