@@ -232,7 +232,7 @@ def _tell(
     """Exit code 1 outside the targets, and where cells failed."""
     from reports.fidelity_write import write_fidelity
 
-    notes = [f"Profile: {note}." for note in measured.notes()] if measured is not None else []
+    notes = [f"Profile: {note}" for note in measured.notes()] if measured is not None else []
     card = write_fidelity(live, sim, out, notes=notes)
     _show(card)
     if failed or not card.verdict.good:

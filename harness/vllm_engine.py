@@ -17,6 +17,7 @@ from harness.course import Line
 from harness.engine import Cannot, CellFailed, Job
 from harness.live import Replica
 from harness.serving import end_on_sigterm, replay_on
+from harness.warm_up import warm_up
 from servers.variants import Variant, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
@@ -144,6 +145,16 @@ class VllmEngine:
             for server in servers:
                 running.enter_context(server)
             info = servers[0].info
+            on_stage("warming up")
+            for server in servers:
+                warm_up(
+                    server.base_url,
+                    info.model,
+                    range(*info.vocabulary),
+                    self.wanted.step_tokens,
+                    info.max_model_len,
+                    info.kv_blocks * info.block_size,
+                )
             served = [0] * len(servers)
 
             def count(line: Line) -> None:

@@ -230,7 +230,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner = self.runner
         head = self.waiting.peek_request()
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        if not ready or self._fits(head):
+        nobodys = self.turns[head.request_id].said.warm_up
+        if nobodys or not ready or self._fits(head):
             return
         self.waiting.aside = []
         while self.running and not self._fits(head):

@@ -36,6 +36,8 @@ class PolicyRunner(Generic[KV]):
         emit: Callable[[float, str, Turn, dict[str, object]], None],
     ) -> None:
         self.policy = policy
+        self._stock = Policy(policy.costs)
+        """Decides for turns that warm an engine up: the policy never hears of them."""
         self.now_s = 0.0
         self.waiting: RankedQueue[Turn] = RankedQueue()
         """Turns that the engine may admit next."""
@@ -72,7 +74,7 @@ class PolicyRunner(Generic[KV]):
         )
         self._programs[view.program_id] = (view.program_arrival_s, view.index + 1)
         view.pinned = turn.pinned_hit = view.program_id in self.pins
-        self.policy.arrived(view, self.now_s)
+        self._for(turn).arrived(view, self.now_s)
         self._wait(turn)
         self._tell("arrival", turn)
 
@@ -81,7 +83,7 @@ class PolicyRunner(Generic[KV]):
         Of the cached tokens, the external ones come from an offload tier."""
         view = turn.view
         self._stop_waiting(turn)
-        self.policy.scheduled(view, self.now_s, cached_tokens)
+        self._for(turn).scheduled(view, self.now_s, cached_tokens)
         event = "evicted_to_running" if view.preempted else "waiting_to_running"
         hits = {"hit_length": cached_tokens}
         if external_tokens:
@@ -103,7 +105,7 @@ class PolicyRunner(Generic[KV]):
         view = turn.view
         view.preempted = True
         view.pinned = view.program_id in self.pins
-        self.policy.preempted(view, self.now_s)
+        self._for(turn).preempted(view, self.now_s)
         self._wait(turn)
         self._tell("preempted", turn)
 
@@ -112,7 +114,7 @@ class PolicyRunner(Generic[KV]):
         and returns it with its blocks."""
         view = turn.view
         self._stop_waiting(turn)
-        retention = self.policy.finished(view, self.now_s)
+        retention = self._for(turn).finished(view, self.now_s)
         self._tell("finished", turn)
         self.unpin(view.program_id, "replaced")
         named = turn.said.program_id is not None
@@ -122,15 +124,24 @@ class PolicyRunner(Generic[KV]):
             said_s = None if math.isinf(ttl_s) else ttl_s
             self._tell("pinned", turn, ttl_s=said_s, blocks=held[1], why=dict(retention.why))
         if view.is_last or not named:
-            self.end_program(view.program_id)
+            self._end(turn)
 
     def aborted(self, turn: Turn) -> None:
         view = turn.view
         self._stop_waiting(turn)
-        self.policy.aborted(view, self.now_s)
+        self._for(turn).aborted(view, self.now_s)
         if view.is_last or turn.said.program_id is None:
-            self.end_program(view.program_id)
+            self._end(turn)
         self._tell("aborted", turn)
+
+    def _end(self, turn: Turn) -> None:
+        if turn.said.warm_up:
+            self._programs.pop(turn.view.program_id, None)
+        else:
+            self.end_program(turn.view.program_id)
+
+    def _for(self, turn: Turn) -> Policy:
+        return self._stock if turn.said.warm_up else self.policy
 
     def end_program(self, program_id: str) -> None:
         if self._programs.pop(program_id, None) is not None:
@@ -140,7 +151,7 @@ class PolicyRunner(Generic[KV]):
     # Queue --------------------------------------------------------------------------------------
 
     def push(self, turn: Turn) -> None:
-        self.waiting.push(turn.view.id, self.policy.rank(turn.view, self.now_s), turn)
+        self.waiting.push(turn.view.id, self._for(turn).rank(turn.view, self.now_s), turn)
 
     def rerank_moved(self) -> None:
         """Not while the engine admits the head: it must find the same head afterwards."""
@@ -221,5 +232,6 @@ class PolicyRunner(Generic[KV]):
             self.wake_ps = max(math.ceil(wake_s * PS_PER_S), self.now_ps + 1)
 
     def _tell(self, event: str, turn: Turn, **fields: object) -> None:
-        self.events += 1
-        self._emit(self.now_s, event, turn, fields)
+        if not turn.said.warm_up:
+            self.events += 1
+            self._emit(self.now_s, event, turn, fields)

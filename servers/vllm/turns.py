@@ -2,8 +2,9 @@
 
 In: the request body's `vllm_xargs`, of which all are optional: `program_id`, `turn` (its place in
 the program), `is_last` (0 or 1), `tools` (names of the tools that the answer calls, comma
-separated; "" for none). Out: a `Turn`. What cannot be read counts as not said. Standard library
-only; lengths in tokens, times in seconds.
+separated; "" for none), `warm_up` (1: nobody's turn, sent before a measurement). Out: a `Turn`.
+What cannot be read counts as not said. Standard library only; lengths in tokens, times in
+seconds.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ class Said(NamedTuple):
     is_last: bool | None = None
     tools: tuple[str, ...] | None = None
     """None: nothing said, so that the answer is looked at."""
+    warm_up: bool = False
 
 
 def read_xargs(xargs: Mapping[str, Any] | None) -> Said:
@@ -32,6 +34,7 @@ def read_xargs(xargs: Mapping[str, Any] | None) -> Said:
         turn,
         bool(is_last) if is_last in (0, 1) else None,
         tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,
+        _whole(xargs.get("warm_up")) == 1,
     )
 
 

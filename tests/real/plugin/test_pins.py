@@ -17,6 +17,7 @@ from vllm.v1.request import RequestStatus
 
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
+from servers.variants import VARIANTS
 from servers.vllm.by_hand import build_plugged, free_blocks, request, step
 
 DEAR = Costs(prefill_s=float)
@@ -140,6 +141,33 @@ def test_the_next_turn_hits_what_was_held_and_is_told_so() -> None:
     output = server.vllm.schedule()
     assert sum(output.num_scheduled_tokens.values()) == 100 - 64
     assert server.pinned == 0
+
+
+def test_a_turn_that_warms_the_engine_up_is_unseen_by_the_policy_and_untold(
+    tmp_path: Path,
+) -> None:
+    policy = Hold()
+    server = Server(policy, events=tmp_path / "e.jsonl")
+    for _ in range(20):  # more than run at once, so that some wait
+        server.send(None, 40, 3, warm_up=1)
+    server.drain()
+    assert (policy.told, server.held, server.pinned) == ([], 0, 0)
+    server.send("a", 66, 7, is_last=0)
+    server.drain()
+    assert policy.told == [("finished", "a", 7)]
+    told = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
+    assert {event["program_id"] for event in told} == {"a"}
+
+
+@pytest.mark.parametrize("name", ["autellix", "infercept", "continuum", "context-serve"])
+def test_every_policy_stands_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
+    server = Server(VARIANTS[name].policy(DEAR), blocks=12)
+    for _ in range(20):
+        server.send(None, 60, 3, warm_up=1)
+    server.drain()
+    server.send("a", 66, 7, is_last=1)
+    server.drain()
+    assert (server.held, server.pinned) == (0, 0)
 
 
 def test_an_abort_leaves_no_pin_wherever_the_turn_is() -> None:
