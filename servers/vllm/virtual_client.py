@@ -68,6 +68,7 @@ class VllmProcess:
     def close(self) -> None:
         """Its input's end is its own."""
         self._process.communicate()
+        self._errors.close()
 
     def _death(self) -> str:
         code = self._process.wait()
