@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from reports.baseline import Side
-from reports.statistics import CONFIDENCE, DRAWS, Estimate, draws
+from reports.statistics import CONFIDENCE, DRAWS, Estimate, Floats, draws, paired
 from reports.words import listed
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
@@ -25,7 +24,6 @@ FEWEST = 5
 """Programs without which an interval says nothing."""
 
 Outcome = Literal["identical", "regression", "slower", "faster", "noise"]
-Floats = npt.NDArray[np.float64]
 
 
 class NotComparable(ValueError):
@@ -97,14 +95,6 @@ def compare_sides(
 def _points(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
     groups = side.jobs.groupby(["variant", "load"])
     return {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
-
-
-def paired(base: pd.DataFrame, new: pd.DataFrame) -> tuple[Floats, Floats]:
-    """JCTs, programs × seeds, of the programs that finished in every common seed of both."""
-    old, own = (f.pivot(index="job_id", columns="seed", values="jct_s") for f in (base, new))
-    old, own = old.align(own, join="inner")
-    whole = old.notna().all(axis=1) & own.notna().all(axis=1)
-    return old[whole].to_numpy(dtype=float), own[whole].to_numpy(dtype=float)
 
 
 def _change(old_s: Floats, new_s: Floats, percentile: int | None, confidence: float) -> Estimate:

@@ -16,6 +16,8 @@ import pandas as pd
 
 from reports.metrics import Results, jct_percentiles
 
+Floats = npt.NDArray[np.float64]
+
 DRAWS = 2000
 CONFIDENCE = 0.95
 
@@ -41,17 +43,9 @@ class Comparison:
 
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """Both hold job_id, seed, jct_s. Programs that did not finish on both sides in every common
-    seed are left out. None where nothing pairs.
-
-    The bootstrap draws programs with replacement, each with its JCTs of all seeds and both sides.
-    """
-    old, new = (
-        f.pivot(index="job_id", columns="seed", values="jct_s") for f in (baseline, variant)
-    )
-    old, new = old.align(new, join="inner")
-    paired = old.notna().all(axis=1) & new.notna().all(axis=1)
-    a, b = old[paired].to_numpy(dtype=float), new[paired].to_numpy(dtype=float)
+    """None where nothing pairs. The bootstrap draws programs with replacement, each with its JCTs
+    of all seeds and both sides."""
+    a, b = paired(baseline, variant)
     if not a.size:
         return None
     programs = len(a)
@@ -62,6 +56,15 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
         _estimate(a.mean() / b.mean(), base.mean(axis=1) / own.mean(axis=1)),
         _estimate(_p95(a.ravel()) / _p95(b.ravel()), _p95(base) / _p95(own)),
     )
+
+
+def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
+    """JCTs, programs × seeds, of the programs that finished on both sides in every common seed.
+    Both frames hold job_id, seed, jct_s."""
+    a, b = (f.pivot(index="job_id", columns="seed", values="jct_s") for f in (one, other))
+    a, b = a.align(b, join="inner")
+    whole = a.notna().all(axis=1) & b.notna().all(axis=1)
+    return a[whole].to_numpy(dtype=float), b[whole].to_numpy(dtype=float)
 
 
 @lru_cache(maxsize=4)
