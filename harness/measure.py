@@ -22,7 +22,7 @@ import aiohttp
 import numpy as np
 
 from harness.completion import Answer, TurnFailed, completion_body, error_message
-from harness.live import KEEP_CONNECTION_S, Replica
+from harness.live import Replica
 from harness.prompts import Ids
 from harness.serving import api_key
 from servers.profiles.measured import DecodeTimes, PrefillTimes
@@ -128,7 +128,8 @@ async def probing(target: Target, within_s: float, told: Told) -> AsyncIterator[
     key = api_key()
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
+        # A server may close a connection that it was just about to get another request on.
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
         headers={"Content-Type": "application/json", **headers},
     ) as session:
