@@ -24,8 +24,11 @@ class Broken(Fcfs):
     name = "broken"
 
     def finished(self, request, now_s):
-        raise KeyError("no such thing")
+        if request.prompt_tokens == 900:
+            raise KeyError("no such thing")
+        return super().finished(request, now_s)
 """
+"""Breaks at the last turns of PROGRAMS, which the check before a run does not play."""
 
 
 @pytest.fixture
