@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.asked import Asked
-from harness.question import Question, resolve
+from harness.question import Question, resolve, slug
 from reports.claims import Check
 from servers.variants import variants
 from traces.native import write_programs
@@ -141,13 +141,12 @@ def questions(
 
 
 def arm_folder(folder: Path, arm: Arm) -> Path:
-    return folder / "".join(c if c.isalnum() or c in "+.-" else "-" for c in arm.name)
+    return folder / slug(arm.name)
 
 
 def _programs(workload: Workload, folder: Path) -> Path:
     said = workload.model_dump(exclude_defaults=True)
-    words = "_".join(str(v) for v in said.values()).replace(" ", "")
-    path = folder / f"{''.join(c if c.isalnum() or c in '_-' else '-' for c in words)}.jsonl"
+    path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in said.items()))}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         made = synthesize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,9 +10,9 @@ from collections.abc import Callable
 from harness.verify import DEAR_COSTS, LENGTHS, expected_blocks
 from reports.claims import Finding
 from servers.variants import make_policy, variants
-from servers.vllm.installed import ROOT, VllmMissing, find_vllm
+from servers.vllm.installed import VllmMissing, find_vllm
 from servers.vllm.overhead import against_stock
-from servers.vllm.virtual_client import QUIET
+from servers.vllm.virtual_client import environment
 
 Measure = Callable[[], list[Finding]]
 
@@ -63,7 +62,7 @@ def scheduler_overhead() -> list[Finding]:
             text=True,
             check=True,
             timeout=OVERHEAD_WITHIN_S,
-            env={**os.environ, **QUIET, "PYTHONPATH": str(ROOT)},
+            env=environment(),
         )
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:] or ["it said nothing"]

@@ -227,7 +227,7 @@ def _allow_many_connections() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _authorization(api_key: str | None) -> dict[str, str]:
+def authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
@@ -259,7 +259,7 @@ async def replay_live(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"Content-Type": "application/json", **_authorization(api_key)},
+        headers={"Content-Type": "application/json", **authorization(api_key)},
     ) as session:
         live = _Live(
             programs,

@@ -22,7 +22,7 @@ import aiohttp
 import numpy as np
 
 from harness.completion import Answer, TurnFailed, completion_body, error_message
-from harness.live import Replica
+from harness.live import Replica, authorization
 from harness.prompts import Ids
 from harness.serving import api_key
 from servers.profiles.measured import DecodeTimes, PrefillTimes
@@ -81,9 +81,7 @@ def describe(base_url: str) -> ServerInfo:
 
     def get(path: str) -> bytes:
         key = api_key()
-        request = urllib.request.Request(  # noqa: S310
-            base_url + path, headers={"Authorization": f"Bearer {key}"} if key else {}
-        )
+        request = urllib.request.Request(base_url + path, headers=authorization(key))  # noqa: S310
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
             found: bytes = answer.read()
             return found
@@ -125,13 +123,11 @@ async def _measure(target: Target, within_s: float, told: Told) -> Times:
 
 @asynccontextmanager
 async def probing(target: Target, within_s: float, told: Told) -> AsyncIterator[Probe]:
-    key = api_key()
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with aiohttp.ClientSession(
         # A server may close a connection that it was just about to get another request on.
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
-        headers={"Content-Type": "application/json", **headers},
+        headers={"Content-Type": "application/json", **authorization(api_key())},
     ) as session:
         yield Probe(target, session, within_s, told)
 

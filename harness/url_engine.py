@@ -20,7 +20,7 @@ from typing import Any
 from harness.asked import Asked
 from harness.course import Line
 from harness.engine import Cannot, Job
-from harness.live import API_KEY, Replica
+from harness.live import API_KEY, Replica, authorization
 from harness.serving import api_key, end_on_sigterm, replay_on
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
@@ -139,7 +139,7 @@ def _as_served(policies: str) -> Variant:
 def _models(url: str) -> list[dict[str, Any]]:
     key = api_key()
     request = urllib.request.Request(  # noqa: S310
-        f"{url}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {}
+        f"{url}/v1/models", headers=authorization(key)
     )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310

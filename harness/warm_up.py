@@ -14,12 +14,12 @@ import aiohttp
 import numpy as np
 import orjson
 
+from harness.live import Replica, authorization
 from harness.serving import api_key
 
 ROUNDS, AT_ONCE = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
 WITHIN_S = 60.0
-URL = "/v1/completions"
 
 
 def warm_up(
@@ -32,15 +32,14 @@ def warm_up(
     if short < 1:
         return
     try:
-        asyncio.run(_send(base_url + URL, model, vocabulary, long, short))
+        asyncio.run(_send(Replica(base_url).url, model, vocabulary, long, short))
     except (aiohttp.ClientError, OSError, TimeoutError):
         return
 
 
 async def _send(url: str, model: str, vocabulary: range, long: int, short: int) -> None:
-    rng, key = np.random.default_rng(0), api_key()
-    headers = {"Content-Type": "application/json"}
-    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    rng = np.random.default_rng(0)
+    headers = {"Content-Type": "application/json", **authorization(api_key())}
     timeout = aiohttp.ClientTimeout(total=WITHIN_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
 

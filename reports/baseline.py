@@ -46,14 +46,9 @@ def read_side(path: Path) -> Side:
 def _of_run(folder: Path) -> Side:
     run = load_run(folder)
     found = collect(run)
-    gates = {
-        str(row["cell"]): str(row["failed_gates"])
-        for row in found.cells.to_dict("records")
-        if row["failed_gates"]
-    }
     jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
     question = {field: run.sweep.get(field) for field in QUESTION}
-    return Side(str(folder), question, jobs, {**dict(found.missing), **gates})
+    return Side(str(folder), question, jobs, {**dict(found.missing), **found.failed_gates})
 
 
 def save(side: Side, path: Path) -> None:

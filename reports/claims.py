@@ -43,7 +43,6 @@ class Check(BaseModel):
 
 
 class Value(NamedTuple):
-    arm: str
     jps: float
     """0 in a closed loop."""
     number: float
@@ -64,7 +63,7 @@ def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
 
 
 def _judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
-    found = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
+    found = [v for arm in check.arms or cells for v in _values(check, cells[arm])]
     if not found:
         return Finding(check.says, check.published, "no result", False)
     if check.where == "rising":
@@ -81,7 +80,7 @@ def _judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
     return Finding(check.says, check.published, ours, holds)
 
 
-def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
+def _values(check: Check, cells: pd.DataFrame) -> list[Value]:
     cells = cells.assign(
         jps=cells["jps"].fillna(0.0), bubble_share=cells["queue_mean_s"] / cells["jct_mean_s"]
     )
@@ -94,7 +93,7 @@ def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
         if check.to is not None:
             number /= float(means.get((check.to, jps), math.nan))
         if not math.isnan(number):
-            found.append(Value(arm, float(jps), number))
+            found.append(Value(float(jps), number))
     return found
 
 

@@ -22,6 +22,7 @@ from reports.load import VIRTUAL, load_run
 from reports.metrics import Results, collect
 from reports.statistics import Point, points
 from reports.words import counted
+from reports.write import write_file
 
 SHOWN = ("jct-mean", "jct-p95")
 
@@ -65,10 +66,9 @@ def write_experiment(
     findings = tuple(judge(check, cells) for check in checks)
     drawn, style = _figures(said, arms, results, [run.sweep for run in runs])
     failed = tuple(
-        f"{arm.name}: {row['cell']}: {row['failed_gates']}"
+        f"{arm.name}: {cell}: {gates}"
         for arm, result in zip(arms, results, strict=True)
-        for row in result.cells.to_dict("records")
-        if row["failed_gates"]
+        for cell, gates in result.failed_gates.items()
     )
     return finish(said, findings, folder, drawn, style, _doubts(arms, results, runs), failed)
 
@@ -99,14 +99,15 @@ def finish(
         plotlyjs=get_plotlyjs() if drawn else "",
     )
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "experiment.html").write_text(html)
+    write_file(folder / "experiment.html", html.encode())
     summary = {
         "name": said.name,
         "verdict": told,
         "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
         "doubts": list(doubts),
     }
-    (folder / "experiment.json").write_bytes(orjson.dumps(summary, option=orjson.OPT_INDENT_2))
+    content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
+    write_file(folder / "experiment.json", content)
     return ExperimentReport(folder / "experiment.html", told, findings, failed)
 
 

@@ -66,12 +66,7 @@ class NothingToCompare(ValueError):
 
 def _invalid(run: Run, result: Results) -> list[Invalid]:
     name = run.folder.resolve().name
-    gates = [
-        (name, str(row["cell"]), str(row["failed_gates"]))
-        for row in result.cells.to_dict("records")
-        if row["failed_gates"]
-    ]
-    return gates + [(name, cell, why) for cell, why in result.missing]
+    return [(name, cell, why) for cell, why in (*result.failed_gates.items(), *result.missing)]
 
 
 def _about(run: Run) -> dict[str, Any]:

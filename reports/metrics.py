@@ -38,6 +38,12 @@ class Results:
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and why."""
 
+    @property
+    def failed_gates(self) -> dict[str, str]:
+        """By cell, in the order of the cells."""
+        rows = self.cells.to_dict("records")
+        return {str(row["cell"]): str(row["failed_gates"]) for row in rows if row["failed_gates"]}
+
 
 def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from reports.baseline import Side
-from reports.statistics import CONFIDENCE, DRAWS, Estimate, Floats, draws, paired
+from reports.statistics import CONFIDENCE, DRAWS, Estimate, Floats, draws, estimate, paired
 from reports.words import listed
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
@@ -103,10 +103,8 @@ def _change(old_s: Floats, new_s: Floats, percentile: int | None, confidence: fl
     ratios = _value(new_s[drawn].reshape(DRAWS, -1), percentile, axis=1) / _value(
         old_s[drawn].reshape(DRAWS, -1), percentile, axis=1
     )
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(ratios, [tail, 1 - tail])
-    value = float(_value(new_s, percentile) / _value(old_s, percentile))
-    return Estimate(value - 1, float(low) - 1, float(high) - 1)
+    value = _value(new_s, percentile) / _value(old_s, percentile)
+    return estimate(value - 1, ratios - 1, confidence)
 
 
 def _value(jct_s: Floats, percentile: int | None, axis: int | None = None) -> Any:

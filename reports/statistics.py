@@ -53,8 +53,8 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     base, own = a[drawn].reshape(DRAWS, -1), b[drawn].reshape(DRAWS, -1)
     return Comparison(
         programs,
-        _estimate(a.mean() / b.mean(), base.mean(axis=1) / own.mean(axis=1)),
-        _estimate(_p95(a.ravel()) / _p95(b.ravel()), _p95(base) / _p95(own)),
+        estimate(a.mean() / b.mean(), base.mean(axis=1) / own.mean(axis=1)),
+        estimate(_p95(a.ravel()) / _p95(b.ravel()), _p95(base) / _p95(own)),
     )
 
 
@@ -79,7 +79,7 @@ def mean_jct(jobs: pd.DataFrame) -> Estimate:
     sums, counts = (by_program[c].to_numpy(dtype=float) for c in ("sum", "count"))
     drawn = draws(len(sums))
     means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    return _estimate(jobs["jct_s"].mean(), means)
+    return estimate(jobs["jct_s"].mean(), means)
 
 
 def _p95(values: np.ndarray) -> np.ndarray:
@@ -93,8 +93,10 @@ def _p95(values: np.ndarray) -> np.ndarray:
     return np.asarray(low + (place - below) * (high - low))
 
 
-def _estimate(value: float | np.ndarray, drawn: np.ndarray) -> Estimate:
-    tail = (1 - CONFIDENCE) / 2
+def estimate(
+    value: float | np.ndarray, drawn: np.ndarray, confidence: float = CONFIDENCE
+) -> Estimate:
+    tail = (1 - confidence) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return Estimate(float(value), float(low), float(high))
 

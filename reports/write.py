@@ -48,11 +48,7 @@ def write(run_folder: Path) -> Report:
     write_file(run_folder / "cells.csv", _csv(results.cells))
     write_file(run_folder / "cells.json", _json(results.cells))
     write_file(run_folder / "report.html", html.encode())
-    failed = [
-        f"{row['cell']}: {row['failed_gates']}"
-        for row in results.cells.to_dict("records")
-        if row["failed_gates"]
-    ]
+    failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
     failed += [f"{name}: {why}" for name, why in results.missing if why.startswith("failed")]
     return Report(run_folder / "report.html", told.sentences, ResultTable(found, baseline), failed)
 

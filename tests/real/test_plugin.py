@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from servers.vllm.virtual_client import QUIET
+
 ROOT = Path(__file__).parents[2]
 RUN = """
 import sys
@@ -20,12 +22,6 @@ sys.path.append(sys.argv[1])
 import pytest
 sys.exit(pytest.main(sys.argv[2:]))
 """
-QUIET = {
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "OMP_NUM_THREADS": "1",
-}
 
 
 def test_the_plug_in_keeps_its_promises_inside_vllm() -> None:

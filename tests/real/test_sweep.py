@@ -89,7 +89,7 @@ def test_every_policy_completes_a_contended_workload_also_after_kill_9(tmp_path:
     assert rows["fcfs"]["preemptions"] > 0
     for name in POLICIES:
         log = tmp_path / f"o/{name}_jps{AT_ONCE}_seed1/engine.jsonl"
-        events = [json.loads(line) for line in log.open()]
+        events = [json.loads(line) for line in log.read_text().splitlines()]
         pins = [event["event"] for event in events if event["event"] in ("pinned", "unpinned")]
         assert pins.count("pinned") == pins.count("unpinned"), name
         if name == "continuum-preview":
