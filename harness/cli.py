@@ -28,7 +28,9 @@ SUB_APPS = {
     "compare": "harness.compare_cli",
     "experiment": "harness.experiment_cli",
     "fidelity": "harness.fidelity_cli",
+    "gateway": "harness.gateway_cli",
     "profile": "harness.profile_cli",
+    "record": "harness.record_cli",
     "serve": "harness.serve_cli",
     "traces": "harness.traces_cli",
     "verify": "harness.verify_cli",
@@ -196,6 +198,16 @@ def fidelity() -> None:
 @app.command()
 def verify() -> None:
     """Hold what is claimed against what an engine does: bench verify pins"""
+
+
+@app.command()
+def gateway() -> None:
+    """An OpenAI-compatible proxy that knows programs and records them: bench gateway URL"""
+
+
+@app.command()
+def record() -> None:
+    """A trace of any program that talks to an OpenAI URL: bench record URL -- COMMAND"""
 
 
 @app.command()

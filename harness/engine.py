@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from harness.course import Line
-from servers.variants import Variant
+from servers.variants import Variant, variants
 from traces import Program
 
 
@@ -36,6 +36,25 @@ class Cannot(NamedTuple):
 
     name: str
     reason: str
+
+
+def able(
+    policies: str, check: Callable[[Variant], None]
+) -> tuple[tuple[Variant, ...], tuple[Cannot, ...]]:
+    """The variants that pass `check`, and those whose ValueError says why not: only under `all` are
+    these left out, while one that was asked for by name is refused."""
+    chosen: list[Variant] = []
+    left_out: list[Cannot] = []
+    for variant in variants(policies):
+        try:
+            check(variant)
+        except ValueError as cannot:
+            if policies.strip() != "all":
+                raise
+            left_out.append(Cannot(variant.name, str(cannot)))
+        else:
+            chosen.append(variant)
+    return tuple(chosen), tuple(left_out)
 
 
 class CellFailed(Exception):

@@ -96,7 +96,7 @@ class UrlEngine:
 def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cannot, ...]]:
     asked.server.refuse_all(asked.engine, but=("turn_timeout_s", "text", "events"))
     url = asked.engine.rstrip("/").removesuffix("/v1")
-    served = _models(url)
+    served = models_of(url, "--engine")
     chosen = [m for m in served if asked.model in (None, m.get("id"))]
     if not chosen:
         names = ", ".join(str(m.get("id")) for m in served)
@@ -136,18 +136,18 @@ def _as_served(policies: str) -> Variant:
     )
 
 
-def _models(url: str) -> list[dict[str, Any]]:
-    key = api_key()
+def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:
+    """What a server says that it serves. Raises NoServer, which begins with `asked_as`."""
     request = urllib.request.Request(  # noqa: S310
-        f"{url}/v1/models", headers=authorization(key)
+        f"{url}/v1/models", headers=authorization(api_key())
     )
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310
             found = json.load(answer)["data"]
     except urllib.error.HTTPError as error:
         hint = f"; set {API_KEY}" if error.code == 401 else ""
-        raise NoServer(f"--engine {url}: /v1/models answered {error.code}{hint}") from None
+        raise NoServer(f"{asked_as} {url}: /v1/models answered {error.code}{hint}") from None
     except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
         why = getattr(error, "reason", error)
-        raise NoServer(f"--engine {url}: no OpenAI-compatible server answers ({why})") from None
+        raise NoServer(f"{asked_as} {url}: no OpenAI-compatible server answers ({why})") from None
     return [m for m in found if isinstance(m, dict)]

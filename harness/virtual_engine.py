@@ -10,10 +10,10 @@ from typing import Any
 
 from harness.asked import Asked
 from harness.course import Line
-from harness.engine import Cannot, CellFailed, Job
+from harness.engine import Cannot, CellFailed, Job, able
 from harness.replay import replay
 from harness.sim_engine import SimEngine, sim_engine
-from servers.variants import Variant, variants
+from servers.variants import Variant
 from servers.vllm.installed import Installed, find_vllm
 from servers.vllm.virtual_client import RemoteVllm, VirtualVllmFailed, VllmProcess
 
@@ -92,13 +92,12 @@ def _process(python: str) -> VllmProcess:
 
 def virtual_engine(asked: Asked) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Cannot, ...]]:
     vllm = find_vllm(asked.server.vllm_python)
-    chosen, left_out = [], []
-    for variant in variants(asked.policies):
-        if variant.offload is None:
-            chosen.append(variant)
-            continue
-        why = "vllm-virtual has no offload tier; --engine sim has"
-        if asked.policies.strip() != "all":
-            raise ValueError(f"--policies {variant.name}: {why}")
-        left_out.append(Cannot(variant.name, why))
-    return tuple(chosen), VirtualEngine(sim_engine(asked, chosen), vllm), tuple(left_out)
+    chosen, left_out = able(asked.policies, _without_tier)
+    return chosen, VirtualEngine(sim_engine(asked, chosen), vllm), left_out
+
+
+def _without_tier(variant: Variant) -> None:
+    if variant.offload is not None:
+        raise ValueError(
+            f"--policies {variant.name}: vllm-virtual has no offload tier; --engine sim has"
+        )

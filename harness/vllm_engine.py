@@ -14,11 +14,11 @@ from typing import Any
 
 from harness.asked import Asked
 from harness.course import Line
-from harness.engine import Cannot, CellFailed, Job
+from harness.engine import Cannot, CellFailed, Job, able
 from harness.live import Replica
 from harness.serving import end_on_sigterm, replay_on
 from harness.warm_up import warm_up
-from servers.variants import Variant, variants
+from servers.variants import Variant
 from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.container import check_image
@@ -229,14 +229,5 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Ca
         turn_timeout_s=server.turn_timeout_s,
         text=server.text,
     )
-    chosen, left_out = [], []
-    for variant in variants(asked.policies):
-        try:
-            engine.check(variant)
-        except ValueError as cannot:
-            if asked.policies.strip() != "all":
-                raise
-            left_out.append(Cannot(variant.name, str(cannot)))
-        else:
-            chosen.append(variant)
-    return tuple(chosen), engine, tuple(left_out)
+    chosen, left_out = able(asked.policies, engine.check)
+    return chosen, engine, left_out

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traces import mini_swe_agent, native, weka
+from traces import mini_swe_agent, native, turns, weka
 from traces.check import check
 from traces.lenient import Rejected, Repairs, TraceError, mapping, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
@@ -159,6 +159,10 @@ def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
 def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
     first_line = data.lstrip().split(b"\n", 1)[0]
     said = re.match(rb'\s*\{\s*"format"\s*:\s*"([^"]{0,80})"', first_line)
+    if not said and turns.matches_line(first_line):
+        programs = [replace(p, source=path.name) for p in turns.load(data, repairs)]
+        check(programs)
+        return "turns.jsonl", programs
     if said or path.name.removesuffix(".gz").endswith(".jsonl"):
         return "turnstile", native.parse_programs(data, path.name)
     document = parse_json(data)
@@ -171,7 +175,8 @@ def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]
             return format, programs
     keys = ", ".join(sorted(mapping(document))[:5])
     what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
-    raise Rejected(f"unknown format ({what}); known are {', '.join(LOADERS)} and {native.FORMAT}")
+    known = f"{', '.join(LOADERS)}, a run's turns.jsonl, and {native.FORMAT}"
+    raise Rejected(f"unknown format ({what}); known are {known}")
 
 
 def _from_zero(programs: Sequence[Program]) -> list[Program]:

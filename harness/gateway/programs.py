@@ -1,0 +1,102 @@
+"""The turns of programs under way, as a proxy sees them: numbers, tool gaps, what a prompt keeps.
+
+Times in seconds on the caller's clock, lengths in tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from harness.gateway.answers import Answer
+from harness.gateway.conversations import Conversations, Prompt, with_answer
+from harness.gateway.identity import Said
+
+
+@dataclass(slots=True)
+class Program:
+    id: str
+    job_id: str
+    turns: int = 0
+    under_way: int = 0
+    finished_s: float | None = None
+    """End of its last turn."""
+    prompt: Prompt | None = None
+    """Of the last turn that succeeded, and its answer."""
+    prompt_pieces: int = 0
+    """Pieces of that prompt without the answer."""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    reasoned: bool = False
+
+
+class Begun(NamedTuple):
+    program: Program
+    turn: int
+    gap_s: float
+    """Since the last turn ended; 0 in a first turn, and while another is under way."""
+
+
+class Programs:
+    def __init__(self) -> None:
+        self._programs: dict[str, Program] = {}
+        self._conversations = Conversations()
+        self._unnamed = 0
+
+    def begin(self, said: Said, prompt: Prompt, now_s: float) -> Begun:
+        id = said.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
+        program = self._programs.get(id)
+        if program is None:
+            program = self._programs[id] = Program(id, said.job_id or id)
+        waited = not program.under_way and program.finished_s is not None
+        gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
+        begun = Begun(program, program.turns, gap_s)
+        program.turns += 1
+        program.under_way += 1
+        if said.program_id is None:
+            self._conversations.keep(id, prompt)
+        return begun
+
+    def kept_tokens(self, program: Program, prompt: Prompt, prompt_tokens: int) -> int:
+        """Of a prompt, what repeats the last turn's context. Inferred from the messages that are
+        the same; of a rewritten history the share of its characters (docs/traces.md)."""
+        before = program.prompt
+        if before is None:
+            return 0
+        common, most = before.shared(prompt), prompt_tokens - 1
+        if common >= len(before) and not program.reasoned:
+            return min(program.prompt_tokens + program.output_tokens, most)
+        if common >= program.prompt_pieces:
+            return min(program.prompt_tokens, most)
+        if not common:
+            return 0
+        share = before.ends[common - 1] / before.ends[program.prompt_pieces - 1]
+        return min(int(share * program.prompt_tokens), most)
+
+    def succeeded(self, begun: Begun, prompt: Prompt, answer: Answer, now_s: float) -> None:
+        program = begun.program
+        self._over(program, now_s)
+        program.prompt = with_answer(prompt, answer.message())
+        program.prompt_pieces = len(prompt)
+        program.prompt_tokens, program.output_tokens = answer.prompt_tokens, answer.output_tokens
+        program.reasoned = bool(answer.reasoning)
+        self._conversations.keep(program.id, program.prompt)
+
+    def failed(self, begun: Begun, now_s: float) -> None:
+        self._over(begun.program, now_s)
+
+    def ended(self, program_id: str) -> Program | None:
+        """Nothing more comes from it."""
+        return self._programs.pop(program_id, None)
+
+    def _over(self, program: Program, now_s: float) -> None:
+        program.under_way -= 1
+        program.finished_s = now_s
+
+    def _idle(self, program_id: str) -> bool:
+        program = self._programs.get(program_id)
+        return program is not None and not program.under_way
+
+    def _new_id(self) -> str:
+        self._unnamed += 1
+        return f"program-{self._unnamed}"

@@ -1,0 +1,109 @@
+"""`bench gateway`: the proxy by itself, until Ctrl-C.
+
+Its base URLs go to stdout, what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.ask import one_line_errors
+
+if TYPE_CHECKING:
+    from harness.recording import Recording
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+LOOK_EVERY_S = 0.5
+
+Urls = Annotated[
+    list[str],
+    typer.Argument(metavar="URL...", help="OpenAI-compatible servers; several share the programs."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/gateway/."),
+]
+
+HELP = """Stand between agents and a server: know their programs, and record each turn.
+
+A program is the one of the path ([bold]/programs/NAME/v1/…[/bold]), of a header (X-Program-Id,
+X-Job-Id, X-Session-Id), of a field (program_id, job_id, session_id, prompt_cache_key), or whoever's
+conversation goes on. vLLM with one of our policies is told, so that it can keep what the program
+will need.
+
+[bold]Examples[/bold]
+
+  bench gateway http://127.0.0.1:8000 --port 9000
+
+  OPENAI_BASE_URL=http://127.0.0.1:9000/programs/task-7/v1 my-agent
+
+  bench sweep --traces runs/gateway/…/trace.jsonl
+"""
+
+
+@app.command(help=HELP)
+def gateway(
+    urls: Urls,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 0,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", metavar="ADDRESS", help="Who can reach it. Default: this machine only."
+        ),
+    ] = "127.0.0.1",
+    out: Out = None,
+) -> None:
+    from harness.recording import backends, default_folder, recording
+
+    recorded: list[Recording] = []
+
+    async def run() -> None:
+        async with recording(servers, folder, listen, port) as made:
+            recorded.append(made)
+            print(f"{made.base_url}/v1")
+            print(f"{made.base_url}/programs/NAME/v1", flush=True)
+            print(f"recording to {made.lines_file}; Ctrl-C ends it", file=sys.stderr)
+            await asyncio.Event().wait()
+
+    with one_line_errors():
+        if not _is_address(listen):
+            raise ValueError(
+                f"--listen {listen}: not an address of this machine, such as 127.0.0.1"
+            )
+        servers = backends(urls)
+        folder = out or default_folder("gateway")
+        try:
+            asyncio.run(run())
+        except KeyboardInterrupt:
+            if not recorded:
+                raise
+    tell(recorded[0])
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def tell(made: Recording) -> None:
+    """What was recorded, and what to do with it."""
+    from reports.words import counted
+
+    loaded = made.keep_trace()
+    if loaded is None:
+        print(f"no turn succeeded; {made.turns} in {made.lines_file}", file=sys.stderr)
+        raise typer.Exit(1)
+    turns = sum(len(program.turns) for program in loaded.programs)
+    failed = f", {made.failed} failed" if made.failed else ""
+    print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
+    print(f"trace: {made.trace_file}")
+    print(f"replay it: bench sweep --traces {made.trace_file}")

@@ -1,0 +1,90 @@
+"""What a gateway leaves on disk: a line per turn as it ends, and a trace at the end.
+
+In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/run-folder.md), which is a trace by
+itself should we be killed, and `trace.jsonl`, the same in our format.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.course import Line
+from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.serving import LOOPBACK
+from harness.run_folder import Lines, make_folder
+from harness.serving import api_key
+from harness.url_engine import models_of
+from traces import Loaded, TraceError, read_traces
+from traces.native import write_programs
+
+
+@dataclass(slots=True)
+class Recording:
+    folder: Path
+    base_url: str = ""
+    turns: int = 0
+    failed: int = 0
+
+    @property
+    def lines_file(self) -> Path:
+        return self.folder / "turns.jsonl"
+
+    @property
+    def trace_file(self) -> Path:
+        return self.folder / "trace.jsonl"
+
+    def keep_trace(self) -> Loaded | None:
+        """After its end. None where no turn succeeded."""
+        try:
+            loaded = read_traces(self.lines_file)
+        except TraceError:
+            return None
+        write_programs(self.trace_file, loaded.programs)
+        return loaded
+
+
+def backends(urls: Sequence[str]) -> list[Backend]:
+    """Raises a ValueError for one that does not answer. Only vLLM is told who asks: others refuse
+    fields that they do not know."""
+    found: list[Backend] = []
+    for url in urls:
+        base = url.rstrip("/").removesuffix("/v1")
+        found.append(Backend(base, any(map(_is_vllm, models_of(base, "the server")))))
+    return found
+
+
+def _is_vllm(model: dict[str, Any]) -> bool:
+    return model.get("owned_by") == "vllm"
+
+
+def default_folder(kind: str) -> Path:
+    return Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
+
+
+@asynccontextmanager
+async def recording(
+    servers: Sequence[Backend], folder: Path, host: str = LOOPBACK, port: int = 0
+) -> AsyncIterator[Recording]:
+    """A gateway while the block lasts. Raises an OSError where the port is taken."""
+    make_folder(folder)
+    made = Recording(folder)
+    lines = Lines(made.lines_file)
+
+    def on_turn(line: Line) -> None:
+        lines.append(line)
+        lines.flush()
+        made.turns += 1
+        made.failed += line["error"] is not None
+
+    try:
+        gateway = Gateway(servers, on_turn, api_key())
+        async with serve_gateway(gateway, host, port) as base_url:
+            made.base_url = base_url
+            yield made
+    finally:
+        lines.close()

@@ -1,0 +1,213 @@
+"""What passes through the gateway, and the line that it leaves of each turn."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from tests.gateway.upstream import Line, Upstream, gateway_to
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
+
+
+def next_ask(answer: str, observation: str, ask: dict[str, Any] = ASK) -> dict[str, Any]:
+    said = [{"role": "assistant", "content": answer}, {"role": "user", "content": observation}]
+    return {**ask, "messages": [*ask["messages"], *said]}
+
+
+async def post(url: str, body: Any, **options: Any) -> tuple[int, bytes, dict[str, str]]:
+    """`body`: bytes, what can be JSON, or an async iterator of bytes."""
+    data = orjson.dumps(body) if isinstance(body, dict | list) else body
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, data=data, **options) as answer,
+    ):
+        return answer.status, await answer.read(), dict(answer.headers)
+
+
+def test_a_turn_is_recorded_as_its_client_saw_it() -> None:
+    async def go() -> list[Line]:
+        async with gateway_to(Upstream()) as (url, lines):
+            await post(f"{url}/programs/p1/v1/chat/completions", ASK)
+            await asyncio.sleep(0.1)
+            await post(
+                f"{url}/programs/p1/v1/chat/completions", next_ask("all done here", "ok then")
+            )
+            return lines
+
+    first, second = asyncio.run(go())
+    assert (first["program_id"], first["turn"], first["gap_s"]) == ("p1", 0, 0.0)
+    assert (first["prompt_tokens"], first["output_tokens"], first["kept_tokens"]) == (3, 3, 0)
+    assert first["device_hit_tokens"] == 1
+    assert first["error"] is None
+    assert (second["turn"], second["prompt_tokens"]) == (1, 8)
+    assert second["kept_tokens"] == 6, "prompt and answer of the first turn"
+    assert 0.1 <= second["gap_s"] < 1.0
+    assert second["gap_s"] == pytest.approx(second["sent_at_s"] - first["finished_at_s"], abs=1e-3)
+    assert second["gap_provenance"] == "measured"
+
+
+def test_an_answer_that_is_not_in_the_next_prompt_is_not_kept() -> None:
+    async def go() -> list[Line]:
+        async with gateway_to(Upstream()) as (url, lines):
+            await post(f"{url}/programs/p1/v1/chat/completions", ASK)
+            await post(f"{url}/programs/p1/v1/chat/completions", next_ask("other", "ok then go"))
+            return lines
+
+    _, second = asyncio.run(go())
+    assert second["kept_tokens"] == 3
+
+
+@pytest.mark.parametrize("asks_usage", [True, False])
+def test_a_stream_passes_as_it_is_and_is_counted_either_way(asks_usage: bool) -> None:
+    ask = {**ASK, "stream": True}
+    if asks_usage:
+        ask["stream_options"] = {"include_usage": True}
+
+    async def go() -> tuple[bytes, bytes, Line]:
+        upstream = Upstream()
+        async with gateway_to(upstream) as (url, lines):
+            _, through, _ = await post(f"{url}/v1/chat/completions", ask)
+            direct = b"".join(b"data: " + e + b"\n\n" for e in upstream._events(ask))
+            return through, direct, lines[0]
+
+    through, direct, line = asyncio.run(go())
+    assert through == direct
+    assert (b'"usage"' in through) == asks_usage
+    assert (line["prompt_tokens"], line["output_tokens"], line["error"]) == (3, 3, None)
+    assert line["sent_at_s"] < line["first_token_at_s"] <= line["finished_at_s"]
+
+
+def test_the_clients_bytes_are_sent_on_with_the_tag_at_their_end() -> None:
+    raw = b'{ "model" : "m", "messages": [{"role":"user","content":"x y"}], "temperature": 1.0 }\n'
+
+    async def go() -> tuple[bytes, bytes]:
+        upstream = Upstream()
+        async with gateway_to(upstream) as (url, _):
+            await post(f"{url}/programs/p/v1/chat/completions", raw)
+        untagged = Upstream()
+        async with gateway_to(untagged, tagged=False) as (url, _):
+            await post(f"{url}/programs/p/v1/chat/completions", raw)
+        return upstream.raw[0], untagged.raw[0]
+
+    tagged, untagged = asyncio.run(go())
+    assert tagged.startswith(raw.rstrip()[:-1])
+    assert orjson.loads(tagged)["vllm_xargs"] == {"program_id": "p", "turn": 0}
+    assert untagged == raw
+
+
+def test_what_is_said_to_the_gateway_is_not_said_to_the_server() -> None:
+    body = {**ASK, "program_id": "p", "prompt_cache_key": "k", "vllm_xargs": {"tools": "ls"}}
+
+    async def go() -> dict[str, Any]:
+        upstream = Upstream()
+        async with gateway_to(upstream) as (url, _):
+            await post(f"{url}/v1/chat/completions", body)
+        return upstream.bodies[0]
+
+    sent = asyncio.run(go())
+    assert "program_id" not in sent
+    assert sent["prompt_cache_key"] == "k"
+    assert sent["vllm_xargs"] == {"tools": "ls", "program_id": "p", "turn": 0}
+
+
+def test_calls_give_the_words_of_their_shell_commands() -> None:
+    async def go(stream: bool) -> Line:
+        async with gateway_to(Upstream(calls_tool=True)) as (url, lines):
+            await post(f"{url}/v1/chat/completions", {**ASK, "stream": stream})
+            return lines[0]
+
+    assert asyncio.run(go(stream=True))["tools"] == ["cd", "pytest"]
+    assert asyncio.run(go(stream=False))["tools"] == ["cd", "pytest"]
+
+
+def test_a_job_stays_on_the_server_that_has_its_kv_and_new_ones_go_where_there_are_fewest() -> None:
+    async def go() -> list[tuple[str, int]]:
+        async with gateway_to(Upstream(), Upstream()) as (url, lines):
+            for name in ("a", "b", "a", "c", "b"):
+                await post(f"{url}/programs/{name}/v1/chat/completions", ASK)
+            async with aiohttp.ClientSession() as session:
+                await session.delete(f"{url}/programs/b")
+            await post(f"{url}/programs/d/v1/chat/completions", ASK)
+            headers = {"X-Job-Id": "c"}
+            await post(f"{url}/programs/sub/v1/chat/completions", ASK, headers=headers)
+            return [(line["program_id"], line["replica"]) for line in lines]
+
+    placed = asyncio.run(go())
+    assert placed == [("a", 0), ("b", 1), ("a", 0), ("c", 0), ("b", 1), ("d", 1), ("sub", 0)]
+
+
+def test_an_error_passes_unchanged_with_its_headers_and_is_a_record() -> None:
+    async def go() -> tuple[int, bytes, dict[str, str], Line]:
+        async with gateway_to(Upstream(fault="429")) as (url, lines):
+            return (*await post(f"{url}/v1/chat/completions", ASK), lines[0])
+
+    status, body, headers, line = asyncio.run(go())
+    assert (status, orjson.loads(body)) == (429, {"error": {"message": "slow down"}})
+    assert headers["Retry-After"] == "3"
+    assert line["error"] == "slow down"
+
+
+def test_a_stream_that_is_cut_ends_early_and_is_a_record() -> None:
+    async def go() -> Line:
+        async with gateway_to(Upstream(fault="cut")) as (url, lines):
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await post(f"{url}/v1/chat/completions", {**ASK, "stream": True})
+            return lines[0]
+
+    assert asyncio.run(go())["error"].startswith("no answer from the server")
+
+
+def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
+    async def go() -> tuple[int, Line]:
+        upstream = Upstream(words="w " * 500, chunk_s=0.01)
+        async with gateway_to(upstream) as (url, lines):
+            async with aiohttp.ClientSession() as session:
+                answer = await session.post(
+                    f"{url}/v1/chat/completions", json={**ASK, "stream": True}
+                )
+                await answer.content.readany()
+                answer.close()
+            for _ in range(200):
+                if lines and upstream.given_up:
+                    break
+                await asyncio.sleep(0.02)
+            return upstream.given_up, lines[0]
+
+    given_up, line = asyncio.run(go())
+    assert given_up == 1
+    assert line["error"] == "the client went away"
+
+
+def test_no_server_behind_it_is_said_as_openai_says_things() -> None:
+    from harness.gateway import Backend, Gateway, serve_gateway
+
+    async def go() -> tuple[int, Any, list[Line]]:
+        lines: list[Line] = []
+        gateway = Gateway([Backend("http://127.0.0.1:9", True)], lines.append)
+        async with serve_gateway(gateway) as url:
+            status, body, _ = await post(f"{url}/v1/chat/completions", ASK)
+            return status, orjson.loads(body), lines
+
+    status, body, lines = asyncio.run(go())
+    assert status == 502
+    assert body["error"]["type"] == "api_error"
+    assert "no answer from the server" in body["error"]["message"]
+    assert len(lines) == 1
+
+
+def test_other_paths_of_the_api_pass() -> None:
+    async def go() -> tuple[int, Any, int]:
+        async with gateway_to(Upstream()) as (url, lines), aiohttp.ClientSession() as session:
+            async with session.get(f"{url}/programs/p/v1/models") as answer:
+                models = await answer.json()
+            async with session.get(f"{url}/v1/broken") as answer:
+                return answer.status, models, len(lines)
+
+    status, models, turns = asyncio.run(go())
+    assert models["data"][0]["id"] == "m"
+    assert (status, turns) == (418, 0)

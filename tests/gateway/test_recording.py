@@ -1,0 +1,189 @@
+"""Record, then replay: the same turns, tokens and tool gaps."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.gateway import Backend
+from harness.recording import recording
+from harness.run_folder import Lines
+from tests.gateway.test_proxy import ASK, next_ask, post
+from tests.gateway.upstream import Upstream, serving
+from traces import TraceError, read_traces
+from traces.native import write_programs
+
+ROOT = Path(__file__).parents[2]
+AGENT = """
+import json, os, sys, time, urllib.request
+messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "list it"}]
+for turn in range(3):
+    request = urllib.request.Request(
+        os.environ["OPENAI_BASE_URL"] + "/chat/completions",
+        json.dumps({"model": "m", "messages": messages}).encode())
+    answer = json.load(urllib.request.urlopen(request))["choices"][0]["message"]
+    time.sleep(0.05)
+    messages += [answer, {"role": "user", "content": f"observation {turn}"}]
+sys.exit(int(sys.argv[1]))
+"""
+
+
+def recorded(folder: Path) -> None:
+    """Two programs of two turns, the second begun after the first."""
+
+    async def go() -> None:
+        async with serving(Upstream()) as server:
+            async with recording([Backend(server, tagged=True)], folder) as made:
+                for name in ("a", "b"):
+                    url = f"{made.base_url}/programs/{name}/v1/chat/completions"
+                    await post(url, ASK)
+                    await asyncio.sleep(0.05)
+                    await post(url, next_ask("all done here", "and so on"))
+            assert made.keep_trace() is not None
+
+    asyncio.run(go())
+
+
+def test_a_recording_is_a_trace_with_its_measured_gaps(tmp_path: Path) -> None:
+    recorded(tmp_path / "o")
+    lines = [json.loads(line) for line in (tmp_path / "o/turns.jsonl").read_text().splitlines()]
+    programs = read_traces(tmp_path / "o/trace.jsonl").programs
+    assert [program.id for program in programs] == ["a", "b"]
+    assert programs[0].recorded_start_s == 0
+    assert programs[1].recorded_start_s > 0.05
+    for program in programs:
+        mine = [line for line in lines if line["program_id"] == program.id]
+        for field in ("prompt_tokens", "output_tokens", "kept_tokens"):
+            assert [getattr(turn, field) for turn in program.turns] == [m[field] for m in mine]
+        assert program.turns[0].tool_gap_s == mine[1]["gap_s"]
+        assert program.turns[0].gap_provenance == "measured"
+
+
+def test_the_lines_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> None:
+    recorded(tmp_path / "o")
+    lines = tmp_path / "o/turns.jsonl"
+    with lines.open("ab") as file:
+        file.write(b'{"program_id": "c", "turn"')
+    loaded = read_traces(lines)
+    assert [note.reason for note in loaded.repairs] == ["a torn line: left out"]
+    write_programs(tmp_path / "again.jsonl", loaded.programs)
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
+
+
+def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    lines = Lines(path)
+    failed = {"program_id": "a", "turn": 0, "sent_at_s": 0.0, "error": "refused"}
+    lines.append(failed)
+    lines.close()
+    with pytest.raises(TraceError, match="no turn in it has succeeded"):
+        read_traces(path)
+
+
+def run(bench: str, tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    server = subprocess.Popen(
+        [sys.executable, "-m", "tests.gateway.upstream"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        url = server.stdout.readline().strip()
+        return subprocess.run(
+            [bench, "record", url, "--out", "o", *command],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        server.terminate()
+        server.communicate()
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_bench_record_keeps_what_an_agent_did_and_gives_its_exit_code(
+    bench: str, tmp_path: Path, code: int
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    done = run(bench, tmp_path, "--", sys.executable, "agent.py", str(code))
+    assert done.returncode == code, done.stderr
+    assert "1 program, 3 turns" in done.stdout
+    assert "replay it: bench sweep --traces o/trace.jsonl" in done.stdout
+    (program,) = read_traces(tmp_path / "o/trace.jsonl").programs
+    assert program.id.startswith("python")
+    assert program.prefix is not None
+    assert all(turn.tool_gap_s >= 0.05 for turn in program.turns[:-1])
+
+
+def test_what_was_recorded_can_be_swept(bench: str, tmp_path: Path) -> None:
+    recorded(tmp_path / "o")
+    swept = subprocess.run(
+        [bench, "sweep", "--traces", "o/turns.jsonl", "--jps", "1", "--policies", "fcfs,continuum"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert swept.returncode == 0, swept.stderr
+
+
+def test_a_command_that_is_none_and_a_server_that_is_none_are_refused(
+    bench: str, tmp_path: Path
+) -> None:
+    missing = run(bench, tmp_path, "--", "/no/such/agent")
+    assert missing.returncode == 2
+    assert missing.stderr.strip() == "bench: /no/such/agent: no such file or directory"
+    refused = subprocess.run(
+        [bench, "record", "http://127.0.0.1:9", "--", "true"], capture_output=True, text=True
+    )
+    assert refused.returncode == 2
+    assert "no OpenAI-compatible server answers" in refused.stderr
+
+
+def test_ctrl_c_ends_a_gateway_with_its_trace(bench: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with serving(Upstream()) as server:
+            gateway = await asyncio.create_subprocess_exec(
+                *(bench, "gateway", server, "--out", str(tmp_path / "o")),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            assert gateway.stdout is not None
+            url = (await gateway.stdout.readline()).decode().strip()
+            await post(f"{url}/chat/completions", ASK)
+            gateway.send_signal(signal.SIGINT)
+            told, complaints = await asyncio.wait_for(gateway.communicate(), 20)
+            assert gateway.returncode == 0, complaints
+            assert b"1 program, 1 turn" in told
+
+    asyncio.run(go())
+    assert len(read_traces(tmp_path / "o/trace.jsonl").programs) == 1
+
+
+def test_sigkill_loses_no_turn_that_ended(bench: str, tmp_path: Path) -> None:
+    async def go() -> None:
+        async with serving(Upstream()) as server:
+            gateway = await asyncio.create_subprocess_exec(
+                *(bench, "gateway", server, "--out", str(tmp_path / "o")),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            )
+            assert gateway.stdout is not None
+            url = (await gateway.stdout.readline()).decode().strip()
+            await post(f"{url}/chat/completions", ASK)
+            os.kill(gateway.pid, signal.SIGKILL)
+            await gateway.communicate()
+
+    asyncio.run(go())
+    time.sleep(0.1)
+    assert len(read_traces(tmp_path / "o/turns.jsonl").programs) == 1

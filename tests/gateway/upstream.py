@@ -1,0 +1,156 @@
+"""An OpenAI-like chat server behind a gateway: counts a token per word, says what it is told to.
+
+`python -m tests.gateway.upstream` serves on a free port, which it prints, until it is terminated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from aiohttp import web
+
+from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.refusals import refusal
+
+Line = dict[str, Any]
+TOOL_CALL = {
+    "index": 0,
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "bash", "arguments": '{"command": "cd src && pytest -q"}'},
+}
+
+
+@dataclass
+class Upstream:
+    words: str = "all done here"
+    """What it answers, a chunk a word."""
+    calls_tool: bool = False
+    fault: str = ""
+    chunk_s: float = 0.0
+    stamps: bool = False
+    """Each chunk says when it was sent, the first when its request had come, on this machine's
+    monotonic clock."""
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    given_up: int = 0
+
+    async def models(self, _request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
+
+    async def complete(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        body = orjson.loads(raw)
+        self.raw.append(raw)
+        self.bodies.append(body)
+        self.headers.append(dict(request.headers))
+        self.paths.append(request.path_qs)
+        if self.fault == "429":
+            headers = {"Retry-After": "3"}
+            return web.json_response(
+                {"error": {"message": "slow down"}}, status=429, headers=headers
+            )
+        answer = {"role": "assistant", "content": self.words}
+        if self.calls_tool:
+            answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
+        if not body.get("stream"):
+            whole = {"object": "chat.completion", "choices": [{"index": 0, "message": answer}]}
+            return web.json_response(whole | {"usage": self._usage(body)})
+        try:
+            return await self._stream(request, body)
+        except (asyncio.CancelledError, ConnectionResetError):
+            self.given_up += 1
+            raise
+
+    async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        arrived_s = time.monotonic()
+        for place, event in enumerate(self._events(body)):
+            if self.stamps and event != b"[DONE]":
+                event = orjson.dumps(
+                    {**orjson.loads(event), "sent": time.monotonic(), "arrived": arrived_s}
+                )
+            if self.fault == "cut" and place == 2 and request.transport is not None:
+                request.transport.abort()
+                return response
+            await response.write(b"data: " + event + b"\n\n")
+            await asyncio.sleep(self.chunk_s)
+        await response.write_eof()
+        return response
+
+    def _events(self, body: dict[str, Any]) -> Iterator[bytes]:
+        deltas: list[dict[str, Any]] = [{"content": f"{word} "} for word in self.words.split()]
+        if self.calls_tool:
+            deltas = [{"tool_calls": [TOOL_CALL]}]
+        for delta in deltas:
+            yield orjson.dumps({"choices": [{"index": 0, "delta": delta}]})
+        if (body.get("stream_options") or {}).get("include_usage"):
+            yield orjson.dumps({"choices": [], "usage": self._usage(body)})
+        yield b"[DONE]"
+
+    def _usage(self, body: dict[str, Any]) -> dict[str, Any]:
+        texts = [m.get("content") for m in body.get("messages", ())] or [body.get("prompt")]
+        prompt = sum(len(text.split()) for text in texts if isinstance(text, str))
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": len(self.words.split()),
+            "prompt_tokens_details": {"cached_tokens": 1},
+        }
+
+
+@asynccontextmanager
+async def serving(upstream: Upstream) -> AsyncIterator[str]:
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_get("/v1/models", upstream.models)
+    app.router.add_post("/v1/chat/completions", upstream.complete)
+    app.router.add_post("/v1/completions", upstream.complete)
+    app.router.add_get("/v1/broken", teapot)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+async def teapot(_request: web.Request) -> web.Response:
+    return refusal(418, "a teapot")
+
+
+@asynccontextmanager
+async def gateway_to(
+    *upstreams: Upstream, tagged: bool = True
+) -> AsyncIterator[tuple[str, list[Line]]]:
+    """A gateway in front of them: its base URL, and the lines of the turns that ended."""
+    lines: list[Line] = []
+    urls = [serving(upstream) for upstream in upstreams]
+    backends = [Backend(await url.__aenter__(), tagged) for url in urls]
+    try:
+        async with serve_gateway(Gateway(backends, lines.append)) as base_url:
+            yield base_url, lines
+    finally:
+        for url in urls:
+            await url.__aexit__(None, None, None)
+
+
+async def _main() -> None:
+    stamps = "--stamps" in sys.argv
+    upstream = Upstream(words="w " * 20, chunk_s=0.05 if stamps else 0.0, stamps=stamps)
+    async with serving(upstream) as url:
+        print(url, flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(_main())

@@ -1,0 +1,88 @@
+"""What passed through an engine, as a trace: `turns.jsonl` of a run (docs/run-folder.md).
+
+In: a line per turn. Out: programs in order of arrival. Tool gaps are those that the run had. A turn
+that failed is no turn of a trace. A sub-agent's line does not say where it forked, so it becomes a
+program of its own, which is reported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+
+from traces.lenient import Rejected, Repairs, items, mapping, seconds, text, tokens
+from traces.program import Program, Provenance, SharedPrefix, Turn
+
+
+def matches_line(line: bytes) -> bool:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return False
+    return isinstance(record, dict) and "program_id" in record and "sent_at_s" in record
+
+
+def load(data: bytes, repairs: Repairs) -> list[Program]:
+    by_program: dict[str, list[dict[str, Any]]] = {}
+    for number, line in enumerate(data.splitlines(), 1):
+        record = _record(line, number, repairs)
+        if record is None:
+            continue
+        if record.get("error"):
+            repairs.add("a turn that failed: left out")
+        elif tokens(record.get("prompt_tokens")) and tokens(record.get("output_tokens")):
+            by_program.setdefault(text(record.get("program_id")), []).append(record)
+        else:
+            repairs.add("a turn whose tokens nobody counted: left out")
+    if not by_program:
+        raise Rejected("no turn in it has succeeded")
+    for records in by_program.values():
+        records.sort(key=lambda record: seconds(record.get("sent_at_s")) or 0.0)
+        if text(records[0].get("job_id")) not in ("", text(records[0].get("program_id"))):
+            repairs.add("a sub-agent, whose fork is not recorded: a program of its own")
+    started_s = min(_sent_s(records[0]) for records in by_program.values())
+    ordered = sorted(by_program.items(), key=lambda item: (_sent_s(item[1][0]), item[0]))
+    return [_program(id, records, started_s) for id, records in ordered]
+
+
+def _record(line: bytes, number: int, repairs: Repairs) -> dict[str, Any] | None:
+    try:
+        record = orjson.loads(line)
+    except orjson.JSONDecodeError:
+        repairs.add("a torn line: left out")
+        return None
+    if not isinstance(record, dict):
+        raise Rejected(f"line {number} is no object; give a run's turns.jsonl")
+    return record
+
+
+def _sent_s(record: dict[str, Any]) -> float:
+    return seconds(record.get("sent_at_s")) or 0.0
+
+
+def _program(id: str, records: list[dict[str, Any]], started_s: float) -> Program:
+    turns: list[Turn] = []
+    for place, record in enumerate(records):
+        following = records[place + 1] if place + 1 < len(records) else {}
+        turns.append(_turn(record, following, turns[-1] if turns else None))
+    said = mapping(records[0].get("system"))
+    least = min(turn.prompt_tokens for turn in turns)
+    count = min(tokens(said.get("tokens")) or 0, least)
+    prefix = SharedPrefix(text(said.get("id")), count) if count and said.get("id") else None
+    start_s = round(_sent_s(records[0]) - started_s, 6)
+    return Program(id, tuple(turns), prefix, recorded_start_s=start_s)
+
+
+def _turn(record: dict[str, Any], following: dict[str, Any], before: Turn | None) -> Turn:
+    prompt_tokens = tokens(record.get("prompt_tokens")) or 1
+    most = 0 if before is None else min(before.context_tokens, prompt_tokens - 1)
+    provenance = following.get("gap_provenance")
+    return Turn(
+        prompt_tokens=prompt_tokens,
+        output_tokens=tokens(record.get("output_tokens")) or 1,
+        kept_tokens=min(tokens(record.get("kept_tokens")) or 0, most),
+        tools=tuple(name for name in items(record.get("tools")) if isinstance(name, str)),
+        tool_gap_s=seconds(following.get("gap_s")) or 0.0,
+        gap_provenance=Provenance(provenance) if provenance else Provenance.MEASURED,
+    )
