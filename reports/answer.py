@@ -308,9 +308,9 @@ def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) ->
         )
     if len(sweep["seeds"]) < FEWEST_SEEDS and len(cells):
         doubts.append(
-            f"{'One seed' if len(sweep['seeds']) == 1 else 'Two seeds'}: the intervals tell how much"
-            " the choice of programs matters, not the draw of their arrivals; three seeds and more"
-            " tell both (--seeds 1..5)."
+            f"{'One seed' if len(sweep['seeds']) == 1 else 'Two seeds'}: the intervals tell how"
+            " much the choice of programs matters, not the draw of their arrivals; three seeds and"
+            " more tell both (--seeds 1..5)."
         )
     return doubts
 

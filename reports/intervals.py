@@ -71,8 +71,7 @@ def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
     """JCTs, programs × seeds, of the programs that finished on both sides in every common seed.
     Both frames hold job_id, seed, jct_s."""
     seeds = np.intersect1d(one["seed"], other["seed"])
-    names = (jobs["job_id"].unique() for jobs in (one, other))
-    programs = pd.Index(np.intersect1d(*names))
+    programs = pd.Index(np.intersect1d(one["job_id"].unique(), other["job_id"].unique()))
     a, b = (_matrix(jobs, programs, seeds) for jobs in (one, other))
     whole = ~(np.isnan(a) | np.isnan(b)).any(axis=1)
     return a[whole], b[whole]
@@ -80,7 +79,7 @@ def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
 
 def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]) -> Floats:
     """NaN where a program has no job."""
-    row = programs.get_indexer(jobs["job_id"])
+    row = programs.get_indexer(pd.Index(jobs["job_id"]))
     seed = jobs["seed"].to_numpy()
     column = np.searchsorted(seeds, seed) if len(seeds) else np.zeros(len(seed), int)
     there = (row >= 0) & np.isin(seed, seeds)

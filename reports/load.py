@@ -201,7 +201,8 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
     except FileNotFoundError:
         raise NotARun(f"{path}: not there; run the cell again") from None
     except OSError as error:
-        raise NotARun(f"{path}: cannot be read ({(error.strerror or str(error)).lower()})") from None
+        reason = (error.strerror or str(error)).lower()
+        raise NotARun(f"{path}: cannot be read: {reason}") from None
     except orjson.JSONDecodeError as error:
         raise NotARun(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):

@@ -41,7 +41,7 @@ def seeds_needed(
     if room <= 0:
         return math.inf
     needed = (students**2 * of_seeds + normal**2 * of_jobs / programs) / room
-    return max(FEWEST_SEEDS, math.ceil(needed))
+    return float(max(FEWEST_SEEDS, math.ceil(needed)))
 
 
 def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:

@@ -1,5 +1,5 @@
-"""How long the numbers of a large run take: 2,016 cells of 100 programs; the aim is 30 s and 1 GB on
-two cores for the whole report."""
+"""How long the numbers of a large run take: 2,016 cells of 100 programs. The aim is 30 s and 1 GB
+for the whole report on two cores."""
 
 from __future__ import annotations
 

@@ -86,9 +86,8 @@ def test_a_field_that_makes_no_sense_is_named_with_its_value(
     cell = two_cells(tmp_path)
     config = json.loads((cell / "cell.json").read_text()) | {field: value}
     (cell / "cell.json").write_text(json.dumps(config))
-    assert [why.split("/")[-1] for _, why in told(tmp_path).missing if "not run yet" not in why] == [
-        said
-    ]
+    whys = [why for _, why in told(tmp_path).missing if why != "not run yet"]
+    assert [why.split("/")[-1] for why in whys] == [said]
 
 
 def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_saturation_is_not_judged_where_it_cannot_be(
     assert row["backlog_growth"] != row["backlog_growth"]
     assert not row["saturated"]
 
+
 def test_throughput_counts_jobs_turns_and_gpus(tmp_path: Path) -> None:
     # Two jobs with three turns from 0 to 7 s, on four GPUs.
     turns = [turn("p0", 0, 0.0), turn("p0", 1, 4.0, gap_s=3.0), turn("p1", 0, 6.0)]
