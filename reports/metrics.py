@@ -1,11 +1,12 @@
-"""Turns of a cell in; its jobs, its metrics and its validity out, as docs/metrics.md defines them.
+"""Cells of a run in; their metrics and their validity out, as docs/metrics.md defines them.
 
-Seconds and tokens throughout. Entries of docs/metrics.md are cited by their symbol.
+Seconds and tokens throughout.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,20 +14,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from reports.load import HITS, PARTS, Cell, NotARun, Run, read_turns
-from reports.words import counted, listed
+from reports.gates import failed_gates, residual
+from reports.jobs import jobs_of
+from reports.load import HITS, Cell, NotARun, Run, read_turns
+from reports.pins import pin_time
+from reports.saturation import GROWTH_AT_SATURATION, backlog_growth
+from reports.waterfall import WATERFALL, before_first_token_s
 
 Floats = npt.NDArray[Any]
 
 PERCENTILES = (50, 90, 95, 99)
-MAX_RESIDUAL = 0.01
-"""Of a program's span: its parts must add up to it."""
-MAX_LATENESS = 0.01
-"""Of all JCT: more, and the client is measured, not the server."""
-GROWTH_AT_SATURATION = 0.1
-"""g, from which on a cell counts as saturated: of ten jobs that arrive, one only waits."""
-JOBS_TO_JUDGE = 12
-"""With fewer jobs a third of the arrivals says nothing about a trend."""
+EDGE = 0.2
+"""Share of the jobs at either end of the arrivals that a steady window leaves out."""
+JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,8 @@ class Results:
     cells: pd.DataFrame
     """One row per finished cell, named by the columns of `cells.csv`."""
     jobs: pd.DataFrame
-    """One row per job of each: cell, variant, load, seed, job_id, jct_s."""
+    """One row per finished job of each, in order of arrival: cell, variant, load, seed, job_id and
+    `JOB_COLUMNS`."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and why."""
 
@@ -52,13 +53,13 @@ def collect(run: Run) -> Results:
     for cell in run.cells:
         try:
             turns = read_turns(cell)
+            jobs = jobs_of(turns)
+            row = cell_row(cell, turns, jobs)
         except NotARun as error:
             missing.append((cell.folder.name, str(error)))
             continue
-        jobs = jobs_of(turns)
-        row = cell_row(cell, turns, jobs)
         rows.append(row)
-        good = jobs.loc[~jobs["failed"], ["jct_s"]].reset_index()
+        good = jobs.loc[~jobs["failed"], list(JOB_COLUMNS)].reset_index()
         frames.append(good.assign(**{k: row[k] for k in ("cell", "variant", "load", "seed")}))
     jobs_frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
     return Results(pd.DataFrame(rows), jobs_frame, tuple(sorted(missing)))
@@ -69,42 +70,10 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
-    """A row per job, sub-agents inside: a_j, d_j, JCT_j, q_j and lateness, in order of arrival."""
-    codes, names = pd.factorize(turns["job_id"], sort=True)
-    late = turns["sent_at_s"] - turns["scheduled_at_s"]
-    arrival, departure = _extremes(codes, len(names), turns)
-    jobs = pd.DataFrame(
-        {
-            "arrival_s": arrival,
-            "departure_s": departure,
-            "jct_s": departure - arrival,
-            "queue_s": np.bincount(codes, turns["queue_s"], len(names)),
-            "lateness_s": np.bincount(codes, late, len(names)),
-            "failed": np.bincount(codes, turns["error"].notna(), len(names)) > 0,
-        },
-        index=pd.Index(names, name="job_id"),
-    )
-    return jobs.sort_values("arrival_s", kind="stable")
-
-
-def _extremes(codes: Floats, groups: int, turns: pd.DataFrame) -> tuple[Floats, Floats]:
-    """When the first turn of each group was due, and when its last one finished."""
-    first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(first, codes, turns["scheduled_at_s"].to_numpy())
-    np.maximum.at(last, codes, turns["finished_at_s"].to_numpy())
-    return first, last
-
-
 def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
     config = cell.config
     done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
-    prompt = float(good["prompt_tokens"].sum())
-    hits = {hit: _sum(good[hit]) / prompt if prompt else math.nan for hit in HITS}
-    span = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
-    growth = math.nan
-    if not str(config["arrivals"]).startswith("closed"):
-        growth = backlog_growth(turns, jobs)
+    middle = steady(jobs)
     row: dict[str, Any] = {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -114,22 +83,20 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
         "jobs": len(done),
-        "jct_mean_s": float(done["jct_s"].mean()) if len(done) else math.nan,
+        "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "throughput_jobs_per_s": len(done) / span if span > 0 else math.nan,
-        "hit_ratio": sum(hits.values()),
-        "device_hit_ratio": hits["device_hit_tokens"],
-        "dram_hit_ratio": hits["dram_hit_tokens"],
-        "ssd_hit_ratio": hits["ssd_hit_tokens"],
-        "computed_ratio": 1.0 - sum(hits.values()),
-        "queue_mean_s": float(done["queue_s"].mean()) if len(done) else math.nan,
-        "preemptions": _sum(turns["preemptions"]),
+        "jct_steady_mean_s": _mean(middle.loc[~middle["failed"], "jct_s"]),
+        **_throughput(config, done, good),
+        **_token_times(good),
+        **_hits(config, good),
+        "queue_mean_s": _mean(done["bubble_s"]),
+        "preemptions": float(turns["preemptions"].sum(skipna=False)),
+        **_pins(cell, jobs),
+        **_fairness(done["slowdown"].to_numpy()),
         "failed_turns": int(turns["error"].notna().sum()),
-        "drain_s": float(jobs["departure_s"].max() - jobs["arrival_s"].max()),
-        "backlog_growth": growth,
-        "saturated": bool(growth >= GROWTH_AT_SATURATION),
-        "residual": residual(turns),
-        "lateness_ratio": _ratio(done["lateness_s"].sum(), done["jct_s"].sum()),
+        **_trend(config, turns, jobs),
+        "residual": residual(turns, jobs),
+        "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
     row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, len(good), turns))
     return row
@@ -137,103 +104,102 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
 
 def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
     """Linear between the two nearest ranks, as numpy's default."""
-    values = jct_s.to_numpy(dtype=float)
-    points = np.percentile(values, PERCENTILES) if len(values) else [math.nan] * len(PERCENTILES)
-    return {f"jct_p{p}_s": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
+    points = _percentiles(jct_s.to_numpy(dtype=float), PERCENTILES)
+    return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
-def residual(turns: pd.DataFrame) -> float:
-    """ε: the largest share of a program's span that its parts leave unexplained (or exceed it by);
-    programs with a failed turn are not asked."""
-    codes, names = pd.factorize(turns["program_id"])
-    parts = turns[[*PARTS, "gap_s", "wait_s"]].to_numpy().sum(axis=1)
-    parts += (turns["sent_at_s"] - turns["scheduled_at_s"]).to_numpy()
-    first, last = _extremes(codes, len(names), turns)
-    span = last - first
-    off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
-    good = np.bincount(codes, turns["error"].notna(), len(names)) == 0
-    return float(off[good].max(initial=0.0))
+def steady(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Of jobs in order of arrival, those between the first and the last fifth of them."""
+    edge = int(len(jobs) * EDGE)
+    return jobs.iloc[edge : len(jobs) - edge]
 
 
-def backlog_growth(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
-    """g = (W̄₃ − W̄₁) / (⅔ n): by how many waiting jobs the backlog grows per arriving job.
-
-    W̄₁ and W̄₃ are the mean numbers of waiting jobs in the first and the last third of the time in
-    which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN where too few arrive.
-    """
-    first, last = float(jobs["arrival_s"].min()), float(jobs["arrival_s"].max())
-    if len(jobs) < JOBS_TO_JUDGE or last <= first:
-        return math.nan
-    third = (last - first) / 3
-    starts, ends = _waiting(turns)
-    early = _mean_overlap(starts, ends, first, first + third)
-    late = _mean_overlap(starts, ends, last - third, last)
-    return (late - early) / (len(jobs) * 2 / 3)
+def _throughput(
+    config: Mapping[str, Any], done: pd.DataFrame, good: pd.DataFrame
+) -> dict[str, float]:
+    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
+    per_s = 1 / span_s if span_s > 0 else math.nan
+    gpus = config.get("gpus") or math.nan
+    return {
+        "throughput_jobs_per_s": len(done) * per_s,
+        "throughput_turns_per_min": len(good) * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": len(done) * per_s * 3600 / gpus,
+    }
 
 
-def _waiting(turns: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Intervals in which a job waits for the server, merged over its turns. Records tell how long
-    a turn waited after its admission, not when: taken to follow its queueing."""
-    waits = turns[["queue_s", "load_s", "preempted_s", "recompute_s"]].to_numpy().sum(axis=1)
-    codes, _ = pd.factorize(turns["job_id"])
-    starts = turns["sent_at_s"].to_numpy()
-    order = np.lexsort((starts, codes))
-    codes, starts, ends = codes[order], starts[order], (starts + waits)[order]
-    # Each job on a stretch of time of its own, so that one running maximum serves all.
-    stretch = codes * (float(ends.max(initial=0.0)) + 1.0)
-    reached = np.maximum.accumulate(ends + stretch)
-    before = np.concatenate(([-np.inf], reached[:-1])) - stretch
-    starts = np.maximum(starts, before)
-    return starts, np.maximum(starts, ends)
+def _token_times(good: pd.DataFrame) -> dict[str, float]:
+    """TTFT, and TPOT of answers of two tokens and more."""
+    outputs = good["output_tokens"].to_numpy()
+    many = outputs > 1
+    per_token_s = good["decode_s"].to_numpy()[many] / (outputs[many] - 1)
+    found = {}
+    for name, values in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+        found[f"{name}_mean_s"] = float(values.mean()) if len(values) else math.nan
+        median, p95 = _percentiles(values, (50, 95))
+        found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
+    return found
 
 
-def _mean_overlap(starts: Floats, ends: Floats, begin: float, end: float) -> float:
-    inside = np.clip(ends, begin, end) - np.clip(starts, begin, end)
-    return float(inside.sum() / (end - begin))
+def _hits(config: Mapping[str, Any], good: pd.DataFrame) -> dict[str, float]:
+    prompt = float(good["prompt_tokens"].sum()) or math.nan
+    device, dram, ssd = (float(good[hit].sum(skipna=False)) / prompt for hit in HITS)
+    shared = config["workload"].get("shared_prefix_tokens", math.nan)
+    kept = float(good["kept_tokens"].sum(skipna=False))
+    return {
+        "hit_ratio": device + dram + ssd,
+        "device_hit_ratio": device,
+        "dram_hit_ratio": dram,
+        "ssd_hit_ratio": ssd,
+        "computed_ratio": 1.0 - (device + dram + ssd),
+        "hit_bound_ratio": (kept + shared) / prompt,
+    }
 
 
-def failed_gates(
-    cell: Cell, row: dict[str, Any], jobs: pd.DataFrame, good_turns: int, turns: pd.DataFrame
-) -> list[str]:
-    """Why the cell's numbers are not to be relied on. Saturation is shown, but fails no gate."""
-    failed: list[str] = []
-    expected = cell.config["workload"].get("turns")
-    if row["failed_turns"]:
-        errors = turns["error"].dropna()
-        failed.append(
-            f"{counted(row['failed_turns'], 'failed turn')} in"
-            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {errors.iloc[0]})"
-        )
-    elif expected is not None and good_turns != expected:
-        failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
-    failed += _failed_engine_gates(cell)
-    if row["residual"] > MAX_RESIDUAL:
-        failed.append(f"parts miss a program's time by {row['residual']:.1%}")
-    if row["lateness_ratio"] > MAX_LATENESS:
-        failed.append(
-            f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
-            " the client more cores"
-        )
-    return failed
+def _pins(cell: Cell, jobs: pd.DataFrame) -> dict[str, float]:
+    end_s = float(jobs["departure_s"].max())
+    held, unused = pin_time(cell, end_s)
+    profile, done = cell.config.get("profile") or {}, cell.done or {}
+    blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
+    span_s = end_s - float(jobs["arrival_s"].min())
+    return {
+        "pin_block_s": held,
+        "pin_unused_block_s": unused,
+        "pinned_ratio": held / (blocks * span_s) if span_s > 0 else math.nan,
+    }
 
 
-def _failed_engine_gates(cell: Cell) -> list[str]:
-    """What a live engine, unlike virtual time, may have failed to do in silence."""
-    done = cell.done or {}
-    failed: list[str] = []
-    if done.get("external_hit_tokens") == 0:
-        failed.append("no token came from the offload tier: it does not work, or was not needed")
-    if done.get("prefix_caching") is False:
-        failed.append("prefix caching was off")
-    idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
-    if idle:
-        failed.append(f"replica {listed([str(k) for k in idle])} was given no turn")
-    return failed
+def _fairness(slowdown: Floats) -> dict[str, float]:
+    """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
+    if not len(slowdown):
+        return {"slowdown_mean": math.nan, "jain_index": math.nan}
+    speed = 1 / slowdown
+    jain = speed.sum() ** 2 / (len(speed) * (speed**2).sum())
+    return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
 
 
-def _sum(values: pd.Series) -> float:
-    """NaN if the engine did not tell one of them."""
-    return float(values.sum(skipna=False))
+def _trend(config: Mapping[str, Any], turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
+    """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
+    closed = str(config["arrivals"]).startswith("closed")
+    growth = math.nan if closed else backlog_growth(turns, jobs)
+    end_s = float(jobs["departure_s"].max())
+    drain_s = end_s - float(jobs["arrival_s"].max())
+    return {
+        "drain_s": drain_s,
+        "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+    }
+
+
+def _percentiles(values: Floats, which: Sequence[int]) -> list[float]:
+    if not len(values):
+        return [math.nan] * len(which)
+    return [float(v) for v in np.percentile(values, which)]
+
+
+def _mean(values: pd.Series) -> float:
+    """NaN if there are none, or the engine did not tell one of them."""
+    return float(values.mean(skipna=False)) if len(values) else math.nan
 
 
 def _ratio(part: float, whole: float) -> float:
