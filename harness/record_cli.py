@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import quote
 
 import typer
 
@@ -46,8 +47,11 @@ def record(
 
     async def run() -> tuple[int, Recording]:
         async with recording(servers, folder) as made:
-            base = made.base_url + ("" if many else f"/programs/{Path(command[0]).name}") + "/v1"
-            return await _run(command, base), made
+            program = Path(command[0]).name
+            base = made.base_url + ("" if many else f"/programs/{quote(program)}") + "/v1"
+            code = await _run(command, base)
+            await made.end_all()
+            return code, made
 
     with one_line_errors():
         servers = backends([url])

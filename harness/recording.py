@@ -26,6 +26,7 @@ from traces.native import write_programs
 @dataclass(slots=True)
 class Recording:
     folder: Path
+    gateway: Gateway
     base_url: str = ""
     turns: int = 0
     failed: int = 0
@@ -37,6 +38,11 @@ class Recording:
     @property
     def trace_file(self) -> Path:
         return self.folder / "trace.jsonl"
+
+    async def end_all(self) -> None:
+        """Whoever asked is gone."""
+        for program_id in self.gateway.programs():
+            await self.gateway.end(program_id)
 
     def keep_trace(self) -> Loaded | None:
         """After its end. None where no turn succeeded."""
@@ -72,8 +78,7 @@ async def recording(
 ) -> AsyncIterator[Recording]:
     """A gateway while the block lasts. Raises an OSError where the port is taken."""
     make_folder(folder)
-    made = Recording(folder)
-    lines = Lines(made.lines_file)
+    lines = Lines(folder / "turns.jsonl")
 
     def on_turn(line: Line) -> None:
         lines.append(line)
@@ -81,8 +86,9 @@ async def recording(
         made.turns += 1
         made.failed += line["error"] is not None
 
+    gateway = Gateway(servers, on_turn, api_key())
+    made = Recording(folder, gateway)
     try:
-        gateway = Gateway(servers, on_turn, api_key())
         async with serve_gateway(gateway, host, port) as base_url:
             made.base_url = base_url
             yield made

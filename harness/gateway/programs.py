@@ -6,7 +6,7 @@ Times in seconds on the caller's clock, lengths in tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from harness.gateway.answers import Answer
 from harness.gateway.conversations import Conversations, Prompt, with_answer
@@ -17,6 +17,8 @@ from harness.gateway.identity import Said
 class Program:
     id: str
     job_id: str
+    model: Any = None
+    """That it asked last."""
     turns: int = 0
     under_way: int = 0
     finished_s: float | None = None
@@ -84,6 +86,9 @@ class Programs:
 
     def failed(self, begun: Begun, now_s: float) -> None:
         self._over(begun.program, now_s)
+
+    def ids(self) -> list[str]:
+        return list(self._programs)
 
     def ended(self, program_id: str) -> Program | None:
         """Nothing more comes from it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +24,7 @@ from harness.gateway.conversations import Prompt, prompt_of
 from harness.gateway.identity import OURS, BadId, said
 from harness.gateway.programs import Begun, Programs
 from harness.gateway.refusals import refusal
-from harness.live import KEEP_CONNECTION_S
+from harness.live import KEEP_CONNECTION_S, authorization
 
 MOST_BODY_BYTES = 32 << 20
 CONNECT_S = 10.0
@@ -108,14 +109,31 @@ class Gateway:
         app.router.add_get("/health", _healthy)
         return app
 
-    def ended(self, program_id: str) -> None:
-        """Its process is gone: the next turn under this name is another program's first."""
+    def programs(self) -> list[str]:
+        """That have not ended."""
+        return self._programs.ids()
+
+    async def end(self, program_id: str) -> None:
+        """Its process is gone: its pins may go, and the next turn under this name is another
+        program's first."""
         program = self._programs.ended(program_id)
-        if program is not None and program.job_id == program.id:
+        if program is None:
+            return
+        backend = self._backends[self._replica(program.job_id)]
+        if program.job_id == program.id:
             self._replicas.pop(program.id, None)
+        if backend.tagged and program.model is not None:
+            body = {"model": program.model, "prompt": [0], "max_tokens": 1}
+            told = orjson.dumps(body | {"vllm_xargs": {"ended": program_id}})
+            headers = {"Content-Type": "application/json", **authorization(self._api_key)}
+            with suppress(aiohttp.ClientError, OSError, TimeoutError):
+                async with self._session.post(
+                    f"{backend.url}/v1/completions", data=told, headers=headers
+                ) as answer:
+                    await answer.read()
 
     async def _end(self, request: web.Request) -> web.Response:
-        self.ended(request.match_info["program"])
+        await self.end(request.match_info["program"])
         return web.Response(status=204)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -151,6 +169,7 @@ class Gateway:
             return refusal(400, str(bad))
         prompt = prompt_of(body)
         begun = self._programs.begin(who, prompt, self._now_s())
+        begun.program.model = body.get("model")
         turn = _Turn(begun, prompt, self._now_s(), self._replica(begun.program.job_id))
         error: str | None = "the client went away"
         try:

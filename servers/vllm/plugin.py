@@ -230,7 +230,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner = self.runner
         head = self.waiting.peek_request()
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        nobodys = self.turns[head.request_id].said.warm_up
+        nobodys = self.turns[head.request_id].said.nobodys
         if nobodys or not ready or self._fits(head):
             return
         self.waiting.aside = []

@@ -69,6 +69,8 @@ class PolicyRunner(Generic[KV]):
     def arrived(self, turn: Turn) -> None:
         """The engine queues the turn next, and `push`es it where it may be admitted."""
         view = turn.view
+        if turn.said.ended is not None:
+            self.end_program(turn.said.ended)
         view.program_arrival_s, view.index = self._programs.get(
             view.program_id, (view.arrival_s, 0)
         )
@@ -135,13 +137,13 @@ class PolicyRunner(Generic[KV]):
         self._tell("aborted", turn)
 
     def _end(self, turn: Turn) -> None:
-        if turn.said.warm_up:
+        if turn.said.nobodys:
             self._programs.pop(turn.view.program_id, None)
         else:
             self.end_program(turn.view.program_id)
 
     def _for(self, turn: Turn) -> Policy:
-        return self._stock if turn.said.warm_up else self.policy
+        return self._stock if turn.said.nobodys else self.policy
 
     def end_program(self, program_id: str) -> None:
         if self._programs.pop(program_id, None) is not None:
@@ -232,6 +234,6 @@ class PolicyRunner(Generic[KV]):
             self.wake_ps = max(math.ceil(wake_s * PS_PER_S), self.now_ps + 1)
 
     def _tell(self, event: str, turn: Turn, **fields: object) -> None:
-        if not turn.said.warm_up:
+        if not turn.said.nobodys:
             self.events += 1
             self._emit(self.now_s, event, turn, fields)

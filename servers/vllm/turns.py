@@ -2,9 +2,9 @@
 
 In: the request body's `vllm_xargs`, of which all are optional: `program_id`, `turn` (its place in
 the program), `is_last` (0 or 1), `tools` (names of the tools that the answer calls, comma
-separated; "" for none), `warm_up` (1: nobody's turn, sent before a measurement). Out: a `Turn`.
-What cannot be read counts as not said. Standard library only; lengths in tokens, times in
-seconds.
+separated; "" for none), `warm_up` (1: nobody's turn, sent before a measurement), `ended` (nobody's
+turn, which says that this program is over). Out: a `Turn`. What cannot be read counts as not said.
+Standard library only; lengths in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -23,19 +23,31 @@ class Said(NamedTuple):
     tools: tuple[str, ...] | None = None
     """None: nothing said, so that the answer is looked at."""
     warm_up: bool = False
+    ended: str | None = None
+    """A program that is over."""
+
+    @property
+    def nobodys(self) -> bool:
+        """The turn is no program's: neither policy nor events know of it."""
+        return self.warm_up or self.ended is not None
 
 
 def read_xargs(xargs: Mapping[str, Any] | None) -> Said:
     xargs = xargs or {}
-    program_id, tools = xargs.get("program_id"), xargs.get("tools")
+    tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
     turn, is_last = _whole(xargs.get("turn")), _whole(xargs.get("is_last"))
     return Said(
-        str(program_id) if isinstance(program_id, str | int) and program_id != "" else None,
+        _id(xargs.get("program_id")) if ended is None else None,
         turn,
         bool(is_last) if is_last in (0, 1) else None,
         tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,
         _whole(xargs.get("warm_up")) == 1,
+        ended,
     )
+
+
+def _id(value: object) -> str | None:
+    return str(value) if isinstance(value, str | int) and value != "" else None
 
 
 def _whole(value: object) -> int | None:

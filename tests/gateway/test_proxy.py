@@ -141,6 +141,23 @@ def test_a_job_stays_on_the_server_that_has_its_kv_and_new_ones_go_where_there_a
     assert placed == [("a", 0), ("b", 1), ("a", 0), ("c", 0), ("b", 1), ("d", 1), ("sub", 0)]
 
 
+def test_the_server_is_told_when_a_program_is_over() -> None:
+    async def go(tagged: bool) -> list[Any]:
+        upstream = Upstream()
+        async with gateway_to(upstream, tagged=tagged) as (url, _):
+            await post(f"{url}/programs/p/v1/chat/completions", ASK)
+            async with aiohttp.ClientSession() as session:
+                for _ in range(2):  # once is enough
+                    async with session.delete(f"{url}/programs/p") as answer:
+                        assert answer.status == 204
+            await post(f"{url}/programs/p/v1/chat/completions", ASK)
+        return [body.get("vllm_xargs") for body in upstream.bodies]
+
+    first = {"program_id": "p", "turn": 0}
+    assert asyncio.run(go(tagged=True)) == [first, {"ended": "p"}, first]
+    assert asyncio.run(go(tagged=False)) == [None, None]
+
+
 def test_an_error_passes_unchanged_with_its_headers_and_is_a_record() -> None:
     async def go() -> tuple[int, bytes, dict[str, str], Line]:
         async with gateway_to(Upstream(fault="429")) as (url, lines):

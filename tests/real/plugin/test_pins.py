@@ -159,6 +159,21 @@ def test_a_turn_that_warms_the_engine_up_is_unseen_by_the_policy_and_untold(
     assert {event["program_id"] for event in told} == {"a"}
 
 
+def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Path) -> None:
+    policy = Hold()
+    server = Server(policy, events=tmp_path / "e.jsonl")
+    for name in ("a", "b"):
+        server.send(name, 66, 7, is_last=0)
+    server.drain()
+    assert server.pinned == 2
+    server.send(None, 1, 1, ended="a")
+    server.drain()
+    assert server.pinned == 1
+    assert policy.told == [("finished", "a", 7), ("finished", "b", 7)]
+    last = json.loads((tmp_path / "e.jsonl").read_text().splitlines()[-1])
+    assert (last["event"], last["program_id"], last["reason"]) == ("unpinned", "a", "ended")
+
+
 @pytest.mark.parametrize("name", ["autellix", "infercept", "continuum", "context-serve"])
 def test_every_policy_stands_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
     server = Server(VARIANTS[name].policy(DEAR), blocks=12)
