@@ -13,7 +13,9 @@ import aiohttp
 import pytest
 
 from harness.course import Line
+from harness.gateway import Gateway, serve_gateway
 from harness.live import Replica, replay_live
+from harness.recording import backends
 from harness.verify import DEAR, DEAR_COSTS, expected_blocks, kv_usage, watch
 from servers.variants import make_policy, variants
 from servers.vllm.command import Wanted
@@ -105,4 +107,29 @@ def test_a_client_that_goes_away_leaves_no_pin(server: VllmServer) -> None:
                 assert running(await asyncio.to_thread(metrics, server)) == 1
 
     asyncio.run(leave())
+    until_free(server)
+
+
+def test_a_program_whose_process_is_gone_leaves_no_pin(server: VllmServer) -> None:
+    """Its turns came through the gateway, which no turn tells that it is the last."""
+    lines: list[Line] = []
+    body: dict[str, object] = {"model": "tiny", "prompt": [7] * 300, "max_tokens": 5}
+    body["vllm_xargs"] = {"tools": "ls"}
+
+    async def agent() -> None:
+        gateway = Gateway(backends([server.base_url]), lines.append)
+        async with serve_gateway(gateway) as url, aiohttp.ClientSession() as session:
+            program = f"{url}/programs/agent"
+            async with session.post(f"{program}/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+            assert kv_usage(await asyncio.to_thread(metrics, server)) > 0
+            async with session.delete(program) as answer:
+                assert answer.status == 204
+
+    asyncio.run(agent())
+    assert (lines[0]["prompt_tokens"], lines[0]["output_tokens"], lines[0]["error"]) == (
+        300,
+        5,
+        None,
+    )
     until_free(server)

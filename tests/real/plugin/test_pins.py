@@ -169,7 +169,7 @@ def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Pa
     server.send(None, 1, 1, ended="a")
     server.drain()
     assert server.pinned == 1
-    assert policy.told == [("finished", "a", 7), ("finished", "b", 7)]
+    assert policy.told == [("finished", "a", 7), ("finished", "b", 7), ("ended", "a", 0)]
     last = json.loads((tmp_path / "e.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["program_id"], last["reason"]) == ("unpinned", "a", "ended")
 
