@@ -46,9 +46,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
         for (name, own), look in zip(shown, looks, strict=False)
     )
     spec: Spec = {
-        "data": [
-            _line(name, own, *look) for (name, own), look in zip(shown, looks, strict=False)
-        ],
+        "data": [_line(name, own, *look) for (name, own), look in zip(shown, looks, strict=False)],
         "layout": {
             "xaxis": {"title": {"text": "tool time, seconds"}},
             "yaxis": {"title": {"text": "share of calls"}, "range": [0, 1.02], "tickformat": ".0%"},

@@ -93,4 +93,6 @@ def _recomputed_share(turns: pd.DataFrame) -> Floats:
     hits = turns[list(HITS)].to_numpy().sum(axis=1)
     computed = prompt - hits
     again = np.minimum(computed, np.maximum(0.0, kept - hits))
-    return np.divide(again, computed, out=np.where(np.isnan(again), np.nan, 0.0), where=computed > 0)
+    return np.divide(
+        again, computed, out=np.where(np.isnan(again), np.nan, 0.0), where=computed > 0
+    )

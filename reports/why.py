@@ -10,8 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.drawing import Figure, KeyEntry, Spec, Style, distribution, numbers, plain, short
-from reports.drawing import wide_spread
+from reports.drawing import (
+    Figure,
+    KeyEntry,
+    Spec,
+    Style,
+    distribution,
+    numbers,
+    plain,
+    short,
+    wide_spread,
+)
 from reports.waterfall import WATERFALL
 from reports.words import counted, seconds, share
 

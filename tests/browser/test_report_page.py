@@ -148,13 +148,15 @@ def test_a_narrow_screen_never_scrolls_sideways(report: Path, opened: Open, widt
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing(
-    report: Path, opened: Open, axe: str, scheme: str, width: int
-) -> None:
+def test_axe_finds_nothing(report: Path, opened: Open, axe: str, scheme: str, width: int) -> None:
     page = opened(report, color_scheme=scheme, viewport={"width": width, "height": 800}).page
     page.evaluate(axe)
     found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
-    told = [f"{v['id']}: {node['target']} {node['failureSummary']}" for v in found for node in v["nodes"]]
+    told = [
+        f"{v['id']}: {node['target']} {node['failureSummary']}"
+        for v in found
+        for node in v["nodes"]
+    ]
     assert told == []
 
 
