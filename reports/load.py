@@ -14,10 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pandas as pd
 
 from reports.words import counted
+
+Fields = dict[str, type | tuple[type, ...]]
+Column = npt.NDArray[Any]
+Turns = dict[str, Column]
 
 PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
 """What a turn's time in the server is made of."""
@@ -28,6 +33,8 @@ TURN_FIELDS = (
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """What a report reads of a turn."""
+TEXTS = ("program_id", "job_id", "error")
+NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
 """Null where a live engine does not tell them apart: then prefill and decode, or the device's hits,
 contain them (docs/live-replay.md)."""
@@ -37,7 +44,14 @@ MAY_LACK = ("first_token_at_s", "kept_tokens")
 """Null or not there in lines of other tools, or of earlier versions of ours."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
 """Engines that measure nothing, and what they are called."""
-CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
+CELL_FIELDS: Fields = {
+    "variant": str,
+    "jps": (int, float, type(None)),
+    "seed": int,
+    "arrivals": str,
+    "workload": dict,
+}
+SWEEP_FIELDS: Fields = {"variants": list, "jps": (list, type(None)), "seeds": list, "baseline": str}
 
 
 class NotARun(ValueError):
@@ -92,33 +106,49 @@ def load_run(folder: Path) -> Run:
 
 
 def read_turns(cell: Cell) -> pd.DataFrame:
-    """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
+    """`read_columns` as a frame."""
+    return pd.DataFrame(read_columns(cell))
+
+
+def read_columns(cell: Cell) -> Turns:
+    """By field of `TURN_FIELDS`, a value per turn: numbers NaN where the engine does not tell them,
+    0 where the turn failed before. A torn last line is left out."""
     path = cell.folder / "turns.jsonl"
-    records = _json_lines(path)
-    columns = dict.fromkeys(TURN_FIELDS, ()) | _columns(records)
-    numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
+    records = json_lines(path)
+    if not records:
+        raise NotARun(f"{path}: holds no turn; run the cell again")
     try:
-        turns = pd.DataFrame(
-            {f: np.array(v, dtype=float if f in numbers else object) for f, v in columns.items()}
-        )
+        turns = {
+            field: np.array(values, dtype=object if field in TEXTS else float)
+            for field, values in _columns(records).items()
+        }
     except (ValueError, TypeError) as error:
         raise NotARun(f"{path}: {error}; run the cell again") from None
-    if cell.config.get("engine") not in VIRTUAL:
-        turns = turns.fillna(dict.fromkeys(INSIDE_OTHERS, 0.0))
-        numbers = [field for field in numbers if field not in UNTOLD]
-    told = [f for f in TURN_FIELDS if f in ("program_id", "job_id") or f in numbers]
-    told = [field for field in told if field not in MAY_LACK]
-    lacking = turns[told].isna().to_numpy()
-    lacking &= turns["error"].isna().to_numpy()[:, None]
-    if lacking.any():
-        line, column = map(int, np.argwhere(lacking)[0])
-        field = told[column]
-        raise NotARun(f"{path}, line {line + 1}: a turn without {field}; run the cell again")
-    failed = turns["error"].notna()
-    turns.loc[failed] = turns.loc[failed].fillna(
-        {field: 0.0 for field in TURN_FIELDS[2:-1] if field != "job_id"}
-    )
+    live = cell.config.get("engine") not in VIRTUAL
+    for field in INSIDE_OTHERS if live else ():
+        turns[field][np.isnan(turns[field])] = 0.0
+    failed = failed_turns(turns)
+    _refuse_gaps(path, turns, failed, (*MAY_LACK, *UNTOLD) if live else MAY_LACK)
+    if failed.any():
+        for field in NUMBERS:
+            turns[field][failed & np.isnan(turns[field])] = 0.0
     return turns
+
+
+def failed_turns(turns: Turns) -> Column:
+    return np.asarray(pd.notna(turns["error"]))
+
+
+def _refuse_gaps(path: Path, turns: Turns, failed: Column, may_lack: Sequence[str]) -> None:
+    for field in ("program_id", "job_id"):
+        if set(map(type, turns[field])) != {str}:
+            line = next(n for n, v in enumerate(turns[field], 1) if not isinstance(v, str))
+            raise NotARun(f"{path}, line {line}: a turn whose {field} is no text; run it again")
+    told = [field for field in NUMBERS if field not in may_lack]
+    lacking = np.isnan(np.stack([turns[field] for field in told], axis=1)) & ~failed[:, None]
+    if lacking.any():
+        line, place = map(int, np.argwhere(lacking)[0])
+        raise NotARun(f"{path}, line {line + 1}: a turn without {told[place]}; run the cell again")
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:
@@ -129,7 +159,7 @@ def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:
     return dict(zip(TURN_FIELDS, zip(*rows, strict=True), strict=False))
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
+def json_lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     lines.pop()  # Empty, or what was being written when the process died.
     try:
@@ -159,19 +189,26 @@ def _read_sweep(folder: Path) -> dict[str, Any]:
             raise NotARun(f"{folder} is one cell of a run; name its run, {folder.parent}")
         raise NotARun(f"{folder} is no run: it holds no sweep.json; name one under runs/")
     sweep = _read_object(path, "turnstile-sweep-1")
-    lacking = [field for field in ("variants", "jps", "seeds", "baseline") if field not in sweep]
-    if lacking:
-        raise NotARun(f"{path}: lacks {', '.join(lacking)}; run the sweep again")
+    _check(path, sweep, SWEEP_FIELDS, "run the sweep again")
+    for variant in sweep["variants"]:
+        if not isinstance(variant, dict) or not isinstance(variant.get("name"), str):
+            raise NotARun(f"{path}: variants holds one without a name; run the sweep again")
     return sweep
 
 
 def _read_cell(folder: Path) -> Cell:
     config = _read_object(folder / "cell.json", "turnstile-cell-1")
-    lacking = [field for field in CELL_FIELDS if field not in config]
-    if lacking:
-        raise NotARun(f"{folder / 'cell.json'}: lacks {', '.join(lacking)}")
+    _check(folder / "cell.json", config, CELL_FIELDS, "run the cell again")
     done = folder / "done.json"
     return Cell(folder, config, _read_object(done) if done.is_file() else None)
+
+
+def _check(path: Path, value: dict[str, Any], fields: Fields, remedy: str) -> None:
+    for field, kind in fields.items():
+        if field not in value:
+            raise NotARun(f"{path}: lacks {field}; {remedy}")
+        if not isinstance(value[field], kind):
+            raise NotARun(f"{path}: {field} is {value[field]!r:.40}; {remedy}")
 
 
 def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
@@ -179,10 +216,15 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         raise NotARun(f"{path}: not there; run the cell again") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise NotARun(f"{path}: cannot be read: {reason}") from None
     except orjson.JSONDecodeError as error:
         raise NotARun(f"{path}: not JSON ({error})") from None
-    found = value.get("format") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or (expected is not None and found != expected):
+    if not isinstance(value, dict):
+        raise NotARun(f"{path}: not a JSON object")
+    found = value.get("format")
+    if expected not in (None, found):
         raise NotARun(f"{path}: format is {found!r}, this version reads {expected!r}")
     return value
 
@@ -197,7 +239,12 @@ def _cell_folders(folder: Path) -> list[Path]:
 
 def _failure(folder: Path) -> str | None:
     path = folder / "failed.json"
-    return f"failed: {_read_object(path).get('error')}" if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return f"failed: {_read_object(path).get('error')}"
+    except NotARun as error:
+        return f"failed, and nobody knows why: {error}"
 
 
 def _progress(folder: Path) -> str:

@@ -6,6 +6,7 @@ Seconds and tokens throughout.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +14,15 @@ import numpy as np
 import pandas as pd
 
 from reports.gates import failed_gates, residual
-from reports.jobs import jobs_of
-from reports.load import HITS, Cell, NotARun, Run, read_turns
+from reports.jobs import job_columns
+from reports.load import HITS, Cell, Column, NotARun, Run, Turns, failed_turns, read_columns
+from reports.pins import pin_time
 from reports.saturation import GROWTH_AT_SATURATION, backlog_growth
-from reports.waterfall import WATERFALL
+from reports.waterfall import WATERFALL, before_first_token_s
 
 PERCENTILES = (50, 90, 95, 99)
+EDGE = 0.2
+"""Share of the jobs at either end of the arrivals that a steady window leaves out."""
 JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
 
 
@@ -41,21 +45,31 @@ class Results:
 
 def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []
-    frames: list[pd.DataFrame] = []
+    found: list[Turns] = []
     missing = list(run.missing)
     for cell in run.cells:
         try:
-            turns = read_turns(cell)
+            turns = read_columns(cell)
+            jobs = job_columns(turns)
+            row = cell_row(cell, turns, jobs)
         except NotARun as error:
             missing.append((cell.folder.name, str(error)))
             continue
-        jobs = jobs_of(turns)
-        row = cell_row(cell, turns, jobs)
         rows.append(row)
-        good = jobs.loc[~jobs["failed"], list(JOB_COLUMNS)].reset_index()
-        frames.append(good.assign(**{k: row[k] for k in ("cell", "variant", "load", "seed")}))
-    jobs_frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    return Results(pd.DataFrame(rows), jobs_frame, tuple(sorted(missing)))
+        found.append({name: jobs[name][~jobs["failed"]] for name in ("job_id", *JOB_COLUMNS)})
+    return Results(pd.DataFrame(rows), _job_frame(rows, found), tuple(sorted(missing)))
+
+
+def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame()
+    counts = [len(columns["job_id"]) for columns in jobs]
+    of_cells = {
+        name: pd.Index([row[name] for row in rows]).repeat(counts)
+        for name in ("cell", "variant", "load", "seed")
+    }
+    of_jobs = {name: np.concatenate([columns[name] for columns in jobs]) for name in jobs[0]}
+    return pd.DataFrame(of_cells | of_jobs)
 
 
 def load_label(jps: float | None, arrivals: str) -> str:
@@ -63,15 +77,9 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
-    config = cell.config
-    done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
-    prompt = float(good["prompt_tokens"].sum())
-    hits = {hit: _sum(good[hit]) / prompt if prompt else math.nan for hit in HITS}
-    span = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
-    growth = math.nan
-    if not str(config["arrivals"]).startswith("closed"):
-        growth = backlog_growth(turns, jobs)
+def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
+    config, failed = cell.config, failed_turns(turns)
+    done, good = _only(~jobs["failed"], jobs), _only(~failed, turns)
     row: dict[str, Any] = {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -80,38 +88,128 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "jps": config["jps"],
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
-        "jobs": len(done),
-        "jct_mean_s": float(done["jct_s"].mean()) if len(done) else math.nan,
+        "jobs": len(done["jct_s"]),
+        "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "throughput_jobs_per_s": len(done) / span if span > 0 else math.nan,
-        "hit_ratio": sum(hits.values()),
-        "device_hit_ratio": hits["device_hit_tokens"],
-        "dram_hit_ratio": hits["dram_hit_tokens"],
-        "ssd_hit_ratio": hits["ssd_hit_tokens"],
-        "computed_ratio": 1.0 - sum(hits.values()),
-        "queue_mean_s": float(done["bubble_s"].mean()) if len(done) else math.nan,
-        "preemptions": _sum(turns["preemptions"]),
-        "failed_turns": int(turns["error"].notna().sum()),
-        "drain_s": float(jobs["departure_s"].max() - jobs["arrival_s"].max()),
-        "backlog_growth": growth,
-        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        "jct_steady_mean_s": _mean(steady(jobs)),
+        **_throughput(config, done, good),
+        **_token_times(good),
+        **_hits(config, good),
+        "queue_mean_s": _mean(done["bubble_s"]),
+        "preemptions": float(turns["preemptions"].sum()),
+        **_pins(cell, jobs),
+        **_fairness(done["slowdown"]),
+        "failed_turns": int(failed.sum()),
+        **_trend(config, turns, jobs),
         "residual": residual(turns, jobs),
         "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
-    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, len(good), turns))
+    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, int((~failed).sum()), turns))
     return row
 
 
-def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
+def _only(which: Column, columns: Turns) -> Turns:
+    return columns if which.all() else {name: values[which] for name, values in columns.items()}
+
+
+def jct_percentiles(jct_s: Column) -> dict[str, float]:
     """Linear between the two nearest ranks, as numpy's default."""
-    values = jct_s.to_numpy(dtype=float)
-    points = np.percentile(values, PERCENTILES) if len(values) else [math.nan] * len(PERCENTILES)
-    return {f"jct_p{p}_s": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
+    points = _percentiles(jct_s, PERCENTILES)
+    return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
-def _sum(values: pd.Series) -> float:
-    """NaN if the engine did not tell one of them."""
-    return float(values.sum(skipna=False))
+def steady(jobs: Turns) -> Column:
+    """JCTs, if they finished, of the jobs between the first and the last fifth that arrived."""
+    edge = int(len(jobs["jct_s"]) * EDGE)
+    within = slice(edge, len(jobs["jct_s"]) - edge)
+    return jobs["jct_s"][within][~jobs["failed"][within]]
+
+
+def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str, float]:
+    jobs, turns = len(done["jct_s"]), len(good["turn"])
+    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if jobs else math.nan
+    per_s = 1 / span_s if span_s > 0 else math.nan
+    gpus = config.get("gpus") or math.nan
+    return {
+        "throughput_jobs_per_s": jobs * per_s,
+        "throughput_turns_per_min": turns * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": jobs * per_s * 3600 / gpus,
+    }
+
+
+def _token_times(good: Turns) -> dict[str, float]:
+    """TTFT, and TPOT of answers of two tokens and more."""
+    outputs = good["output_tokens"]
+    many = outputs > 1
+    per_token_s = good["decode_s"][many] / (outputs[many] - 1)
+    found = {}
+    for name, values in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+        found[f"{name}_mean_s"] = _mean(values)
+        median, p95 = _percentiles(values, (50, 95))
+        found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
+    return found
+
+
+def _hits(config: Mapping[str, Any], good: Turns) -> dict[str, float]:
+    prompt = float(good["prompt_tokens"].sum()) or math.nan
+    device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
+    shared = config["workload"].get("shared_prefix_tokens", math.nan)
+    kept = float(good["kept_tokens"].sum())
+    return {
+        "hit_ratio": device + dram + ssd,
+        "device_hit_ratio": device,
+        "dram_hit_ratio": dram,
+        "ssd_hit_ratio": ssd,
+        "computed_ratio": 1.0 - (device + dram + ssd),
+        "hit_bound_ratio": (kept + shared) / prompt,
+    }
+
+
+def _pins(cell: Cell, jobs: Turns) -> dict[str, float]:
+    end_s = float(jobs["departure_s"].max())
+    held, unused = pin_time(cell, end_s)
+    profile, done = cell.config.get("profile") or {}, cell.done or {}
+    blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
+    span_s = end_s - float(jobs["arrival_s"].min())
+    return {
+        "pin_block_s": held,
+        "pin_unused_block_s": unused,
+        "pinned_ratio": held / (blocks * span_s) if span_s > 0 else math.nan,
+    }
+
+
+def _fairness(slowdown: Column) -> dict[str, float]:
+    """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
+    if not len(slowdown):
+        return {"slowdown_mean": math.nan, "jain_index": math.nan}
+    speed = 1 / slowdown
+    jain = speed.sum() ** 2 / (len(speed) * (speed**2).sum())
+    return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
+
+
+def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
+    """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
+    closed = str(config["arrivals"]).startswith("closed")
+    growth = math.nan if closed else backlog_growth(turns, jobs)
+    end_s = float(jobs["departure_s"].max())
+    drain_s = end_s - float(jobs["arrival_s"].max())
+    return {
+        "drain_s": drain_s,
+        "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+    }
+
+
+def _percentiles(values: Column, which: Sequence[int]) -> list[float]:
+    if not len(values):
+        return [math.nan] * len(which)
+    return [float(v) for v in np.percentile(values, which)]
+
+
+def _mean(values: Column) -> float:
+    """NaN if there are none, or the engine did not tell one of them."""
+    return float(values.mean()) if len(values) else math.nan
 
 
 def _ratio(part: float, whole: float) -> float:
