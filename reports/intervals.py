@@ -13,8 +13,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-
-from reports import student
+from scipy.special import stdtrit
 
 Floats = npt.NDArray[np.float64]
 
@@ -56,7 +55,7 @@ def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -
     seeds = len(by_seed)
     if seeds < FEWEST_SEEDS:
         return spread
-    t = student.quantile((1 + confidence) / 2, seeds - 1)
+    t = float(stdtrit(seeds - 1, (1 + confidence) / 2))
     half = t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds)
     down = math.log(spread.value / min(spread.low, spread.value))
     up = math.log(max(spread.high, spread.value) / spread.value)
