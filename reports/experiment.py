@@ -22,7 +22,7 @@ from reports.load import VIRTUAL, load_run
 from reports.metrics import Results, collect
 from reports.statistics import Point, points
 from reports.words import counted
-from reports.write import write_file
+from reports.whole_file import write_file
 
 SHOWN = ("jct-mean", "jct-p95")
 

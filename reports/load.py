@@ -91,7 +91,7 @@ def load_run(folder: Path) -> Run:
 def read_turns(cell: Cell) -> pd.DataFrame:
     """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
     path = cell.folder / "turns.jsonl"
-    records = _json_lines(path)
+    records = json_lines(path)
     columns = dict.fromkeys(TURN_FIELDS, ()) | _columns(records)
     numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
     try:
@@ -125,7 +125,7 @@ def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:
     return dict(zip(TURN_FIELDS, zip(*rows, strict=True), strict=False))
 
 
-def _json_lines(path: Path) -> list[dict[str, Any]]:
+def json_lines(path: Path) -> list[dict[str, Any]]:
     lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
     lines.pop()  # Empty, or what was being written when the process died.
     try:

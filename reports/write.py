@@ -18,10 +18,7 @@ from reports.load import load_run
 from reports.metrics import collect
 from reports.statistics import points
 from reports.table import ResultTable
-
-
-class Unwritable(ValueError):
-    """The run folder cannot take the report."""
+from reports.whole_file import write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +59,3 @@ def _json(cells: pd.DataFrame) -> bytes:
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all, whenever the process is killed."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Unwritable(f"cannot write {path}: {reason}") from None
