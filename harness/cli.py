@@ -180,12 +180,12 @@ def compare() -> None:
     """Is a run slower than another, or is it noise? bench compare runs/before runs/after"""
 
 
-.command()
+@app.command()
 def export() -> None:
     """A run as files for other tools: bench export runs/NAME --format parquet"""
 
 
-.command()
+@app.command()
 def history() -> None:
     """Keep and draw the trend of a run over commits: bench history add runs/NAME --label COMMIT"""
 
