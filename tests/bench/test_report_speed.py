@@ -1,0 +1,59 @@
+"""`bench report` on 2,000 cells of 100 programs: the aim is 30 s and 1 GB on two cores."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import orjson
+from pytest_benchmark.fixture import BenchmarkFixture
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reports"))
+from make_run import VARIANTS, make_run
+
+RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 0.9)
+SEEDS = 16
+USAGE = [[float(t), 1000, 100, 3, 16] for t in range(500)]
+
+
+def many_cells(folder: Path, variants: tuple[str, ...], rates: tuple[float, ...], seeds: int) -> int:
+    """Seeds after the first share its lines on disk; what a report does with them is the same."""
+    make_run(folder, variants, rates, seeds=(1,))
+    sweep = orjson.loads((folder / "sweep.json").read_bytes())
+    sweep["seeds"] = list(range(1, seeds + 1))
+    (folder / "sweep.json").write_bytes(orjson.dumps(sweep))
+    first = sorted(folder.glob("*_seed1"))
+    for cell in first:
+        config, done = (orjson.loads((cell / f"{n}.json").read_bytes()) for n in ("cell", "done"))
+        (cell / "done.json").write_bytes(orjson.dumps(done | {"usage": USAGE}))
+        for seed in sweep["seeds"][1:]:
+            copy = cell.with_name(cell.name.replace("_seed1", f"_seed{seed}"))
+            copy.mkdir()
+            (copy / "cell.json").write_bytes(orjson.dumps(config | {"seed": seed}))
+            for name in ("turns.jsonl", "engine.jsonl", "done.json"):
+                os.link(cell / name, copy / name)
+    return len(first) * seeds
+
+
+def test_a_report_of_2000_cells(benchmark: BenchmarkFixture, tmp_path: Path, bench: str) -> None:
+    """All processes of the command together; a few cells where nothing is timed."""
+    size: tuple[Any, ...] = (tuple(VARIANTS), RATES, SEEDS)
+    if not benchmark.enabled:
+        size = (("fcfs", "continuum"), (0.1, 0.5), 2)
+    cells = many_cells(tmp_path / "run", *size)
+
+    def report() -> int:
+        command = [bench, "report", str(tmp_path / "run")]
+        return subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode
+
+    code: int = benchmark.pedantic(report, rounds=1, iterations=1)  # type: ignore[no-untyped-call]
+    assert code == 0
+    most: Callable[[int], Any] = resource.getrusage
+    peak_mb = most(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    benchmark.extra_info |= {"cells": cells, "peak_mb": round(peak_mb)}
+    print(f"\n{cells:,} cells: the largest process took {peak_mb:,.0f} MB")
