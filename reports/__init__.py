@@ -5,6 +5,7 @@ pandas and plotly take a second to import, so they are imported when a report is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["write_report"]
 
 
-def write_report(run_folder: Path) -> Report:
+def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
     """Writes `report.html`, `cells.csv` and `cells.json` into a run folder, each whole or not at
-    all. The same folder gives the same bytes."""
+    all. The same folder gives the same bytes. `gantt` names cells to be drawn program by program;
+    without, those of the answer are."""
     from reports.write import write
 
-    return write(run_folder)
+    return write(run_folder, gantt)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import orjson
-from plotly.offline import get_plotlyjs
 
 from reports.claims import Check, Finding, judge, verdict
-from reports.figures import Figure, Style, figures, styles
+from reports.drawing import Figure, Style, styles
+from reports.figures import figures
 from reports.html import environment
 from reports.load import VIRTUAL, load_run
 from reports.metrics import Results, collect
@@ -84,19 +83,14 @@ def finish(
 ) -> ExperimentReport:
     """The files, whatever the findings come from."""
     told = verdict(findings, said.not_testable)
-    assets = files("reports") / "templates"
     page = environment().get_template("experiment.html.j2")
     html = page.render(
         said=said,
         verdict=told,
         findings=findings,
         figures=drawn,
-        specs={f.id: {"data": f.spec["data"], "layout": f.spec["layout"]} for f in drawn},
         legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
         doubts=doubts,
-        css=(assets / "report.css").read_text(),
-        js=(assets / "report.js").read_text(),
-        plotlyjs=get_plotlyjs() if drawn else "",
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "experiment.html", html.encode())

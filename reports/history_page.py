@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import plotly.graph_objects as go
-from plotly.offline import get_plotlyjs
 
-from reports.figures import Figure, Style, styles
+from reports.drawing import Figure, Spec, Style, plain, styles
 from reports.history import Entry, History, Series
 from reports.html import environment
 from reports.load import VIRTUAL
@@ -28,18 +25,13 @@ def draw(history: History, out: Path) -> None:
         _figure(number, [s for s in series if s.load == load], style)
         for number, load in enumerate(dict.fromkeys(s.load for s in series))
     ]
-    assets = files("reports") / "templates"
     page = environment().get_template("history.html.j2")
     content = page.render(
         context=_context(history),
         verdict=_verdict(series),
         jumps=_jumps(series),
         figures=figures,
-        specs={f.id: {"data": f.spec["data"], "layout": f.spec["layout"]} for f in figures},
         legend=[{"name": name, "slot": style[name].slot} for name in names],
-        css=(assets / "report.css").read_text(),
-        js=(assets / "report.js").read_text(),
-        plotlyjs=get_plotlyjs() if figures else "",
     )
     write_file(out, content.encode())
 
@@ -53,18 +45,18 @@ def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -
     figure.update_xaxes(title="when", type="date")
     figure.update_yaxes(title="seconds", rangemode="tozero")
     figure.update_layout(template=None)
-    spec = figure.to_plotly_json()
-    spec["layout"].pop("template", None)
+    made = figure.to_plotly_json()
     load = series[0].load
     ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
     alt = f"Line chart: mean JCT over time with {load}, one line per policy. Last: {ends}."
-    return Figure(f"trend-{number}", f"Mean JCT over time at {load}", alt, spec, False)
+    spec: Spec = {"data": made["data"], "layout": made["layout"], "alt": alt, "value": "y"}
+    return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
 
 
 def _line(series: Series, style: Style) -> go.Scatter:
     jumps = series.jumps
     return go.Scatter(
-        name=html.escape(series.variant),
+        name=plain(series.variant),
         x=[entry.when.isoformat() for entry in series.entries],
         y=[entry.jct_mean_s for entry in series.entries],
         mode="lines+markers",
@@ -76,7 +68,7 @@ def _line(series: Series, style: Style) -> go.Scatter:
         },
         text=[_hover(series, place) for place in range(len(series.entries))],
         hovertemplate="%{text}<extra></extra>",
-        meta={"slot": style.slot, "variant": series.variant, "kind": "line"},
+        meta={"colour": style.colour, "variant": series.variant, "kind": "line"},
     )
 
 
@@ -87,18 +79,18 @@ def _marks(series: Series, style: Style) -> go.Scatter:
         y=[entry.jct_mean_s for entry in series.jumps],
         mode="markers+text",
         marker={"size": 14, "opacity": 0},
-        text=[html.escape(entry.label) for entry in series.jumps],
+        text=[plain(entry.label) for entry in series.jumps],
         textposition="top center",
         cliponaxis=False,
         hoverinfo="skip",
-        meta={"slot": style.slot, "variant": series.variant, "kind": "label"},
+        meta={"colour": style.colour, "variant": series.variant, "kind": "label"},
     )
 
 
 def _hover(series: Series, place: int) -> str:
     entry = series.entries[place]
     lines = [
-        f"<b>{html.escape(series.variant)}</b> · {html.escape(entry.label)}",
+        f"<b>{plain(series.variant)}</b> · {plain(entry.label)}",
         f"{entry.when:%Y-%m-%d %H:%M}",
         f"mean {seconds(entry.jct_mean_s)} ({seconds(entry.jct_mean_low_s)} to "
         f"{seconds(entry.jct_mean_high_s)})",
@@ -106,7 +98,7 @@ def _hover(series: Series, place: int) -> str:
     ]
     if place:
         before = series.entries[place - 1]
-        lines.append(f"{_change(before, entry)} against {html.escape(before.label)}")
+        lines.append(f"{_change(before, entry)} against {plain(before.label)}")
     return "<br>".join(lines)
 
 

@@ -24,6 +24,7 @@ PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
 TURN_FIELDS = (
     *("program_id", "turn", "job_id", "scheduled_at_s", "sent_at_s", "finished_at_s"),
+    *("first_token_at_s", "kept_tokens"),
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """What a report reads of a turn."""
@@ -32,6 +33,8 @@ INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd
 contain them (docs/live-replay.md)."""
 UNTOLD = ("queue_s", "prefill_s", "device_hit_tokens", "preemptions")
 """Null where a live engine does not tell them at all."""
+MAY_LACK = ("first_token_at_s", "kept_tokens")
+"""Null or not there in lines of other tools, or of earlier versions of ours."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
 """Engines that measure nothing, and what they are called."""
 CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
@@ -104,6 +107,7 @@ def read_turns(cell: Cell) -> pd.DataFrame:
         turns = turns.fillna(dict.fromkeys(INSIDE_OTHERS, 0.0))
         numbers = [field for field in numbers if field not in UNTOLD]
     told = [f for f in TURN_FIELDS if f in ("program_id", "job_id") or f in numbers]
+    told = [field for field in told if field not in MAY_LACK]
     lacking = turns[told].isna().to_numpy()
     lacking &= turns["error"].isna().to_numpy()[:, None]
     if lacking.any():

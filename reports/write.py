@@ -5,20 +5,27 @@ No byte depends on the clock or the machine: the same folder gives the same file
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import orjson
 import pandas as pd
 
-from reports.answer import answer
-from reports.figures import figures, styles
-from reports.html import page
-from reports.load import load_run
-from reports.metrics import collect
-from reports.statistics import points
+from reports.answer import Answer, answer
+from reports.drawing import Style, styles
+from reports.figures import figures
+from reports.gantt import gantt
+from reports.html import Drawn, page
+from reports.load import Cell, Run, load_run
+from reports.memory import memory
+from reports.metrics import Results, collect
+from reports.shown_cells import answers_cells, asked_cells
+from reports.statistics import Point, points
 from reports.table import ResultTable
+from reports.tool_gaps import tool_gaps
 from reports.whole_file import write_file
+from reports.why import why
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +39,43 @@ class Report:
     """`cell: why`, and cells that failed; saturation is not among them."""
 
 
-def write(run_folder: Path) -> Report:
+def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
+    """`shown` names the cells that are drawn program by program, instead of the answer's."""
     run = load_run(run_folder)
     results = collect(run)
+    asked = asked_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
     found = points(results, baseline)
     told = answer(found, results, run.sweep)
-    best = told.winner.variant if told.winner is not None else baseline
     style = styles(run.sweep["variants"], baseline)
-    drawn = figures(found, style, list(dict.fromkeys([baseline, best])))
-    html = page(run, results, found, told, drawn, style)
+    html = page(run, results, found, told, _draw(run, results, found, told, style, asked), style)
     write_file(run_folder / "cells.csv", _csv(results.cells))
     write_file(run_folder / "cells.json", _json(results.cells))
     write_file(run_folder / "report.html", html.encode())
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
     failed += [f"{name}: {why}" for name, why in results.missing if why.startswith("failed")]
     return Report(run_folder / "report.html", told.sentences, ResultTable(found, baseline), failed)
+
+
+def _draw(
+    run: Run,
+    results: Results,
+    found: Sequence[Point],
+    told: Answer,
+    style: Mapping[str, Style],
+    asked: Mapping[str, Cell],
+) -> Drawn:
+    baseline = str(run.sweep["baseline"])
+    strong = dict.fromkeys([baseline, told.winner.variant if told.winner else baseline])
+    cells = answers_cells(run, results, told)
+    programs = asked or dict(list(cells.items())[: len(strong)])
+    first = next(iter(cells.values()), None)
+    inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
+    return Drawn(
+        figures(found, style, list(strong)),
+        why(results.jobs, style, list(strong), told.load),
+        [figure for figure in inside if figure is not None],
+    )
 
 
 def _csv(cells: pd.DataFrame) -> bytes:

@@ -1,24 +1,59 @@
 "use strict";
-(() => {
-  const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const source = document.getElementById("specs");
-  const specs = source ? JSON.parse(source.textContent) : {};
+(async () => {
+  const root = document.documentElement;
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+
+  if (typeof DecompressionStream === "undefined") {
+    document.getElementById("unpacked").hidden = false;
+    root.classList.add("no-figures");
+    return;
+  }
+  async function unpack(id) {
+    const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).text();
+  }
+  const figures = JSON.parse(await unpack("specs"));
+  const script = document.createElement("script");
+  script.textContent = await unpack("plotly");
+  document.head.append(script);
+
+  const ids = Object.keys(figures);
   const chips = [...document.querySelectorAll(".chip")];
-  const hidden = new Set();
+  const pressed = (button) => button.getAttribute("aria-pressed") === "true";
+  const hidden = new Set(chips.filter((chip) => !pressed(chip)).map((chip) => chip.dataset.variant));
+  const paperWidth = 680;
+
+  const chooser = (id) => document.getElementById(`choose-${figures[id].choice}`);
+  function chosen(id) {
+    const specs = figures[id].specs;
+    const name = chooser(id) ? chooser(id).value : "";
+    return { name, spec: specs[name] || Object.values(specs)[0] };
+  }
 
   const fade = (hex, alpha) => {
     const n = parseInt(hex.slice(1), 16);
     return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${alpha})`;
   };
 
+  // Without the bars of hidden variants, where one trace holds a bar of each.
+  function kept(trace) {
+    if (!trace.meta.variants) return trace;
+    const only = (list) => list.filter((_, k) => !hidden.has(trace.meta.variants[k]));
+    return { ...trace, x: only(trace.x), y: only(trace.y), text: only(trace.text) };
+  }
+
   function paint(trace, narrow) {
-    const colour = css(`--s${trace.meta.slot}`);
-    const shown = !hidden.has(trace.meta.variant) && !(narrow && trace.meta.kind === "label");
-    const painted = { ...trace, visible: shown, showlegend: false };
-    if (trace.meta.kind === "band") painted.fillcolor = fade(colour, 0.14);
-    if (trace.meta.kind === "label") painted.textfont = { color: colour, size: 13 };
+    const colour = css(`--${trace.meta.colour}`), kind = trace.meta.kind;
+    const shown = !hidden.has(trace.meta.variant) && !(narrow && kind === "label");
+    const painted = { ...kept(trace), visible: shown, showlegend: false };
+    if (kind === "band") painted.fillcolor = fade(colour, 0.14);
+    if (kind === "area") painted.fillcolor = fade(colour, 0.55);
+    if (kind === "label" || kind === "total") painted.textfont = { color: colour, size: 13 };
+    if (kind === "part") painted.marker = { color: colour, line: { color: css("--card"), width: 1 } };
+    if (kind === "segment") painted.marker = { color: colour, line: { width: 0 } };
     if (trace.line) painted.line = { ...trace.line, color: colour };
-    if (trace.marker && trace.meta.kind !== "label") {
+    if (trace.marker && kind !== "label") {
       painted.marker = { ...trace.marker, color: colour, line: { ...trace.marker.line, color: colour } };
     }
     if (trace.error_x) painted.error_x = { ...trace.error_x, color: colour };
@@ -26,13 +61,19 @@
   }
 
   // 1, 2 and 5 in each decade, written out: plotly would write some of them as a lone digit.
-  function decades(spec, key) {
-    const values = spec.data.flatMap((t) => (t.meta.kind === "band" ? [] : t[key])).filter((v) => v > 0);
+  function decades(spec, most) {
+    const values = spec.data
+      .flatMap((t) => (t.meta.kind === "band" || hidden.has(t.meta.variant) ? [] : t[spec.value]))
+      .filter((v) => v > 0);
+    if (!values.length) return { type: "log" };
+    const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+    const digits = Math.log10(high / low) > most ? [1] : [1, 2, 5];
     const ticks = [];
-    for (let e = Math.floor(Math.log10(Math.min(...values))); e <= Math.log10(Math.max(...values)) + 1; e++) {
-      ticks.push(...[1, 2, 5].map((digit) => digit * 10 ** e));
+    for (let e = Math.floor(Math.log10(low)); e <= Math.log10(high) + 1; e++) {
+      ticks.push(...digits.map((digit) => Number(`${digit}e${e}`)));
     }
-    return { type: "log", tickvals: ticks, ticktext: ticks.map((t) => t.toLocaleString("en")) };
+    const written = (t) => t.toLocaleString("en", { maximumSignificantDigits: 3 });
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(written) };
   }
 
   function axis(of, extra) {
@@ -43,33 +84,72 @@
     return { ...look, ...of, title, ...extra };
   }
 
-  function draw(id) {
-    const spec = specs[id], div = document.getElementById(id);
-    const narrow = div.clientWidth < 480, dots = spec.data.some((t) => t.meta.kind === "dot");
+  // One variant a row, the first on top.
+  function rowAxis(spec) {
+    if (!spec.rows) return {};
+    const shown = spec.rows.filter(([name]) => !hidden.has(name)).reverse();
+    const names = shown.map(([name]) => name);
+    return { categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: 12.5 },
+      ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
+  }
+
+  function layoutOf(id, div, choice, spec, narrow) {
     const scale = document.querySelector(`.scale[data-figure="${id}"]`);
-    const log = scale && scale.getAttribute("aria-pressed") === "true";
-    const value = log ? decades(spec, dots ? "x" : "y") : { type: "linear" };
-    const label = spec.data.filter((t) => t.meta.kind === "label").map((t) => t.text[0].length);
+    const log = Boolean(scale) && pressed(scale);
+    const across = spec.value === "x";
+    const value = log ? decades(spec, (across ? 2.2 : 3.5) - (narrow ? 1 : 0)) : { type: "linear" };
+    const rows = rowAxis(spec);
+    const labels = spec.data.filter((t) => t.meta.kind === "label").map((t) => t.text[0].length);
+    const totals = spec.data.some((t) => t.meta.kind === "total");
+    const right = totals ? 66 : narrow || across || !labels.length ? 14 : Math.min(150, 8 * Math.max(4, ...labels));
     const layout = {
       ...spec.layout,
-      height: spec.layout.height || 380,
-      margin: { l: 8, r: narrow || dots ? 14 : Math.min(150, 8 * Math.max(4, ...label)), t: 22, b: 8 },
+      height: rows.tickvals ? 96 + 27 * Math.max(2, rows.tickvals.length) : spec.layout.height || 380,
+      width: root.classList.contains("paper") ? paperWidth : undefined,
+      margin: { l: 8, r: right, t: 22, b: 8 },
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      hovermode: "closest", showlegend: false,
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--line"), activecolor: css("--accent") },
+      hovermode: "closest", showlegend: false, uirevision: `${choice} ${log}`,
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--accent") },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 13 }, align: "left" },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-      xaxis: axis(spec.layout.xaxis, dots ? value : { zeroline: false }),
-      yaxis: axis(spec.layout.yaxis, dots ? {} : value),
+      xaxis: axis(spec.layout.xaxis, across ? value : { zeroline: false }),
+      yaxis: axis(spec.layout.yaxis, across ? rows : value),
     };
+    if (spec.layout.yaxis2) layout.yaxis2 = axis(spec.layout.yaxis2, {});
+    if (spec.layout.shapes) layout.shapes = spec.layout.shapes.map((s) => ({ ...s, line: { ...s.line, color: css("--soft") } }));
+    return layout;
+  }
+
+  function draw(id) {
+    const div = document.getElementById(id), note = document.getElementById(`note-${id}`);
+    const { name, spec } = chosen(id);
+    const narrow = div.clientWidth < 480 && !root.classList.contains("paper");
     const config = { responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
       modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
       toImageButtonOptions: { filename: id, scale: 2 } };
-    Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layout, config);
+    div.setAttribute("aria-label", spec.alt);
+    if (note) note.textContent = spec.note || "";
+    Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layoutOf(id, div, name, spec, narrow), config);
   }
 
-  const drawAll = () => Object.keys(specs).forEach(draw);
+  // One after the other with a breath between, so that the page answers meanwhile.
+  const due = new Set();
+  let drawing = false;
+  async function redraw(some) {
+    some.forEach((id) => due.add(id));
+    delete root.dataset.figures;
+    if (drawing) return;
+    drawing = true;
+    for (const id of due) {
+      due.delete(id);
+      draw(id);
+      await new Promise((later) => setTimeout(later));
+    }
+    drawing = false;
+    root.dataset.figures = "drawn";
+  }
+  const byVariant = ids.filter((id) => chosen(id).spec.data.some((t) => t.meta.variant || t.meta.variants));
 
   function show(chip, on) {
     chip.setAttribute("aria-pressed", String(on));
@@ -77,30 +157,33 @@
   }
 
   chips.forEach((chip) => chip.addEventListener("click", () => {
-    show(chip, chip.getAttribute("aria-pressed") === "false");
-    drawAll();
+    show(chip, !pressed(chip));
+    redraw(byVariant);
   }));
   document.querySelectorAll("[data-show]").forEach((button) => button.addEventListener("click", () => {
     chips.forEach((chip) => show(chip, button.dataset.show === "all" || chip.classList.contains("strong")));
-    drawAll();
+    redraw(byVariant);
   }));
   document.querySelectorAll(".scale").forEach((button) => button.addEventListener("click", () => {
-    button.setAttribute("aria-pressed", String(button.getAttribute("aria-pressed") === "false"));
-    draw(button.dataset.figure);
+    button.setAttribute("aria-pressed", String(!pressed(button)));
+    redraw([button.dataset.figure]);
   }));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  drawAll();
+  new Set(ids.map(chooser).filter(Boolean)).forEach((select) => select.addEventListener("change", () => {
+    redraw(ids.filter((id) => chooser(id) === select));
+  }));
 
-  const headings = [...document.querySelectorAll(".cells thead th")];
-  headings.forEach((th, column) => th.firstElementChild.addEventListener("click", () => {
-    const descending = th.getAttribute("aria-sort") === "ascending";
-    headings.forEach((other) => other.removeAttribute("aria-sort"));
-    th.setAttribute("aria-sort", descending ? "descending" : "ascending");
-    const body = th.closest("table").tBodies[0];
-    const key = (row) => row.cells[column].dataset.sort;
-    const compare = (a, b) => key(a) === undefined
-      ? a.cells[column].textContent.localeCompare(b.cells[column].textContent)
-      : Number(key(a)) - Number(key(b));
-    body.append(...[...body.rows].sort((a, b) => (descending ? -1 : 1) * compare(a, b)));
-  }));
+  // Paper is light and of one width, whatever the screen is.
+  function paper(on) {
+    if (root.classList.contains("paper") === on) return;
+    root.classList.toggle("paper", on);
+    due.clear();
+    ids.forEach(draw);
+    root.dataset.figures = "drawn";
+  }
+  addEventListener("beforeprint", () => paper(true));
+  addEventListener("afterprint", () => paper(false));
+  matchMedia("print").addEventListener("change", (event) => paper(event.matches));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(ids));
+  matchMedia("(max-width: 860px)").addEventListener("change", () => redraw(ids));
+  redraw(ids);
 })();

@@ -53,6 +53,21 @@ def test_a_sweep_answers_on_stdout_and_resumes(bench: str, trace: str, tmp_path:
     assert contents(report.parent) == before
 
 
+def test_a_report_draws_the_cells_that_are_asked_for(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
+    command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
+    assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
+    asked = run(bench, "report", "o", "--gantt", "continuum_jps0.5_seed1", cwd=tmp_path)
+    assert asked.returncode == 0, asked.stderr
+    refused = run(bench, "report", "o", "--gantt", "lru", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "bench: o has no result of a cell 'lru'; choose from fcfs_jps0.5_seed1 and"
+        " continuum_jps0.5_seed1\n"
+    )
+
+
 def test_run_shows_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
     options = ("--policy", "continuum", "--jps", "0.5", "--traces", trace, "--out", "one")
     result = run(bench, "run", *options, cwd=tmp_path)

@@ -15,6 +15,7 @@ import numpy as np
 import orjson
 
 SLOTS = 16
+TOOLS = ("grep", "sed", "python")
 PREFILL_TOKENS_PER_S = 3000.0
 DECODE_S_PER_TOKEN = 0.02
 
@@ -68,6 +69,7 @@ def write_cell(
     seed: int = 1,
     arrivals: str = "poisson",
     done: bool = True,
+    usage: Sequence[Sequence[float]] = (),
     **config: Any,
 ) -> Path:
     policy, offloads, bound, _ = VARIANTS.get(variant, (variant, False, False, 0.0))
@@ -87,7 +89,12 @@ def write_cell(
     if done:
         programs = len({t["program_id"] for t in turns})
         (folder / "done.json").write_bytes(
-            orjson.dumps({"finished_programs": programs, "failed_turns": 0, "virtual_s": 1.0})
+            orjson.dumps(
+                {
+                    "finished_programs": programs, "failed_turns": 0, "virtual_s": 1.0,
+                    "usage": usage,
+                }  # fmt: skip
+            )
         )
     return folder
 
@@ -147,6 +154,7 @@ def simulate(hit: float, offloads: bool, jps: float, seed: int, programs: int) -
             f"swe-{p:03d}", index, at_s,
             prompt_tokens=prompt, output_tokens=output, kept_tokens=kept,
             device_hit_tokens=hits - dram, dram_hit_tokens=dram, queue_s=begin - at_s,
+            tools=[TOOLS[index % len(TOOLS)]],
             load_s=dram / 400_000, prefill_s=prefill, decode_s=output * DECODE_S_PER_TOKEN,
             gap_s=float(gaps[p, index]) if index else 0.0,
             preemptions=int(begin - at_s > 20 and index % 3 == 0),
@@ -158,6 +166,17 @@ def simulate(hit: float, offloads: bool, jps: float, seed: int, programs: int) -
                 ready, (record["finished_at_s"] + float(gaps[p, index + 1]), p, index + 1)
             )
     return sorted(turns, key=lambda t: t["finished_at_s"])
+
+
+def usage_of(turns: Sequence[Mapping[str, Any]]) -> list[list[float]]:
+    """As `done.json` tells it, 400 blocks a turn."""
+    at = [(t["sent_at_s"], t["sent_at_s"] + t["queue_s"], t["finished_at_s"]) for t in turns]
+    points = []
+    for end in sorted(end for _, _, end in at)[:: max(1, len(at) // 25)]:
+        waiting = sum(sent <= end < begin for sent, begin, _ in at)
+        running = sum(begin <= end < last for _, begin, last in at)
+        points.append([end, 400 * running, 100 * (running // 4), waiting, running])
+    return points
 
 
 def make_run(
@@ -175,5 +194,5 @@ def make_run(
             for name in variants:
                 _, offloads, _, hit = VARIANTS[name]
                 turns = simulate(hit, offloads, rate, seed, programs)
-                write_cell(run, name, turns, jps=rate, seed=seed)
+                write_cell(run, name, turns, jps=rate, seed=seed, usage=usage_of(turns))
     return run

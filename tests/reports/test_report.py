@@ -1,11 +1,15 @@
+import base64
 import json
 import re
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
 from rich.console import Console
@@ -42,6 +46,12 @@ class Page(HTMLParser):
         self.within = ""
 
 
+def specs(page: Page) -> dict[str, dict[str, Any]]:
+    """Each figure's drawing as it is first shown, by id."""
+    figures = json.loads(zlib.decompress(base64.b64decode(page.scripts[0])))
+    return {name: next(iter(figure["specs"].values())) for name, figure in figures.items()}
+
+
 def test_the_page_opens_with_the_answer_and_shows_every_cell(contended: Path) -> None:
     report = write_report(contended)
     page = Page(report.path)
@@ -49,6 +59,7 @@ def test_the_page_opens_with_the_answer_and_shows_every_cell(contended: Path) ->
     assert sum(attrs.get("class") == "validity" for _, attrs in page.tags) == 12
     assert [attrs["id"] for tag, attrs in page.tags if attrs.get("class") == "plot"] == [
         "jct-mean", "jct-p95", "throughput", "hits",
+        "waterfall", "bubbles", "jct-spread", "gantt", "memory", "tool-gaps",
     ]  # fmt: skip
     assert "bench sweep --policies fcfs,continuum,autellix,clairvoyant" in page.text
 
@@ -82,23 +93,24 @@ def test_names_from_a_trace_or_a_command_line_stay_text(tmp_path: Path) -> None:
         for name in ("fcfs", EVIL):
             write_cell(run, name, [turn(EVIL), turn("p1")], jps=jps)
     page = Page(write_report(run).path)
-    # The figures' data, plotly, and the page's own: none of them made by a name.
-    assert len(page.scripts) == 3
+    # The figures' data, plotly, and two of the page's own: none of them made by a name.
+    assert len(page.scripts) == 4
     assert not any(script.strip() == "alert(1)" for script in page.scripts)
     assert page.text.count(EVIL) >= 5
     assert "<b>long</b>" in page.text
-    specs = json.loads(page.scripts[0])
-    drawn = {trace["meta"]["variant"] for trace in specs["jct-mean"]["data"]}
-    assert EVIL in drawn
+    traces = [trace for spec in specs(page).values() for trace in spec["data"]]
+    assert EVIL in {trace["meta"].get("variant") for trace in traces}
     # Plotly reads tags in what it writes.
-    assert not any("<script" in str(trace.get("text")) for trace in specs["jct-mean"]["data"])
+    shown = [str(t.get(field)) for t in traces for field in ("text", "name", "hovertemplate")]
+    assert any("alert" in text for text in shown)
+    assert not any("<script" in text for text in shown)
 
 
 def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
     page = Page(write_report(contended).path)
     lines = {
         trace["meta"]["variant"]: trace
-        for trace in json.loads(page.scripts[0])["jct-mean"]["data"]
+        for trace in specs(page)["jct-mean"]["data"]
         if trace["meta"]["kind"] == "line"
     }
     assert lines["clairvoyant"]["line"]["dash"] == "dot"
@@ -113,6 +125,52 @@ def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
         "fcfs",
         "continuum",
     }
+
+
+def test_plotly_knows_every_property_that_is_drawn(contended: Path) -> None:
+    for spec in specs(Page(write_report(contended).path)).values():
+        go.Figure({"data": spec["data"], "layout": spec["layout"]})  # raises where it does not
+
+
+def test_cells_drawn_program_by_program_are_the_answers_or_the_ones_asked_for(
+    contended: Path,
+) -> None:
+    def options(page: Page) -> str:
+        return page.text[page.text.index("Program by program") : page.text.index("Memory and")]
+
+    told = options(Page(write_report(contended).path))
+    assert "continuum, 0.25 jobs/s, seed 1" in told
+    assert "fcfs, 0.25 jobs/s, seed 1" in told
+    assert "autellix" not in told
+    asked = options(Page(write_report(contended, ["autellix_jps0.9_seed1"]).path))
+    assert "autellix, 0.9 jobs/s, seed 1" in asked
+    assert "continuum" not in asked
+
+
+def test_a_cell_that_is_not_there_is_refused_with_those_that_are(contended: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"no result of a cell 'fcfs'; choose from fcfs_jps0\.05_seed1, .* and "
+    ):
+        write_report(contended, ["fcfs"])
+
+
+def test_a_variant_without_a_result_at_one_rate_leaves_a_gap(new_run: Callable[..., Path]) -> None:
+    run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), programs=4)
+    (run / "continuum_jps0.5_seed1" / "done.json").unlink()
+    assert "no result" in write_report(run).path.read_text()
+
+
+def test_of_very_many_variants_the_fastest_are_shown_at_first(tmp_path: Path) -> None:
+    names = ["fcfs", *(f"v{k:02d}" for k in range(30))]
+    run = write_sweep(tmp_path, names)
+    for place, name in enumerate(names):
+        write_cell(run, name, [turn(decode_s=40.0 - place), turn("p1", decode_s=40.0 - place)])
+    chips = {
+        attrs["data-variant"]: attrs["aria-pressed"] == "true"
+        for _, attrs in Page(write_report(run).path).tags
+        if "data-variant" in attrs
+    }
+    assert [name for name, shown in chips.items() if shown] == ["fcfs", *names[-8:]]
 
 
 def test_one_cell_and_no_cell_make_a_page(tmp_path: Path) -> None:

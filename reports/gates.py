@@ -1,0 +1,83 @@
+"""Why a cell's numbers are not to be relied on (docs/metrics.md, "Validity gates").
+
+Saturation is shown, and fails no gate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.jobs import extremes
+from reports.load import PARTS, Cell
+from reports.waterfall import WATERFALL, before_first_token_s, untold
+from reports.words import counted, listed
+
+MAX_RESIDUAL = 0.01
+"""Of a program's span: its parts must add up to it."""
+MAX_LATENESS = 0.01
+"""Of all JCT: more, and the client is measured, not the server."""
+
+
+def residual(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
+    """ε: the largest share of a program's span, or of a job's JCT, that its parts leave unexplained
+    (or exceed it by); programs and jobs with a failed turn are not asked."""
+    good = ~jobs["failed"].to_numpy()
+    jct_s = jobs["jct_s"].to_numpy()[good]
+    parts_s = jobs[list(WATERFALL)].to_numpy()[good].sum(axis=1)
+    of_jobs = np.abs(jct_s - parts_s) / np.maximum(jct_s, 1e-9)
+    return max(_of_programs(turns), float(of_jobs.max(initial=0.0)))
+
+
+def _of_programs(turns: pd.DataFrame) -> float:
+    codes, names = pd.factorize(turns["program_id"])
+    silent = untold(turns)
+    parts = np.where(silent, before_first_token_s(turns), turns["queue_s"] + turns["prefill_s"])
+    others = [part for part in PARTS if part not in ("queue_s", "prefill_s")]
+    parts += turns[[*others, "gap_s", "wait_s"]].to_numpy().sum(axis=1)
+    parts += (turns["sent_at_s"] - turns["scheduled_at_s"]).to_numpy()
+    first, last = extremes(codes, len(names), turns)
+    span = last - first
+    off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
+    good = np.bincount(codes, turns["error"].notna(), len(names)) == 0
+    return float(off[good].max(initial=0.0))
+
+
+def failed_gates(
+    cell: Cell, row: dict[str, Any], jobs: pd.DataFrame, good_turns: int, turns: pd.DataFrame
+) -> list[str]:
+    failed: list[str] = []
+    expected = cell.config["workload"].get("turns")
+    if row["failed_turns"]:
+        errors = turns["error"].dropna()
+        failed.append(
+            f"{counted(row['failed_turns'], 'failed turn')} in"
+            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {errors.iloc[0]})"
+        )
+    elif expected is not None and good_turns != expected:
+        failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
+    failed += _failed_engine_gates(cell)
+    if row["residual"] > MAX_RESIDUAL:
+        failed.append(f"parts miss a program's time by {row['residual']:.1%}")
+    if row["lateness_ratio"] > MAX_LATENESS:
+        failed.append(
+            f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
+            " the client more cores"
+        )
+    return failed
+
+
+def _failed_engine_gates(cell: Cell) -> list[str]:
+    """What a live engine, unlike virtual time, may have failed to do in silence."""
+    done = cell.done or {}
+    failed: list[str] = []
+    if done.get("external_hit_tokens") == 0:
+        failed.append("no token came from the offload tier: it does not work, or was not needed")
+    if done.get("prefix_caching") is False:
+        failed.append("prefix caching was off")
+    idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
+    if idle:
+        failed.append(f"replica {listed([str(k) for k in idle])} was given no turn")
+    return failed

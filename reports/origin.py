@@ -1,0 +1,87 @@
+"""Where a report comes from: the question of the sweep, its machine, and what was left out of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from reports.load import VIRTUAL
+from reports.words import counted
+
+SHOWN = 40
+"""Of each kind of thing left out."""
+
+
+def heading(sweep: Mapping[str, Any]) -> list[str]:
+    workload = (sweep.get("workload") or {}).get("name")
+    engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
+    return [
+        str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word
+    ]
+
+
+def command(sweep: Mapping[str, Any]) -> str:
+    """That runs it again, as one would type it."""
+    return shlex.join(map(str, _made_by(sweep).get("argv", [])))
+
+
+def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(what, name, why), the first of each kind; a trace set can have thousands."""
+    programs = (sweep.get("workload") or {}).get("left_out") or []
+    kinds = (
+        ("variant", "name", sweep.get("left_out") or []),
+        ("program", "program_id", programs),
+        ("file", "file", sweep.get("rejected_files") or []),
+        ("repaired", "file", sweep.get("repairs") or []),
+    )
+    rows: list[tuple[str, str, str]] = []
+    for what, name, entries in kinds:
+        rows += [(what, str(e.get(name)), str(e.get("reason"))) for e in entries[:SHOWN]]
+        if len(entries) > SHOWN:
+            rows.append((what, f"{len(entries) - SHOWN:,} more", "named in sweep.json"))
+    return rows
+
+
+def _made_by(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
+    made_by = sweep.get("made_by", sweep)
+    return made_by if isinstance(made_by, Mapping) else {}
+
+
+def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
+    workload, made_by = sweep.get("workload") or {}, _made_by(sweep)
+    profile = ", ".join(f"{k} {_plain(v)}" for k, v in (sweep.get("profile") or {}).items())
+    gaps = ", ".join(f"{n:,} {k}" for k, n in (workload.get("gap_provenance") or {}).items())
+    told = (
+        ("Model", sweep.get("model")),
+        ("Hardware", sweep.get("hardware")),
+        ("Engine", sweep.get("engine")),
+        ("Profile", profile),
+        ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
+        (
+            "Workload",
+            f"{workload.get('name')}: {counted(workload.get('programs', 0), 'program')},"
+            f" {counted(workload.get('turns', 0), 'turn')}",
+        ),
+        ("Trace SHA-256", workload.get("trace_sha256")),
+        ("Tool gaps", gaps),
+        ("Arrivals", sweep.get("arrivals")),
+        ("Seeds", ", ".join(map(str, sweep["seeds"]))),
+        ("Variants", "; ".join(_described(v) for v in sweep["variants"])),
+        ("Turnstile", sweep.get("turnstile_version")),
+        ("Sources", sweep.get("code_sha256")),
+        ("Commit", made_by.get("git_commit")),
+        ("Python", made_by.get("python")),
+    )
+    return [(name, str(value)) for name, value in told if value]
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _described(variant: Mapping[str, Any]) -> str:
+    about = variant.get("description") or variant.get("policy_source") or variant.get("policy")
+    return f"{variant['name']} ({about})" if about else str(variant["name"])

@@ -1,0 +1,50 @@
+"""Which cells a page shows from the inside: those of the answer, or the ones asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from reports.answer import Answer
+from reports.load import Cell, Run
+from reports.metrics import Results
+from reports.words import listed
+
+MOST = 20
+"""Cells whose memory is shown: it keeps the page small."""
+NAMED = 40
+
+
+class NoSuchCell(ValueError):
+    """A cell was asked for that has no result."""
+
+
+def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
+    """Of the first seed at the answer's load, the baseline and the winner first, then the fastest;
+    by what a reader is told."""
+    cells = results.cells
+    if cells.empty or told.load is None:
+        return {}
+    here = cells[cells["load"] == told.load]
+    here = here[here["seed"] == here["seed"].min()].sort_values("jct_mean_s", kind="stable")
+    strong = [p.variant for p in (told.winner, told.baseline) if p is not None]
+    first = here[here["variant"].isin(strong)]["cell"].tolist()
+    return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MOST])
+
+
+def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+    """By what a reader is told. Raises NoSuchCell, which names those there are."""
+    valid = [] if results.cells.empty else results.cells["cell"].tolist()
+    for name in names:
+        if name not in valid:
+            known = f"; choose from {listed(valid, 'and', NAMED)}" if valid else ""
+            raise NoSuchCell(f"{run.folder} has no result of a cell {name!r}{known}")
+    return _labelled(run, results, names)
+
+
+def _labelled(run: Run, results: Results, names: Iterable[str]) -> dict[str, Cell]:
+    folders = {cell.folder.name: cell for cell in run.cells}
+    rows = results.cells.set_index("cell")
+    return {
+        f"{rows['variant'][name]}, {rows['load'][name]}, seed {rows['seed'][name]}": folders[name]
+        for name in names
+    }

@@ -1,0 +1,81 @@
+"""Reports in a real headless Chromium, from file:// with the network cut.
+
+Playwright holds an event loop while it runs: nothing of it may outlive the module.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Open, Opened, all_drawn
+from playwright.sync_api import Browser, sync_playwright
+
+from reports import write_report
+from tests.reports.make_run import make_run
+
+ROOT = Path(__file__).parents[2]
+AXE = ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("needs Debian's chromium: apt-get install chromium")
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=sandbox)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Open]:
+    contexts = []
+
+    def open_page(path: Path, *, before: str = "", drawn: bool = True, **options: Any) -> Opened:
+        context = browser.new_context(**options)
+        contexts.append(context)
+        context.set_offline(True)
+        made = Opened(context.new_page())
+        made.page.on("console", lambda said: _note(made, said.type, said.text))
+        made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
+        made.page.on("request", lambda request: made.requests.append(request.url))
+        if before:
+            made.page.add_init_script(before)
+        made.page.goto(path.as_uri())
+        if drawn:
+            all_drawn(made.page)
+        return made
+
+    yield open_page
+    for context in contexts:
+        context.close()
+
+
+def _note(made: Opened, kind: str, text: str) -> None:
+    if kind in ("error", "warning"):
+        made.complaints.append(text)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four variants, one of them a bound, at three rates and two seeds."""
+    variants = ("fcfs", "continuum", "autellix", "clairvoyant")
+    run = tmp_path_factory.mktemp("run")
+    make_run(run, variants, jps=(0.05, 0.25, 0.9), seeds=(1, 2), programs=20)
+    return write_report(run).path
+
+
+@pytest.fixture(scope="module")
+def axe() -> str:
+    """axe-core, which finds what people with impairments could not use."""
+    path = Path(os.environ.get("TURNSTILE_AXE", AXE))
+    if not path.is_file():
+        pytest.skip(f"needs axe-core at {path}: make test puts it there, with npm")
+    return path.read_text()

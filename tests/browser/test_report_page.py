@@ -1,0 +1,200 @@
+"""What a person does with a report: opens it, reads it, hides variants, chooses a rate."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browsing import Open, all_drawn
+from playwright.sync_api import Page
+
+from reports import write_report
+from tests.reports.make_run import turn, write_cell, write_sweep
+
+FIGURES = (
+    *("jct-mean", "jct-p95", "throughput", "hits", "waterfall", "bubbles", "jct-spread"),
+    *("gantt", "memory", "tool-gaps"),
+)
+EVIL = "<script>alert(1)</script>"
+
+
+def shown(page: Page, figure: str) -> set[str]:
+    """Variants that plotly draws."""
+    names: list[str] = page.evaluate(
+        "id => document.getElementById(id).data.filter(t => t.visible).map(t => t.meta.variant)",
+        figure,
+    )
+    return set(names)
+
+
+def rows(page: Page, figure: str = "waterfall") -> list[str]:
+    return page.locator(f"#{figure} .ytick").all_inner_texts()
+
+
+def totals(page: Page) -> list[str]:
+    """The figures at the ends of the waterfall's bars."""
+    return page.locator("#waterfall .scatterlayer .textpoint").all_inner_texts()
+
+
+def hover(page: Page, mark: str) -> str:
+    """What the label says when the pointer rests on the middle of the first such mark."""
+    found = page.locator(mark).first
+    found.scroll_into_view_if_needed()
+    box = found.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2 - 3, box["y"] + box["height"] / 2)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    label = page.locator(".hoverlayer .hovertext").first
+    label.wait_for()
+    return label.inner_text()
+
+
+def test_it_opens_from_a_file_with_the_network_cut(report: Path, opened: Open) -> None:
+    made = opened(report)
+    assert made.requests == [report.as_uri()]
+    assert made.complaints == []
+    for figure in FIGURES:
+        assert made.page.locator(f"#{figure} .main-svg").count() > 0, figure
+
+
+def test_a_variant_that_is_switched_off_is_in_no_figure(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    assert "autellix" in shown(page, "jct-mean") & shown(page, "bubbles")
+    assert "autellix" in rows(page)
+    page.get_by_role("button", name="autellix").click()
+    all_drawn(page)
+    for figure in ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread"):
+        assert "autellix" not in shown(page, figure), figure
+    assert "autellix" not in rows(page)
+    assert len(rows(page)) == len(totals(page)) == 3
+    page.get_by_role("button", name="all", exact=True).click()
+    all_drawn(page)
+    assert "autellix" in shown(page, "jct-mean")
+
+
+def test_a_keyboard_is_enough_to_switch_a_variant_off(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    page.get_by_role("button", name="autellix").focus()
+    page.keyboard.press("Space")
+    all_drawn(page)
+    assert "autellix" not in shown(page, "jct-mean")
+
+
+@pytest.mark.parametrize(
+    ("mark", "says"),
+    [
+        ("#jct-mean .scatterlayer .point", r"mean \d"),
+        ("#waterfall .barlayer .point path", r"(?s)continuum.*\d s, \d+%"),
+        ("#gantt .barlayer .point path", r"swe-\d+, turn \d+"),
+        ("#memory .scatterlayer .js-fill, #memory .scatterlayer .js-line", r"blocks|turns"),
+    ],
+)
+def test_marks_tell_more_under_the_pointer(
+    report: Path, opened: Open, mark: str, says: str
+) -> None:
+    page = opened(report, viewport={"width": 1280, "height": 900}).page
+    assert re.search(says, hover(page, mark))
+
+
+def test_another_rate_is_another_waterfall(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    at_first = page.get_by_label("Rate").input_value(), totals(page)
+    page.get_by_label("Rate").select_option("0.9 jobs/s")
+    all_drawn(page)
+    assert at_first[0] != "0.9 jobs/s"
+    assert totals(page) != at_first[1]
+    assert "0.9 jobs/s" in str(page.locator("#bubbles").get_attribute("aria-label"))
+    page.get_by_label("Rate").select_option(at_first[0])
+    all_drawn(page)
+    assert totals(page) == at_first[1]
+
+
+def test_another_cell_is_another_gantt_chart(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    choice = page.locator("#choose-gantt")
+    assert len(choice.locator("option").all()) == 2  # the baseline and the best
+    before = page.locator("#gantt").get_attribute("aria-label")
+    choice.select_option(index=1)
+    all_drawn(page)
+    assert page.locator("#gantt").get_attribute("aria-label") != before
+
+
+def test_an_axis_can_be_logarithmic(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    kind = "id => document.getElementById(id)._fullLayout.yaxis.type"
+    button = page.locator("[data-figure=jct-mean]")
+    before = page.evaluate(kind, "jct-mean")
+    button.click()
+    all_drawn(page)
+    assert {before, page.evaluate(kind, "jct-mean")} == {"log", "linear"}
+
+
+def test_a_heading_sorts_the_table(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    page.get_by_role("button", name="Mean JCT").click()
+    column = page.locator(".cells tbody tr td:nth-child(5)")
+    values = [float(cell.get_attribute("data-sort") or "nan") for cell in column.all()]
+    assert len(values) == 24
+    assert values == sorted(values)
+
+
+@pytest.mark.parametrize("width", [360, 768])
+def test_a_narrow_screen_never_scrolls_sideways(report: Path, opened: Open, width: int) -> None:
+    page = opened(report, viewport={"width": width, "height": 800}).page
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_axe_finds_nothing(
+    report: Path, opened: Open, axe: str, scheme: str, width: int
+) -> None:
+    page = opened(report, color_scheme=scheme, viewport={"width": width, "height": 800}).page
+    page.evaluate(axe)
+    found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
+    told = [f"{v['id']}: {node['target']} {node['failureSummary']}" for v in found for node in v["nodes"]]
+    assert told == []
+
+
+def test_names_from_a_trace_are_text(tmp_path: Path, opened: Open) -> None:
+    run = write_sweep(tmp_path, ["fcfs", EVIL], (0.5, 0.6))
+    for jps in (0.5, 0.6):
+        for name in ("fcfs", EVIL):
+            turns = [turn(EVIL, tools=[EVIL]), turn(EVIL, 1, 3.0, gap_s=2.0), turn("p1", 0, 5.0)]
+            write_cell(run, name, turns, jps=jps)
+    made = opened(write_report(run).path)
+    assert made.complaints == []
+    assert made.page.get_by_role("button", name=EVIL).is_visible()
+    assert EVIL in rows(made.page)
+    assert hover(made.page, "#gantt .barlayer .point path").startswith(EVIL)
+    assert made.page.locator("body script script, svg script").count() == 0
+
+
+def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> None:
+    page = opened(report, color_scheme="dark").page
+    page.emulate_media(media="print", color_scheme="dark")
+    page.wait_for_function("document.documentElement.classList.contains('paper')")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert not page.get_by_role("button", name="only baseline and best").is_visible()
+    for figure in FIGURES:
+        drawing = page.locator(f"#{figure} .main-svg").first
+        assert drawing.is_visible(), figure
+        assert drawing.get_attribute("width") == "680"
+    page.emulate_media(media="screen", color_scheme="dark")
+    page.wait_for_function("!document.documentElement.classList.contains('paper')")
+
+
+def test_a_browser_that_cannot_unpack_says_so(report: Path, opened: Open) -> None:
+    page = opened(report, before="delete window.DecompressionStream", drawn=False).page
+    assert page.get_by_text("could not be unpacked").is_visible()
+    assert page.get_by_role("button", name="Mean JCT").is_visible()
+
+
+def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    write_cell(run, "fcfs", [turn(), turn(index=1, at_s=2.0, gap_s=1.0)])
+    made = opened(write_report(run).path)
+    assert made.complaints == []
+    assert rows(made.page) == ["fcfs"]
