@@ -33,9 +33,7 @@ def add_command(
     run: Annotated[Path, typer.Argument(help="A run folder, or a file of bench compare --save.")],
     label: Annotated[str, typer.Option("--label", metavar="COMMIT", help="What is measured.")],
     file: File = FILE,
-    when: Annotated[
-        str | None, typer.Option("--when", metavar="ISO", help="Default: now.")
-    ] = None,
+    when: Annotated[str | None, typer.Option("--when", metavar="ISO", help="Default: now.")] = None,
 ) -> None:
     from reports.baseline import read_side
     from reports.history import add

@@ -162,9 +162,13 @@ def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]
             **jct_percentiles(jobs["jct_s"]),
         }
         entry = {
-            **{"label": label, "when": when, "question": digest},
+            "label": label,
+            "when": when,
+            "question": digest,
             **{f: side.question.get(f) for f in ("turnstile_version", "code_sha256")},
-            **{"variant": variant, "load": load, "jobs": len(jobs)},
+            "variant": variant,
+            "load": load,
+            "jobs": len(jobs),
             **{name: round(seconds, DECIMALS) for name, seconds in numbers.items()},
         }
         found.append(Entry.model_validate(entry))

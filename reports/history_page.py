@@ -123,7 +123,9 @@ def _verdict(series: Sequence[Series]) -> str:
     if not series:
         return "Nothing is kept yet."
     last = max((s.entries[-1] for s in series), key=lambda e: e.when)
-    jumped = [f"{s.variant} at {s.load}" for s in series if last.label in {e.label for e in s.jumps}]
+    jumped = [
+        f"{s.variant} at {s.load}" for s in series if last.label in {e.label for e in s.jumps}
+    ]
     told = f"{counted(len({e.label for s in series for e in s.entries}), 'commit')} kept; the last"
     if not jumped:
         return f"{told}, {last.label}, changed nothing beyond its interval."

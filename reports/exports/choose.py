@@ -1,4 +1,4 @@
-"""A run folder and names in; its finished cells of these names out, and why others are not there."""
+"""A run and names in; its finished cells of these names out, and why others are not there."""
 
 from __future__ import annotations
 

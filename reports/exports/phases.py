@@ -24,7 +24,8 @@ AFTER = {
     "unknown": "server",
 }
 """What begins with an event."""
-FIRST_TOKEN = "first_token"
+FIRST = "first"
+"""The event of a first token, which only the turn's line has."""
 
 
 class Stretch(NamedTuple):
@@ -53,7 +54,7 @@ def stretches(turn: Record, events: Sequence[Record]) -> list[Stretch]:
     for mark, (since_s, until_s) in zip(
         [_Mark(begin_s, ""), *marks], _spans(begin_s, end_s, marks), strict=False
     ):
-        here, token = AFTER.get(mark.event, here), token or mark.event == FIRST_TOKEN
+        here, token = AFTER.get(mark.event, here), token or mark.event == FIRST
         owed_s += mark.owes_s
         if here != COMPUTES and not (here == "server" and token):
             found.append(Stretch(here, since_s, until_s))
@@ -75,7 +76,7 @@ def _spans(begin_s: float, end_s: float, marks: Sequence[_Mark]) -> Iterator[tup
 def _marks(turn: Record, events: Sequence[Record]) -> list[_Mark]:
     """In order. A first token comes before what happens at the same time."""
     first_s = turn.get("first_token_at_s")
-    first = [] if first_s is None else [_Mark(first_s, FIRST_TOKEN)]
+    first = [] if first_s is None else [_Mark(first_s, FIRST)]
     told = _of_events(turn, events) if events else _of_line(turn)
     return sorted(first + told, key=lambda mark: mark.at_s)
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from reports.jobs import jobs_of
 from reports.load import HITS, PARTS, Cell, json_lines, read_turns
-from reports.metrics import jobs_of
+from reports.waterfall import WATERFALL
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
@@ -21,21 +22,30 @@ Row = Mapping[str, Any]
 OF_CELL: dict[str, Kind] = {"cell": "text", "variant": "text", "jps": "number", "seed": "whole"}
 TURNS: dict[str, Kind] = {
     **OF_CELL,
-    **{"program_id": "text", "turn": "whole", "job_id": "text", "replica": "whole"},
+    "program_id": "text",
+    "turn": "whole",
+    "job_id": "text",
+    "replica": "whole",
     **dict.fromkeys(("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"), "number"),
     **dict.fromkeys(("prompt_tokens", "output_tokens", "kept_tokens", *HITS), "whole"),
     **dict.fromkeys(PARTS, "number"),
-    **{"preemptions": "whole", "pinned_hit": "flag", "gap_s": "number", "gap_provenance": "text"},
-    **{"wait_s": "number", "tools": "texts", "error": "text"},
+    "preemptions": "whole",
+    "pinned_hit": "flag",
+    "gap_s": "number",
+    "gap_provenance": "text",
+    "wait_s": "number",
+    "tools": "texts",
+    "error": "text",
 }
 """As turns.jsonl (docs/run-folder.md)."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",
-    **dict.fromkeys(("arrival_s", "departure_s", "jct_s", "queue_s", "lateness_s"), "number"),
+    **dict.fromkeys(("arrival_s", "departure_s", "jct_s", "bubble_s", "late_s"), "number"),
     "failed": "flag",
+    **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
 }
-"""As `reports.metrics.jobs_of`; a failed job has no JCT that counts."""
+"""As `reports.jobs.jobs_of`; a failed job has no JCT that counts."""
 
 
 class NeedsPyarrow(ValueError):
@@ -54,9 +64,10 @@ def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
     """Turns and jobs. NotARun where the cell cannot be read."""
     variant, jps, seed = cell.key
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
-    jobs = jobs_of(read_turns(cell)).reset_index()
+    frame = jobs_of(read_turns(cell)).reset_index()
+    jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     turns = json_lines(cell.folder / "turns.jsonl")
-    return [common | turn for turn in turns], [common | job for job in jobs.to_dict("records")]
+    return [common | turn for turn in turns], [common | job for job in jobs]
 
 
 @contextmanager
@@ -77,8 +88,12 @@ class _Csv:
 
     def _plain(self, row: Row) -> Row:
         texts = {name: ",".join(row.get(name) or ()) for name in self._texts}
-        flags = {name: {True: "true", False: "false"}.get(row.get(name)) for name in self._flags}
+        flags = {name: _flag(row.get(name)) for name in self._flags}
         return {**row, **texts, **flags}
+
+
+def _flag(value: bool | None) -> str:
+    return "" if value is None else str(value).lower()
 
 
 @contextmanager

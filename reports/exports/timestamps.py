@@ -1,8 +1,8 @@
-"""A cell in; the `scheduler_timestamps` of Continuum's vLLM fork out (implementation analysis, §10).
+"""A cell in; the `scheduler_timestamps` of Continuum's vLLM fork out.
 
-A history for each program, in the order in which things happened, with the fork's keys. Seconds on
-the cell's clock, where the fork has those of the epoch: its analysis takes differences only. What
-the fork does not record (reloads) is left out.
+As the implementation analysis, §10, has them: a history for each program, in the order in which
+things happened. Seconds on the cell's clock, where the fork has those of the epoch: its analysis
+takes differences only. What the fork does not record (reloads) is left out.
 """
 
 from __future__ import annotations

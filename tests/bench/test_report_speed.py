@@ -17,7 +17,9 @@ SEEDS = 16
 USAGE = [[float(t), 1000, 100, 3, 16] for t in range(500)]
 
 
-def many_cells(folder: Path, variants: tuple[str, ...], rates: tuple[float, ...], seeds: int) -> int:
+def many_cells(
+    folder: Path, variants: tuple[str, ...], rates: tuple[float, ...], seeds: int
+) -> int:
     """Seeds after the first share its lines on disk; what a report does with them is the same."""
     make_run(folder, variants, rates, seeds=(1,))
     sweep = orjson.loads((folder / "sweep.json").read_bytes())

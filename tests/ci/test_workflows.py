@@ -32,7 +32,7 @@ def commands(job: dict[str, Any]) -> Iterator[str]:
         for line in (step.get("run") or "").splitlines():
             for name, values in choices.items():
                 for value in values:
-                    yield line.replace("${{ matrix.%s }}" % name, value)
+                    yield line.replace("${{ matrix." + name + " }}", value)
 
 
 def test_there_is_a_check_of_each_push_and_a_night() -> None:

@@ -52,7 +52,10 @@ def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> Non
         (["nowhere", "--format", "csv"], "nowhere: no such folder"),
         (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is one cell of a run; name its run, run"),
         (["run", "--format", "csv", "--cell", "x"], "--cell x: run has no such cell; it has 2"),
-        (["run", "--format", "csv", "--out", "run/sweep.json"], "cannot write run/sweep.json/turns"),
+        (
+            ["run", "--format", "csv", "--out", "run/sweep.json"],
+            "cannot write run/sweep.json/turns",
+        ),
     ],
 )
 @pytest.mark.usefixtures("run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ from pyarrow import parquet
 from reports.exports.choose import NoSuchCell
 from reports.exports.phases import stretches
 from reports.exports.write import export
+from reports.jobs import jobs_of
 from reports.load import json_lines, load_run, read_turns
-from reports.metrics import jobs_of
 
 
 def events_of(*told: tuple[float, str], **lengths: Any) -> list[dict[str, Any]]:
@@ -108,7 +109,7 @@ def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
     found = stretches(record, events)
     if end_s > 0:
         assert (found[0].begin_s, found[-1].end_s) == (0.0, end_s)
-    assert all(one.end_s == next_.begin_s for one, next_ in zip(found, found[1:], strict=False))
+    assert all(one.end_s == next_.begin_s for one, next_ in pairwise(found))
 
 
 @pytest.fixture(scope="session")
