@@ -62,7 +62,7 @@ def stretches(turn: Record, events: Sequence[Record]) -> list[Stretch]:
             found.append(Stretch(COMPUTES, since_s, until_s))
         else:
             rebuilt_s = min(since_s + owed_s, until_s)
-            owed_s -= rebuilt_s - since_s
+            owed_s = max(owed_s - (rebuilt_s - since_s), 0.0)
             found.append(Stretch("recompute", since_s, rebuilt_s))
             found.append(Stretch("decode", rebuilt_s, until_s))
     return [stretch for stretch in found if stretch.end_s > stretch.begin_s]
@@ -82,8 +82,11 @@ def _marks(turn: Record, events: Sequence[Record]) -> list[_Mark]:
 
 
 def _of_events(turn: Record, events: Sequence[Record]) -> list[_Mark]:
-    """Rebuilding is shared among resumptions by the tokens to rebuild."""
+    """Queueing begins when the turn reached the engine, which notes it at the end of a step.
+    Rebuilding is shared among resumptions by the tokens to rebuild."""
     first_s = turn.get("first_token_at_s")
+    admitted_s = next((e["t"] for e in events if e["event"] == "waiting_to_running"), None)
+    queue_s = turn.get("queue_s")
     lost = [
         e["prompt_length"] - e["hit_length"]
         if e["event"] == "evicted_to_running" and first_s is not None and e["t"] >= first_s
@@ -91,11 +94,15 @@ def _of_events(turn: Record, events: Sequence[Record]) -> list[_Mark]:
         for e in events
     ]
     rate = (turn.get("recompute_s") or 0.0) / (sum(lost) or 1)
-    return [
+    marks = [
         _Mark(e["t"], e["event"], tokens * rate)
         for e, tokens in zip(events, lost, strict=True)
         if e["event"] in AFTER
     ]
+    if admitted_s is None or queue_s is None:
+        return marks
+    reached = _Mark(admitted_s - queue_s, "arrival")
+    return [reached, *(mark for mark in marks if mark.event != "arrival")]
 
 
 def _of_line(turn: Record) -> list[_Mark]:
