@@ -28,6 +28,8 @@ class SimEngine:
     profile_with_offload: Profile
     limits: Limits
     offload: Offload
+    gpus: int | None = None
+    """That hold the model together; None where a measured profile does not say."""
     name: str = "sim"
     side_by_side: bool = True
 
@@ -68,6 +70,7 @@ class SimEngine:
             "engine": self.name,
             "hardware": self.hardware,
             "model": self.model,
+            "gpus": self.gpus,
             "limits": asdict(self.limits),
         }
 
@@ -116,7 +119,12 @@ def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
         profile_of(offload=True),
         Limits(asked.max_num_seqs, asked.step_tokens),
         offload,
+        asked.gpus if is_file(machine) else _gpus(asked),
     )
+
+
+def _gpus(asked: Asked) -> int:
+    return asked.gpus or model(asked.model or MODEL).gpus
 
 
 def _offload_gb(asked: Asked) -> float:
@@ -125,4 +133,4 @@ def _offload_gb(asked: Asked) -> float:
     machine = asked.hardware or HARDWARE
     if is_file(machine):
         return MEASURED_OFFLOAD_GB
-    return hardware(machine).offload_gb * (asked.gpus or model(asked.model or MODEL).gpus)
+    return hardware(machine).offload_gb * _gpus(asked)

@@ -94,6 +94,7 @@ class VllmEngine:
             "engine": self.name,
             "hardware": self.hardware,
             "model": self.model,
+            "gpus": None if self.vllm.cpu else command.tensor_parallel(wanted) * self.replicas,
             "limits": {"max_num_seqs": wanted.max_num_seqs, "step_tokens": wanted.step_tokens},
             "server": {
                 "vllm": self.vllm.version,

@@ -48,8 +48,19 @@ class Workload:
             "turns": self.turns,
             "trace_sha256": self.trace_sha256,
             "gap_provenance": dict(sorted(gaps.items())),
+            "shared_prefix_tokens": self._shared_prefix_tokens(),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
+
+    def _shared_prefix_tokens(self) -> int:
+        """What first turns could hit: each program's prefix, but for the first that brings it."""
+        seen: set[str] = set()
+        tokens = 0
+        for prefix in (program.prefix for program in self.programs):
+            if prefix is not None:
+                tokens += prefix.tokens if prefix.id in seen else 0
+                seen.add(prefix.id)
+        return tokens
 
 
 class Overlong(ValueError):

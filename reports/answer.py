@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.intervals import FEWEST_SEEDS, Estimate
 from reports.load import VIRTUAL
 from reports.metrics import Results
-from reports.statistics import Estimate, Point, compare
+from reports.rounds import advice
+from reports.statistics import Comparison, Point, compare
 from reports.words import counted, interval, listed, seconds, share, times
 
 SETTLES = 8
@@ -53,6 +55,7 @@ def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> 
     findings = [
         *([note] if note else _saturated_baseline(base, winner)),
         *_faster_but_saturated(there, winner),
+        *_not_told(winner),
         *_tied(here, winner, results),
         *about_bound,
         *_others(here, base, winner),
@@ -127,18 +130,30 @@ def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
     return [f"Faster in this run, but past saturation there: {took}."] if faster else []
 
 
+def _not_told(winner: Point) -> list[str]:
+    """What would tell the winner from the baseline, where that is all that is missing."""
+    gain = winner.against
+    if gain is None or gain.mean.differs_from_one or gain.mean.value <= 1 + SAME:
+        return []
+    return advice(gain.seeds, gain.seeds_needed)
+
+
 def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
     """Contenders that the winner does not beat beyond doubt, paired with it by program."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
-    tied = []
+    tied: dict[str, Comparison] = {}
     for point in here:
         if point is winner or point.bound or point.against is None:
             continue
         gain = compare(jobs[jobs["variant"] == point.variant], best)
         if gain is not None and not gain.mean.differs_from_one:
-            tied.append(point.variant)
-    return [f"{listed(tied)} cannot be told from {winner.variant}."] if tied else []
+            tied[point.variant] = gain
+    if not tied:
+        return []
+    needed = [gain.seeds_needed for gain in tied.values()]
+    more = advice(max(gain.seeds for gain in tied.values()), max(needed))
+    return [" ".join([f"{listed(list(tied))} cannot be told from {winner.variant}.", *more])]
 
 
 def _bound(
@@ -291,10 +306,11 @@ def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) ->
             f"{counted(len(rejected), 'file')} not read; the first, {first['file']}:"
             f" {first['reason']}."
         )
-    if len(sweep["seeds"]) == 1 and len(cells):
+    if len(sweep["seeds"]) < FEWEST_SEEDS and len(cells):
         doubts.append(
-            "One seed: the intervals tell how much the choice of programs matters, not the draw of"
-            " their arrivals; several seeds tell both."
+            f"{'One seed' if len(sweep['seeds']) == 1 else 'Two seeds'}: the intervals tell how"
+            " much the choice of programs matters, not the draw of their arrivals; three seeds and"
+            " more tell both (--seeds 1..5)."
         )
     return doubts
 

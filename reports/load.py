@@ -19,6 +19,8 @@ import pandas as pd
 
 from reports.words import counted
 
+Fields = dict[str, type | tuple[type, ...]]
+
 PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
 """What a turn's time in the server is made of."""
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
@@ -37,7 +39,14 @@ MAY_LACK = ("first_token_at_s", "kept_tokens")
 """Null or not there in lines of other tools, or of earlier versions of ours."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
 """Engines that measure nothing, and what they are called."""
-CELL_FIELDS = ("variant", "jps", "seed", "arrivals", "workload")
+CELL_FIELDS: Fields = {
+    "variant": str,
+    "jps": (int, float, type(None)),
+    "seed": int,
+    "arrivals": str,
+    "workload": dict,
+}
+SWEEP_FIELDS: Fields = {"variants": list, "jps": (list, type(None)), "seeds": list, "baseline": str}
 
 
 class NotARun(ValueError):
@@ -95,6 +104,8 @@ def read_turns(cell: Cell) -> pd.DataFrame:
     """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
     path = cell.folder / "turns.jsonl"
     records = json_lines(path)
+    if not records:
+        raise NotARun(f"{path}: holds no turn; run the cell again")
     columns = dict.fromkeys(TURN_FIELDS, ()) | _columns(records)
     numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
     try:
@@ -114,6 +125,9 @@ def read_turns(cell: Cell) -> pd.DataFrame:
         line, column = map(int, np.argwhere(lacking)[0])
         field = told[column]
         raise NotARun(f"{path}, line {line + 1}: a turn without {field}; run the cell again")
+    for field in ("program_id", "job_id"):
+        if set(map(type, turns[field])) != {str}:
+            raise NotARun(f"{path}: a {field} that is no text; run the cell again")
     failed = turns["error"].notna()
     turns.loc[failed] = turns.loc[failed].fillna(
         {field: 0.0 for field in TURN_FIELDS[2:-1] if field != "job_id"}
@@ -159,19 +173,26 @@ def _read_sweep(folder: Path) -> dict[str, Any]:
             raise NotARun(f"{folder} is one cell of a run; name its run, {folder.parent}")
         raise NotARun(f"{folder} is no run: it holds no sweep.json; name one under runs/")
     sweep = _read_object(path, "turnstile-sweep-1")
-    lacking = [field for field in ("variants", "jps", "seeds", "baseline") if field not in sweep]
-    if lacking:
-        raise NotARun(f"{path}: lacks {', '.join(lacking)}; run the sweep again")
+    _check(path, sweep, SWEEP_FIELDS, "run the sweep again")
+    for variant in sweep["variants"]:
+        if not isinstance(variant, dict) or not isinstance(variant.get("name"), str):
+            raise NotARun(f"{path}: variants holds one without a name; run the sweep again")
     return sweep
 
 
 def _read_cell(folder: Path) -> Cell:
     config = _read_object(folder / "cell.json", "turnstile-cell-1")
-    lacking = [field for field in CELL_FIELDS if field not in config]
-    if lacking:
-        raise NotARun(f"{folder / 'cell.json'}: lacks {', '.join(lacking)}")
+    _check(folder / "cell.json", config, CELL_FIELDS, "run the cell again")
     done = folder / "done.json"
     return Cell(folder, config, _read_object(done) if done.is_file() else None)
+
+
+def _check(path: Path, value: dict[str, Any], fields: Fields, remedy: str) -> None:
+    for field, kind in fields.items():
+        if field not in value:
+            raise NotARun(f"{path}: lacks {field}; {remedy}")
+        if not isinstance(value[field], kind):
+            raise NotARun(f"{path}: {field} is {value[field]!r:.40}; {remedy}")
 
 
 def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
@@ -179,10 +200,15 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
         raise NotARun(f"{path}: not there; run the cell again") from None
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise NotARun(f"{path}: cannot be read: {reason}") from None
     except orjson.JSONDecodeError as error:
         raise NotARun(f"{path}: not JSON ({error})") from None
-    found = value.get("format") if isinstance(value, dict) else None
-    if not isinstance(value, dict) or (expected is not None and found != expected):
+    if not isinstance(value, dict):
+        raise NotARun(f"{path}: not a JSON object")
+    found = value.get("format")
+    if expected not in (None, found):
         raise NotARun(f"{path}: format is {found!r}, this version reads {expected!r}")
     return value
 
@@ -197,7 +223,12 @@ def _cell_folders(folder: Path) -> list[Path]:
 
 def _failure(folder: Path) -> str | None:
     path = folder / "failed.json"
-    return f"failed: {_read_object(path).get('error')}" if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return f"failed: {_read_object(path).get('error')}"
+    except NotARun as error:
+        return f"failed, and nobody knows why: {error}"
 
 
 def _progress(folder: Path) -> str:

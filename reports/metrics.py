@@ -6,19 +6,26 @@ Seconds and tokens throughout.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from reports.gates import failed_gates, residual
 from reports.jobs import jobs_of
 from reports.load import HITS, Cell, NotARun, Run, read_turns
+from reports.pins import pin_time
 from reports.saturation import GROWTH_AT_SATURATION, backlog_growth
-from reports.waterfall import WATERFALL
+from reports.waterfall import WATERFALL, before_first_token_s
+
+Floats = npt.NDArray[Any]
 
 PERCENTILES = (50, 90, 95, 99)
+EDGE = 0.2
+"""Share of the jobs at either end of the arrivals that a steady window leaves out."""
 JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
 
 
@@ -46,11 +53,11 @@ def collect(run: Run) -> Results:
     for cell in run.cells:
         try:
             turns = read_turns(cell)
+            jobs = jobs_of(turns)
+            row = cell_row(cell, turns, jobs)
         except NotARun as error:
             missing.append((cell.folder.name, str(error)))
             continue
-        jobs = jobs_of(turns)
-        row = cell_row(cell, turns, jobs)
         rows.append(row)
         good = jobs.loc[~jobs["failed"], list(JOB_COLUMNS)].reset_index()
         frames.append(good.assign(**{k: row[k] for k in ("cell", "variant", "load", "seed")}))
@@ -66,12 +73,7 @@ def load_label(jps: float | None, arrivals: str) -> str:
 def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
     config = cell.config
     done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
-    prompt = float(good["prompt_tokens"].sum())
-    hits = {hit: _sum(good[hit]) / prompt if prompt else math.nan for hit in HITS}
-    span = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
-    growth = math.nan
-    if not str(config["arrivals"]).startswith("closed"):
-        growth = backlog_growth(turns, jobs)
+    middle = steady(jobs)
     row: dict[str, Any] = {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -81,20 +83,18 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
         "jobs": len(done),
-        "jct_mean_s": float(done["jct_s"].mean()) if len(done) else math.nan,
+        "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "throughput_jobs_per_s": len(done) / span if span > 0 else math.nan,
-        "hit_ratio": sum(hits.values()),
-        "device_hit_ratio": hits["device_hit_tokens"],
-        "dram_hit_ratio": hits["dram_hit_tokens"],
-        "ssd_hit_ratio": hits["ssd_hit_tokens"],
-        "computed_ratio": 1.0 - sum(hits.values()),
-        "queue_mean_s": float(done["bubble_s"].mean()) if len(done) else math.nan,
-        "preemptions": _sum(turns["preemptions"]),
+        "jct_steady_mean_s": _mean(middle.loc[~middle["failed"], "jct_s"]),
+        **_throughput(config, done, good),
+        **_token_times(good),
+        **_hits(config, good),
+        "queue_mean_s": _mean(done["bubble_s"]),
+        "preemptions": float(turns["preemptions"].sum(skipna=False)),
+        **_pins(cell, jobs),
+        **_fairness(done["slowdown"].to_numpy()),
         "failed_turns": int(turns["error"].notna().sum()),
-        "drain_s": float(jobs["departure_s"].max() - jobs["arrival_s"].max()),
-        "backlog_growth": growth,
-        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        **_trend(config, turns, jobs),
         "residual": residual(turns, jobs),
         "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
@@ -104,14 +104,102 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
 
 def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
     """Linear between the two nearest ranks, as numpy's default."""
-    values = jct_s.to_numpy(dtype=float)
-    points = np.percentile(values, PERCENTILES) if len(values) else [math.nan] * len(PERCENTILES)
-    return {f"jct_p{p}_s": float(v) for p, v in zip(PERCENTILES, points, strict=True)}
+    points = _percentiles(jct_s.to_numpy(dtype=float), PERCENTILES)
+    return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
-def _sum(values: pd.Series) -> float:
-    """NaN if the engine did not tell one of them."""
-    return float(values.sum(skipna=False))
+def steady(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Of jobs in order of arrival, those between the first and the last fifth of them."""
+    edge = int(len(jobs) * EDGE)
+    return jobs.iloc[edge : len(jobs) - edge]
+
+
+def _throughput(
+    config: Mapping[str, Any], done: pd.DataFrame, good: pd.DataFrame
+) -> dict[str, float]:
+    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
+    per_s = 1 / span_s if span_s > 0 else math.nan
+    gpus = config.get("gpus") or math.nan
+    return {
+        "throughput_jobs_per_s": len(done) * per_s,
+        "throughput_turns_per_min": len(good) * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": len(done) * per_s * 3600 / gpus,
+    }
+
+
+def _token_times(good: pd.DataFrame) -> dict[str, float]:
+    """TTFT, and TPOT of answers of two tokens and more."""
+    outputs = good["output_tokens"].to_numpy()
+    many = outputs > 1
+    per_token_s = good["decode_s"].to_numpy()[many] / (outputs[many] - 1)
+    found = {}
+    for name, values in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+        found[f"{name}_mean_s"] = float(values.mean()) if len(values) else math.nan
+        median, p95 = _percentiles(values, (50, 95))
+        found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
+    return found
+
+
+def _hits(config: Mapping[str, Any], good: pd.DataFrame) -> dict[str, float]:
+    prompt = float(good["prompt_tokens"].sum()) or math.nan
+    device, dram, ssd = (float(good[hit].sum(skipna=False)) / prompt for hit in HITS)
+    shared = config["workload"].get("shared_prefix_tokens", math.nan)
+    kept = float(good["kept_tokens"].sum(skipna=False))
+    return {
+        "hit_ratio": device + dram + ssd,
+        "device_hit_ratio": device,
+        "dram_hit_ratio": dram,
+        "ssd_hit_ratio": ssd,
+        "computed_ratio": 1.0 - (device + dram + ssd),
+        "hit_bound_ratio": (kept + shared) / prompt,
+    }
+
+
+def _pins(cell: Cell, jobs: pd.DataFrame) -> dict[str, float]:
+    end_s = float(jobs["departure_s"].max())
+    held, unused = pin_time(cell, end_s)
+    profile, done = cell.config.get("profile") or {}, cell.done or {}
+    blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
+    span_s = end_s - float(jobs["arrival_s"].min())
+    return {
+        "pin_block_s": held,
+        "pin_unused_block_s": unused,
+        "pinned_ratio": held / (blocks * span_s) if span_s > 0 else math.nan,
+    }
+
+
+def _fairness(slowdown: Floats) -> dict[str, float]:
+    """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
+    if not len(slowdown):
+        return {"slowdown_mean": math.nan, "jain_index": math.nan}
+    speed = 1 / slowdown
+    jain = speed.sum() ** 2 / (len(speed) * (speed**2).sum())
+    return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
+
+
+def _trend(config: Mapping[str, Any], turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
+    """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
+    closed = str(config["arrivals"]).startswith("closed")
+    growth = math.nan if closed else backlog_growth(turns, jobs)
+    end_s = float(jobs["departure_s"].max())
+    drain_s = end_s - float(jobs["arrival_s"].max())
+    return {
+        "drain_s": drain_s,
+        "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+    }
+
+
+def _percentiles(values: Floats, which: Sequence[int]) -> list[float]:
+    if not len(values):
+        return [math.nan] * len(which)
+    return [float(v) for v in np.percentile(values, which)]
+
+
+def _mean(values: pd.Series) -> float:
+    """NaN if there are none, or the engine did not tell one of them."""
+    return float(values.mean(skipna=False)) if len(values) else math.nan
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from reports.baseline import Side
-from reports.statistics import CONFIDENCE, DRAWS, Estimate, Floats, draws, estimate, paired
+from reports.intervals import CONFIDENCE, Estimate, Floats, of, paired, ratio
 from reports.words import listed
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
@@ -84,9 +84,10 @@ def compare_sides(
         if not old_s.size:
             continue
         for metric in metrics:
-            change = _change(old_s, new_s, METRICS[metric], confidence)
+            grown = ratio(new_s, old_s, METRICS[metric], confidence)
+            change = Estimate(grown.value - 1, grown.low - 1, grown.high - 1)
             outcome = _outcome(old_s, new_s, change, max_regression)
-            before, after = (float(_value(x, METRICS[metric])) for x in (old_s, new_s))
+            before, after = (float(of(x, METRICS[metric])) for x in (old_s, new_s))
             changes.append(Change(*key, metric, len(old_s), before, after, change, outcome))
     lacking = one.keys() ^ other.keys()
     if not changes:
@@ -101,22 +102,6 @@ def compare_sides(
 def _points(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
     groups = side.jobs.groupby(["variant", "load"])
     return {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
-
-
-def _change(old_s: Floats, new_s: Floats, percentile: int | None, confidence: float) -> Estimate:
-    """By bootstrap over programs, each with its JCTs of all seeds and both sides."""
-    drawn = draws(len(old_s))
-    ratios = _value(new_s[drawn].reshape(DRAWS, -1), percentile, axis=1) / _value(
-        old_s[drawn].reshape(DRAWS, -1), percentile, axis=1
-    )
-    value = _value(new_s, percentile) / _value(old_s, percentile)
-    return estimate(value - 1, ratios - 1, confidence)
-
-
-def _value(jct_s: Floats, percentile: int | None, axis: int | None = None) -> Any:
-    if percentile is None:
-        return jct_s.mean(axis=axis)
-    return np.percentile(jct_s, percentile, axis=axis)
 
 
 def _outcome(old_s: Floats, new_s: Floats, change: Estimate, most: float) -> Outcome:

@@ -1,4 +1,4 @@
-"""Turns and jobs of a cell in; by how much its backlog grows out (docs/metrics.md, "Saturation")."""
+"""Turns and jobs of a cell in; how its backlog grows out (docs/metrics.md, "Saturation")."""
 
 from __future__ import annotations
 

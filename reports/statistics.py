@@ -1,104 +1,55 @@
 """Cells in; what to make of them out: pooled points per variant and load, and paired comparisons.
 
-A comparison pairs the same program under the same arrivals (docs/metrics.md, "Speed-up"): what a
-hard program or a burst does to both sides cancels.
+docs/metrics.md, "Speed-up".
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from reports.intervals import Estimate, draws, estimate, paired, ratio, widened
 from reports.metrics import Results, jct_percentiles
-
-Floats = npt.NDArray[np.float64]
-
-DRAWS = 2000
-CONFIDENCE = 0.95
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    value: float
-    low: float
-    high: float
-
-    @property
-    def differs_from_one(self) -> bool:
-        return not self.low <= 1.0 <= self.high
+from reports.rounds import seeds_needed
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     programs: int
     """Pairs of a program with itself; each holds all seeds."""
+    seeds: int
     mean: Estimate
     """S: mean JCT of the baseline over that of the variant; above 1 the variant is faster."""
     p95: Estimate
+    seeds_needed: float
+    """In all, to find a difference of 5%: NaN unknown, infinite if only more programs would."""
+
+    @property
+    def seeds_missing(self) -> float:
+        """Rounds that are still to be made; NaN and infinite as `seeds_needed`."""
+        return self.seeds_needed - min(self.seeds, self.seeds_needed)
 
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """None where nothing pairs. The bootstrap draws programs with replacement, each with its JCTs
-    of all seeds and both sides."""
-    a, b = paired(baseline, variant)
-    if not a.size:
+    """None where nothing pairs. Frames hold job_id, seed, jct_s."""
+    base, own = paired(baseline, variant)
+    if not base.size:
         return None
-    programs = len(a)
-    drawn = draws(programs)
-    base, own = a[drawn].reshape(DRAWS, -1), b[drawn].reshape(DRAWS, -1)
-    return Comparison(
-        programs,
-        estimate(a.mean() / b.mean(), base.mean(axis=1) / own.mean(axis=1)),
-        estimate(_p95(a.ravel()) / _p95(b.ravel()), _p95(base) / _p95(own)),
-    )
-
-
-def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
-    """JCTs, programs × seeds, of the programs that finished on both sides in every common seed.
-    Both frames hold job_id, seed, jct_s."""
-    a, b = (f.pivot(index="job_id", columns="seed", values="jct_s") for f in (one, other))
-    a, b = a.align(b, join="inner")
-    whole = a.notna().all(axis=1) & b.notna().all(axis=1)
-    return a[whole].to_numpy(dtype=float), b[whole].to_numpy(dtype=float)
-
-
-@lru_cache(maxsize=4)
-def draws(programs: int) -> npt.NDArray[np.int64]:
-    """Which programs each draw holds: DRAWS × programs."""
-    return np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
+    programs, seeds = base.shape
+    mean, p95 = ratio(base, own), ratio(base, own, 95)
+    return Comparison(programs, seeds, mean, p95, seeds_needed(base, own))
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
-    """Of all jobs, with the interval of the same bootstrap; programs may lack seeds."""
-    by_program = jobs.groupby("job_id", sort=True)["jct_s"].agg(["sum", "count"])
-    sums, counts = (by_program[c].to_numpy(dtype=float) for c in ("sum", "count"))
+    """Of all jobs, with the interval of a ratio; programs may lack seeds."""
+    sums, counts = (
+        jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
+        for how in ("sum", "count")
+    )
     drawn = draws(len(sums))
-    means = sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1)
-    return estimate(jobs["jct_s"].mean(), means)
-
-
-def _p95(values: np.ndarray) -> np.ndarray:
-    """Along the last axis, linear between ranks; sorting is several times faster than numpy's
-    percentile on many short rows."""
-    ordered = np.sort(values, axis=-1)
-    place = 0.95 * (values.shape[-1] - 1)
-    below = math.floor(place)
-    above = min(below + 1, values.shape[-1] - 1)
-    low, high = ordered[..., below], ordered[..., above]
-    return np.asarray(low + (place - below) * (high - low))
-
-
-def estimate(
-    value: float | np.ndarray, drawn: np.ndarray, confidence: float = CONFIDENCE
-) -> Estimate:
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return Estimate(float(value), float(low), float(high))
+    spread = estimate(jobs["jct_s"].mean(), (drawn @ sums) / (drawn @ counts))
+    return widened(spread, jobs.groupby("seed")["jct_s"].mean().to_numpy())
 
 
 @dataclass(frozen=True, slots=True)

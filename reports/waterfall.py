@@ -39,7 +39,7 @@ def waterfall(turns: pd.DataFrame, jobs: pd.DataFrame) -> pd.DataFrame:
     where there is nothing of a kind. Of jobs with a failed turn they mean nothing."""
     root = (turns["program_id"] == turns["job_id"]).to_numpy()
     mine = turns[root]
-    codes = jobs.index.get_indexer(mine["job_id"])
+    codes = jobs.index.get_indexer(pd.Index(mine["job_id"]))
     sums = {k: np.bincount(codes, v, len(jobs)) for k, v in _parts(mine).items()}
     ended = jobs["arrival_s"].to_numpy(copy=True)
     np.maximum.at(ended, codes, mine["finished_at_s"].to_numpy())
@@ -56,11 +56,12 @@ def slowdown(jct_s: Floats, parts: pd.DataFrame) -> Floats:
 
 def untold(turns: pd.DataFrame) -> Floats:
     """Whether the engine keeps to itself what came before a turn's first token."""
-    return np.isnan(turns[["queue_s", "prefill_s"]].to_numpy()).any(axis=1)
+    silent: Floats = np.isnan(turns[["queue_s", "prefill_s"]].to_numpy()).any(axis=1)
+    return silent
 
 
 def before_first_token_s(turns: pd.DataFrame) -> Floats:
-    return (turns["first_token_at_s"] - turns["sent_at_s"]).to_numpy()
+    return np.asarray(turns["first_token_at_s"] - turns["sent_at_s"])
 
 
 def _parts(turns: pd.DataFrame) -> dict[str, Floats]:
@@ -93,4 +94,6 @@ def _recomputed_share(turns: pd.DataFrame) -> Floats:
     hits = turns[list(HITS)].to_numpy().sum(axis=1)
     computed = prompt - hits
     again = np.minimum(computed, np.maximum(0.0, kept - hits))
-    return np.divide(again, computed, out=np.where(np.isnan(again), np.nan, 0.0), where=computed > 0)
+    share = np.where(np.isnan(again), np.nan, 0.0)
+    np.divide(again, computed, out=share, where=computed > 0)
+    return share

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.statistics import Estimate
+    from reports.intervals import Estimate
 
 
 def seconds(value: float) -> str:

@@ -14,7 +14,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
-SCRIPTS = sorted((ROOT / ".ci").glob("[a-z]*[a-z]"))
+SCRIPTS = sorted(path for path in (ROOT / ".ci").iterdir() if path.suffix == "")
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 KINDS = set(re.findall(r"^(\w+)\)$", (ROOT / ".ci/nightly").read_text(), re.MULTILINE))
 

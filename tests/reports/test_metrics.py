@@ -132,6 +132,60 @@ def test_saturation_is_not_judged_where_it_cannot_be(
     assert not row["saturated"]
 
 
+def test_throughput_counts_jobs_turns_and_gpus(tmp_path: Path) -> None:
+    # Two jobs with three turns from 0 to 7 s, on four GPUs.
+    turns = [turn("p0", 0, 0.0), turn("p0", 1, 4.0, gap_s=3.0), turn("p1", 0, 6.0)]
+    row = row_of(tmp_path, turns, gpus=4)
+    assert row["throughput_turns_per_min"] == pytest.approx(3 / 7 * 60)
+    assert row["throughput_jobs_per_h_per_gpu"] == pytest.approx(2 / 7 * 3600 / 4)
+
+
+def test_without_a_number_of_gpus_none_is_made_up(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0")])
+    assert row["throughput_jobs_per_h_per_gpu"] != row["throughput_jobs_per_h_per_gpu"]
+
+
+def test_first_tokens_count_from_sending_and_the_others_by_decode(tmp_path: Path) -> None:
+    # First tokens after 1, 2 and 3 s; 0.1, 0.3 s a token; one answer of a single token has no next.
+    row = row_of(
+        tmp_path,
+        [
+            turn("p0", prefill_s=1.0, first_token_at_s=1.0, output_tokens=11, decode_s=1.0),
+            turn("p1", prefill_s=2.0, first_token_at_s=2.0, output_tokens=11, decode_s=3.0),
+            turn("p2", prefill_s=3.0, first_token_at_s=3.0, output_tokens=1, decode_s=0.0),
+        ],
+    )
+    assert (row["ttft_mean_s"], row["ttft_p50_s"]) == (2.0, 2.0)
+    assert row["ttft_p95_s"] == pytest.approx(2.9)
+    assert (row["tpot_mean_s"], row["tpot_p95_s"]) == (pytest.approx(0.2), pytest.approx(0.29))
+
+
+def test_no_cache_hits_more_than_what_was_there_before(tmp_path: Path) -> None:
+    # Of 400 prompt tokens, 150 were in the turn before, and 40 in another program's prefix.
+    turns = [turn("p0"), turn("p0", 1, 1.0, prompt_tokens=200, kept_tokens=150), turn("p1")]
+    shape = workload(turns, shared_prefix_tokens=40)
+    assert row_of(tmp_path, turns, workload=shape)["hit_bound_ratio"] == pytest.approx(190 / 400)
+
+
+def test_fairness_is_one_where_all_jobs_are_slowed_alike(tmp_path: Path) -> None:
+    alike = [turn(f"p{k}", decode_s=float(k), queue_s=float(k)) for k in range(1, 4)]
+    row = row_of(tmp_path / "alike", alike)
+    assert (row["slowdown_mean"], row["jain_index"]) == (2.0, pytest.approx(1.0))
+    # One twice as slow as it could be: speeds 1 and ½, (1.5)² / (2 · 1.25).
+    row = row_of(tmp_path / "one", [turn("p0"), turn("p1", queue_s=1.0)])
+    assert (row["slowdown_mean"], row["jain_index"]) == (1.5, pytest.approx(0.9))
+
+
+def test_the_steady_window_leaves_out_the_first_and_the_last_fifth_of_the_jobs(
+    tmp_path: Path,
+) -> None:
+    # Ten jobs, one a second, of 1, 2, … 10 s: those of 3 to 8 s remain. The last arrives at 9 and
+    # ends at 19.
+    row = row_of(tmp_path, [turn(f"p{k}", 0, float(k), decode_s=k + 1.0) for k in range(10)])
+    assert row["jct_steady_mean_s"] == pytest.approx(5.5)
+    assert (row["drain_s"], row["drain_ratio"]) == (10.0, pytest.approx(10 / 19))
+
+
 @settings(deadline=None, max_examples=15)
 @given(jps=st.floats(0.02, 3.0), seed=st.integers(0, 99))
 def test_parts_sum_to_the_jct_and_shares_to_one(

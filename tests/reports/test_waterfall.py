@@ -122,10 +122,9 @@ def test_jobs_come_in_order_of_arrival_without_those_that_failed(tmp_path: Path)
     assert jobs[["job_id", "arrival_s"]].to_numpy().tolist() == [["b", 1.0], ["a", 5.0]]
 
 
-def test_a_part_that_is_missing_in_a_job_fails_the_residual_gate(tmp_path: Path) -> None:
-    # The programs' own spans are whole; but between the two of them nobody says what happened.
-    turns = [turn("root", 0, 0.0), turn("child", 0, 3.0, job_id="root")]
-    turns.append(turn("root", 1, 4.0, wait_s=1.0))
+def test_time_that_no_part_explains_fails_the_residual_gate(tmp_path: Path) -> None:
+    # From 1 to 4 s the job waits, and says so of one second only.
+    turns = [turn("p", 0, 0.0), turn("p", 1, 4.0, wait_s=1.0)]
     (row,) = results_of(tmp_path, turns).cells.to_dict("records")
     assert row["residual"] == pytest.approx(2 / 5)
     assert "parts miss" in row["failed_gates"]

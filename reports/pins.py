@@ -1,0 +1,54 @@
+"""Events of a cell in; how much memory its pins held, and how much of that for nothing, out.
+
+docs/metrics.md, "Of a cell". KV blocks and seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import orjson
+
+from reports.load import Cell, NotARun
+
+
+class PinTime(NamedTuple):
+    held_block_s: float
+    """Blocks of each pin times the seconds that it held them. NaN where no events are told."""
+    unused_block_s: float
+    """Of pins that ended otherwise than by being reused."""
+
+
+def pin_time(cell: Cell, end_s: float) -> PinTime:
+    """`end_s`: when the cell ended, and with it what was never unpinned."""
+    path = cell.folder / "engine.jsonl"
+    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
+    lines.pop()  # Empty, or what was being written when the process died.
+    if not lines:
+        return PinTime(math.nan, math.nan)
+    told = [line for line in lines if b'pinned"' in line]
+    try:
+        return _sum(orjson.loads(b"[%s]" % b",".join(told)), end_s)
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise NotARun(f"{path}: a pin's event cannot be read ({why}); run the cell again") from None
+
+
+def _sum(events: Iterable[dict[str, Any]], end_s: float) -> PinTime:
+    held: dict[str, tuple[float, int]] = {}
+    used = unused = 0.0
+    for event in events:
+        program = event["program_id"]
+        if event["event"] == "pinned":
+            held[program] = event["t"], event["blocks"]
+        elif event["event"] == "unpinned" and program in held:
+            since_s, blocks = held.pop(program)
+            spent = blocks * (event["t"] - since_s)
+            if event["reason"] == "reused":
+                used += spent
+            else:
+                unused += spent
+    unused += sum(blocks * max(0.0, end_s - since_s) for since_s, blocks in held.values())
+    return PinTime(used + unused, unused)

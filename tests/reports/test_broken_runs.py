@@ -1,0 +1,121 @@
+"""A run folder that is torn, empty or somebody else's: one clear line, and the rest is reported."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from make_run import turn, write_cell, write_lines, write_sweep
+
+from reports.load import NotARun, load_run
+from reports.metrics import Results, collect
+from reports.write import write
+
+FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
+FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")
+
+
+def two_cells(run: Path) -> Path:
+    """One that is well, and the folder of another to be broken."""
+    write_sweep(run, ["fcfs", "continuum"])
+    write_cell(run, "fcfs", [turn("p0"), turn("p1")])
+    cell = write_cell(run, "continuum", [turn("p0"), turn("p1")])
+    write_lines(
+        cell / "engine.jsonl",
+        [
+            {"t": 0.5, "event": "pinned", "program_id": "p0", "turn": 0, "blocks": 3},
+            {"t": 1.0, "event": "unpinned", "program_id": "p0", "turn": 0, "reason": "ended"},
+        ],
+    )
+    return cell
+
+
+def told(run: Path) -> Results:
+    results = collect(load_run(run))
+    assert "fcfs" in results.cells["variant"].tolist()
+    assert all("\n" not in why for _, why in results.missing)
+    return results
+
+
+@settings(max_examples=60, deadline=None)
+@given(name=st.sampled_from(FILES), kept=st.floats(0, 1, exclude_max=True))
+def test_a_file_cut_anywhere_costs_at_most_its_cell(
+    tmp_path_factory: pytest.TempPathFactory, name: str, kept: float
+) -> None:
+    cell = two_cells(tmp_path_factory.mktemp("run"))
+    whole = (cell / name).read_bytes()
+    (cell / name).write_bytes(whole[: int(kept * len(whole))])
+    results = told(cell.parent)
+    there = {*results.cells["cell"], *(name for name, _ in results.missing)}
+    assert cell.name in there or "continuum_jps0.5_seed1" in there
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", FOREIGN, ids=repr)
+def test_a_file_of_somebody_else_costs_at_most_its_cell(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    cell = two_cells(tmp_path)
+    (cell / name).write_bytes(content)
+    told(tmp_path)
+    write(tmp_path)
+
+
+@pytest.mark.parametrize("content", FOREIGN, ids=repr)
+def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
+    two_cells(tmp_path)
+    (tmp_path / "sweep.json").write_bytes(content)
+    with pytest.raises(NotARun, match=r"sweep\.json: (not JSON|not a JSON object|format is)"):
+        load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("jps", "fast", "cell.json: jps is 'fast'; run the cell again"),
+        ("workload", None, "cell.json: workload is None; run the cell again"),
+        ("seed", [1], "cell.json: seed is [1]; run the cell again"),
+    ],
+)
+def test_a_field_that_makes_no_sense_is_named_with_its_value(
+    tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    cell = two_cells(tmp_path)
+    config = json.loads((cell / "cell.json").read_text()) | {field: value}
+    (cell / "cell.json").write_text(json.dumps(config))
+    whys = [why for _, why in told(tmp_path).missing if why != "not run yet"]
+    assert [why.split("/")[-1] for why in whys] == [said]
+
+
+def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
+    cell = two_cells(tmp_path)
+    (cell / "turns.jsonl").unlink()
+    ((name, why),) = told(tmp_path).missing
+    assert name == cell.name
+    assert why.endswith("turns.jsonl: holds no turn; run the cell again")
+
+
+def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
+    cell = two_cells(tmp_path)
+    write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
+    ((_, why),) = told(tmp_path).missing
+    assert why.endswith("a job_id that is no text; run the cell again")
+
+
+def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    cell = two_cells(tmp_path)
+    (cell / "done.json").unlink()
+    (cell / "failed.json").write_text('{"error": "no me')
+    ((_, why),) = told(tmp_path).missing
+    assert why.startswith("failed, and nobody knows why")
+
+
+def test_the_gap_is_marked_in_the_report(tmp_path: Path) -> None:
+    cell = two_cells(tmp_path)
+    (cell / "done.json").unlink()
+    report = write(tmp_path)
+    assert any("1 cell of 2 without a result; the first, continuum" in s for s in report.answer)
+    assert "not finished: 2 turns so far" in report.path.read_text()

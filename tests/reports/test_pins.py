@@ -1,0 +1,69 @@
+"""What pins held, and what of that was for nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from make_run import turn, write_cell, write_lines, write_sweep
+
+from reports.load import load_run
+from reports.metrics import collect
+
+
+def event(t: float, name: str, program: str = "p", **fields: Any) -> dict[str, Any]:
+    return {"t": t, "event": name, "program_id": program, "turn": 0, **fields}
+
+
+def row_of(run: Path, events: list[dict[str, Any]], **config: Any) -> dict[str, Any]:
+    """Of a cell that lasts from 0 to 10 s."""
+    write_sweep(run, ["fcfs"])
+    cell = write_cell(run, "fcfs", [turn("p", decode_s=10.0)], **config)
+    write_lines(cell / "engine.jsonl", events)
+    (row,) = collect(load_run(run)).cells.to_dict("records")
+    return {str(k): v for k, v in row.items()}
+
+
+def test_a_pin_counts_blocks_times_seconds_and_is_used_only_if_reused(tmp_path: Path) -> None:
+    row = row_of(
+        tmp_path,
+        [
+            event(2.0, "pinned", blocks=10, ttl_s=5.0, why={}),
+            event(3.0, "pinned", "q", blocks=4, ttl_s=None, why={}),
+            event(5.0, "unpinned", reason="reused"),  # 30
+            event(6.0, "pinned", blocks=10, ttl_s=2.0, why={}),
+            event(8.0, "unpinned", reason="expired"),  # 20, for nothing
+        ],
+        profile={"kv_blocks": 100},
+    )
+    # q is held to the end: 4 blocks for 7 s, for nothing.
+    assert (row["pin_block_s"], row["pin_unused_block_s"]) == (78.0, 48.0)
+    assert row["pinned_ratio"] == pytest.approx(78 / (100 * 10))
+
+
+def test_an_engine_that_pins_nothing_is_told_from_one_that_tells_nothing(tmp_path: Path) -> None:
+    telling = row_of(tmp_path / "a", [event(0.0, "arrival")], profile={"kv_blocks": 100})
+    assert (telling["pin_block_s"], telling["pinned_ratio"]) == (0.0, 0.0)
+    silent = row_of(tmp_path / "b", [])
+    assert silent["pin_block_s"] != silent["pin_block_s"]
+
+
+def test_a_program_may_be_called_like_an_event(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [event(0.0, "arrival", "pinned"), event(1.0, "finished", 'un"pinned"')])
+    assert row["pin_block_s"] == 0.0
+
+
+def test_a_live_engine_says_itself_how_many_blocks_it_has(tmp_path: Path) -> None:
+    events = [event(0.0, "pinned", blocks=5), event(10.0, "unpinned", reason="reused")]
+    row_of(tmp_path, events, engine="vllm", profile=None)
+    (tmp_path / "fcfs_jps0.5_seed1" / "done.json").write_text('{"kv_blocks": 10}')
+    (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
+    assert row["pinned_ratio"] == pytest.approx(0.5)
+
+
+def test_a_broken_event_of_a_pin_costs_the_cell_with_a_clear_line(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(tmp_path, "fcfs", [turn()])
+    (cell / "engine.jsonl").write_text('{"t": 1, "event": "pinned", "prog\n{}\n')
+    ((name, why),) = collect(load_run(tmp_path)).missing
+    assert name == cell.name
+    assert "a pin's event cannot be read" in why
