@@ -10,11 +10,30 @@ from typing import Any
 import orjson
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from tests.reports.make_run import VARIANTS, make_run
+from tests.reports.make_run import VARIANTS, make_run, write_lines
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.7, 0.9)
 SEEDS = 16
 USAGE = [[float(t), 1000, 100, 3, 16] for t in range(500)]
+
+
+def events(turns: Path) -> list[dict[str, Any]]:
+    """As many as a policy that pins leaves of each turn, and as long."""
+    found = []
+    for line in turns.read_bytes().splitlines():
+        turn = orjson.loads(line)
+        at_s, admitted_s = turn["sent_at_s"], turn["sent_at_s"] + turn["queue_s"]
+        lengths = {"prompt_length": turn["prompt_tokens"], "hit_length": turn["device_hit_tokens"]}
+        told: tuple[tuple[float, str, dict[str, Any]], ...] = (
+            (at_s, "arrival", {}),
+            (admitted_s, "waiting_to_running", lengths),
+            (admitted_s, "unpinned", {"reason": "reused"}),
+            (turn["finished_at_s"], "finished", {}),
+            (turn["finished_at_s"], "pinned", {"ttl_s": 2.0, "blocks": 100, "why": {"tool": "ls"}}),
+        )
+        who = {"program_id": turn["program_id"], "turn": turn["turn"]}
+        found += [{"t": t, "event": name, **who, **more} for t, name, more in told]
+    return sorted(found, key=lambda event: event["t"])
 
 
 def many_cells(
@@ -27,6 +46,7 @@ def many_cells(
     (folder / "sweep.json").write_bytes(orjson.dumps(sweep))
     first = sorted(folder.glob("*_seed1"))
     for cell in first:
+        write_lines(cell / "engine.jsonl", events(cell / "turns.jsonl"))
         config, done = (orjson.loads((cell / f"{n}.json").read_bytes()) for n in ("cell", "done"))
         (cell / "done.json").write_bytes(orjson.dumps(done | {"usage": USAGE}))
         for seed in sweep["seeds"][1:]:
