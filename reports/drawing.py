@@ -48,6 +48,8 @@ class Spec(TypedDict):
     """What a reader who cannot see the figure should know of it."""
     value: str
     """The axis of the values: "x" or "y"."""
+    height: NotRequired[int]
+    """Pixels, where it is not that of most figures or follows from `rows`."""
     note: NotRequired[str]
     """A sentence beneath the figure."""
     rows: NotRequired[list[list[str]]]

@@ -57,8 +57,7 @@ def _spec(label: str, turns: pd.DataFrame) -> Spec:
         "layout": {
             "barmode": "overlay",
             "bargap": 0.22,
-            "height": 150 + 11 * count,
-            "xaxis": {"title": {"text": "seconds"}},
+            "xaxis": {"title": {"text": "seconds"}, "rangemode": "nonnegative"},
             "yaxis": {
                 "title": {"text": "program, in order of arrival"},
                 "range": [count + 0.7, 0.3],
@@ -69,6 +68,7 @@ def _spec(label: str, turns: pd.DataFrame) -> Spec:
         "alt": f"Gantt chart, {label}: a row for each of {counted(count, 'program')} with its"
         " time in the queue, in the server and in tools.",
         "value": "x",
+        "height": 150 + 11 * count,
         "note": note,
     }
 

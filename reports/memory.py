@@ -49,7 +49,6 @@ def _spec(label: str, cell: Cell) -> Spec:
     return {
         "data": [*held, *turns],
         "layout": {
-            "height": 460,
             "xaxis": {"title": {"text": "seconds"}, "anchor": "y2"},
             "yaxis": {
                 "title": {"text": "KV blocks"},
@@ -63,6 +62,7 @@ def _spec(label: str, cell: Cell) -> Spec:
         f" {int(used.max()):,}{f' of {blocks:,}' if blocks else ''}; below, lines of the turns that"
         f" wait, at most {int(waiting.max()):,}, and run, at most {int(running.max()):,}.",
         "value": "y",
+        "height": 460,
         "note": f"{f'The cache has {blocks:,} blocks; what' if blocks else 'What'} is neither held"
         " nor pinned holds KV that may be evicted, or nothing. Sampled when turns end.",
     }
@@ -74,6 +74,7 @@ def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str
         "mode": "lines",
         "line": {"width": 1},
         "stackgroup": "blocks",
+        "hoveron": "points",
         "x": x,
         "y": blocks.astype(int).tolist(),
         "hovertemplate": f"%{{y:,}} {what}<br>at %{{x:,.5~r}} s<extra></extra>",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from reports.answer import Answer
 from reports.load import Cell, Run
@@ -41,7 +41,9 @@ def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, C
     return _labelled(run, results, names)
 
 
-def _labelled(run: Run, results: Results, names: Iterable[str]) -> dict[str, Cell]:
+def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+    if not names:
+        return {}
     folders = {cell.folder.name: cell for cell in run.cells}
     rows = results.cells.set_index("cell")
     return {

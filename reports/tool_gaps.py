@@ -46,9 +46,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
         for (name, own), look in zip(shown, looks, strict=False)
     )
     spec: Spec = {
-        "data": [
-            _line(name, own, *look) for (name, own), look in zip(shown, looks, strict=False)
-        ],
+        "data": [_line(name, own, *look) for (name, own), look in zip(shown, looks, strict=False)],
         "layout": {
             "xaxis": {"title": {"text": "tool time, seconds"}},
             "yaxis": {"title": {"text": "share of calls"}, "range": [0, 1.02], "tickformat": ".0%"},
@@ -104,8 +102,8 @@ def _note(gaps: Gaps, tools: int) -> str:
     if tools > SHOWN:
         rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[SHOWN:])
         sentences.append(
-            f"Shown are the {SHOWN} tools with most time; the other {tools - SHOWN} have"
-            f" {share(rest / max(sum(all_s), 1e-9))} of it."
+            f"Shown are the {SHOWN} tools with most time, and left out"
+            f" {counted(tools - SHOWN, 'other')} with {share(rest / max(sum(all_s), 1e-9))} of it."
         )
     if gaps.pauses:
         sentences.append(f"{counted(gaps.pauses, 'gap')} after a turn without a tool left out.")

@@ -10,12 +10,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from reports.drawing import Figure, KeyEntry, Spec, Style, distribution, numbers, plain, short
-from reports.drawing import wide_spread
+from reports.drawing import (
+    Figure,
+    KeyEntry,
+    Spec,
+    Style,
+    distribution,
+    numbers,
+    plain,
+    short,
+    wide_spread,
+)
 from reports.waterfall import WATERFALL
 from reports.words import counted, seconds, share
 
 CHOICE = "load"
+LEAST_RESIDUAL = 5e-4
+"""Smaller ones round to nothing."""
 LEAST_PART = 5e-4
 """Of the longest mean JCT: smaller parts are in no drawing."""
 QUANTILES = 100
@@ -93,7 +104,6 @@ def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spe
             "meta": {"colour": "ink", "variants": names, "kind": "total"},
         }
     )
-    off = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs() / means["jct_s"]
     first = means.iloc[0]
     largest = max(WATERFALL, key=lambda part: first[part])
     return {
@@ -108,10 +118,17 @@ def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spe
         f" was spent on. {names[0]} is the fastest with {seconds(first['jct_s'])}; most of it is"
         f" {WATERFALL[largest]}, {seconds(first[largest])}.",
         "value": "x",
-        "note": "The figure at the end of a bar is the mean JCT. The parts of a job's time add up"
-        f" to it within {max(off.max(), 0.0):.1%}.",
+        "note": f"The figure at the end of a bar is the mean JCT{_residual(means)}.",
         "rows": [[name, _row_label(name, emphasised)] for name in names],
     }
+
+
+def _residual(means: pd.DataFrame) -> str:
+    off = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs() / means["jct_s"]
+    worst = str(off.idxmax())
+    if off[worst] < LEAST_RESIDUAL:
+        return ", and the sum of the parts"
+    return f"; the parts miss that of {worst} by {off[worst]:.1%}"
 
 
 def _row_label(name: str, emphasised: Sequence[str]) -> str:

@@ -104,13 +104,11 @@
     const right = totals ? 66 : narrow || across || !labels.length ? 14 : Math.min(150, 8 * Math.max(4, ...labels));
     const layout = {
       ...spec.layout,
-      height: rows.tickvals ? 96 + 27 * Math.max(2, rows.tickvals.length) : spec.layout.height || 380,
-      width: root.classList.contains("paper") ? paperWidth : undefined,
+      autosize: true,
       margin: { l: 8, r: right, t: 22, b: 8 },
       font: { family: getComputedStyle(document.body).fontFamily, size: 13, color: css("--ink") },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       hovermode: "closest", showlegend: false, uirevision: `${choice} ${log}`,
-      modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--soft"), activecolor: css("--accent") },
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 13 }, align: "left" },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
       xaxis: axis(spec.layout.xaxis, across ? value : { zeroline: false }),
@@ -121,14 +119,20 @@
     return layout;
   }
 
+  // plotly fills the element, also when the window changes.
+  function size(div, spec) {
+    const rows = spec.rows && Math.max(2, spec.rows.filter(([name]) => !hidden.has(name)).length);
+    div.style.height = `${rows ? 96 + 27 * rows : spec.height || 380}px`;
+    div.style.width = root.classList.contains("paper") ? `${paperWidth}px` : "";
+  }
+
   function draw(id) {
     const div = document.getElementById(id), note = document.getElementById(`note-${id}`);
     const { name, spec } = chosen(id);
     const narrow = div.clientWidth < 480 && !root.classList.contains("paper");
-    const config = { responsive: true, displaylogo: false, displayModeBar: narrow ? false : "hover",
-      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
-      toImageButtonOptions: { filename: id, scale: 2 } };
+    const config = { responsive: true, displayModeBar: false };
     div.setAttribute("aria-label", spec.alt);
+    size(div, spec);
     if (note) note.textContent = spec.note || "";
     Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layoutOf(id, div, name, spec, narrow), config);
   }
@@ -167,6 +171,10 @@
   document.querySelectorAll(".scale").forEach((button) => button.addEventListener("click", () => {
     button.setAttribute("aria-pressed", String(!pressed(button)));
     redraw([button.dataset.figure]);
+  }));
+  document.querySelectorAll(".save").forEach((button) => button.addEventListener("click", () => {
+    const { figure } = button.dataset;
+    Plotly.downloadImage(figure, { filename: figure, format: "png", scale: 2 });
   }));
   new Set(ids.map(chooser).filter(Boolean)).forEach((select) => select.addEventListener("change", () => {
     redraw(ids.filter((id) => chooser(id) === select));

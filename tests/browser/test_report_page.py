@@ -30,12 +30,12 @@ def shown(page: Page, figure: str) -> set[str]:
 
 
 def rows(page: Page, figure: str = "waterfall") -> list[str]:
-    return page.locator(f"#{figure} .ytick").all_inner_texts()
+    return page.locator(f"#{figure} .ytick").all_text_contents()
 
 
 def totals(page: Page) -> list[str]:
     """The figures at the ends of the waterfall's bars."""
-    return page.locator("#waterfall .scatterlayer .textpoint").all_inner_texts()
+    return page.locator("#waterfall .scatterlayer .textpoint").all_text_contents()
 
 
 def hover(page: Page, mark: str) -> str:
@@ -48,7 +48,7 @@ def hover(page: Page, mark: str) -> str:
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     label = page.locator(".hoverlayer .hovertext").first
     label.wait_for()
-    return label.inner_text()
+    return label.text_content() or ""
 
 
 def test_it_opens_from_a_file_with_the_network_cut(report: Path, opened: Open) -> None:
@@ -86,9 +86,8 @@ def test_a_keyboard_is_enough_to_switch_a_variant_off(report: Path, opened: Open
     ("mark", "says"),
     [
         ("#jct-mean .scatterlayer .point", r"mean \d"),
-        ("#waterfall .barlayer .point path", r"(?s)continuum.*\d s, \d+%"),
+        ("#waterfall .barlayer .point path", r"clairvoyant.*\d s, \d+%"),
         ("#gantt .barlayer .point path", r"swe-\d+, turn \d+"),
-        ("#memory .scatterlayer .js-fill, #memory .scatterlayer .js-line", r"blocks|turns"),
     ],
 )
 def test_marks_tell_more_under_the_pointer(
@@ -100,13 +99,13 @@ def test_marks_tell_more_under_the_pointer(
 
 def test_another_rate_is_another_waterfall(report: Path, opened: Open) -> None:
     page = opened(report).page
-    at_first = page.get_by_label("Rate").input_value(), totals(page)
-    page.get_by_label("Rate").select_option("0.9 jobs/s")
+    at_first = page.get_by_label("Rate", exact=True).input_value(), totals(page)
+    page.get_by_label("Rate", exact=True).select_option("0.05 jobs/s")
     all_drawn(page)
-    assert at_first[0] != "0.9 jobs/s"
+    assert at_first[0] != "0.05 jobs/s"
     assert totals(page) != at_first[1]
-    assert "0.9 jobs/s" in str(page.locator("#bubbles").get_attribute("aria-label"))
-    page.get_by_label("Rate").select_option(at_first[0])
+    assert "0.05 jobs/s" in str(page.locator("#bubbles").get_attribute("aria-label"))
+    page.get_by_label("Rate", exact=True).select_option(at_first[0])
     all_drawn(page)
     assert totals(page) == at_first[1]
 
@@ -124,7 +123,7 @@ def test_another_cell_is_another_gantt_chart(report: Path, opened: Open) -> None
 def test_an_axis_can_be_logarithmic(report: Path, opened: Open) -> None:
     page = opened(report).page
     kind = "id => document.getElementById(id)._fullLayout.yaxis.type"
-    button = page.locator("[data-figure=jct-mean]")
+    button = page.locator(".scale[data-figure=jct-mean]")
     before = page.evaluate(kind, "jct-mean")
     button.click()
     all_drawn(page)
@@ -133,7 +132,7 @@ def test_an_axis_can_be_logarithmic(report: Path, opened: Open) -> None:
 
 def test_a_heading_sorts_the_table(report: Path, opened: Open) -> None:
     page = opened(report).page
-    page.get_by_role("button", name="Mean JCT").click()
+    page.locator(".cells").get_by_role("button", name="Mean JCT").click()
     column = page.locator(".cells tbody tr td:nth-child(5)")
     values = [float(cell.get_attribute("data-sort") or "nan") for cell in column.all()]
     assert len(values) == 24
@@ -146,15 +145,31 @@ def test_a_narrow_screen_never_scrolls_sideways(report: Path, opened: Open, widt
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_figures_follow_the_width_of_the_window_and_keep_their_height(
+    report: Path, opened: Open
+) -> None:
+    size = "[...document.querySelectorAll('.plot')].map(d => d._fullLayout.%s)"
+    page = opened(report, viewport={"width": 1280, "height": 900}).page
+    width, height = page.evaluate(size % "width"), page.evaluate(size % "height")
+    page.set_viewport_size({"width": 1000, "height": 900})
+    while not all(
+        now < then for now, then in zip(page.evaluate(size % "width"), width, strict=True)
+    ):
+        page.wait_for_timeout(50)
+    assert page.evaluate(size % "height") == height
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1280])
-def test_axe_finds_nothing(
-    report: Path, opened: Open, axe: str, scheme: str, width: int
-) -> None:
+def test_axe_finds_nothing(report: Path, opened: Open, axe: str, scheme: str, width: int) -> None:
     page = opened(report, color_scheme=scheme, viewport={"width": width, "height": 800}).page
     page.evaluate(axe)
     found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
-    told = [f"{v['id']}: {node['target']} {node['failureSummary']}" for v in found for node in v["nodes"]]
+    told = [
+        f"{v['id']}: {node['target']} {node['failureSummary']}"
+        for v in found
+        for node in v["nodes"]
+    ]
     assert told == []
 
 
@@ -167,15 +182,16 @@ def test_names_from_a_trace_are_text(tmp_path: Path, opened: Open) -> None:
     made = opened(write_report(run).path)
     assert made.complaints == []
     assert made.page.get_by_role("button", name=EVIL).is_visible()
-    assert EVIL in rows(made.page)
-    assert hover(made.page, "#gantt .barlayer .point path").startswith(EVIL)
+    end = EVIL[5:]  # Long names lose their beginning where there is little room.
+    assert any(row.endswith(end) for row in rows(made.page))
+    assert f"{end}, turn 0" in hover(made.page, "#gantt .barlayer .point path")
     assert made.page.locator("body script script, svg script").count() == 0
 
 
 def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> None:
     page = opened(report, color_scheme="dark").page
     page.emulate_media(media="print", color_scheme="dark")
-    page.wait_for_function("document.documentElement.classList.contains('paper')")
+    page.wait_for_selector("html.paper", state="attached")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert not page.get_by_role("button", name="only baseline and best").is_visible()
     for figure in FIGURES:
@@ -183,13 +199,13 @@ def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> Non
         assert drawing.is_visible(), figure
         assert drawing.get_attribute("width") == "680"
     page.emulate_media(media="screen", color_scheme="dark")
-    page.wait_for_function("!document.documentElement.classList.contains('paper')")
+    page.wait_for_selector("html:not(.paper)", state="attached")
 
 
 def test_a_browser_that_cannot_unpack_says_so(report: Path, opened: Open) -> None:
     page = opened(report, before="delete window.DecompressionStream", drawn=False).page
     assert page.get_by_text("could not be unpacked").is_visible()
-    assert page.get_by_role("button", name="Mean JCT").is_visible()
+    assert page.locator(".cells").is_visible()
 
 
 def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:

@@ -56,7 +56,7 @@ def turn(program: str = "p0", index: int = 0, at_s: float = 0.0, **fields: Any) 
     }  # fmt: skip
     record.update(fields)
     parts = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
-    record.setdefault("finished_at_s", record["sent_at_s"] + sum(record[p] for p in parts))
+    record.setdefault("finished_at_s", record["sent_at_s"] + sum(record[p] or 0.0 for p in parts))
     return record
 
 
@@ -91,7 +91,9 @@ def write_cell(
         (folder / "done.json").write_bytes(
             orjson.dumps(
                 {
-                    "finished_programs": programs, "failed_turns": 0, "virtual_s": 1.0,
+                    "finished_programs": programs,
+                    "failed_turns": 0,
+                    "virtual_s": 1.0,
                     "usage": usage,
                 }  # fmt: skip
             )
