@@ -31,13 +31,15 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
 
 def show_cell(folder: Path) -> None:
     """Everything about a run of one cell: its question, its result, where the time went."""
-    from reports.jobs import jobs_of
-    from reports.load import PARTS, load_run, read_turns
+    import numpy as np
+
+    from reports.jobs import job_columns
+    from reports.load import PARTS, load_run, read_columns
     from reports.metrics import cell_row
 
     cell = load_run(folder).cells[0]
-    turns = read_turns(cell)
-    jobs = jobs_of(turns)
+    turns = read_columns(cell)
+    jobs = job_columns(turns)
     row = cell_row(cell, turns, jobs)
     config = cell.config
     show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "question")
@@ -45,11 +47,11 @@ def show_cell(folder: Path) -> None:
     show_rows(list(_flat(config["workload"], leave=("left_out",))), "workload")
     show_rows([(name, _text(value)) for name, value in row.items() if name != "cell"], "result")
     lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]
-    sums = {part: turns[part].sum() for part in (*PARTS, "gap_s", "wait_s")}
+    sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
     sums["lateness_s"] = lateness_s.sum()
     total = sum(sums.values()) or 1.0
     where = [
-        (part, f"{value / len(jobs):.3f} s per job", f"{value / total:.1%}")
+        (part, f"{value / len(jobs['job_id']):.3f} s per job", f"{value / total:.1%}")
         for part, value in sums.items()
     ]
     show_rows(where, "where the time went (sub-agents add up)")

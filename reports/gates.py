@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from reports.jobs import extremes
-from reports.load import PARTS, Cell
+from reports.load import PARTS, Cell, Turns, failed_turns
 from reports.waterfall import WATERFALL, before_first_token_s, untold
 from reports.words import counted, listed
 
@@ -21,40 +21,39 @@ MAX_LATENESS = 0.01
 """Of all JCT: more, and the client is measured, not the server."""
 
 
-def residual(turns: pd.DataFrame, jobs: pd.DataFrame) -> float:
+def residual(turns: Turns, jobs: Turns) -> float:
     """ε: the largest share of a program's span, or of a job's JCT, that its parts leave unexplained
     (or exceed it by); programs and jobs with a failed turn are not asked."""
-    good = ~jobs["failed"].to_numpy()
-    jct_s = jobs["jct_s"].to_numpy()[good]
-    parts_s = jobs[list(WATERFALL)].to_numpy()[good].sum(axis=1)
-    of_jobs = np.abs(jct_s - parts_s) / np.maximum(jct_s, 1e-9)
+    missed_s = np.abs(jobs["jct_s"] - sum(jobs[part] for part in WATERFALL))
+    of_jobs = (missed_s / np.maximum(jobs["jct_s"], 1e-9))[~jobs["failed"]]
     return max(_of_programs(turns), float(of_jobs.max(initial=0.0)))
 
 
-def _of_programs(turns: pd.DataFrame) -> float:
+def _of_programs(turns: Turns) -> float:
     codes, names = pd.factorize(turns["program_id"])
     silent = untold(turns)
     parts = np.where(silent, before_first_token_s(turns), turns["queue_s"] + turns["prefill_s"])
-    others = [part for part in PARTS if part not in ("queue_s", "prefill_s")]
-    parts += turns[[*others, "gap_s", "wait_s"]].to_numpy().sum(axis=1)
-    parts += (turns["sent_at_s"] - turns["scheduled_at_s"]).to_numpy()
+    parts += turns["sent_at_s"] - turns["scheduled_at_s"]
+    for part in (*PARTS, "gap_s", "wait_s"):
+        if part not in ("queue_s", "prefill_s"):
+            parts += turns[part]
     first, last = extremes(codes, len(names), turns)
     span = last - first
     off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
-    good = np.bincount(codes, turns["error"].notna(), len(names)) == 0
+    good = np.bincount(codes, failed_turns(turns), len(names)) == 0
     return float(off[good].max(initial=0.0))
 
 
 def failed_gates(
-    cell: Cell, row: dict[str, Any], jobs: pd.DataFrame, good_turns: int, turns: pd.DataFrame
+    cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns
 ) -> list[str]:
     failed: list[str] = []
     expected = cell.config["workload"].get("turns")
     if row["failed_turns"]:
-        errors = turns["error"].dropna()
+        first = turns["error"][failed_turns(turns)][0]
         failed.append(
             f"{counted(row['failed_turns'], 'failed turn')} in"
-            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {errors.iloc[0]})"
+            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {first})"
         )
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")

@@ -109,20 +109,32 @@ def drawn(jct_s: Floats, percentile: float | None) -> Floats:
     counts = draws(len(jct_s))
     if percentile is None:
         return np.asarray(counts @ jct_s.mean(axis=1) / len(jct_s))
-    ranks = np.argsort(jct_s, axis=None)[::-1]
-    ordered = jct_s.ravel()[ranks]
+    slowest = np.argsort(jct_s, axis=None)[::-1]
     place = percentile / 100 * (jct_s.size - 1)
     below = math.floor(place)
     found = [np.empty(DRAWS), np.empty(DRAWS)]
     at_once = max(1, MOST_AT_ONCE // jct_s.size)
     for start in range(0, DRAWS, at_once):
         rows = slice(start, start + at_once)
-        # Jobs of the draw that take at least as long as each of the ordered ones.
-        reached = np.cumsum(counts[rows, ranks // jct_s.shape[1]], axis=1)
+        reached = _reached(counts[rows], slowest // jct_s.shape[1], jct_s.size - below)
         for values, rank in zip(found, (below, math.ceil(place)), strict=True):
-            values[rows] = ordered[(reached < jct_s.size - rank).sum(axis=1)]
+            nth = (reached < jct_s.size - rank).sum(axis=1)
+            values[rows] = jct_s.ravel()[slowest[nth]]
     low, high = found
     return np.asarray(low + (place - below) * (high - low))
+
+
+def _reached(
+    counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], wanted: int
+) -> npt.NDArray[np.int32]:
+    """How many jobs each draw holds of the slowest, the two slowest, …, until it is as many as
+    wanted: draws × jobs. `programs` are those of the jobs, slowest first."""
+    looked_at = wanted
+    while True:
+        looked_at = min(2 * looked_at, len(programs))
+        reached = np.cumsum(counts[:, programs[:looked_at]], axis=1, dtype=np.int32)
+        if looked_at == len(programs) or reached[:, -1].min() >= wanted:
+            return reached
 
 
 def estimate(

@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
+from reports.load import Column, Turns, failed_turns
 from reports.waterfall import slowdown, waterfall
-
-Floats = npt.NDArray[Any]
 
 
 def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
-    """A row per job, by job_id, in order of arrival: a_j, d_j, JCT_j, bubble q_j, lateness of all
+    """`job_columns` as a frame, by job_id."""
+    columns = job_columns({str(name): turns[name].to_numpy() for name in turns})
+    return pd.DataFrame(columns).set_index("job_id")
+
+
+def job_columns(turns: Turns) -> Turns:
+    """A value per job, in order of arrival: job_id, a_j, d_j, JCT_j, bubble q_j, lateness of all
     turns, whether it failed; the parts of its time (`WATERFALL`), and its slowdown."""
     codes, names = pd.factorize(turns["job_id"], sort=True)
-    late = turns["sent_at_s"] - turns["scheduled_at_s"]
     arrival, departure = extremes(codes, len(names), turns)
-    jobs = pd.DataFrame(
-        {
-            "arrival_s": arrival,
-            "departure_s": departure,
-            "jct_s": departure - arrival,
-            "bubble_s": np.bincount(codes, turns["queue_s"], len(names)),
-            "late_s": np.bincount(codes, late, len(names)),
-            "failed": np.bincount(codes, turns["error"].notna(), len(names)) > 0,
-        },
-        index=pd.Index(names, name="job_id"),
-    )
-    parts = waterfall(turns, jobs)
-    parts["slowdown"] = slowdown(jobs["jct_s"].to_numpy(), parts)
-    return jobs.join(parts).sort_values("arrival_s", kind="stable")
+    late = turns["sent_at_s"] - turns["scheduled_at_s"]
+    parts = waterfall(turns, codes, arrival, departure)
+    jobs = {
+        "job_id": np.asarray(names, dtype=object),
+        "arrival_s": arrival,
+        "departure_s": departure,
+        "jct_s": departure - arrival,
+        "bubble_s": np.bincount(codes, turns["queue_s"], len(names)),
+        "late_s": np.bincount(codes, late, len(names)),
+        "failed": np.bincount(codes, failed_turns(turns), len(names)) > 0,
+        **parts,
+        "slowdown": slowdown(departure - arrival, parts),
+    }
+    order = np.argsort(arrival, kind="stable")
+    return {name: values[order] for name, values in jobs.items()}
 
 
-def extremes(codes: Floats, groups: int, turns: pd.DataFrame) -> tuple[Floats, Floats]:
+def extremes(codes: Column, groups: int, turns: Turns) -> tuple[Column, Column]:
     """When the first turn of each group was due, and when its last one finished."""
     first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
-    np.minimum.at(first, codes, turns["scheduled_at_s"].to_numpy())
-    np.maximum.at(last, codes, turns["finished_at_s"].to_numpy())
+    np.minimum.at(first, codes, turns["scheduled_at_s"])
+    np.maximum.at(last, codes, turns["finished_at_s"])
     return first, last

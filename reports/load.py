@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import orjson
 import pandas as pd
 
 from reports.words import counted
 
 Fields = dict[str, type | tuple[type, ...]]
+Column = npt.NDArray[Any]
+Turns = dict[str, Column]
 
 PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
 """What a turn's time in the server is made of."""
@@ -30,6 +33,8 @@ TURN_FIELDS = (
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """What a report reads of a turn."""
+TEXTS = ("program_id", "job_id", "error")
+NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
 """Null where a live engine does not tell them apart: then prefill and decode, or the device's hits,
 contain them (docs/live-replay.md)."""
@@ -101,38 +106,49 @@ def load_run(folder: Path) -> Run:
 
 
 def read_turns(cell: Cell) -> pd.DataFrame:
-    """One row per turn, columns `TURN_FIELDS`. A torn last line is left out."""
+    """`read_columns` as a frame."""
+    return pd.DataFrame(read_columns(cell))
+
+
+def read_columns(cell: Cell) -> Turns:
+    """By field of `TURN_FIELDS`, a value per turn: numbers NaN where the engine does not tell them,
+    0 where the turn failed before. A torn last line is left out."""
     path = cell.folder / "turns.jsonl"
     records = json_lines(path)
     if not records:
         raise NotARun(f"{path}: holds no turn; run the cell again")
-    columns = dict.fromkeys(TURN_FIELDS, ()) | _columns(records)
-    numbers = [f for f in TURN_FIELDS if f not in ("program_id", "job_id", "error")]
     try:
-        turns = pd.DataFrame(
-            {f: np.array(v, dtype=float if f in numbers else object) for f, v in columns.items()}
-        )
+        turns = {
+            field: np.array(values, dtype=object if field in TEXTS else float)
+            for field, values in _columns(records).items()
+        }
     except (ValueError, TypeError) as error:
         raise NotARun(f"{path}: {error}; run the cell again") from None
-    if cell.config.get("engine") not in VIRTUAL:
-        turns = turns.fillna(dict.fromkeys(INSIDE_OTHERS, 0.0))
-        numbers = [field for field in numbers if field not in UNTOLD]
-    told = [f for f in TURN_FIELDS if f in ("program_id", "job_id") or f in numbers]
-    told = [field for field in told if field not in MAY_LACK]
-    lacking = turns[told].isna().to_numpy()
-    lacking &= turns["error"].isna().to_numpy()[:, None]
-    if lacking.any():
-        line, column = map(int, np.argwhere(lacking)[0])
-        field = told[column]
-        raise NotARun(f"{path}, line {line + 1}: a turn without {field}; run the cell again")
+    live = cell.config.get("engine") not in VIRTUAL
+    for field in INSIDE_OTHERS if live else ():
+        turns[field][np.isnan(turns[field])] = 0.0
+    failed = failed_turns(turns)
+    _refuse_gaps(path, turns, failed, (*MAY_LACK, *UNTOLD) if live else MAY_LACK)
+    if failed.any():
+        for field in NUMBERS:
+            turns[field][failed & np.isnan(turns[field])] = 0.0
+    return turns
+
+
+def failed_turns(turns: Turns) -> Column:
+    return np.asarray(pd.notna(turns["error"]))
+
+
+def _refuse_gaps(path: Path, turns: Turns, failed: Column, may_lack: Sequence[str]) -> None:
     for field in ("program_id", "job_id"):
         if set(map(type, turns[field])) != {str}:
-            raise NotARun(f"{path}: a {field} that is no text; run the cell again")
-    failed = turns["error"].notna()
-    turns.loc[failed] = turns.loc[failed].fillna(
-        {field: 0.0 for field in TURN_FIELDS[2:-1] if field != "job_id"}
-    )
-    return turns
+            line = next(n for n, v in enumerate(turns[field], 1) if not isinstance(v, str))
+            raise NotARun(f"{path}, line {line}: a turn whose {field} is no text; run it again")
+    told = [field for field in NUMBERS if field not in may_lack]
+    lacking = np.isnan(np.stack([turns[field] for field in told], axis=1)) & ~failed[:, None]
+    if lacking.any():
+        line, place = map(int, np.argwhere(lacking)[0])
+        raise NotARun(f"{path}, line {line + 1}: a turn without {told[place]}; run the cell again")
 
 
 def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:

@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from reports.gates import failed_gates, residual
-from reports.jobs import jobs_of
-from reports.load import HITS, Cell, NotARun, Run, read_turns
+from reports.jobs import job_columns
+from reports.load import HITS, Cell, Column, NotARun, Run, Turns, failed_turns, read_columns
 from reports.pins import pin_time
 from reports.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.waterfall import WATERFALL, before_first_token_s
-
-Floats = npt.NDArray[Any]
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
@@ -48,21 +45,31 @@ class Results:
 
 def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []
-    frames: list[pd.DataFrame] = []
+    found: list[Turns] = []
     missing = list(run.missing)
     for cell in run.cells:
         try:
-            turns = read_turns(cell)
-            jobs = jobs_of(turns)
+            turns = read_columns(cell)
+            jobs = job_columns(turns)
             row = cell_row(cell, turns, jobs)
         except NotARun as error:
             missing.append((cell.folder.name, str(error)))
             continue
         rows.append(row)
-        good = jobs.loc[~jobs["failed"], list(JOB_COLUMNS)].reset_index()
-        frames.append(good.assign(**{k: row[k] for k in ("cell", "variant", "load", "seed")}))
-    jobs_frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-    return Results(pd.DataFrame(rows), jobs_frame, tuple(sorted(missing)))
+        found.append({name: jobs[name][~jobs["failed"]] for name in ("job_id", *JOB_COLUMNS)})
+    return Results(pd.DataFrame(rows), _job_frame(rows, found), tuple(sorted(missing)))
+
+
+def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame()
+    counts = [len(columns["job_id"]) for columns in jobs]
+    of_cells = {
+        name: pd.Index([row[name] for row in rows]).repeat(counts)
+        for name in ("cell", "variant", "load", "seed")
+    }
+    of_jobs = {name: np.concatenate([columns[name] for columns in jobs]) for name in jobs[0]}
+    return pd.DataFrame(of_cells | of_jobs)
 
 
 def load_label(jps: float | None, arrivals: str) -> str:
@@ -70,10 +77,9 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
-    config = cell.config
-    done, good = jobs[~jobs["failed"]], turns[turns["error"].isna()]
-    middle = steady(jobs)
+def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
+    config, failed = cell.config, failed_turns(turns)
+    done, good = _only(~jobs["failed"], jobs), _only(~failed, turns)
     row: dict[str, Any] = {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -82,69 +88,73 @@ def cell_row(cell: Cell, turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, A
         "jps": config["jps"],
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
-        "jobs": len(done),
+        "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "jct_steady_mean_s": _mean(middle.loc[~middle["failed"], "jct_s"]),
+        "jct_steady_mean_s": _mean(steady(jobs)),
         **_throughput(config, done, good),
         **_token_times(good),
         **_hits(config, good),
         "queue_mean_s": _mean(done["bubble_s"]),
-        "preemptions": float(turns["preemptions"].sum(skipna=False)),
+        "preemptions": float(turns["preemptions"].sum()),
         **_pins(cell, jobs),
-        **_fairness(done["slowdown"].to_numpy()),
-        "failed_turns": int(turns["error"].notna().sum()),
+        **_fairness(done["slowdown"]),
+        "failed_turns": int(failed.sum()),
         **_trend(config, turns, jobs),
         "residual": residual(turns, jobs),
         "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
-    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, len(good), turns))
+    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, int((~failed).sum()), turns))
     return row
 
 
-def jct_percentiles(jct_s: pd.Series) -> dict[str, float]:
+def _only(which: Column, columns: Turns) -> Turns:
+    return columns if which.all() else {name: values[which] for name, values in columns.items()}
+
+
+def jct_percentiles(jct_s: Column) -> dict[str, float]:
     """Linear between the two nearest ranks, as numpy's default."""
-    points = _percentiles(jct_s.to_numpy(dtype=float), PERCENTILES)
+    points = _percentiles(jct_s, PERCENTILES)
     return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
-def steady(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Of jobs in order of arrival, those between the first and the last fifth of them."""
-    edge = int(len(jobs) * EDGE)
-    return jobs.iloc[edge : len(jobs) - edge]
+def steady(jobs: Turns) -> Column:
+    """JCTs, if they finished, of the jobs between the first and the last fifth that arrived."""
+    edge = int(len(jobs["jct_s"]) * EDGE)
+    within = slice(edge, len(jobs["jct_s"]) - edge)
+    return jobs["jct_s"][within][~jobs["failed"][within]]
 
 
-def _throughput(
-    config: Mapping[str, Any], done: pd.DataFrame, good: pd.DataFrame
-) -> dict[str, float]:
-    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if len(done) else math.nan
+def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str, float]:
+    jobs, turns = len(done["jct_s"]), len(good["turn"])
+    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if jobs else math.nan
     per_s = 1 / span_s if span_s > 0 else math.nan
     gpus = config.get("gpus") or math.nan
     return {
-        "throughput_jobs_per_s": len(done) * per_s,
-        "throughput_turns_per_min": len(good) * per_s * 60,
-        "throughput_jobs_per_h_per_gpu": len(done) * per_s * 3600 / gpus,
+        "throughput_jobs_per_s": jobs * per_s,
+        "throughput_turns_per_min": turns * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": jobs * per_s * 3600 / gpus,
     }
 
 
-def _token_times(good: pd.DataFrame) -> dict[str, float]:
+def _token_times(good: Turns) -> dict[str, float]:
     """TTFT, and TPOT of answers of two tokens and more."""
-    outputs = good["output_tokens"].to_numpy()
+    outputs = good["output_tokens"]
     many = outputs > 1
-    per_token_s = good["decode_s"].to_numpy()[many] / (outputs[many] - 1)
+    per_token_s = good["decode_s"][many] / (outputs[many] - 1)
     found = {}
     for name, values in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
-        found[f"{name}_mean_s"] = float(values.mean()) if len(values) else math.nan
+        found[f"{name}_mean_s"] = _mean(values)
         median, p95 = _percentiles(values, (50, 95))
         found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
     return found
 
 
-def _hits(config: Mapping[str, Any], good: pd.DataFrame) -> dict[str, float]:
+def _hits(config: Mapping[str, Any], good: Turns) -> dict[str, float]:
     prompt = float(good["prompt_tokens"].sum()) or math.nan
-    device, dram, ssd = (float(good[hit].sum(skipna=False)) / prompt for hit in HITS)
+    device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
     shared = config["workload"].get("shared_prefix_tokens", math.nan)
-    kept = float(good["kept_tokens"].sum(skipna=False))
+    kept = float(good["kept_tokens"].sum())
     return {
         "hit_ratio": device + dram + ssd,
         "device_hit_ratio": device,
@@ -155,7 +165,7 @@ def _hits(config: Mapping[str, Any], good: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _pins(cell: Cell, jobs: pd.DataFrame) -> dict[str, float]:
+def _pins(cell: Cell, jobs: Turns) -> dict[str, float]:
     end_s = float(jobs["departure_s"].max())
     held, unused = pin_time(cell, end_s)
     profile, done = cell.config.get("profile") or {}, cell.done or {}
@@ -168,7 +178,7 @@ def _pins(cell: Cell, jobs: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def _fairness(slowdown: Floats) -> dict[str, float]:
+def _fairness(slowdown: Column) -> dict[str, float]:
     """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
     if not len(slowdown):
         return {"slowdown_mean": math.nan, "jain_index": math.nan}
@@ -177,7 +187,7 @@ def _fairness(slowdown: Floats) -> dict[str, float]:
     return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
 
 
-def _trend(config: Mapping[str, Any], turns: pd.DataFrame, jobs: pd.DataFrame) -> dict[str, Any]:
+def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
     """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
     closed = str(config["arrivals"]).startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
@@ -191,15 +201,15 @@ def _trend(config: Mapping[str, Any], turns: pd.DataFrame, jobs: pd.DataFrame) -
     }
 
 
-def _percentiles(values: Floats, which: Sequence[int]) -> list[float]:
+def _percentiles(values: Column, which: Sequence[int]) -> list[float]:
     if not len(values):
         return [math.nan] * len(which)
     return [float(v) for v in np.percentile(values, which)]
 
 
-def _mean(values: pd.Series) -> float:
+def _mean(values: Column) -> float:
     """NaN if there are none, or the engine did not tell one of them."""
-    return float(values.mean(skipna=False)) if len(values) else math.nan
+    return float(values.mean()) if len(values) else math.nan
 
 
 def _ratio(part: float, whole: float) -> float:

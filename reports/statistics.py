@@ -83,7 +83,9 @@ def points(results: Results, baseline: str) -> list[Point]:
     """In the order of the cells: by rate, then as the sweep names its variants."""
     if results.cells.empty or results.jobs.empty:
         return []
-    jobs = dict(list(results.jobs.groupby(["load", "variant"], sort=False)))
+    # Numbers in place of names, which take long to pair.
+    numbered = results.jobs.assign(job_id=pd.factorize(results.jobs["job_id"], sort=True)[0])
+    jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
     found: list[Point] = []
     for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
@@ -100,7 +102,7 @@ def points(results: Results, baseline: str) -> list[Point]:
                 None if pd.isna(jps) else float(jps),
                 len(mine),
                 mean_jct(mine),
-                jct_percentiles(mine["jct_s"]),
+                jct_percentiles(mine["jct_s"].to_numpy()),
                 float(cells["throughput_jobs_per_s"].mean()),
                 {k: float(cells[f"{k}_hit_ratio"].mean()) for k in ("device", "dram", "ssd")},
                 bool(cells["saturated"].any()),

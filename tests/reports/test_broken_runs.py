@@ -102,7 +102,7 @@ def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
     ((_, why),) = told(tmp_path).missing
-    assert why.endswith("a job_id that is no text; run the cell again")
+    assert why.endswith("turns.jsonl, line 2: a turn whose job_id is no text; run it again")
 
 
 def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path) -> None:
