@@ -18,6 +18,7 @@ from reports.jobs import job_columns
 from reports.load import HITS, Cell, Column, NotARun, Run, Turns, failed_turns, read_columns
 from reports.pins import pin_time
 from reports.saturation import GROWTH_AT_SATURATION, backlog_growth
+from reports.side_by_side import each
 from reports.waterfall import WATERFALL, before_first_token_s
 
 PERCENTILES = (50, 90, 95, 99)
@@ -47,17 +48,24 @@ def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []
     found: list[Turns] = []
     missing = list(run.missing)
-    for cell in run.cells:
-        try:
-            turns = read_columns(cell)
-            jobs = job_columns(turns)
-            row = cell_row(cell, turns, jobs)
-        except NotARun as error:
-            missing.append((cell.folder.name, str(error)))
+    for cell, measured in zip(run.cells, each(_measure, run.cells), strict=True):
+        if isinstance(measured, str):
+            missing.append((cell.folder.name, measured))
             continue
-        rows.append(row)
-        found.append({name: jobs[name][~jobs["failed"]] for name in ("job_id", *JOB_COLUMNS)})
+        rows.append(measured[0])
+        found.append(measured[1])
     return Results(pd.DataFrame(rows), _job_frame(rows, found), tuple(sorted(missing)))
+
+
+def _measure(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
+    """Its row of `cells` and its finished jobs, or why it has none."""
+    try:
+        turns = read_columns(cell)
+        jobs = job_columns(turns)
+        row = cell_row(cell, turns, jobs)
+    except NotARun as error:
+        return str(error)
+    return row, {name: jobs[name][~jobs["failed"]] for name in ("job_id", *JOB_COLUMNS)}
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
