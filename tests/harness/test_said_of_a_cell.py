@@ -1,0 +1,56 @@
+"""What a cell says of its workload and machine, so that a report can judge its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small import programs, small_question
+
+from harness.question import Asked, resolve
+from harness.sweep import run_sweep
+from harness.workload import Workload
+from reports.load import load_run
+from reports.metrics import collect
+from servers.profiles import analytic_profile
+from traces import Program
+from traces.program import SharedPrefix
+
+SYSTEM, OTHER = SharedPrefix("system", 160), SharedPrefix("other", 80)
+
+
+def with_prefixes(*prefixes: SharedPrefix | None) -> Workload:
+    made: tuple[Program, ...] = tuple(
+        replace(program, prefix=prefix)
+        for program, prefix in zip(programs(len(prefixes)), prefixes, strict=True)
+    )
+    return Workload("small", made, "0" * 64, ())
+
+
+def test_a_prefix_is_shared_by_all_but_the_first_that_brings_it() -> None:
+    said = with_prefixes(SYSTEM, None, OTHER, SYSTEM, SYSTEM).as_json()
+    assert said["shared_prefix_tokens"] == 2 * 160
+
+
+def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Path) -> None:
+    question = small_question("fcfs", jps=(0.01,))
+    profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=10_000)
+    engine = replace(question.engine, profile=profile)  # type: ignore[type-var]
+    workload = with_prefixes(SYSTEM, SYSTEM, SYSTEM)
+    run_sweep(replace(question, engine=engine, workload=workload), tmp_path / "run", workers=1)
+    (cell,) = collect(load_run(tmp_path / "run")).cells.to_dict("records")
+    # Kept: 550 and 1050 of 500 + 1000 + 1500 tokens, in three programs; and two prefixes.
+    assert cell["hit_bound_ratio"] == pytest.approx((3 * 1600 + 2 * 160) / (3 * 3000))
+    blocks = 9 * profile.block_tokens / (3 * 3000)
+    assert cell["hit_bound_ratio"] - blocks <= cell["hit_ratio"] <= cell["hit_bound_ratio"]
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "gpus"), [("llama-3.1-8b", None, 1), ("llama-3.1-8b", 2, 2)]
+)
+def test_a_cell_in_virtual_time_says_how_many_gpus_it_stands_for(
+    model: str, asked: int | None, gpus: int
+) -> None:
+    question = resolve(Asked(model=model, gpus=asked, policies="fcfs"))
+    assert question.engine.cell_json(question.variants[0])["gpus"] == gpus
