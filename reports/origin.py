@@ -1,4 +1,4 @@
-"""Where a report comes from: the question of the sweep, its machine, and what was left out of it."""
+"""Where a report comes from: the question, its machine, and what was left out."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@
     if (!spec.rows) return {};
     const shown = spec.rows.filter(([name]) => !hidden.has(name)).reverse();
     const names = shown.map(([name]) => name);
-    return { categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: 12.5 },
+    return { showgrid: false, categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: 12.5 },
       ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
   }
 

@@ -95,7 +95,7 @@ def write_cell(
                     "failed_turns": 0,
                     "virtual_s": 1.0,
                     "usage": usage,
-                }  # fmt: skip
+                }
             )
         )
     return folder
