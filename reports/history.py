@@ -159,7 +159,7 @@ def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]
             "jct_mean_s": mean.value,
             "jct_mean_low_s": mean.low,
             "jct_mean_high_s": mean.high,
-            **jct_percentiles(jobs["jct_s"]),
+            **jct_percentiles(jobs["jct_s"].to_numpy()),
         }
         entry = {
             "label": label,

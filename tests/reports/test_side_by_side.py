@@ -33,7 +33,9 @@ def runs(process: int) -> bool:
 def test_a_parent_that_is_killed_leaves_no_process() -> None:
     code = "import time; from reports.side_by_side import each; list(each(time.sleep, [1] * 999))"
     root = Path(__file__).parents[2]
-    with subprocess.Popen([sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL
+    ) as parent:
         deadline_s = time.monotonic() + 30
         while len(workers := children(parent.pid)) < 3:  # two, and multiprocessing's own
             assert time.monotonic() < deadline_s
