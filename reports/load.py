@@ -160,14 +160,16 @@ def _columns(records: list[dict[str, Any]]) -> dict[str, Sequence[Any]]:
 
 
 def json_lines(path: Path) -> list[dict[str, Any]]:
-    lines = path.read_bytes().split(b"\n") if path.is_file() else [b""]
-    lines.pop()  # Empty, or what was being written when the process died.
+    content = path.read_bytes() if path.is_file() else b""
+    # After the last newline: nothing, or what was being written when the process died.
+    whole = content[: content.rfind(b"\n") + 1]
     try:
-        records: list[Any] = orjson.loads(b"[%s]" % b",".join(lines))
+        records: list[Any] = orjson.loads(b"[%s]" % whole[:-1].replace(b"\n", b","))
         good = [isinstance(record, dict) for record in records]
     except orjson.JSONDecodeError:
-        good = [_is_object(line) for line in lines]
-    if not all(good) or len(good) != len(lines):
+        good = []
+    if not all(good) or len(good) != whole.count(b"\n"):
+        good = [_is_object(line) for line in whole[:-1].split(b"\n")]
         number = good.index(False) + 1
         raise NotARun(f"{path}, line {number}: not a JSON object; run the cell again")
     return records

@@ -46,26 +46,27 @@ class Results:
 
 def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []
-    found: list[Turns] = []
+    jobs: list[Turns] = []
     missing = list(run.missing)
-    for cell, measured in zip(run.cells, each(_measure, run.cells), strict=True):
-        if isinstance(measured, str):
-            missing.append((cell.folder.name, measured))
+    for cell, found in zip(run.cells, each(_numbers, run.cells), strict=True):
+        if isinstance(found, str):
+            missing.append((cell.folder.name, found))
             continue
-        rows.append(measured[0])
-        found.append(measured[1])
-    return Results(pd.DataFrame(rows), _job_frame(rows, found), tuple(sorted(missing)))
+        rows.append(found[0])
+        jobs.append(found[1])
+    return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
-def _measure(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
-    """Its row of `cells` and its finished jobs, or why it has none."""
+def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
+    """Its row and its finished jobs; or why there are none."""
     try:
         turns = read_columns(cell)
         jobs = job_columns(turns)
         row = cell_row(cell, turns, jobs)
     except NotARun as error:
         return str(error)
-    return row, {name: jobs[name][~jobs["failed"]] for name in ("job_id", *JOB_COLUMNS)}
+    done = ~jobs["failed"]
+    return row, {name: jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:

@@ -17,21 +17,21 @@ from typing import TypeVar
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
-WORTH = 200
-"""Things, from which on it is: a process takes a second to import pandas."""
-AT_ONCE = 16
+MANY = 400
+"""So many things take as long as a few times a process and its imports."""
+AT_A_TIME = 20
 
 
 def each(function: Callable[[Given], Found], things: Sequence[Given]) -> Iterator[Found]:
     """In the order of the things. A process is sent function and thing, and sends its finding."""
     cores = len(os.sched_getaffinity(0))
-    if len(things) < WORTH or cores < 2:
+    if len(things) < MANY or cores < 2:
         yield from map(function, things)
         return
     # Not forked: numpy and pyarrow have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_begin) as pool:
-        yield from pool.map(function, things, chunksize=AT_ONCE)
+        yield from pool.map(function, things, chunksize=AT_A_TIME)
 
 
 def _begin() -> None:

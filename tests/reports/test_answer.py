@@ -201,3 +201,16 @@ def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     assert not [doubt for doubt in told(run).doubts if doubt.startswith("Short run")]
+
+
+def test_what_three_seeds_do_not_tell_comes_with_the_seeds_that_would(tmp_path: Path) -> None:
+    # The logs of the ratios are 0.105, 0 and 0.051, their variance 0.00278. With Student's t of two
+    # degrees of freedom: 6.188² · 0.00278 / (ln 1.05)² = 44.7.
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], seeds=[1, 2, 3])
+    for seed, jct_s in ((1, 18.0), (2, 20.0), (3, 19.0)):
+        write_cell(run, "fcfs", idle(20.0), seed=seed)
+        write_cell(run, "continuum", idle(jct_s), seed=seed)
+    found = told(run)
+    assert found.headline.startswith("At 0.5 jobs/s no scheduler can be told from fcfs")
+    assert "A difference of 5% would take about 45 seeds (--seeds)." in found.findings
+    assert not any("seed" in doubt for doubt in found.doubts)
