@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.answer import Answer
 from reports.statistics import Point
-from reports.words import interval, seconds
+from reports.words import counted, interval, seconds
 
 NEITHER = {"hollow": False, "best": False}
 LEAST_GAIN = 1.005
@@ -53,8 +53,17 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     kind = "even" if not gain.differs_from_one else "faster" if gain.value > 1 else "slower"
     return {
         "text": f"{gain.value:.2f}",
-        "title": f"{title}, {interval(gain)}" + (", past saturation" if point.saturated else ""),
+        "title": ", ".join([title, interval(gain), *_more(point, kind)]),
         "tint": round(100 * tint),
         "kind": kind,
         **common,
     }
+
+
+def _more(point: Point, kind: str) -> list[str]:
+    missing = point.against.seeds_missing if point.against is not None else math.nan
+    rounds = kind == "even" and math.isfinite(missing) and missing >= 1
+    return [
+        *(["past saturation"] if point.saturated else []),
+        *([f"{counted(math.ceil(missing), 'more seed')} to find 5%"] if rounds else []),
+    ]

@@ -124,7 +124,8 @@ def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spe
 
 
 def _residual(means: pd.DataFrame) -> str:
-    off = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs() / means["jct_s"]
+    missed = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs()
+    off = (missed / means["jct_s"]).fillna(0.0)
     worst = str(off.idxmax())
     if off[worst] < LEAST_RESIDUAL:
         return ", and the sum of the parts"
