@@ -32,7 +32,7 @@ MARKER_PATHS = {
 def legend(
     points: Sequence[Point], style: Mapping[str, Style], strong: Sequence[str], load: str | None
 ) -> list[dict[str, Any]]:
-    """`load` is where the fastest are read, of many variants."""
+    """`load` is where the fastest are read, of many variants; those that are shown come first."""
     names = [name for name in style if any(p.variant == name for p in points)]
     bounds = {p.variant for p in points if p.bound}
     shown = set(names)
@@ -48,5 +48,5 @@ def legend(
             "strong": name in strong,
             "shown": name in shown,
         }
-        for name in names
+        for name in sorted(names, key=lambda name: name not in shown)
     ]

@@ -184,7 +184,7 @@ def _bubbles(
     mine = jobs[jobs["seed"] == seed]
     order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
     groups = np.array_split(np.arange(len(order)), min(most, len(order)))
-    data = []
+    named, data = [_programs(order[group]) for group in groups], []
     for name, own, strong in _by_variant(mine, emphasised):
         waits = own.set_index("job_id")["bubble_s"].reindex(order)
         data.append(
@@ -194,7 +194,7 @@ def _bubbles(
                 strong,
                 x=[int(group[0]) + 1 for group in groups],
                 y=numbers(_group_means(waits.to_numpy(dtype=float), groups)),
-                text=[_programs(order[group]) for group in groups],
+                text=named,
                 hovertemplate=f"<b>{plain(name)}</b> · %{{text}}<br>%{{y:,.4~r}} s in the queue"
                 "<extra></extra>",
             )

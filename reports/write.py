@@ -1,6 +1,6 @@
 """A run folder in; `report.html`, `cells.csv` and `cells.json` in it out, and what to print.
 
-No byte depends on the clock or the machine: the same folder gives the same files.
+No byte depends on the clock: the same folder gives the same files, as far as zlib is the same.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from browsing import Open, all_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
+from reports.experiment import ArmRun, Said, write_experiment
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 FIGURES = (
@@ -204,3 +205,13 @@ def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:
     made = opened(write_report(run).path)
     assert made.complaints == []
     assert rows(made.page) == ["fcfs"]
+
+
+def test_the_page_of_an_experiment_draws_its_figures(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    said = Said("small", "A small one", "nobody", "fast is fast", "", "", "")
+    page = write_experiment(said, [ArmRun("all", None, report.parent)], [], tmp_path).path
+    made = opened(page)
+    assert made.complaints == []
+    assert made.page.locator(".plot .main-svg").count() > 0

@@ -171,6 +171,7 @@ def test_of_very_many_variants_the_fastest_are_shown_at_first(tmp_path: Path) ->
         if "data-variant" in attrs
     }
     assert [name for name, shown in chips.items() if shown] == ["fcfs", *names[-8:]]
+    assert list(chips)[:9] == ["fcfs", *names[-8:]]
 
 
 def test_one_cell_and_no_cell_make_a_page(tmp_path: Path) -> None:
