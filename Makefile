@@ -9,6 +9,7 @@ AXE ?= 4.14.1
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
+OUT ?=
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
@@ -16,7 +17,7 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compi
 VLLM_PIP := .venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep test test-real differential vllm bench clean
+.PHONY: help install sweep results baseline test test-real differential vllm bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -25,6 +26,12 @@ install: .venv/installed  ## set up .venv with what `bench` needs
 
 sweep: .venv/installed  ## the main job: JPS=0.05..0.9 POLICIES=all, in virtual time
 	@$(BIN)/bench sweep --jps $(JPS) --policies $(POLICIES)
+
+results: .venv/installed  ## a sweep in virtual time: is it to the digit what .ci/baseline.json.gz says?
+	@OUT=$(OUT) .ci/results
+
+baseline: .venv/installed  ## make that file anew, where a change of results is meant
+	@.ci/results --renew
 
 test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
 	$(BIN)/ruff check

@@ -26,9 +26,11 @@ UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
 SUB_APPS = {
     "compare": "harness.compare_cli",
+    "export": "harness.export_cli",
     "experiment": "harness.experiment_cli",
     "fidelity": "harness.fidelity_cli",
     "gateway": "harness.gateway_cli",
+    "history": "harness.history_cli",
     "profile": "harness.profile_cli",
     "record": "harness.record_cli",
     "serve": "harness.serve_cli",
@@ -185,6 +187,16 @@ def report(
 @app.command()
 def compare() -> None:
     """Is a run slower than another, or is it noise? bench compare runs/before runs/after"""
+
+
+@app.command()
+def export() -> None:
+    """A run as files for other tools: bench export runs/NAME --format parquet"""
+
+
+@app.command()
+def history() -> None:
+    """Keep and draw the trend of a run over commits: bench history add runs/NAME --label COMMIT"""
 
 
 @app.command()

@@ -23,6 +23,8 @@ of NEW without a valid result; 2: the two cannot be compared, and why.
   bench compare runs/main --save baseline.json.gz          # small; belongs in a repository
 
   bench compare baseline.json.gz runs/now --max-regression 2% --markdown comment.md
+
+  bench compare baseline.json.gz runs/now --identical      # virtual time: any change fails
 """
 
 
@@ -49,6 +51,9 @@ def compare(
     junit: Annotated[
         Path | None, typer.Option("--junit", metavar="FILE", help="For a CI server, as XML.")
     ] = None,
+    identical: Annotated[
+        bool, typer.Option("--identical", help="Any change fails, also one for the better.")
+    ] = False,
     save: Annotated[
         Path | None, typer.Option("--save", metavar="FILE", help="Keep BASE as a small file.")
     ] = None,
@@ -63,9 +68,7 @@ def compare(
             raise ValueError("give NEW, the run to hold against BASE, or --save FILE, not both")
         old = baseline.read_side(base)
         if new is None and save is not None:
-            if old.invalid:
-                cell, why = next(iter(old.invalid.items()))
-                raise ValueError(f"{base}: {cell}: {why}; a baseline has to be whole")
+            old.refuse_invalid("a baseline")
             baseline.save(old, save)
             print(f"baseline: {save}, {save.stat().st_size:,} bytes, {len(old.jobs):,} jobs")
             return
@@ -82,7 +85,9 @@ def compare(
     for line in verdict.invalid:
         complain(f"not valid: {line}")
     print(files.headline(verdict, most))
-    if not verdict.good:
+    if identical and verdict.good and not verdict.identical:
+        complain("not identical to the digit, as --identical asks")
+    if not verdict.good or (identical and not verdict.identical):
         raise typer.Exit(1)
 
 

@@ -23,6 +23,8 @@ QUESTION = (
 )
 """What is kept of sweep.json."""
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
+DECIMALS = 9
+"""Of seconds: a run is rounded as a file of it is, so that both are the same to the digit."""
 
 
 class BadBaseline(ValueError):
@@ -38,6 +40,10 @@ class Side:
     invalid: dict[str, str]
     """Cells without a result or with a failed gate, and why."""
 
+    def refuse_invalid(self, what: str) -> None:
+        for cell, why in self.invalid.items():
+            raise BadBaseline(f"{self.name}: {cell}: {why}; {what} has to be whole")
+
 
 def read_side(path: Path) -> Side:
     return _read(path) if path.is_file() else _of_run(path)
@@ -47,6 +53,7 @@ def _of_run(folder: Path) -> Side:
     run = load_run(folder)
     found = collect(run)
     jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
+    jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
     question = {field: run.sweep.get(field) for field in QUESTION}
     return Side(str(folder), question, jobs, {**dict(found.missing), **found.failed_gates})
 
@@ -56,7 +63,7 @@ def save(side: Side, path: Path) -> None:
     cells = [
         {
             **jobs.iloc[0][["variant", "load", "seed"]].to_dict(),
-            "jct_s": dict(zip(jobs["job_id"], jobs["jct_s"].round(9), strict=True)),
+            "jct_s": dict(zip(jobs["job_id"], jobs["jct_s"], strict=True)),
         }
         for _, jobs in side.jobs.groupby(["variant", "load", "seed"])
     ]

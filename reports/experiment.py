@@ -20,8 +20,8 @@ from reports.html import environment
 from reports.load import VIRTUAL, load_run
 from reports.metrics import Results, collect
 from reports.statistics import Point, points
+from reports.whole_file import write_file
 from reports.words import counted
-from reports.write import write_file
 
 SHOWN = ("jct-mean", "jct-p95")
 

@@ -16,7 +16,7 @@ from reports.load import Run, load_run
 from reports.metrics import Results, collect
 from reports.same_question import check_comparable, doubts
 from reports.targets import Verdict, judge
-from reports.write import write_file
+from reports.whole_file import write_file
 
 
 @dataclass(frozen=True, slots=True)

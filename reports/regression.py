@@ -59,6 +59,12 @@ class Verdict:
     def good(self) -> bool:
         return not self.regressions and not self.invalid
 
+    @property
+    def identical(self) -> bool:
+        """To the digit, and with the same policies and loads."""
+        same = all(change.outcome == "identical" for change in self.changes)
+        return same and not self.unpaired and not self.invalid
+
 
 def compare_sides(
     base: Side,
@@ -67,9 +73,9 @@ def compare_sides(
     max_regression: float,
     confidence: float = CONFIDENCE,
 ) -> Verdict:
-    if differences := list(_differences(base.question, new.question)):
+    if found := list(differences(base.question, new.question)):
         raise NotComparable(
-            f"{base.name} and {new.name} answer different questions: {'; '.join(differences)}"
+            f"{base.name} and {new.name} answer different questions: {'; '.join(found)}"
         )
     one, other = _points(base), _points(new)
     changes = []
@@ -108,7 +114,16 @@ def _outcome(old_s: Floats, new_s: Floats, change: Estimate, most: float) -> Out
     return "slower" if change.value > 0 else "faster"
 
 
-def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+def question_of(side: Side) -> dict[str, Any]:
+    """What has to be equal for numbers to be held against each other."""
+    load = side.question.get("workload") or {}
+    return {
+        **{field: side.question.get(field) for field in MUST_BE_EQUAL},
+        "workload": {field: load.get(field) for field in TRACE},
+    }
+
+
+def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
     for field in MUST_BE_EQUAL:
         if one.get(field) != other.get(field):
             yield _difference(field, one.get(field), other.get(field))

@@ -24,11 +24,8 @@ from reports.shown_cells import answers_cells, asked_cells
 from reports.statistics import Point, points
 from reports.table import ResultTable
 from reports.tool_gaps import tool_gaps
+from reports.whole_file import write_file
 from reports.why import why
-
-
-class Unwritable(ValueError):
-    """The run folder cannot take the report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +87,3 @@ def _json(cells: pd.DataFrame) -> bytes:
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Whole or not at all, whenever the process is killed."""
-    temporary = path.with_name(f".{path.name}.part")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise Unwritable(f"cannot write {path}: {reason}") from None

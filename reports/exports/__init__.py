@@ -1,0 +1,1 @@
+"""Cells of a run folder in; files for other tools out (docs/exports.md)."""

@@ -1,0 +1,127 @@
+"""Cells in; a table of all their turns and one of all their jobs out, as CSV or Parquet.
+
+Written cell by cell, so that memory holds the turns of one. Columns are those of docs/exports.md:
+seconds on the cell's clock, tokens; what an engine does not tell is empty.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from reports.jobs import jobs_of
+from reports.load import HITS, PARTS, Cell, json_lines, read_turns
+from reports.waterfall import WATERFALL
+
+Kind = Literal["text", "texts", "whole", "number", "flag"]
+Row = Mapping[str, Any]
+
+OF_CELL: dict[str, Kind] = {"cell": "text", "variant": "text", "jps": "number", "seed": "whole"}
+TURNS: dict[str, Kind] = {
+    **OF_CELL,
+    "program_id": "text",
+    "turn": "whole",
+    "job_id": "text",
+    "replica": "whole",
+    **dict.fromkeys(("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"), "number"),
+    **dict.fromkeys(("prompt_tokens", "output_tokens", "kept_tokens", *HITS), "whole"),
+    **dict.fromkeys(PARTS, "number"),
+    "preemptions": "whole",
+    "pinned_hit": "flag",
+    "gap_s": "number",
+    "gap_provenance": "text",
+    "wait_s": "number",
+    "tools": "texts",
+    "error": "text",
+}
+"""As turns.jsonl (docs/run-folder.md)."""
+JOBS: dict[str, Kind] = {
+    **OF_CELL,
+    "job_id": "text",
+    **dict.fromkeys(("arrival_s", "departure_s", "jct_s", "bubble_s", "late_s"), "number"),
+    "failed": "flag",
+    **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
+}
+"""As `reports.jobs.jobs_of`; a failed job has no JCT that counts."""
+
+
+class NeedsPyarrow(ValueError):
+    """Parquet without the library that writes it."""
+
+
+class Table(Protocol):
+    def append(self, rows: Sequence[Row]) -> None: ...
+
+
+Opens = Callable[[Path, Mapping[str, Kind]], Any]
+"""A context manager that yields a `Table`."""
+
+
+def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
+    """Turns and jobs. NotARun where the cell cannot be read."""
+    variant, jps, seed = cell.key
+    common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
+    frame = jobs_of(read_turns(cell)).reset_index()
+    jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
+    turns = json_lines(cell.folder / "turns.jsonl")
+    return [common | turn for turn in turns], [common | job for job in jobs]
+
+
+@contextmanager
+def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        yield _Csv(file, columns)
+
+
+class _Csv:
+    def __init__(self, file: Any, columns: Mapping[str, Kind]) -> None:
+        self._texts = [name for name, kind in columns.items() if kind == "texts"]
+        self._flags = [name for name, kind in columns.items() if kind == "flag"]
+        self._writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        self._writer.writeheader()
+
+    def append(self, rows: Sequence[Row]) -> None:
+        self._writer.writerows(map(self._plain, rows))
+
+    def _plain(self, row: Row) -> Row:
+        texts = {name: ",".join(row.get(name) or ()) for name in self._texts}
+        flags = {name: _flag(row.get(name)) for name in self._flags}
+        return {**row, **texts, **flags}
+
+
+def _flag(value: bool | None) -> str:
+    return "" if value is None else str(value).lower()
+
+
+@contextmanager
+def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ModuleNotFoundError:
+        raise NeedsPyarrow(
+            "--format parquet: needs pyarrow; pip install pyarrow, or use --format csv"
+        ) from None
+    types = {
+        "text": pa.string(),
+        "texts": pa.list_(pa.string()),
+        "whole": pa.int64(),
+        "number": pa.float64(),
+        "flag": pa.bool_(),
+    }
+    schema = pa.schema([(name, types[kind]) for name, kind in columns.items()])
+    with parquet.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield _Parquet(writer, lambda rows: pa.Table.from_pylist(rows, schema))
+
+
+class _Parquet:
+    def __init__(self, writer: Any, table: Callable[[list[Row]], Any]) -> None:
+        self._writer = writer
+        self._table = table
+
+    def append(self, rows: Sequence[Row]) -> None:
+        """A row group for each cell."""
+        self._writer.write_table(self._table(list(rows)))

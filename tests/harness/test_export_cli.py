@@ -1,0 +1,87 @@
+"""`bench export` as people type it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli import app
+
+SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
+
+
+def bench(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bench(*SWEEP.split())
+    assert code == 0, err
+
+
+@pytest.mark.usefixtures("run")
+def test_paths_go_to_stdout_and_files_into_the_run() -> None:
+    code, out, err = bench("export", "run", "--format", "csv")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == ["run/export/turns.csv", "run/export/jobs.csv"]
+    code, out, _ = bench("export", "run", "--format", "chrome", "--out", "there")
+    assert out.splitlines()[0] == "there/fcfs_jps0.2_seed1/trace.json"
+    assert {path.name for path in Path("run/export").iterdir()} == {"turns.csv", "jobs.csv"}
+
+
+@pytest.mark.usefixtures("run")
+def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> None:
+    Path("run/fcfs_jps0.2_seed1/done.json").unlink()
+    code, out, err = bench("export", "run", "--format", "timestamps")
+    assert code == 1
+    assert out == "run/export/continuum_jps0.2_seed1/scheduler_timestamps\n"
+    assert err.startswith("bench: not exported: fcfs_jps0.2_seed1: not finished: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere", "--format", "csv"], "nowhere: no such folder"),
+        (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is one cell of a run; name its run, run"),
+        (["run", "--format", "csv", "--cell", "x"], "--cell x: run has no such cell; it has 2"),
+        (
+            ["run", "--format", "csv", "--out", "run/sweep.json"],
+            "cannot write run/sweep.json/turns",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_what_cannot_be_done_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+    code, out, err = bench("export", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_parquet_without_its_library_is_refused_with_the_command(
+    bench: str, tmp_path: Path
+) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden/pyarrow.py").write_text("raise ModuleNotFoundError(name='pyarrow')")
+    path = os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")])
+    found = subprocess.run(
+        [bench, "export", "run", "--format", "parquet"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 2
+    assert found.stderr == (
+        "bench: --format parquet: needs pyarrow; pip install pyarrow, or use --format csv\n"
+    )

@@ -1,0 +1,72 @@
+"""`bench history` on run folders and on the small files that `bench compare` keeps of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli import app
+
+SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
+
+
+def bench(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, list(arguments))
+    return result.exit_code, result.stdout, result.stderr
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bench(*SWEEP.split())
+    assert code == 0, err
+
+
+@pytest.mark.usefixtures("run")
+def test_add_show_and_draw() -> None:
+    added = (0, "history.jsonl: 2 added for c1\n", "")
+    assert bench("history", "add", "run", "--label", "c1") == added
+    assert bench("history", "add", "run", "--label", "c1") == (
+        0, "history.jsonl: c1 is there already\n", "",
+    )  # fmt: skip
+    bench("history", "add", "run", "--label", "c2", "--when", "2099-01-01T00:00:00Z")
+    code, out, err = bench("history", "show")
+    assert (code, err) == (0, "")
+    head, *rows = [line.split("\t") for line in out.splitlines()]
+    assert head == ["load", "policy", "kept", "mean JCT", "change", "jumps at"]
+    assert [(row[0], row[1], row[2], row[4], row[5]) for row in rows] == [
+        ("0.2 jobs/s", "fcfs", "2 commits", "+0.00%", "–"),
+        ("0.2 jobs/s", "continuum", "2 commits", "+0.00%", "–"),
+    ]
+    assert bench("history", "draw", "--out", "pages/trend.html") == (
+        0, "page: pages/trend.html\n", "",
+    )  # fmt: skip
+    assert Path("pages/trend.html").stat().st_size > 1_000_000  # plotly is inside
+
+
+@pytest.mark.usefixtures("run")
+def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
+    bench("compare", "run", "--save", "base.json.gz")
+    bench("history", "add", "run", "--label", "c1")
+    code, out, err = bench("history", "add", "base.json.gz", "--label", "c1")
+    assert (code, out) == (0, "history.jsonl: c1 is there already\n"), err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["add", "nowhere", "--label", "c"], "nowhere: no such folder"),
+        (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time such as"),
+        (["add", "run", "--label", "c", "--file", "run/sweep.json"], "run/sweep.json: no history"),
+        (["show", "--file", "nowhere"], "nowhere: no such file"),
+        (["draw", "--file", "run/sweep.json"], "run/sweep.json: no history"),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_what_cannot_be_done_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+    code, out, err = bench("history", *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,316 @@
+"""`bench export`: what stands in the files, worked out by hand and held against real cells."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from make_run import turn, write_cell, write_lines, write_sweep
+from pyarrow import parquet
+
+from reports.exports.choose import NoSuchCell
+from reports.exports.phases import stretches
+from reports.exports.write import export
+from reports.jobs import jobs_of
+from reports.load import json_lines, load_run, read_turns
+
+
+def events_of(*told: tuple[float, str], **lengths: Any) -> list[dict[str, Any]]:
+    return [{"t": t, "event": e, "program_id": "p0", "turn": 0, **lengths} for t, e in told]
+
+
+# One turn, in seconds: sent 10, in the engine 10.1, seen 10.15, admitted 12, first token 13,
+# preempted 14, resumed 16, rebuilt by 16.5, done 18.
+PREEMPTED = turn(
+    at_s=10.0, first_token_at_s=13.0, finished_at_s=18.0, queue_s=1.9, prefill_s=1.1,
+    decode_s=2.5, preempted_s=2.0, recompute_s=0.5, preemptions=1,
+)  # fmt: skip
+ITS_EVENTS = events_of(
+    (10.15, "arrival"), (12.0, "waiting_to_running"), (14.0, "preempted"),
+    (16.0, "evicted_to_running"), (18.0, "finished"), (18.0, "pinned"),
+    prompt_length=100, hit_length=60,
+)  # fmt: skip
+
+
+def test_stretches_lie_where_the_events_were() -> None:
+    assert stretches(PREEMPTED, ITS_EVENTS) == [
+        ("request", 10.0, 10.1),
+        ("queue", 10.1, 12.0),
+        ("prefill", 12.0, 13.0),
+        ("decode", 13.0, 14.0),
+        ("preempted", 14.0, 16.0),
+        ("recompute", 16.0, 16.5),
+        ("decode", 16.5, 18.0),
+    ]
+
+
+def test_rebuilding_is_shared_by_the_tokens_that_each_resumption_lost() -> None:
+    """Of 3 s, 300 of 400 tokens at the second resumption: 0.75 s and 2.25 s."""
+    record = turn(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=3.0)
+    told = [
+        *events_of((0.0, "arrival"), (0.0, "waiting_to_running"), (2.0, "preempted")),
+        *events_of((3.0, "evicted_to_running"), prompt_length=150, hit_length=50),
+        *events_of((6.0, "preempted")),
+        *events_of((8.0, "evicted_to_running"), prompt_length=300, hit_length=0),
+    ]
+    found = [s for s in stretches(record, told) if s.name == "recompute"]
+    assert found == [("recompute", 3.0, 3.75), ("recompute", 8.0, 10.25)]
+
+
+def test_a_reload_is_between_its_events() -> None:
+    told = events_of(
+        (0.0, "arrival"), (1.0, "waiting_to_running"), (1.0, "loading"), (1.5, "loaded")
+    )
+    record = turn(first_token_at_s=2.0, finished_at_s=3.0, queue_s=1.0)
+    assert [tuple(s) for s in stretches(record, told)] == [
+        ("queue", 0.0, 1.0), ("load", 1.0, 1.5), ("prefill", 1.5, 2.0), ("decode", 2.0, 3.0),
+    ]  # fmt: skip
+
+
+def test_a_server_that_tells_nothing_has_one_stretch_before_the_first_token() -> None:
+    record = turn(first_token_at_s=2.0, finished_at_s=3.0) | {"queue_s": None, "load_s": None}
+    assert stretches(record, []) == [("server", 0.0, 2.0), ("decode", 2.0, 3.0)]
+
+
+def test_without_events_parts_lie_in_their_usual_order() -> None:
+    record = turn(queue_s=1.0, load_s=0.5, prefill_s=0.5, decode_s=1.0, first_token_at_s=2.0)
+    assert [s.name for s in stretches(record, [])] == ["queue", "load", "prefill", "decode"]
+
+
+def test_a_turn_that_was_never_sent_has_no_stretch() -> None:
+    assert stretches(turn(finished_at_s=None, error="refused"), []) == []
+
+
+times_s = st.floats(0.0, 100.0)
+names = st.sampled_from(
+    ("arrival", "waiting_to_running", "loading", "loaded", "preempted", "evicted_to_running")
+)
+
+
+@given(
+    told=st.lists(st.tuples(times_s, names), max_size=12),
+    first_s=st.none() | times_s,
+    end_s=times_s,
+    recompute_s=times_s,
+)
+def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
+    told: list[tuple[float, str]], first_s: float | None, end_s: float, recompute_s: float
+) -> None:
+    record = turn(at_s=0.0, finished_at_s=end_s, first_token_at_s=first_s, recompute_s=recompute_s)
+    events = events_of(*sorted(told), prompt_length=10, hit_length=4)
+    found = stretches(record, events)
+    if end_s > 0:
+        assert (found[0].begin_s, found[-1].end_s) == (0.0, end_s)
+    assert all(one.end_s == next_.begin_s for one, next_ in pairwise(found))
+
+
+@pytest.fixture(scope="session")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Real cells in virtual time, short of memory: preemptions, reloads, pins."""
+    from harness.asked import Asked
+    from harness.question import resolve
+    from harness.sweep import run_sweep
+
+    folder = tmp_path_factory.mktemp("simulated") / "run"
+    asked = Asked(
+        jps="0.5", policies="fcfs,continuum,infercept+", programs=15, kv_blocks=2500,
+        max_model_len=39_000, offload_gb=2.0,
+    )  # fmt: skip
+    assert not run_sweep(resolve(asked), folder, workers=2).failed
+    return folder
+
+
+PARTS = {"queue": "queue_s", "decode": "decode_s", "preempted": "preempted_s", "load": "load_s"}
+
+
+def test_in_virtual_time_stretches_sum_to_the_parts_of_each_line(simulated: Path) -> None:
+    """Two ways of keeping the same time: the engine's accounts, and when its events were."""
+    seen: dict[str, float] = defaultdict(float)
+    for cell in load_run(simulated).cells:
+        told = defaultdict(list)
+        for event in json_lines(cell.folder / "engine.jsonl"):
+            told[event["program_id"], event["turn"]].append(event)
+        for line in json_lines(cell.folder / "turns.jsonl"):
+            sums: dict[str, float] = defaultdict(float)
+            for name, begin_s, end_s in stretches(line, told[line["program_id"], line["turn"]]):
+                sums[name] += end_s - begin_s
+                seen[name] += end_s - begin_s
+            for name, part in PARTS.items():
+                assert sums[name] == pytest.approx(line[part], abs=1e-6), (name, line)
+            computed = line["prefill_s"] + line["recompute_s"]
+            together = sums["prefill"] + sums["request"] + sums["recompute"]
+            assert together == pytest.approx(computed, abs=1e-6)
+    assert all(seen[name] > 0 for name in (*PARTS, "prefill", "recompute"))
+
+
+def test_tables_hold_every_turn_and_job_of_all_cells(simulated: Path, tmp_path: Path) -> None:
+    run = load_run(simulated)
+    for form in ("csv", "parquet"):
+        found = export(simulated, form, tmp_path)
+        assert found.missing == ()
+        assert [path.name for path in found.paths] == [f"turns.{form}", f"jobs.{form}"]
+    turns = parquet.read_table(tmp_path / "turns.parquet").to_pylist()
+    jobs = parquet.read_table(tmp_path / "jobs.parquet").to_pylist()
+    lines = [line for cell in run.cells for line in json_lines(cell.folder / "turns.jsonl")]
+    assert [{name: row[name] for name in line} for row, line in zip(turns, lines, strict=True)] == (
+        lines
+    )
+    expected = [j for cell in run.cells for j in jobs_of(read_turns(cell))["jct_s"]]
+    assert [job["jct_s"] for job in jobs] == expected
+    assert {(row["cell"], row["variant"], row["jps"], row["seed"]) for row in turns} == {
+        (cell.folder.name, *cell.key) for cell in run.cells
+    }
+    with (tmp_path / "turns.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["finished_at_s"]) for row in rows] == [t["finished_at_s"] for t in turns]
+    assert [row["tools"].split(",") for row in rows if row["tools"]] == [
+        t["tools"] for t in turns if t["tools"]
+    ]
+
+
+def test_what_an_engine_does_not_tell_is_empty(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path / "run", ["fcfs"])
+    untold = dict.fromkeys(("queue_s", "prefill_s", "device_hit_tokens", "preemptions"))
+    told_little = turn(first_token_at_s=0.5) | untold
+    write_cell(run, "fcfs", [told_little], engine="http://127.0.0.1:1")
+    export(run, "csv", tmp_path)
+    export(run, "parquet", tmp_path)
+    with (tmp_path / "turns.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["queue_s"], row["device_hit_tokens"], row["replica"]) == ("", "", "")
+    assert row["pinned_hit"] == "false"
+    (same,) = parquet.read_table(tmp_path / "turns.parquet").to_pylist()
+    assert (same["queue_s"], same["replica"], same["tools"]) == (None, None, ["bash"])
+
+
+def test_scheduler_timestamps_have_the_keys_of_the_fork(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path / "run", ["continuum"])
+    cell = write_cell(run, "continuum", [PREEMPTED])
+    other = {"t": 9.0, "event": "loading", "program_id": "p0", "turn": 0, "tier": "dram"}
+    unpinned = {"t": 20.0, "event": "unpinned", "program_id": "p0", "turn": 0, "reason": "expired"}
+    plain = [{k: v for k, v in e.items() if not k.endswith("_length")} for e in ITS_EVENTS]
+    admitted = {"prompt_length": 100, "hit_length": 60}
+    told = [other, plain[0], plain[1] | admitted, plain[2], plain[3] | admitted, *plain[4:]]
+    write_lines(cell / "engine.jsonl", [*told, unpinned])
+    (path,) = export(run, "timestamps", tmp_path / "out").paths
+    assert path == tmp_path / "out" / cell.name / "scheduler_timestamps"
+    assert json.loads(path.read_bytes()) == {
+        "p0": [
+            {"Request_arrival_time": 10.15},
+            {"waiting_to_running": 12.0, "prompt_length": 100, "hit_length": 60},
+            {"Request_evicted_from_running_queue_time": 14.0},
+            {"evicted_to_running": 16.0, "prompt_length": 100, "hit_length": 60},
+            {"Request_departure_time": 18.0},
+            {"pinned_time": 18.0},
+            {"unpinned_time": 20.0},
+        ]
+    }
+
+
+def test_the_forks_own_analysis_finds_our_jct(simulated: Path, tmp_path: Path) -> None:
+    """JCT = max(departure) − min(arrival) of a job's history (implementation analysis, §15.1), but
+    for the part of a step after which a scheduler sees what has arrived."""
+    for path in export(simulated, "timestamps", tmp_path).paths:
+        cell = next(c for c in load_run(simulated).cells if c.folder.name == path.parent.name)
+        ours_s = jobs_of(read_turns(cell))["jct_s"].to_dict()
+        for job, history in json.loads(path.read_bytes()).items():
+            arrivals, departures = (
+                [event[key] for event in history if key in event]
+                for key in ("Request_arrival_time", "Request_departure_time")
+            )
+            theirs_s = max(departures) - min(arrivals)
+            assert 0 <= ours_s[job] - theirs_s + 1e-9 < 0.5
+
+
+def traces_of(run: Path, out: Path) -> list[list[dict[str, Any]]]:
+    paths = export(run, "chrome", out).paths
+    return [json.loads(path.read_bytes())["traceEvents"] for path in paths]
+
+
+def test_a_trace_keeps_the_rules_of_the_trace_event_format(simulated: Path, tmp_path: Path) -> None:
+    """Each phase's required fields; integers; complete events of a thread nest or are apart."""
+    for events in traces_of(simulated, tmp_path):
+        threads = defaultdict(list)
+        for event in events:
+            assert event["ph"] in "MXiC"
+            assert isinstance(event["name"], str)
+            assert isinstance(event["pid"], int)
+            if event["ph"] == "M":
+                assert set(event["args"]) <= {"name", "sort_index"}
+                continue
+            assert isinstance(event["ts"], int)
+            assert event["ts"] >= 0
+            if event["ph"] == "C":
+                assert all(isinstance(v, int | float) for v in event["args"].values())
+            if event["ph"] == "i":
+                assert event["s"] == "t"
+            if event["ph"] == "X":
+                assert event["dur"] > 0
+                threads[event["pid"], event["tid"]].append(event)
+        for slices in threads.values():
+            open_until: list[int] = []
+            for event in sorted(slices, key=lambda e: (e["ts"], -e["dur"])):
+                while open_until and open_until[-1] <= event["ts"]:
+                    open_until.pop()
+                end = event["ts"] + event["dur"]
+                assert not open_until or end <= open_until[-1], event
+                open_until.append(end)
+        kinds = {event["cat"] for event in events if event["ph"] == "X"}
+        assert {"turn", "tool", "queue", "prefill", "decode"} <= kinds
+        assert {e["name"] for e in events if e["ph"] == "C"} == {
+            "KV blocks in use", "KV blocks pinned", "turns waiting", "turns running",
+        }  # fmt: skip
+
+
+def test_a_trace_shows_tool_turn_and_pin_of_a_program(tmp_path: Path) -> None:
+    """In microseconds; the second turn is due 2 s after the first one ended, at 18 s."""
+    run = write_sweep(tmp_path / "run", ["continuum"])
+    second = turn("p0", 1, 20.0, gap_s=2.0, first_token_at_s=20.5, prefill_s=0.5, decode_s=0.5)
+    cell = write_cell(run, "continuum", [PREEMPTED, second | {"sent_at_s": 20.1}])
+    write_lines(cell / "engine.jsonl", ITS_EVENTS)
+    (events,) = traces_of(run, tmp_path)
+    slices = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
+    assert slices["turn 0"] == (10_000_000, 8_000_000)
+    assert slices["preempted"] == (14_000_000, 2_000_000)
+    assert slices["tool: bash"] == (18_000_000, 2_000_000)
+    assert slices["client late"] == (20_000_000, 100_000)
+    (pin,) = [e for e in events if e["ph"] == "i"]
+    assert (pin["name"], pin["ts"]) == ("pinned", 18_000_000)
+
+
+def test_markup_in_names_stays_a_string(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path / "run", ["fcfs"])
+    write_cell(run, "fcfs", [turn("<script>alert(1)</script>", first_token_at_s=0.5)])
+    (events,) = traces_of(run, tmp_path)
+    names = [e["args"].get("name") for e in events if e["ph"] == "M"]
+    assert "<script>alert(1)</script>" in names
+
+
+def test_cells_that_cannot_be_exported_are_named_and_the_others_are(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path / "run", ["fcfs", "continuum", "autellix"])
+    write_cell(run, "fcfs", [turn()])
+    write_cell(run, "continuum", [turn()], done=False)
+    broken = write_cell(run, "autellix", [turn(), turn("p1")])
+    (broken / "turns.jsonl").write_text("nonsense\n{}\n")
+    for form in ("csv", "parquet", "chrome"):
+        found = export(run, form, tmp_path / form)
+        assert found.cells == 1
+        why = dict(found.missing)
+        assert why["continuum_jps0.5_seed1"] == "not finished: 1 turn so far"
+        assert "turns.jsonl, line 1: not a JSON object" in why["autellix_jps0.5_seed1"]
+    assert export(run, "timestamps", tmp_path / "t").paths == ()
+
+
+def test_only_the_cells_named_are_exported(simulated: Path, tmp_path: Path) -> None:
+    name = "continuum_jps0.5_seed1"
+    found = export(simulated, "chrome", tmp_path, [name])
+    assert [path.parent.name for path in found.paths] == [name]
+    with pytest.raises(NoSuchCell, match=r"--cell contin.*; did you mean continuum_jps0.5_seed1\?"):
+        export(simulated, "chrome", tmp_path, ["continum_jps0.5_seed1"])

@@ -1,0 +1,175 @@
+"""`bench history`: what is kept of a commit, what a jump is, and that nothing breaks the file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_regression import JCT_S, side
+
+from reports.baseline import BadBaseline
+from reports.history import BadHistory, add, read_history, told
+from reports.history_page import draw
+
+WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
+
+
+def days(number: int) -> datetime:
+    return WHEN + timedelta(days=number)
+
+
+def test_a_commit_is_a_line_per_policy_and_load_with_its_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    assert add(file, side([10.0, 20.0, 30.0], code_sha256="c0de"), "abc", WHEN) == 1
+    head, line = map(orjson.loads, file.read_bytes().splitlines())
+    assert head["format"] == "turnstile-history-1"
+    assert head["question"]["hardware"] == "a100-80g"
+    assert (line["label"], line["when"]) == ("abc", "2026-01-31T12:00:00Z")
+    assert (line["variant"], line["load"], line["jobs"]) == ("fcfs", "0.1 jobs/s", 3)
+    assert (line["jct_mean_s"], line["jct_p50_s"], line["code_sha256"]) == (20.0, 20.0, "c0de")
+    assert line["jct_mean_low_s"] == 10.0  # of three jobs: the shortest, three times, is in 4%
+    assert line["jct_mean_high_s"] == 30.0
+
+
+def test_the_same_commit_again_adds_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    add(file, side(JCT_S), "abc", WHEN)
+    before = file.read_bytes()
+    assert add(file, side(JCT_S), "abc", days(1)) == 0
+    assert file.read_bytes() == before
+
+
+def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    add(file, side([10.0]), "abc", WHEN)
+    with pytest.raises(BadHistory, match=r"abc is there .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
+        add(file, side([11.0]), "abc", WHEN)
+
+
+def test_another_question_is_refused_with_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    add(file, side(JCT_S), "abc", WHEN)
+    before = file.read_bytes()
+    with pytest.raises(BadHistory, match="hardware a100-80g against b200; keep another --file"):
+        add(file, side(JCT_S, hardware="b200"), "def", WHEN)
+    assert file.read_bytes() == before
+
+
+def test_other_code_is_the_same_question(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    add(file, side(JCT_S, code_sha256="one"), "abc", WHEN)
+    assert add(file, side(JCT_S, code_sha256="two"), "def", days(1)) == 1
+
+
+def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadBaseline, match=r"cell: late; a history's run has to be whole"):
+        add(tmp_path / "h.jsonl", side(JCT_S, invalid={"cell": "late"}), "abc", WHEN)
+    assert not (tmp_path / "h.jsonl").exists()
+
+
+@pytest.mark.parametrize("content", ["hello", "hello\n", '{"format":"other"}\n', "[1]\n"])
+def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text(content)
+    with pytest.raises(BadHistory, match=r"notes.txt: no history"):
+        add(file, side(JCT_S), "abc", WHEN)
+    assert file.read_text() == content
+
+
+def test_wherever_a_write_was_cut_off_the_next_one_heals_the_file(tmp_path: Path) -> None:
+    """A process killed while it appends leaves a beginning of its bytes."""
+    file = tmp_path / "h.jsonl"
+    add(file, side([10.0, 20.0]), "abc", WHEN)
+    both = side([11.0, 21.0])
+    both.jobs.loc[1, "variant"] = "continuum"  # two lines
+    one = len(file.read_bytes())
+    add(file, both, "def", days(1))
+    whole = file.read_bytes()
+    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
+    near_ends = {place + off for place in ends for off in (-1, 0, 1)} - {len(whole)}
+    for cut in sorted(near_ends | set(range(0, len(whole), 61))):
+        file.write_bytes(whole[:cut])
+        if cut >= one:
+            assert {entry.label for entry in read_history(file).entries} <= {"abc", "def"}
+        add(file, side([10.0, 20.0]), "abc", WHEN)
+        add(file, both, "def", days(1))
+        assert file.read_bytes() == whole
+
+
+def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "h.jsonl"
+    add(file, side(JCT_S), "abc", WHEN)
+    file.write_bytes(file.read_bytes().replace(b'"jobs":100', b'"jobs":"many"'))
+    with pytest.raises(BadHistory, match=r"h.jsonl, line 2: jobs: Input should be a valid integer"):
+        read_history(file)
+
+
+def test_a_line_of_another_question_is_named(tmp_path: Path) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    add(one, side(JCT_S), "abc", WHEN)
+    add(other, side(JCT_S, hardware="b200"), "abc", WHEN)
+    one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[1])
+    with pytest.raises(BadHistory, match=r"one, line 3: of another question"):
+        read_history(one)
+
+
+def history_of(file: Path, *means_s: float) -> list[str]:
+    """Labels of the jumps of a history whose jobs all take so long."""
+    for number, mean_s in enumerate(means_s):
+        add(file, side([mean_s] * 5), f"c{number}", days(number))
+    (series,) = read_history(file).series()
+    return [entry.label for entry in series.jumps]
+
+
+def test_a_mean_outside_the_interval_before_is_a_jump(tmp_path: Path) -> None:
+    """Equal jobs have an interval of no width, so that each change is one."""
+    assert history_of(tmp_path / "h", 10.0, 10.0, 11.0, 11.0, 10.5) == ["c2", "c4"]
+
+
+def test_a_mean_inside_the_interval_before_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "h"
+    add(file, side(JCT_S), "one", WHEN)
+    add(file, side(JCT_S * 1.01), "two", days(1))
+    (series,) = read_history(file).series()
+    assert series.jumps == ()
+    assert told(series)[2:] == (
+        "2 commits", f"{1.01 * JCT_S.mean():.3f} s", "+1.00%", "–",
+    )  # fmt: skip
+
+
+@settings(max_examples=30, deadline=None)
+@given(order=st.permutations(range(4)))
+def test_series_are_in_time_whatever_the_order_of_adding(
+    order: list[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    file = tmp_path_factory.mktemp("history") / "h"
+    for number in order:
+        add(file, side([10.0 + number]), f"c{number}", days(number))
+    (series,) = read_history(file).series()
+    assert [entry.label for entry in series.entries] == ["c0", "c1", "c2", "c3"]
+
+
+def test_the_page_needs_no_network_marks_jumps_and_escapes_labels(tmp_path: Path) -> None:
+    file = tmp_path / "h"
+    evil = "</script><script>alert(1)</script>"
+    add(file, side([10.0] * 5, variant=evil), "one", WHEN)
+    add(file, side([12.0] * 5, variant=evil), evil, days(1))
+    draw(read_history(file), tmp_path / "h.html")
+    page = (tmp_path / "h.html").read_text()
+    assert evil not in page
+    assert "+20.00%" in page
+    assert 'id="trend-0"' in page
+    assert "<link" not in page
+    assert "src=" not in page.split("<script")[0]
+
+
+def test_an_empty_history_has_a_page_too(tmp_path: Path) -> None:
+    file = tmp_path / "h"
+    add(file, side([10.0]), "one", WHEN)
+    file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
+    draw(read_history(file), tmp_path / "h.html")
+    assert "Nothing is kept yet." in (tmp_path / "h.html").read_text()
