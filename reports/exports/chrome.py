@@ -23,6 +23,8 @@ COUNTERS = (
     ("KV blocks pinned", "blocks"),
     ("turns waiting", "turns"),
     ("turns running", "turns"),
+    ("KV blocks in DRAM", "blocks"),
+    ("KV blocks on SSD", "blocks"),
 )
 """As the numbers of `usage` in done.json follow its time."""
 OF_TURN = ("prompt_tokens", "output_tokens", *HITS, "preemptions", "pinned_hit", "replica", "error")

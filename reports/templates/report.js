@@ -114,7 +114,9 @@
       xaxis: axis(spec.layout.xaxis, across ? value : { zeroline: false }),
       yaxis: axis(spec.layout.yaxis, across ? rows : value),
     };
-    if (spec.layout.yaxis2) layout.yaxis2 = axis(spec.layout.yaxis2, {});
+    for (const other of ["yaxis2", "yaxis3"]) {
+      if (spec.layout[other]) layout[other] = axis(spec.layout[other], {});
+    }
     if (spec.layout.shapes) layout.shapes = spec.layout.shapes.map((s) => ({ ...s, line: { ...s.line, color: css("--soft") } }));
     return layout;
   }

@@ -75,6 +75,7 @@ class Engine:
             scheduler.pins.blocks,
             len(scheduler.waiting),
             len(scheduler.running),
+            **{f"{tier.name}_blocks": tier.used for tier in scheduler.tiers},
         )
 
     def end_program(self, program_id: str) -> None:

@@ -56,13 +56,16 @@ def refuse_unfit(submission: Submission, profile: Profile) -> None:
 
 
 class Usage(NamedTuple):
-    """Of one engine at one time: blocks held by turns and pins, by pins alone, and turns."""
+    """Of one engine at one time: blocks held by turns and pins, by pins alone, turns, and blocks in
+    its offload tiers."""
 
     t_s: float
     used_blocks: int
     pinned_blocks: int
     waiting: int
     running: int
+    dram_blocks: int = 0
+    ssd_blocks: int = 0
 
 
 class Sequence:

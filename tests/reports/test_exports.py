@@ -266,6 +266,7 @@ def test_a_trace_keeps_the_rules_of_the_trace_event_format(simulated: Path, tmp_
         assert {"turn", "tool", "queue", "prefill", "decode"} <= kinds
         assert {e["name"] for e in events if e["ph"] == "C"} == {
             "KV blocks in use", "KV blocks pinned", "turns waiting", "turns running",
+            "KV blocks in DRAM", "KV blocks on SSD",
         }  # fmt: skip
 
 

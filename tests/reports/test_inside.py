@@ -123,3 +123,23 @@ def test_long_memories_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
 
 def test_a_live_engine_does_not_tell_its_memory(tmp_path: Path) -> None:
     assert memory({"fcfs": cell(tmp_path, [turn()], engine="vllm")}) is None
+
+
+def test_blocks_off_the_device_have_an_axis_of_their_own_where_there_are_any(
+    tmp_path: Path,
+) -> None:
+    usage = [[0.0, 4, 1, 0, 1, 0, 0], [1.0, 6, 2, 3, 2, 40, 0]]
+    figure = memory({"fcfs": cell(tmp_path, [turn()], usage=usage)})
+    assert figure is not None
+    away = [t for t in figure.spec["data"] if t.get("yaxis") == "y3"]
+    assert [t["y"] for t in away] == [[0, 40]]
+    assert "blocks in DRAM, at most 40" in figure.spec["alt"]
+    assert "blocks in DRAM" in [entry.label for entry in figure.key]
+
+
+def test_without_a_tier_there_is_no_such_axis(tmp_path: Path) -> None:
+    usage = [[0.0, 4, 1, 0, 1, 0, 0], [1.0, 6, 2, 3, 2, 0, 0]]
+    figure = memory({"fcfs": cell(tmp_path, [turn()], usage=usage)})
+    assert figure is not None
+    assert "yaxis3" not in figure.spec["layout"]
+    assert len(figure.key) == 4
