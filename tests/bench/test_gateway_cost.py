@@ -1,6 +1,7 @@
 """What the gateway adds: the way of each request and of each chunk, through it and direct.
 
-200 streams at once, each a chunk every 50 ms, by turns direct and through the gateway in one run.
+200 streams at once, begun within a second, each a chunk every 50 ms, by turns direct and through
+the gateway in one run.
 The server says in each chunk when it sent it and when the request had come, on the same clock.
 Server, gateway and client are processes of their own, so on two cores they share.
 """
@@ -48,7 +49,7 @@ async def stream(session: aiohttp.ClientSession, url: str, name: int) -> list[tu
     """Of each chunk, in seconds: the way of the request, the way of the chunk."""
     body: dict[str, Any] = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
     body["messages"] = [{"role": "user", "content": f"{name} " * 4000}]
-    await asyncio.sleep(name / STREAMS * 0.05)
+    await asyncio.sleep(name / STREAMS)  # one after the other, as turns of many agents come
     found: list[tuple[float, float]] = []
     sent_s = time.monotonic()
     async with session.post(f"{url}/v1/chat/completions", data=orjson.dumps(body)) as answer:
