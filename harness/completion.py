@@ -9,12 +9,13 @@ turn has failed. Times are seconds on the clock of whoever reads the stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
 
+from harness.course import Line
 from harness.prompts import Ids
 from harness.sse import Events
 from traces import Message, Turn
@@ -138,15 +139,58 @@ class Answer:
 
     @property
     def cached_tokens(self) -> int | None:
-        """Of the prompt, at first admission; None where the server does not say."""
-        value = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        return value if isinstance(value, int) else None
+        return cached_tokens(self.usage)
 
     @property
     def queue_s(self) -> float | None:
-        """In the engine's queue; None where the server does not say."""
-        value = self.metrics.get("queue_time_ms")
-        return value / 1000 if isinstance(value, int | float) else None
+        return queue_s(self.metrics)
+
+
+def cached_tokens(usage: Mapping[str, Any]) -> int | None:
+    """Of the prompt, at first admission; None where the server does not say."""
+    value = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
+    return value if isinstance(value, int) else None
+
+
+def queue_s(metrics: Mapping[str, Any]) -> float | None:
+    """In the engine's queue; None where the server does not say."""
+    value = metrics.get("queue_time_ms")
+    return value / 1000 if isinstance(value, int | float) else None
+
+
+def as_client_sees(
+    sent_s: float,
+    first_token_s: float | None,
+    finished_s: float,
+    *,
+    prompt_tokens: int,
+    output_tokens: int,
+    cached_tokens: int | None,
+    queue_s: float | None,
+) -> Line:
+    """Of a turn's line. Prefill and decode are what the client sees of them: the first holds the
+    way there and reloads, the second preemptions. With `queue_s` they sum to the turn's time."""
+    prefill_s = None
+    if first_token_s is not None and queue_s is not None:
+        prefill_s = first_token_s - sent_s - queue_s
+    return {
+        "sent_at_s": sent_s,
+        "first_token_at_s": first_token_s,
+        "finished_at_s": finished_s,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "device_hit_tokens": cached_tokens,
+        "dram_hit_tokens": None,
+        "ssd_hit_tokens": None,
+        "queue_s": queue_s,
+        "load_s": None,
+        "prefill_s": prefill_s,
+        "decode_s": None if first_token_s is None else finished_s - first_token_s,
+        "preempted_s": None,
+        "recompute_s": None,
+        "preemptions": None,
+        "pinned_hit": None,
+    }
 
 
 def error_message(body: bytes, secret: str | None = None) -> str:

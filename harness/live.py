@@ -22,6 +22,7 @@ from harness.affinity import Affinity
 from harness.completion import (
     Answer,
     TurnFailed,
+    as_client_sees,
     chat_body,
     completion_body,
     error_message,
@@ -196,27 +197,15 @@ class _Live:
 
 
 def _measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
-    """Prefill and decode are what the client sees of them: the first holds the way there and
-    reloads, the second preemptions. With `queue_s` they sum to the turn's time."""
-    sent_s, first_s, queue_s = answer.sent_at_s, answer.first_token_at_s, answer.queue_s
-    return {
-        "sent_at_s": sent_s,
-        "first_token_at_s": first_s,
-        "finished_at_s": finished_s,
-        "prompt_tokens": answer.prompt_tokens(turn),
-        "output_tokens": answer.output_tokens,
-        "device_hit_tokens": answer.cached_tokens,
-        "dram_hit_tokens": None,
-        "ssd_hit_tokens": None,
-        "queue_s": queue_s,
-        "load_s": None,
-        "prefill_s": None if first_s is None or queue_s is None else first_s - sent_s - queue_s,
-        "decode_s": None if first_s is None else finished_s - first_s,
-        "preempted_s": None,
-        "recompute_s": None,
-        "preemptions": None,
-        "pinned_hit": None,
-    }
+    return as_client_sees(
+        answer.sent_at_s,
+        answer.first_token_at_s,
+        finished_s,
+        prompt_tokens=answer.prompt_tokens(turn),
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        queue_s=answer.queue_s,
+    )
 
 
 def _allow_many_connections() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from harness.completion import error_message
+from harness.completion import cached_tokens, error_message, queue_s
 from servers.tool_names import command_names, tool_names
 
 MAX_EVENT_BYTES = 1 << 24
@@ -40,13 +40,11 @@ class Answer:
 
     @property
     def cached_tokens(self) -> int | None:
-        value = (self.usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-        return value if isinstance(value, int) else None
+        return cached_tokens(self.usage)
 
     @property
     def queue_s(self) -> float | None:
-        value = self.metrics.get("queue_time_ms")
-        return value / 1000 if isinstance(value, int | float) else None
+        return queue_s(self.metrics)
 
     def message(self) -> dict[str, Any]:
         """As the next prompt has it."""

@@ -17,7 +17,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from harness.completion import shortened
+from harness.completion import as_client_sees, shortened
 from harness.course import Line
 from harness.gateway.answers import Answer, Tap
 from harness.gateway.conversations import Prompt, prompt_of
@@ -267,38 +267,29 @@ def _rewritten(body: dict[str, Any], raw: bytes, tag: Begun | None) -> tuple[boo
 
 def _line(turn: _Turn, finished_s: float, kept_tokens: int, error: str | None) -> Line:
     begun, answer = turn.begun, turn.answer
-    first_s, queue_s = answer.first_token_at_s, answer.queue_s
-    return {
+    line = {
         "program_id": begun.program.id,
         "turn": begun.turn,
         "replica": turn.replica,
         "job_id": begun.program.job_id,
         "scheduled_at_s": turn.sent_s,
-        "sent_at_s": turn.sent_s,
-        "first_token_at_s": first_s,
-        "finished_at_s": finished_s,
-        "prompt_tokens": answer.prompt_tokens,
-        "output_tokens": answer.output_tokens,
-        "device_hit_tokens": answer.cached_tokens,
-        "dram_hit_tokens": None,
-        "ssd_hit_tokens": None,
-        "queue_s": queue_s,
-        "load_s": None,
-        "prefill_s": None
-        if first_s is None or queue_s is None
-        else first_s - turn.sent_s - queue_s,
-        "decode_s": None if first_s is None else finished_s - first_s,
-        "preempted_s": None,
-        "recompute_s": None,
-        "preemptions": None,
-        "pinned_hit": None,
+        **as_client_sees(
+            turn.sent_s,
+            answer.first_token_at_s,
+            finished_s,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            queue_s=answer.queue_s,
+        ),
         "kept_tokens": kept_tokens,
         "tools": list(answer.tools),
         "gap_s": begun.gap_s,
         "gap_provenance": "measured" if begun.turn else None,
         "wait_s": 0.0,
         "error": error,
-    } | ({} if begun.turn else {"system": _system(turn)})
+    }
+    return line if begun.turn else line | {"system": _system(turn)}
 
 
 def _system(turn: _Turn) -> Line | None:
