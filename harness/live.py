@@ -15,6 +15,7 @@ import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -220,6 +221,16 @@ def authorization(api_key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
+def client_session(**options: Any) -> aiohttp.ClientSession:
+    """For thousands of long answers at once; `options` are aiohttp's own."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        **options,
+    )
+
+
 async def replay_live(
     programs: Sequence[Program],
     starts_s: Iterable[float] | None,
@@ -244,12 +255,8 @@ async def replay_live(
     """
     prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
     _allow_many_connections()
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        headers={"Content-Type": "application/json", **authorization(api_key)},
-    ) as session:
+    headers = {"Content-Type": "application/json", **authorization(api_key)}
+    async with client_session(headers=headers) as session:
         live = _Live(
             programs,
             prompts,

@@ -50,7 +50,7 @@ def record(
             program = Path(command[0]).name
             base = made.base_url + ("" if many else f"/programs/{quote(program)}") + "/v1"
             code = await _run(command, base)
-            await made.end_all()
+            await made.gateway.end_all()
             return code, made
 
     with one_line_errors():

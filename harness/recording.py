@@ -39,11 +39,6 @@ class Recording:
     def trace_file(self) -> Path:
         return self.folder / "trace.jsonl"
 
-    async def end_all(self) -> None:
-        """Whoever asked is gone."""
-        for program_id in self.gateway.programs():
-            await self.gateway.end(program_id)
-
     def keep_trace(self) -> Loaded | None:
         """After its end. None where no turn succeeded."""
         try:

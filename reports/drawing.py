@@ -122,8 +122,13 @@ def distribution(values: Sequence[float], most: int) -> tuple[npt.NDArray[Any], 
     shares = np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
     if len(ordered) <= most:
         return ordered, shares
-    kept = np.unique(np.linspace(0, len(ordered) - 1, most).round().astype(int))
+    kept = thinned(len(ordered), most)
     return ordered[kept], shares[kept]
+
+
+def thinned(count: int, most: int) -> npt.NDArray[Any]:
+    """Places of so many at the most, evenly spread, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
 def wide_spread(values: Iterable[float]) -> bool:

@@ -68,7 +68,7 @@ def _against_rate(
     rates = sorted({p.jps for p in points if p.jps is not None})
     figure.update_xaxes(title="jobs per second", tickvals=rates if len(rates) < 6 else None)
     figure.update_yaxes(title=measure.axis, rangemode="tozero")
-    return _spec(figure, _alt(measure, points, "Line chart, one line per variant"), "y")
+    return spec_of(figure, _alt(measure, points, "Line chart, one line per variant"), "y")
 
 
 def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -> go.Scatter:
@@ -138,7 +138,7 @@ def _by_variant(
         figure.add_trace(_dot(measure, point, style[point.variant], point.variant in emphasised))
     figure.update_yaxes(automargin=True, type="category")
     figure.update_xaxes(title=f"{measure.title}, {measure.axis}", rangemode="tozero")
-    spec = _spec(figure, _alt(measure, points, "Dot plot, one dot per variant"), "x")
+    spec = spec_of(figure, _alt(measure, points, "Dot plot, one dot per variant"), "x")
     names = dict.fromkeys(p.variant for p in order)
     spec["rows"] = [[name, plain(short(name))] for name in names]
     return spec
@@ -198,7 +198,8 @@ def _alt(measure: Measure, points: Sequence[Point], kind: str) -> str:
     )
 
 
-def _spec(figure: go.Figure, alt: str, value: str) -> Spec:
+def spec_of(figure: go.Figure, alt: str, value: str) -> Spec:
+    """Without plotly's template: the page has a look of its own."""
     figure.update_layout(template=None)
     made: dict[str, Any] = figure.to_plotly_json()
     made["layout"].pop("template", None)

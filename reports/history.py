@@ -210,12 +210,16 @@ def _parse(path: Path, content: bytes) -> History:
     return History(head["question"], tuple(entries))
 
 
+def changed(before: Entry, after: Entry) -> str:
+    return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
+
+
 def told(series: Series) -> tuple[str, ...]:
     """A line of `bench history show`: change is against the commit before."""
     last = series.entries[-1]
     change = "–"
     if len(series.entries) > 1:
-        change = f"{last.jct_mean_s / series.entries[-2].jct_mean_s - 1:+.2%}"
+        change = changed(series.entries[-2], last)
     jumps = ", ".join(entry.label for entry in series.jumps) or "–"
     count = counted(len(series.entries), "commit")
     return series.load, series.variant, count, f"{last.jct_mean_s:.3f} s", change, jumps

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import plotly.graph_objects as go
 
-from reports.drawing import Figure, Spec, Style, plain, styles
-from reports.history import Entry, History, Series
+from reports.drawing import Figure, Style, plain, styles
+from reports.figures import spec_of
+from reports.history import History, Series, changed
 from reports.html import environment
-from reports.load import VIRTUAL
+from reports.origin import heading
 from reports.whole_file import write_file
 from reports.words import counted, listed, seconds
 
@@ -27,7 +28,7 @@ def draw(history: History, out: Path) -> None:
     ]
     page = environment().get_template("history.html.j2")
     content = page.render(
-        context=_context(history),
+        context=heading(history.question),
         verdict=_verdict(series),
         jumps=_jumps(series),
         figures=figures,
@@ -44,12 +45,10 @@ def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -
             figure.add_trace(_marks(one, style[one.variant]))
     figure.update_xaxes(title="when", type="date")
     figure.update_yaxes(title="seconds", rangemode="tozero")
-    figure.update_layout(template=None)
-    made = figure.to_plotly_json()
     load = series[0].load
     ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
     alt = f"Line chart: mean JCT over time with {load}, one line per policy. Last: {ends}."
-    spec: Spec = {"data": made["data"], "layout": made["layout"], "alt": alt, "value": "y"}
+    spec = spec_of(figure, alt, "y")
     return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
 
 
@@ -98,12 +97,8 @@ def _hover(series: Series, place: int) -> str:
     ]
     if place:
         before = series.entries[place - 1]
-        lines.append(f"{_change(before, entry)} against {plain(before.label)}")
+        lines.append(f"{changed(before, entry)} against {plain(before.label)}")
     return "<br>".join(lines)
-
-
-def _change(before: Entry, after: Entry) -> str:
-    return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
 
 
 def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
@@ -113,7 +108,7 @@ def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
     return [
         (
             *(new.label, f"{new.when:%Y-%m-%d}", one.load, one.variant),
-            *(seconds(old.jct_mean_s), seconds(new.jct_mean_s), _change(old, new)),
+            *(seconds(old.jct_mean_s), seconds(new.jct_mean_s), changed(old, new)),
         )
         for new, old, one in found
     ]
@@ -130,9 +125,3 @@ def _verdict(series: Sequence[Series]) -> str:
     if not jumped:
         return f"{told}, {last.label}, changed nothing beyond its interval."
     return f"{told}, {last.label}, moved {listed(jumped)}."
-
-
-def _context(history: History) -> list[str]:
-    asked = history.question
-    engine = VIRTUAL.get(str(asked.get("engine")), asked.get("engine"))
-    return [str(word) for word in (asked.get("model"), asked.get("hardware"), engine) if word]

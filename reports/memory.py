@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reports.drawing import Figure, KeyEntry, Spec
+from reports.drawing import Figure, KeyEntry, Spec, thinned
 from reports.load import Cell
 
 POINTS = 150
@@ -46,8 +46,7 @@ def _usage(cell: Cell) -> list[Any]:
 
 def _spec(label: str, cell: Cell) -> Spec:
     usage = np.asarray(_usage(cell), dtype=float)
-    kept = np.unique(np.linspace(0, len(usage) - 1, min(POINTS, len(usage))).round().astype(int))
-    t, used, pinned, waiting, running, *tiers = usage[kept].T
+    t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), POINTS)].T
     x = [round(float(v), 2) for v in t]
     blocks = (cell.config.get("profile") or {}).get("kv_blocks")
     held = [

@@ -10,10 +10,8 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
-import orjson
-
 from reports.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
-from reports.load import Cell
+from reports.load import Cell, json_lines
 from reports.words import counted, listed, seconds, share
 
 SHOWN = 8
@@ -62,8 +60,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
 def _read(cell: Cell) -> Gaps:
     gaps = Gaps()
     called: dict[str, list[str]] = {}
-    for line in (cell.folder / "turns.jsonl").read_bytes().split(b"\n")[:-1]:
-        turn: dict[str, Any] = orjson.loads(line)
+    for turn in json_lines(cell.folder / "turns.jsonl"):
         program, tools = turn["program_id"], called.get(turn["program_id"])
         called[program] = turn.get("tools") or []
         if tools is None or turn.get("gap_s") is None:

@@ -24,10 +24,9 @@ from harness.gateway.conversations import Prompt, prompt_of
 from harness.gateway.identity import OURS, BadId, said
 from harness.gateway.programs import Begun, Programs
 from harness.gateway.refusals import refusal
-from harness.live import KEEP_CONNECTION_S, authorization
+from harness.live import authorization, client_session
 
 MOST_BODY_BYTES = 32 << 20
-CONNECT_S = 10.0
 HOP_BY_HOP = frozenset(
     [
         "connection",
@@ -90,12 +89,7 @@ class Gateway:
     async def __aenter__(self) -> Gateway:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock()
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-        )
+        self._session = client_session(auto_decompress=False)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -109,9 +103,10 @@ class Gateway:
         app.router.add_get("/health", _healthy)
         return app
 
-    def programs(self) -> list[str]:
-        """That have not ended."""
-        return self._programs.ids()
+    async def end_all(self) -> None:
+        """Whoever asked is gone."""
+        for program_id in self._programs.ids():
+            await self.end(program_id)
 
     async def end(self, program_id: str) -> None:
         """Its process is gone: its pins may go, and the next turn under this name is another
