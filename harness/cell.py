@@ -45,6 +45,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             starts_s=starts_s if in_flight is None else None,
             in_flight=in_flight,
             folder=out.path,
+            agents=question.agents,
         )
         done = question.engine.run(
             job, on_turn, out.events.append, lambda stage: tick(turns, stage)

@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.course import Line
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.serving import LOOPBACK
 from harness.run_folder import Lines, make_folder
 from harness.serving import api_key
-from harness.url_engine import models_of
+from harness.url_engine import models_of, says_vllm
 from traces import Loaded, TraceError, read_traces
 from traces.native import write_programs
 
@@ -55,12 +54,8 @@ def backends(urls: Sequence[str]) -> list[Backend]:
     found: list[Backend] = []
     for url in urls:
         base = url.rstrip("/").removesuffix("/v1")
-        found.append(Backend(base, any(map(_is_vllm, models_of(base, "the server")))))
+        found.append(Backend(base, any(map(says_vllm, models_of(base, "the server")))))
     return found
-
-
-def _is_vllm(model: dict[str, Any]) -> bool:
-    return model.get("owned_by") == "vllm"
 
 
 def default_folder(kind: str) -> Path:

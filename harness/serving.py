@@ -40,14 +40,30 @@ def replay_on(
     seed: int,
     turn_timeout_s: float,
     text: bool,
+    tagged: bool,
     on_turn: Callable[[Line], None],
     on_event: Callable[[Line], None],
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> Line:
-    """`failure` says why a server no longer runs; then CellFailed, with the lines of all turns
+    """A replay, or the job's agents. `tagged`: the servers take `vllm_xargs` from agents, which not
+    all do. `failure` says why a server no longer runs; then CellFailed, with the lines of all turns
     that ended or were under way."""
 
     async def replay() -> Line:
+        if job.agents is not None:
+            from harness.agent_run import run_agents
+
+            return await run_agents(
+                replicas,
+                job,
+                model=model,
+                vocabulary=vocabulary,
+                seed=seed,
+                tagged=tagged,
+                api_key=api_key(),
+                on_turn=on_turn,
+                on_event=on_event,
+            )
         return await replay_live(
             job.programs,
             job.starts_s,

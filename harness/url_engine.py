@@ -43,6 +43,8 @@ class UrlEngine:
     events: Path | None
     turn_timeout_s: float
     text: bool
+    is_vllm: bool
+    """It takes `vllm_xargs`; others may refuse a field that they do not know."""
     hardware: str = "unknown"
     side_by_side: bool = False
 
@@ -87,6 +89,7 @@ class UrlEngine:
             seed=seed,
             turn_timeout_s=self.turn_timeout_s,
             text=self.text,
+            tagged=self.is_vllm,
             on_turn=on_turn,
             on_event=on_event,
         )
@@ -114,6 +117,7 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cann
         events=asked.server.events,
         turn_timeout_s=asked.server.turn_timeout_s,
         text=asked.server.text,
+        is_vllm=says_vllm(chosen[0]),
     )
     return (_as_served(asked.policies),), engine, ()
 
@@ -134,6 +138,10 @@ def _as_served(policies: str) -> Variant:
         description="as its user says" if name != AS_SERVED else "the scheduler that it runs",
         source="not checked",
     )
+
+
+def says_vllm(model: dict[str, Any]) -> bool:
+    return model.get("owned_by") == "vllm"
 
 
 def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:
