@@ -116,10 +116,10 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
             refuse=asked.refuse_overlong,
             messages=True,
         )
-        if mute := next((p for p in workload.programs if not _told(p)), None):
+        if mute := next((p for p in workload.programs if not p.messages), None):
             raise ValueError(
-                f"program {mute.id}: its trace holds neither messages nor commands, so that there "
-                "is no answer to hand to an agent; give trajectories with --traces"
+                f"program {mute.id}: its trace has no messages, and so no answers to hand to an "
+                "agent; give trajectories with --traces"
             )
         if forked := next((p for p in workload.programs if p.fork), None):
             raise ValueError(f"program {forked.id}: sub-agents cannot be guided; leave them out")
@@ -135,10 +135,6 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
     if asked.programs is not None:
         programs = tuple(choose_programs(programs, asked.programs))
     return Workload(tasks.name, programs, tasks.sha256, ()), tasks
-
-
-def _told(program: Program) -> bool:
-    return bool(program.messages) or any(turn.command for turn in program.turns)
 
 
 def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:

@@ -20,12 +20,13 @@ from agents.container import Container
 from agents.processes import Broken, Process
 from agents.sandbox import INSIDE_PORT, Bubblewrap
 from agents.workspace import make_workspace, remove_workspace
+from harness.client import API_KEY
 from harness.course import Line
 from harness.doctor import cpu_cores
 from harness.engine import Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.guided import Guide
-from harness.live import API_KEY, Replica
+from harness.live import Replica
 from harness.names import slug
 from harness.run_folder import Lines, make_folder
 from traces import Program
@@ -46,18 +47,29 @@ class _Ended:
     exit_code: int | None = None
     error: str | None = None
     """Why it does not count as finished."""
+    told: bool = False
+    """The gateway knows."""
 
 
 class _Agents:
     def __init__(
-        self, job: Job, gateway: Gateway, base_url: str, socket: Path, model: str, origin_s: float
+        self,
+        job: Job,
+        gateway: Gateway,
+        base_url: str,
+        socket: Path,
+        model: str,
+        origin_s: float,
+        turns: Counter[str],
     ) -> None:
+        """`turns`: so far, by program."""
         if job.agents is None:
             raise RuntimeError("a job without agents")
         self._job, self._plan, self._gateway = job, job.agents, gateway
         self._base_url, self._socket, self._model = base_url, socket, model
         self._folder = job.folder / "agents"
         self._origin_s = origin_s
+        self._turns = turns
         self._booting = asyncio.Semaphore(cpu_cores())
         """Many at once would only take the engine's cores."""
         self._programs = Lines(job.folder / "programs.jsonl")
@@ -113,6 +125,9 @@ class _Agents:
                         ended.exit_code = await process.ended()
                 except TimeoutError:
                     ended.error = f"the program was ended at its limit of {plan.task_limit_s:g} s"
+                    # While its request may still be under way: that is the turn that failed.
+                    await self._gateway.gave_up(program.id, ended.error)
+                    ended.told = True
         except Broken as broken:
             ended.error = f"the agent's process {broken}"
         except (OSError, ValueError) as error:  # a task too long for a command line, or with a NUL
@@ -124,12 +139,12 @@ class _Agents:
         return ended
 
     async def _over(self, program: Program, ended: _Ended) -> None:
-        if ended.error is None and not self._gateway.turns_of(program.id):
+        if ended.error is None and not self._turns[program.id]:
             ended.error = "the agent ended without a request"
         if ended.error is None:
             self.finished += 1
             await self._gateway.end(program.id)
-        else:
+        elif not ended.told:
             await self._gateway.gave_up(program.id, ended.error)
 
     async def _keep(
@@ -237,18 +252,20 @@ async def run_agents(
     first_s = job.starts_s[0] if job.starts_s else 0.0
     boot_s = max(AHEAD_S - first_s, 0.0) if job.agents.agent.ahead and job.starts_s else 0.0
     origin_s = asyncio.get_running_loop().time() + START_S + boot_s
+    turns: Counter[str] = Counter()
     failed = 0
 
     def count(line: Line) -> None:
         nonlocal failed
         failed += line["error"] is not None
+        turns[line["program_id"]] += 1
         on_turn(line)
 
     make_folder(job.folder / "agents")
     socket = (job.folder / "agents" / "gateway.sock").absolute()
     gateway = Gateway(backends, count, api_key, guide=guide, on_event=on_event, origin_s=origin_s)
     async with serve_gateway(gateway, socket=socket) as base_url:
-        agents = _Agents(job, gateway, base_url, socket, model, origin_s)
+        agents = _Agents(job, gateway, base_url, socket, model, origin_s, turns)
         await agents.run()
         live_s = asyncio.get_running_loop().time() - origin_s
     return {

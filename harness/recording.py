@@ -12,11 +12,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.client import api_key
 from harness.course import Line
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.serving import LOOPBACK
 from harness.run_folder import Lines, make_folder
-from harness.serving import api_key
 from harness.url_engine import models_of, says_vllm
 from traces import Loaded, TraceError, read_traces
 from traces.native import write_programs

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from harness.client import api_key
 from harness.course import Line
 from harness.engine import CellFailed, Job
-from harness.live import API_KEY, Replica, replay_live
+from harness.live import Replica, replay_live
 
 LOOK_EVERY_S = 0.5
 LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""
-
-
-def api_key() -> str | None:
-    return os.environ.get(API_KEY, "").strip() or None
 
 
 def end_on_sigterm() -> None:

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.asked import Asked
+from harness.client import API_KEY, api_key, authorization
 from harness.course import Line
 from harness.engine import Cannot, Job
-from harness.live import API_KEY, Replica, authorization
-from harness.serving import api_key, end_on_sigterm, replay_on
+from harness.live import Replica
+from harness.serving import end_on_sigterm, replay_on
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
 from servers.vllm.model_folder import ORDINARY_TOKENS
