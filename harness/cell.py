@@ -31,6 +31,8 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     def on_turn(line: dict[str, object]) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(line)
+        if not question.engine.side_by_side:  # measured: it cannot be had again
+            out.turns.flush()
         turns += 1
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
