@@ -61,7 +61,7 @@ class Answer:
         return tuple(
             name
             for _, call in sorted(self._calls.items())
-            for name in (command_names(_command(call["arguments"])) or (call["name"],))
+            for name in (command_names(command_in(call["arguments"])) or (call["name"],))
         )
 
     def read(self, body: bytes, at_s: float) -> None:
@@ -154,7 +154,8 @@ def _count(usage: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _command(arguments: str) -> str:
+def command_in(arguments: str) -> str:
+    """Of a call; "" where it has none."""
     try:
         said = orjson.loads(arguments)
     except orjson.JSONDecodeError:

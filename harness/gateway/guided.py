@@ -19,6 +19,7 @@ from aiohttp import web
 
 from harness.client import FAILURES, ask, authorization, reason
 from harness.completion import Answer, completion_body, measurements
+from harness.course import shared_prefix
 from harness.gateway.identity import Said
 from harness.gateway.recorded import Recorded
 from harness.gateway.refusals import refusal
@@ -130,13 +131,14 @@ class Guided:
         except FAILURES as failure:
             course.stopped = reason(failure, url, answer)
         finally:
-            self._over(under_way, turn, answer, course.stopped)
+            self._over(under_way, course, turn, answer)
 
-    def _over(self, under_way: UnderWay, turn: Turn, answer: Answer, error: str | None) -> None:
-        finished_s = answer.last_byte_at_s if error is None else self._turns.now_s()
+    def _over(self, under_way: UnderWay, course: _Course, turn: Turn, answer: Answer) -> None:
+        finished_s = answer.last_byte_at_s if course.stopped is None else self._turns.now_s()
         seen = measurements(turn, answer, finished_s)
         seen |= {"kept_tokens": turn.kept_tokens, "tools": list(turn.tools)}
-        self._turns.over(under_way, finished_s, error, seen)
+        seen |= shared_prefix(course.program, under_way.begun.turn)
+        self._turns.over(under_way, finished_s, course.stopped, seen)
 
 
 async def _told(

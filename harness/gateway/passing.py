@@ -19,6 +19,7 @@ from harness.gateway.answers import Answer, Tap
 from harness.gateway.bodies import rewritten
 from harness.gateway.conversations import prompt_of
 from harness.gateway.identity import Said
+from harness.gateway.messages import said_in
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns, UnderWay
@@ -50,11 +51,13 @@ class Passing:
         session: aiohttp.ClientSession,
         api_key: str | None,
         turns: Turns,
+        keeps_messages: bool = False,
     ) -> None:
         self._backends = backends
         self._session = session
         self._api_key = api_key
         self._turns = turns
+        self._keeps_messages = keeps_messages
 
     async def other(self, request: web.Request, path: str) -> web.StreamResponse:
         """What is no completion goes to the first server."""
@@ -95,7 +98,7 @@ class Passing:
                 request.transport.abort()
             return streamed
         finally:
-            self._over(turn, answer, error)
+            self._over(turn, body, answer, error)
 
     async def _forward(
         self,
@@ -130,14 +133,19 @@ class Passing:
             await streamed.write_eof()
             return streamed
 
-    def _over(self, turn: UnderWay, answer: Answer, error: str | None) -> None:
+    def _over(
+        self, turn: UnderWay, body: dict[str, Any], answer: Answer, error: str | None
+    ) -> None:
         program = turn.begun.program
         finished_s = answer.last_byte_at_s if error is None else None
         finished_s = self._turns.now_s() if finished_s is None else finished_s
         kept = self._turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
-        if error is None:
-            self._turns.programs.answered(program, turn.prompt, answer)
         seen = _seen(turn, answer, finished_s) | {"kept_tokens": max(kept, 0)}
+        if error is None:
+            if self._keeps_messages:
+                repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
+                seen |= said_in(body, repeated, answer)
+            self._turns.programs.answered(program, turn.prompt, answer)
         self._turns.over(turn, finished_s, error, seen)
 
     def _headers(self, request: web.Request) -> dict[str, str]:

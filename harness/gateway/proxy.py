@@ -39,16 +39,19 @@ class Gateway:
         api_key: str | None = None,
         *,
         guide: Guide | None = None,
+        keeps_messages: bool = False,
         on_event: Callable[[Line], None] | None = None,
         origin_s: float | None = None,
     ) -> None:
-        """`guide`: answers come from recorded programs. `on_event`: takes what the servers' event
+        """`guide`: answers come from recorded programs. `keeps_messages`: lines hold what was said.
+        `on_event`: takes what the servers' event
         files say. `origin_s`: time 0 of all lines, on the machine's monotonic clock; without it,
         when the gateway begins."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
         self._guide = guide
+        self._keeps_messages = keeps_messages
         self._on_event = on_event
         self._origin_s = origin_s
         self._turns = Turns(len(backends), self._note, self._now_s)
@@ -59,7 +62,7 @@ class Gateway:
         allow_many_connections()
         self._session = client_session(auto_decompress=False)
         behind = self._backends, self._session, self._api_key, self._turns
-        self._passing = Passing(*behind)
+        self._passing = Passing(*behind, self._keeps_messages)
         self._complete = self._passing.complete
         if self._guide is not None:
             self._complete = Guided(self._guide, *behind).complete

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from harness.gateway.messages import functions, shell_tool
 from traces import Program
 
 
@@ -27,30 +28,12 @@ def text_of(program: Program, index: int) -> str:
 
 
 def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
-    """Of the tools that the agent offers, the one that runs the turn's command: the first with a
-    `command` that is free text. A last turn calls `finish`, where there is one (OpenHands)."""
-    offered = dict(_functions(tools))
-    if index == len(program.turns) - 1 and "finish" in offered:
+    """Of the tools that the agent offers, its shell, with the turn's command. A last turn calls
+    `finish`, where there is one (OpenHands)."""
+    if index == len(program.turns) - 1 and any(name == "finish" for name, _ in functions(tools)):
         return Call("finish", {"message": text})
-    command = program.turns[index].command
-    if command is None:
-        return None
-    for name, parameters in offered.items():
-        asked = _mapping(_mapping(parameters.get("properties")).get("command"))
-        if asked.get("type") == "string" and "enum" not in asked:
-            return Call(name, {"command": command})
-    return None
-
-
-def _functions(tools: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for tool in tools if isinstance(tools, list) else ():
-        function = _mapping(_mapping(tool).get("function"))
-        if isinstance(name := function.get("name"), str):
-            yield name, _mapping(function.get("parameters"))
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
+    command, shell = program.turns[index].command, shell_tool(tools)
+    return None if command is None or shell is None else Call(shell, {"command": command})
 
 
 class Recorded:
