@@ -1,21 +1,18 @@
-"""An OpenHands conversation as a process: `PYTHON openhands_process.py LAUNCH.json`.
+"""One OpenHands conversation: PYTHON -I openhands_process.py LAUNCH.json (`agents.agent.Launch`).
 
-In: LAUNCH.json with `program_id`, `task`, `base_url`, `model`, `workspace` (where tools run), `folder`
-(for what it leaves, and its home), `max_turns` (iterations, or null for the SDK's own 500). It makes all ready, says `ready`
-on stdout, and waits for a line on stdin. Out: `folder/openhands/<conversation>/` with the events that
-the SDK persists, and `folder/result.json` with `exit_status` (finished, stuck, max iterations, error,
-or the SDK's word for another state) and `submission` (the workspace's `git diff`). Exit code 1 where
-the conversation broke.
+Runs in the Python that has openhands-sdk and openhands-tools. Says `ready` on stdout once all is
+imported and its tools have started, begins at a line on stdin, leaves `openhands/ID/` (the events
+that the SDK persists) and `result.json`: `exit_status` finished, stuck, max iterations or error,
+`submission` the workspace's diff. Exit code 0 where the conversation came to an end of its own.
 
-Runs under the Python of an OpenHands environment, imports nothing of ours, and needs no network but
-`base_url`. The SDK's default agent without browser, with its own prompts, tools and condenser; its
-terminal is a subprocess also where tmux is installed, since a tmux server would outlive us.
+It is the SDK's default agent without a browser, with the SDK's own prompts, tools and condenser.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import traceback
@@ -24,7 +21,9 @@ from pathlib import Path
 from typing import Any
 
 TURN_WITHIN_S = 24 * 3600
-"""The SDK would ask again after 300 s, which an overloaded server needs for an answer."""
+"""How long an answer may take is for the harness to say: a request given up is asked again."""
+ATTEMPTS = 1
+"""A turn that failed has failed its job already."""
 TRACING = ("OTEL_", "LMNR_", "LAMINAR_", "LANGFUSE_", "OPENHANDS_OBSERVABILITY_")
 
 
@@ -79,14 +78,15 @@ def _conversation(launch: dict[str, Any]) -> Any:
         api_key=os.environ.get("OPENAI_API_KEY") or "none",
         api_mode="chat",
         timeout=TURN_WITHIN_S,
+        num_retries=ATTEMPTS,
         input_cost_per_token=0.0,
         output_cost_per_token=0.0,
     )
     agent = get_default_agent(llm, cli_mode=True)
-    terminal = {"terminal": {"terminal_type": "subprocess"}}
+    # A server of tmux would outlive us.
+    own = {"terminal": {"terminal_type": "subprocess"}}
     tools = [
-        tool.model_copy(update={"params": terminal.get(tool.name, tool.params)})
-        for tool in agent.tools
+        tool.model_copy(update={"params": own.get(tool.name, tool.params)}) for tool in agent.tools
     ]
     return Conversation(
         agent=agent.model_copy(update={"tools": tools}),
@@ -94,6 +94,7 @@ def _conversation(launch: dict[str, Any]) -> Any:
         persistence_dir=str(Path(launch["folder"], "openhands")),
         conversation_id=uuid.uuid5(uuid.NAMESPACE_OID, launch["program_id"]),
         **({"max_iteration_per_run": most} if (most := launch["max_turns"]) else {}),
+        tags={"program": launch["program_id"]},
         visualizer=None,
         delete_on_close=False,
     )
@@ -109,23 +110,26 @@ def _exit_status(conversation: Any) -> str:
 def _diff(workspace: str, folder: str) -> str:
     """With new files, through an index of our own; empty where the workspace is no repository,
     even inside of one."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
     index = Path(folder, "submission.index").resolve()
-    git = "git -c safe.directory=* -c core.quotePath=false"
-    said = subprocess.run(
-        f"{git} read-tree HEAD; {git} add --all && {git} diff --cached",
-        shell=True,
-        cwd=workspace,
-        env={
-            **os.environ,
-            "GIT_INDEX_FILE": str(index),
-            "GIT_CEILING_DIRECTORIES": str(Path(workspace).resolve().parent),
-        },
-        capture_output=True,
-        check=False,
-    )
+    above = str(Path(workspace).resolve().parent)
+    env = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_CEILING_DIRECTORIES": above}
+    said = b""
+    for command in (["read-tree", "HEAD"], ["add", "--all"], ["diff", "--cached"]):
+        said = subprocess.run(  # noqa: S603
+            [git, "-c", "safe.directory=*", *command],
+            cwd=workspace,
+            env=env,
+            capture_output=True,
+            check=False,
+        ).stdout
     index.unlink(missing_ok=True)
-    return said.stdout.decode(errors="replace")
+    return said.decode(errors="replace")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # its libraries' farewells take two to three seconds
