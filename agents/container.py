@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agents.sandbox import Limits
-from servers.vllm.kept import Kept
+from servers.kept import Kept
 
 LABEL = "turnstile.run"
 ANSWERS_WITHIN_S = 60

@@ -6,6 +6,7 @@ whose answers the agent is handed. Otherwise tasks, and nobody knows yet what tu
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from agents.agent import Agent
 from agents.command import command_agent
-from agents.container import Container
+from agents.container import Containers
 from agents.mini_swe_agent import MiniSweAgent
 from agents.openhands import OpenHands
 from agents.sandbox import Bubblewrap, Limits
@@ -23,6 +24,7 @@ from harness.asked import Asked, AskedAgent
 from harness.workload import Workload, load_workload
 from traces import Program
 
+CONTAINERS = ("podman", "docker")
 AGENTS = ("mini-swe-agent", "openhands")
 GB = 1 << 30
 UNCONFINED = "--i-know-this-runs-model-commands-on-my-machine"
@@ -36,7 +38,7 @@ class AgentPlan:
     """By program."""
     tasks_sha256: str
     guided: bool
-    sandbox: Bubblewrap | Container | None
+    sandbox: Bubblewrap | Containers | None
     """None: on this machine, as the user wanted it in so many words."""
     config: Path | None
     task_limit_s: float
@@ -52,7 +54,11 @@ class AgentPlan:
             "config": None if self.config is None else self.config.read_text(),
             "sandbox": None
             if sandbox is None
-            else {"kind": type(sandbox).__name__.lower(), **asdict(sandbox)},
+            else {
+                "kind": type(sandbox).__name__.lower(),
+                "network": sandbox.network,
+                **asdict(sandbox.limits),
+            },
         }
 
     def told(self) -> str:
@@ -148,7 +154,7 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     return found
 
 
-def _sandbox(wanted: AskedAgent) -> Bubblewrap | Container | None:
+def _sandbox(wanted: AskedAgent) -> Bubblewrap | Containers | None:
     limits = Limits(processes=wanted.processes, memory_bytes=int(wanted.memory_gb * GB))
     if wanted.sandbox == "none":
         if not wanted.unconfined:
@@ -162,9 +168,10 @@ def _sandbox(wanted: AskedAgent) -> Bubblewrap | Container | None:
             raise ValueError(
                 "--sandbox container: only mini-swe-agent runs its commands in containers"
             )
-        container = Container(limits, wanted.network)
-        container.check()
-        return container
+        executable = next(filter(shutil.which, CONTAINERS), CONTAINERS[0])
+        containers = Containers(executable, Path(), limits, wanted.network)
+        containers.check()
+        return containers
     bubblewrap = Bubblewrap(limits, wanted.network)
     bubblewrap.check()
     return bubblewrap

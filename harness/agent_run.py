@@ -11,12 +11,13 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import quote
 
 from agents.agent import Launch, read_result
-from agents.container import Container
+from agents.container import Containers
 from agents.processes import Broken, Process
 from agents.sandbox import INSIDE_PORT, Bubblewrap
 from agents.workspace import make_workspace, remove_workspace
@@ -61,6 +62,7 @@ class _Agents:
         model: str,
         origin_s: float,
         turns: Counter[str],
+        containers: Containers | None,
     ) -> None:
         """`turns`: so far, by program."""
         if job.agents is None:
@@ -69,6 +71,7 @@ class _Agents:
         self._base_url, self._socket, self._model = base_url, socket, model
         self._folder = job.folder / "agents"
         self._origin_s = origin_s
+        self._containers = containers
         self._turns = turns
         self._booting = asyncio.Semaphore(cpu_cores())
         """Many at once would only take the engine's cores."""
@@ -81,7 +84,8 @@ class _Agents:
         try:
             async with asyncio.TaskGroup() as programs:
                 room = asyncio.Semaphore(self._job.in_flight or len(self._job.programs))
-                starts_s = self._job.starts_s or [None] * len(self._job.programs)
+                none: list[float | None] = [None] * len(self._job.programs)
+                starts_s = none if self._job.starts_s is None else self._job.starts_s
                 for place, program in enumerate(self._job.programs):
                     programs.create_task(self._one(place, program, starts_s[place], room))
         finally:
@@ -193,8 +197,10 @@ class _Agents:
         return launch
 
     def _environment(self, image: str | None, workspace: Path) -> Mapping[str, object]:
-        if isinstance(self._plan.sandbox, Container):
-            return self._plan.sandbox.environment(image, self._job.name)
+        containers = self._containers
+        if containers is not None:
+            where = {"executable": containers.executable, "run_args": containers.run_args()}
+            return {"environment_class": "docker", **({"image": image} if image else {}), **where}
         return {"environment_class": "local", "cwd": str(workspace.absolute())}
 
     def _confined(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
@@ -264,9 +270,11 @@ async def run_agents(
     make_folder(job.folder / "agents")
     socket = (job.folder / "agents" / "gateway.sock").absolute()
     gateway = Gateway(backends, count, api_key, guide=guide, on_event=on_event, origin_s=origin_s)
+    containers = _containers(job)
     async with serve_gateway(gateway, socket=socket) as base_url:
-        agents = _Agents(job, gateway, base_url, socket, model, origin_s, turns)
-        await agents.run()
+        agents = _Agents(job, gateway, base_url, socket, model, origin_s, turns, containers)
+        with containers.ending_with_us(socket.with_name("log")) if containers else nullcontext():
+            await agents.run()
         live_s = asyncio.get_running_loop().time() - origin_s
     return {
         "finished_programs": agents.finished,
@@ -275,3 +283,8 @@ async def run_agents(
         "started_monotonic_s": origin_s,
         "exit_statuses": dict(sorted(agents.statuses.items())),
     }
+
+
+def _containers(job: Job) -> Containers | None:
+    sandbox = job.agents.sandbox if job.agents else None
+    return replace(sandbox, folder=job.folder) if isinstance(sandbox, Containers) else None

@@ -27,6 +27,9 @@ _LEADING = frozenset(["if", "then", "elif", "else", "do", "while", "until", "!",
 """Shell words that another command may follow."""
 _NO_COMMAND = frozenset(["for", "select", "case", "function", "done", "fi", "esac", "}"])
 _FORK_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
+_EDITORS = frozenset({"file_editor", "planning_file_editor", "str_replace_editor"})
+_SUBCOMMANDS = _EDITORS | {"str_replace_based_edit_tool", "task_tracker"}
+"""Tools whose `command` is one of their own (`view`), not a shell's."""
 _STARTS = 64
 """So many places where JSON or a block may begin are tried: keeps hostile text linear."""
 
@@ -48,6 +51,12 @@ def only_bash_block_tool(text: str) -> str | None:
     blocks = _FORK_BLOCK.findall(text)
     words = blocks[0].split(maxsplit=1) if len(blocks) == 1 else []
     return words[0] if words else None
+
+
+def call_names(name: str, command: str) -> tuple[str, ...]:
+    """Of a call that runs a shell command, the command's own words: `bash` says nothing."""
+    shells = () if name in _SUBCOMMANDS else command_names(command)
+    return shells or (name,)
 
 
 def command_names(script: str) -> tuple[str, ...]:

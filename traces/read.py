@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traces import mini_swe_agent, native, turns, weka
+from traces import mini_swe_agent, native, openhands, turns, weka
 from traces.check import check
 from traces.lenient import Rejected, Repairs, TraceError, mapping, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
@@ -23,10 +23,11 @@ SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
 UNIX_S = 1e8
 """A start from here on is a moment, not a distance."""
 
-Loader = Callable[[dict[str, Any], str, Repairs], list[Program]]
+Loader = Callable[[Any, str, Repairs], list[Program]]
 LOADERS: dict[str, tuple[Callable[[object], bool], Loader]] = {
     "mini-swe-agent": (mini_swe_agent.matches, mini_swe_agent.load),
     "weka": (weka.matches, weka.load),
+    "openhands": (openhands.matches, openhands.load),
 }
 
 
@@ -77,7 +78,8 @@ class _Reader:
     def read(self, path: Path, shown: str) -> None:
         repairs = Repairs()
         try:
-            data = read_bytes(path)
+            of_conversation = path.name == openhands.STATE
+            data = openhands.read_conversation(path) if of_conversation else read_bytes(path)
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs)
             if self.messages and not all(program.messages for program in programs):
@@ -144,6 +146,7 @@ def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
         path = Path(path)
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
+            inside = [file for file in inside if not openhands.is_part(file)]
             if not inside:
                 raise TraceError(f"{path}: no trace file in it; known are {', '.join(SUFFIXES)}")
             for file in inside:
@@ -163,9 +166,10 @@ def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]
         programs = [replace(p, source=path.name) for p in turns.load(data, repairs)]
         check(programs)
         return "turns.jsonl", programs
-    if said or path.name.removesuffix(".gz").endswith(".jsonl"):
+    lines = path.name.removesuffix(".gz").endswith(".jsonl")
+    if said or (lines and not openhands.matches_line(first_line)):
         return "turnstile", native.parse_programs(data, path.name)
-    document = parse_json(data)
+    document = openhands.read_lines(data, repairs) if lines else parse_json(data)
     for format, (matches, load) in LOADERS.items():
         if matches(document):
             stem = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?(\.gz)?$", "", path.name)

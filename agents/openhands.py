@@ -1,0 +1,47 @@
+"""OpenHands (its SDK, 1.x) as it is, in a Python that has it (`openhands_process` runs there)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from agents import openhands_process
+from agents.pythons import prefixes, version_in
+
+PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
+OURS = ".venv-openhands/bin/python"
+REMEDY = (
+    "install it: make openhands (needs Python 3.12 or newer); or name a Python that has "
+    "openhands-sdk and openhands-tools with --openhands-python"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHands:
+    python: str | None = None
+    """As asked; None: found."""
+    name: str = "openhands"
+    ahead: bool = True
+
+    @property
+    def _python(self) -> str:
+        return self.python or os.environ.get(PYTHON) or str(Path(OURS).absolute())
+
+    def check(self) -> str:
+        version_in(self._python, "openhands-tools", "openhands.tools", REMEDY)
+        version = version_in(self._python, "openhands-sdk", "openhands.sdk", REMEDY)
+        if version.partition(".")[0] != "1":
+            raise ValueError(f"openhands-sdk {version} in {self._python}: needs 1.x; {REMEDY}")
+        return version
+
+    def command(self, launch_file: Path) -> list[str]:
+        # -I: beside our script lies a file called openhands.
+        return [self._python, "-I", openhands_process.__file__, str(launch_file)]
+
+    def readable(self) -> list[Path]:
+        return [*prefixes(self._python), Path(openhands_process.__file__)]
+
+    def env(self) -> Mapping[str, str]:
+        return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}

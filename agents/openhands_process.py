@@ -1,0 +1,135 @@
+"""One OpenHands conversation: PYTHON -I openhands_process.py LAUNCH.json (`agents.agent.Launch`).
+
+Runs in the Python that has openhands-sdk and openhands-tools. Says `ready` on stdout once all is
+imported and its tools have started, begins at a line on stdin, leaves `openhands/ID/` (the events
+that the SDK persists) and `result.json`: `exit_status` finished, stuck, max iterations or error,
+`submission` the workspace's diff. Exit code 0 where the conversation came to an end of its own.
+
+It is the SDK's default agent without a browser, with the SDK's own prompts, tools and condenser.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import traceback
+import uuid
+from pathlib import Path
+from typing import Any
+
+TURN_WITHIN_S = 24 * 3600
+"""How long an answer may take is for the harness to say: a request given up is asked again."""
+ATTEMPTS = 1
+"""A turn that failed has failed its job already."""
+TRACING = ("OTEL_", "LMNR_", "LAMINAR_", "LANGFUSE_", "OPENHANDS_OBSERVABILITY_")
+
+
+def main() -> int:
+    launch = json.loads(Path(sys.argv[1]).read_text())
+    _alone(launch["folder"])
+    ready = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer to our parent
+    conversation = _conversation(launch)
+    conversation.send_message(launch["task"])  # starts the tools; asks the model nothing
+    print("ready", file=ready, flush=True)
+    if not sys.stdin.readline():
+        conversation.close()
+        return 1
+    broken = False
+    try:
+        conversation.run()
+    except Exception:
+        broken = True
+        traceback.print_exc()
+    result = {
+        "exit_status": _exit_status(conversation),
+        "submission": _diff(launch["workspace"], launch["folder"]),
+    }
+    Path(launch["folder"], "result.json").write_text(json.dumps(result))
+    conversation.close()
+    return int(broken)
+
+
+def _alone(folder: str) -> None:
+    """No home but ours, no telemetry, no look-ups in the network. Before the SDK is imported."""
+    for name in [name for name in os.environ if name.startswith(TRACING)]:
+        del os.environ[name]
+    os.environ.pop("OH_PERSISTENCE_DIR", None)
+    os.environ |= {
+        "HOME": folder,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "LOG_LEVEL": os.environ.get("LOG_LEVEL", "ERROR"),
+        "OPENHANDS_SUPPRESS_BANNER": "1",
+    }
+
+
+def _conversation(launch: dict[str, Any]) -> Any:
+    import openai.resources  # noqa: F401, or the first turn does it
+    from openhands.sdk import LLM, Conversation, LocalWorkspace
+    from openhands.tools.preset.default import get_default_agent
+
+    llm = LLM(
+        usage_id="agent",
+        model=f"openai/{launch['model']}",
+        base_url=launch["base_url"],
+        api_key=os.environ.get("OPENAI_API_KEY") or "none",
+        api_mode="chat",
+        timeout=TURN_WITHIN_S,
+        num_retries=ATTEMPTS,
+        input_cost_per_token=0.0,
+        output_cost_per_token=0.0,
+    )
+    agent = get_default_agent(llm, cli_mode=True)
+    # A server of tmux would outlive us.
+    own = {"terminal": {"terminal_type": "subprocess"}}
+    tools = [
+        tool.model_copy(update={"params": own.get(tool.name, tool.params)}) for tool in agent.tools
+    ]
+    return Conversation(
+        agent=agent.model_copy(update={"tools": tools}),
+        workspace=LocalWorkspace(working_dir=launch["workspace"]),
+        persistence_dir=str(Path(launch["folder"], "openhands")),
+        conversation_id=uuid.uuid5(uuid.NAMESPACE_OID, launch["program_id"]),
+        **({"max_iteration_per_run": most} if (most := launch["max_turns"]) else {}),
+        tags={"program": launch["program_id"]},
+        visualizer=None,
+        delete_on_close=False,
+    )
+
+
+def _exit_status(conversation: Any) -> str:
+    codes = (getattr(event, "code", None) for event in reversed(conversation.state.events))
+    if next(filter(None, codes), None) == "MaxIterationsReached":
+        return "max iterations"
+    return str(conversation.state.execution_status.value)
+
+
+def _diff(workspace: str, folder: str) -> str:
+    """With new files, through an index of our own; empty where the workspace is no repository,
+    even inside of one."""
+    git = shutil.which("git")
+    if git is None:
+        return ""
+    index = Path(folder, "submission.index").resolve()
+    above = str(Path(workspace).resolve().parent)
+    env = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_CEILING_DIRECTORIES": above}
+    said = b""
+    for command in (["read-tree", "HEAD"], ["add", "--all"], ["diff", "--cached"]):
+        said = subprocess.run(  # noqa: S603
+            [git, "-c", "safe.directory=*", *command],
+            cwd=workspace,
+            env=env,
+            capture_output=True,
+            check=False,
+        ).stdout
+    index.unlink(missing_ok=True)
+    return said.decode(errors="replace")
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # its libraries' farewells take two to three seconds

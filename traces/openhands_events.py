@@ -1,0 +1,160 @@
+"""Events of OpenHands, of either format, as what was said: by whom, when, with which tokens.
+
+In: legacy events (`{id, timestamp, source, action | observation, args | content, …}`) and events of
+the SDK (`{kind, timestamp, source, …}`). Out: `Said`, in the order of the events; what neither the
+model nor a tool nor a user said is left out. Timestamps without a zone are taken as UTC.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+from servers.tool_names import call_names
+from traces.lenient import epoch, items, mapping, text
+
+STATES = ("null", "agent_state_changed")
+"""Legacy observations that answer no tool."""
+ANSWERS = (
+    *("message", "finish", "reject", "think", "delegate", "run", "run_ipython", "read", "write"),
+    *("edit", "browse", "browse_interactive"),
+)
+"""Legacy actions that the model decides, also where no response of it is recorded."""
+
+
+class Role(Enum):
+    SYSTEM = "system"
+    USER = "user"
+    MODEL = "assistant"
+    TOOL = "tool"
+    CONDENSER = "condenser"
+    """A summary that replaces a part of the conversation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    role: Role
+    content: str
+    at_s: float | None
+    response_id: str | None = None
+    """Of the model's response; one response may call several tools, each an event."""
+    tools: tuple[str, ...] = ()
+    command: str | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    """Where the event itself has it."""
+    tokens_so_far: Mapping[str, Any] = field(default_factory=dict)
+    """All that the model has read and written up to there."""
+
+
+def is_event(value: object) -> bool:
+    event = mapping(value)
+    by_source = "source" in event and ("action" in event or "observation" in event)
+    return by_source or str(event.get("kind", "")).endswith(("Event", "Condensation"))
+
+
+def said(events: list[Any]) -> Iterator[Said]:
+    for event in events:
+        found = _sdk(mapping(event)) if "kind" in mapping(event) else _legacy(mapping(event))
+        if found is not None:
+            yield found
+
+
+def _sdk(event: Mapping[str, Any]) -> Said | None:
+    kind, at_s = event["kind"], _moment(event)
+    if kind == "SystemPromptEvent":
+        return Said(Role.SYSTEM, _with_tools(_text(event.get("system_prompt")), event), at_s)
+    if kind == "ActionEvent":
+        call = mapping(event.get("tool_call"))
+        content = f"{_text(event.get('thought'))}\n{_written(call)}".strip()
+        action = mapping(event.get("action"))
+        command = None if action.get("is_input") else action.get("command")
+        return _model(event, content, event.get("tool_name"), command)
+    if kind == "MessageEvent":
+        content = _text(mapping(event.get("llm_message")).get("content"))
+        if event.get("source") == "agent":
+            return _model(event, content, None, None)
+        return Said(Role.USER, content, at_s)
+    if kind == "Condensation":
+        id = text(event.get("llm_response_id")) or None
+        return Said(Role.CONDENSER, text(event.get("summary")), at_s, id)
+    if kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
+        observation = mapping(event.get("observation"))
+        content = _text(observation.get("content")) or text(observation.get("output"))
+        told = (text(event.get(name)) for name in ("error", "rejection_reason"))
+        return Said(Role.TOOL, content or next(filter(None, told), ""), at_s)
+    return None
+
+
+def _legacy(event: Mapping[str, Any]) -> Said | None:
+    at_s, args = _moment(event), mapping(event.get("args"))
+    source, action = event.get("source"), event.get("action")
+    content = text(args.get("content")) or text(event.get("message"))
+    if action == "system":
+        return Said(Role.SYSTEM, _with_tools(text(args.get("content")), args), at_s)
+    if action == "message" and source == "user":
+        return Said(Role.USER, content, at_s)
+    if action == "condensation":
+        return Said(Role.CONDENSER, text(args.get("summary")), at_s)
+    if "tool_call_metadata" in event and action:
+        message = _answered(event)
+        written = " ".join(_written(call) for call in items(message.get("tool_calls")))
+        tool = mapping(event["tool_call_metadata"]).get("function_name") or action
+        command = args.get("command") if action == "run" and not args.get("is_input") else None
+        return _model(event, f"{_text(message.get('content'))}\n{written}".strip(), tool, command)
+    if source == "agent" and action in ANSWERS:
+        tool = None if action == "message" else action
+        command = args.get("command") if action == "run" else None
+        return _model(event, text(args.get("thought")) or content, tool, command)
+    if event.get("observation") and event["observation"] not in STATES:
+        return Said(Role.TOOL, text(event.get("content")), at_s)
+    return None
+
+
+def _model(event: Mapping[str, Any], content: str, tool: object, command: object) -> Said:
+    response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
+    id = text(event.get("llm_response_id")) or text(response.get("id")) or None
+    name, script = text(tool), text(command)
+    names = call_names(name, script) if name else ()
+    spent = mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage"))
+    ran = script if script and names != (name,) else None
+    usage = mapping(response.get("usage"))
+    return Said(Role.MODEL, content, _moment(event), id, names, ran, usage, spent)
+
+
+def _answered(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
+    return mapping(mapping(next(iter(items(response.get("choices"))), None)).get("message"))
+
+
+def _written(call: object) -> str:
+    """A call in the prompt of the next turn, more or less as chat templates write it."""
+    said = mapping(mapping(call).get("function") or call)
+    if not said.get("name"):
+        return ""
+    return f"<tool_call>{text(said.get('name'))} {text(said.get('arguments'))}</tool_call>"
+
+
+def _with_tools(system: str, holder: Mapping[str, Any]) -> str:
+    try:
+        tools = json.dumps(items(holder.get("tools")), sort_keys=True)
+    except RecursionError:
+        return system
+    return f"{system}\n{tools}"
+
+
+def _text(content: object) -> str:
+    """Of a text, a part, or a list of both."""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)
+
+
+def _moment(event: Mapping[str, Any]) -> float | None:
+    try:
+        moment = datetime.fromisoformat(text(event.get("timestamp")))
+        return epoch((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+    except (ValueError, OverflowError):
+        return None
