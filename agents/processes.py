@@ -64,6 +64,11 @@ class Process:
             if self._output is not None:
                 self._output.cancel()
 
+    @property
+    def pid(self) -> int:
+        """Of its keeper, the root of the tree."""
+        return self._process.pid
+
     async def ready(self) -> None:
         """Raises Broken where it ends, or takes too long, before it says so."""
         if self._process.stdout is None:

@@ -119,6 +119,10 @@ def convert(
     gap_scale: Annotated[
         float, typer.Option(min=0, help="Tool gaps times this; they count as synthesised then.")
     ] = 1.0,
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="Keep what was said, for --guided and --prompts text."),
+    ] = False,
 ) -> None:
     """Write any trace as Turnstile's own format, one program a line; cut to size if asked.
 
@@ -127,7 +131,7 @@ def convert(
     bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
     """
     with _one_line_errors():
-        loaded = read_traces(paths)
+        loaded = read_traces(paths, messages=messages)
         kept = cut(
             loaded.programs,
             jobs=programs,

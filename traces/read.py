@@ -83,7 +83,7 @@ class _Reader:
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs)
             if self.messages and not all(program.messages for program in programs):
-                raise Rejected(f"{format} has no messages: leave --prompts text away")
+                raise Rejected(f"{format} has no messages, which --prompts text and --guided need")
         except (Rejected, TraceError) as error:
             self.rejections.append(Note(shown, str(error)))
             return

@@ -41,24 +41,20 @@ class Gateway:
         guide: Guide | None = None,
         keeps_messages: bool = False,
         on_event: Callable[[Line], None] | None = None,
-        origin_s: float | None = None,
     ) -> None:
         """`guide`: answers come from recorded programs. `keeps_messages`: lines hold what was said.
-        `on_event`: takes what the servers' event
-        files say. `origin_s`: time 0 of all lines, on the machine's monotonic clock; without it,
-        when the gateway begins."""
+        `on_event`: takes what the servers' event files say."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
         self._guide = guide
         self._keeps_messages = keeps_messages
         self._on_event = on_event
-        self._origin_s = origin_s
+        self._logs: EngineLogs | None = None
         self._turns = Turns(len(backends), self._note, self._now_s)
 
     async def __aenter__(self) -> Gateway:
-        self.origin_s = time.monotonic() if self._origin_s is None else self._origin_s
-        self._logs = EngineLogs([b.events for b in self._backends], self.origin_s, self._on_event)
+        self.begin(time.monotonic())
         allow_many_connections()
         self._session = client_session(auto_decompress=False)
         behind = self._backends, self._session, self._api_key, self._turns
@@ -70,7 +66,16 @@ class Gateway:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
-        self._logs.close()
+        if self._logs is not None:
+            self._logs.close()
+
+    def begin(self, origin_s: float) -> None:
+        """Time 0 of all lines, on the machine's monotonic clock: before the first request, where it
+        is not when the gateway was entered."""
+        if self._logs is not None:
+            self._logs.close()
+        self.origin_s = origin_s
+        self._logs = EngineLogs([b.events for b in self._backends], origin_s, self._on_event)
 
     def app(self) -> web.Application:
         app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_as_openai])
@@ -137,7 +142,7 @@ class Gateway:
         return await self._complete(request, path, body, raw, who)
 
     def _note(self, line: Line) -> None:
-        self._on_turn(self._logs.completed(line))
+        self._on_turn(line if self._logs is None else self._logs.completed(line))
 
     def _now_s(self) -> float:
         return time.monotonic() - self.origin_s

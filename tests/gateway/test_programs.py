@@ -137,9 +137,10 @@ def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> N
     events = tmp_path / "events.jsonl"
     events.write_text("")
     seen: list[Line] = []
+    at_s = 100.0
 
     async def told(url: str, gateway: Gateway) -> None:
-        at_s = gateway.origin_s
+        gateway.begin(at_s)
         with events.open("ab") as file:
             for name, t, more in (
                 ("arrival", 5.0, {}),
@@ -154,7 +155,7 @@ def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> N
             )
             file.write(b"\n")
 
-    (line,) = lines_of(told, events=events, on_event=seen.append, origin_s=100.0)
+    (line,) = lines_of(told, events=events, on_event=seen.append)
     assert (line["queue_s"], line["device_hit_tokens"]) == (pytest.approx(2.0), 32)
     assert [(event["event"], event["t"]) for event in seen] == [
         ("arrival", pytest.approx(5.0)),

@@ -1,0 +1,96 @@
+"""How the process of a program is started: its folder, what it is told, its sandbox.
+
+In: a job's `AgentPlan`, and where its gateway listens. Out: per program a `Launch`, and the command
+line and environment of its process.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from agents.agent import Launch
+from agents.container import Containers
+from agents.sandbox import INSIDE_PORT, Bubblewrap
+from agents.workspace import make_workspace
+from harness.agent_plan import AgentPlan
+from harness.client import API_KEY
+from harness.names import slug
+from harness.run_folder import make_folder
+from traces import Program
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+NAME_CHARS = 60
+WORKSPACE = "workspace"
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    plan: AgentPlan
+    folder: Path
+    """A folder for each program in it; absolute."""
+    model: str
+    base_url: str
+    socket: Path
+    """The same gateway, for sandboxes without network."""
+    containers: Containers | None
+
+    def folder_of(self, place: int, program: Program) -> Path:
+        return self.folder / f"{place:05d}-{slug(program.id)[:NAME_CHARS]}"
+
+    def prepare(self, place: int, program: Program) -> Launch:
+        """Its folder and workspace are there, and `launch.json` in it."""
+        plan, task = self.plan, self.plan.tasks[program.id]
+        folder = self.folder_of(place, program)
+        workspace = folder / WORKSPACE
+        make_folder(folder)
+        make_workspace(workspace, task.workspace)
+        inside = isinstance(plan.sandbox, Bubblewrap) and not plan.sandbox.network
+        reached = f"http://127.0.0.1:{INSIDE_PORT}" if inside else self.base_url
+        launch = Launch(
+            program_id=program.id,
+            task=task.text,
+            base_url=f"{reached}/programs/{quote(program.id, safe='')}/v1",
+            model=self.model,
+            workspace=str(workspace),
+            folder=str(folder),
+            max_turns=len(program.turns) if plan.guided else None,
+            environment=self._environment(task.image, workspace),
+            config=None if plan.config is None else str(plan.config.absolute()),
+        )
+        launch.write()
+        return launch
+
+    def _environment(self, image: str | None, workspace: Path) -> Mapping[str, object]:
+        containers = self.containers
+        if containers is None:
+            return {"environment_class": "local", "cwd": str(workspace)}
+        where = {"executable": containers.executable, "run_args": containers.run_args()}
+        return {"environment_class": "docker", **({"image": image} if image else {}), **where}
+
+    def process(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
+        """Its command line and environment."""
+        plan, agent = self.plan, self.plan.agent
+        command = agent.command(Path(launch.folder) / "launch.json")
+        env = {
+            "OPENAI_BASE_URL": launch.base_url,
+            "OPENAI_API_BASE": launch.base_url,
+            "OPENAI_API_KEY": "none",
+            **agent.env(),
+        }
+        if not isinstance(plan.sandbox, Bubblewrap):
+            ours = {name: value for name, value in os.environ.items() if name != API_KEY}
+            return command, {**ours, **env}
+        readable = [*agent.readable(), *([plan.config.absolute()] if plan.config else [])]
+        confined = plan.sandbox.wrap(
+            command,
+            env={"PATH": PATH, "HOME": launch.folder, **env},
+            workspace=Path(launch.workspace),
+            writable=[Path(launch.folder)],
+            readable=readable,
+            socket=None if plan.sandbox.network else self.socket,
+        )
+        return confined, {"PATH": os.environ.get("PATH", PATH)}
