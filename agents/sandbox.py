@@ -44,7 +44,7 @@ class Limits:
     """Threads too. A parallel build or test run fits; a fork bomb is a few MB and soon over."""
     memory_bytes: int = 4 << 30
     """Of each process (heaps and stacks), and of all together where the parent looks
-    (`agents.tree`). Most test suites take less than 1 GiB."""
+    (`agents.memory`). Most test suites take less than 1 GiB."""
     file_bytes: int = 1 << 30
     """Of each file, and of all of /tmp."""
 
