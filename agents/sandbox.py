@@ -96,7 +96,8 @@ class Bubblewrap:
         """The command line that runs `command` inside, its `env` the only one there.
 
         It reads and writes `workspace`, where it starts, and `writable`; reads `readable`; all are
-        found at their own paths. ValueError where one is missing."""
+        found at their own paths. `socket`: the gateway's, in none of them. ValueError where one is
+        missing."""
         owned = [Path(os.path.abspath(path)) for path in (workspace, *writable)]
         shown = {Path(os.path.abspath(path)): "--ro-bind" for path in (*readable, *_python()[1:])}
         shown |= dict.fromkeys(owned, "--bind")
