@@ -31,6 +31,7 @@ HOSTNAME = "sandbox"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """A shell's exit codes for them."""
 PIECE_BYTES = 64 * 1024
+RETRY_S = 0.01
 
 
 def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
@@ -138,7 +139,7 @@ def _fork_forwarder(path: str | None, port: int) -> None:
 async def _forward(listener: socket.socket, path: str) -> None:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await asyncio.open_unix_connection(path)
+            there = await _reach(path)
         except OSError:
             writer.transport.abort()
             return
@@ -146,6 +147,20 @@ async def _forward(listener: socket.socket, path: str) -> None:
 
     server = await asyncio.start_server(connected, sock=listener)
     await server.serve_forever()
+
+
+async def _reach(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    there = socket.socket(socket.AF_UNIX)
+    there.setblocking(False)
+    while True:
+        try:
+            there.connect(path)
+            return await asyncio.open_unix_connection(sock=there)
+        except BlockingIOError:  # Its queue is full; asyncio would take that for a connection.
+            await asyncio.sleep(RETRY_S)
+        except OSError:
+            there.close()
+            raise
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

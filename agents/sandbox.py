@@ -44,7 +44,7 @@ class Limits:
     """Threads too. A parallel build or test run fits; a fork bomb is a few MB and soon over."""
     memory_bytes: int = 4 << 30
     """Of each process (heaps and stacks), and of all together where the parent looks
-    (`agents.tree`). Most test suites take less than 1 GiB."""
+    (`agents.memory`). Most test suites take less than 1 GiB."""
     file_bytes: int = 1 << 30
     """Of each file, and of all of /tmp."""
 
@@ -96,7 +96,8 @@ class Bubblewrap:
         """The command line that runs `command` inside, its `env` the only one there.
 
         It reads and writes `workspace`, where it starts, and `writable`; reads `readable`; all are
-        found at their own paths. ValueError where one is missing."""
+        found at their own paths. `socket`: the gateway's, in none of them. ValueError where one is
+        missing."""
         owned = [Path(os.path.abspath(path)) for path in (workspace, *writable)]
         shown = {Path(os.path.abspath(path)): "--ro-bind" for path in (*readable, *_python()[1:])}
         shown |= dict.fromkeys(owned, "--bind")

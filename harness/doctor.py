@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import shutil
 import socket
 import sys
 from contextlib import closing, suppress
@@ -39,6 +40,7 @@ def checks() -> list[Check]:
         Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
         *_vllm(),
         *_containers(),
+        _sandbox(),
     ]
 
 
@@ -134,6 +136,20 @@ def _containers() -> list[Check]:
             "it with: podman system service --time=0 (or name one: DOCKER_HOST=unix://PATH)",
         ),
     ]
+
+
+def _sandbox() -> Check:
+    """What real agents' commands run in; it is tried."""
+    from agents.sandbox import Bubblewrap
+
+    if shutil.which("bwrap") is None:
+        get = "get it with: apt-get install bubblewrap"
+        return Check("bubblewrap", True, f"absent, only real agents need it; {get}")
+    try:
+        Bubblewrap().check()
+    except ValueError as error:
+        return Check("bubblewrap", False, "cannot be used", str(error))
+    return Check("bubblewrap", True, "real agents' commands can be confined")
 
 
 def _container_sockets() -> list[str]:

@@ -59,3 +59,22 @@ def test_a_container_service_that_answers_is_named(
         monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
         assert found()["containers"].finding == f"unix://{path}"
         thread.join(5)
+
+
+def test_no_bubblewrap_is_fine_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    check = found()["bubblewrap"]
+    assert check.good
+    assert "get it with: apt-get install bubblewrap" in check.finding
+
+
+def test_a_bubblewrap_that_cannot_be_used_is_not_ok(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bwrap = tmp_path / "bwrap"
+    bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2; exit 1\n")
+    bwrap.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    check = found()["bubblewrap"]
+    assert not check.good
+    assert "setting up uid map: Permission denied" in check.remedy

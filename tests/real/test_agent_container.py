@@ -124,16 +124,3 @@ def test_no_container_outlives_a_bench_that_was_killed(
     while said_by(containers, "ps", "-aq"):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
-
-
-def test_one_that_is_not_installed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^containers: no-podman is not installed; get it with: "):
-        Containers("no-podman", tmp_path).check()
-
-
-def test_one_that_does_not_answer_is_told_with_what_it_said(tmp_path: Path) -> None:
-    broken = tmp_path / "docker"
-    broken.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n")
-    broken.chmod(0o755)
-    with pytest.raises(ValueError, match=r"does not answer: Cannot connect to the Docker daemon$"):
-        Containers(str(broken), tmp_path).check()

@@ -19,7 +19,7 @@ from agents import inside
 from agents.sandbox import Bubblewrap, Limits
 
 ORDINARY_UID = 4242
-WITHIN_S = 60
+WITHIN_S = 120
 
 
 @dataclass(frozen=True)

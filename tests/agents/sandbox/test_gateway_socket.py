@@ -5,41 +5,56 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 from agents.sandbox import INSIDE_PORT
-from tests.agents.sandbox.conftest import Boxed
+from tests.agents.sandbox.conftest import WITHIN_S, Boxed
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 URL = f"http://127.0.0.1:{INSIDE_PORT}"
 
 
-async def serve(boxed: Boxed, path: Path, answer: Answer) -> web.AppRunner:
+@asynccontextmanager
+async def gateway(boxed: Boxed, path: Path, answer: Answer) -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_route("*", "/{rest:.*}", answer)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.UnixSite(runner, str(path)).start()
-    os.chown(path, boxed.uid, -1)
-    return runner
+    try:
+        # Few may wait to be accepted, as where the gateway is busy with many sandboxes.
+        await web.UnixSite(runner, str(path), backlog=8).start()
+        os.chown(path, boxed.uid, -1)
+        yield
+    finally:
+        await runner.cleanup()
 
 
-async def started(boxed: Boxed, path: Path, script: str) -> asyncio.subprocess.Process:
-    command = boxed.command("python3", "-c", script, socket=path)
-    return await asyncio.create_subprocess_exec(
-        *command, stdout=subprocess.PIPE, user=boxed.uid, group=boxed.uid
+@asynccontextmanager
+async def running(
+    boxed: Boxed, path: Path, script: str
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *boxed.command("python3", "-c", script, socket=path),
+        stdout=subprocess.PIPE,
+        user=boxed.uid,
+        group=boxed.uid,
     )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
 
 
 async def lines_of(boxed: Boxed, path: Path, answer: Answer, script: str) -> list[str]:
-    runner = await serve(boxed, path, answer)
-    process = await started(boxed, path, script)
-    output, _ = await asyncio.wait_for(process.communicate(), 60)
-    await runner.cleanup()
+    async with gateway(boxed, path, answer), running(boxed, path, script) as process:
+        output, _ = await asyncio.wait_for(process.communicate(), WITHIN_S)
     return output.decode().splitlines()
 
 
@@ -60,16 +75,14 @@ def test_a_streamed_answer_comes_piece_by_piece(boxed: Boxed, shared: Path) -> N
 
     async def talk() -> None:
         path = shared / "gateway.sock"
-        runner = await serve(boxed, path, stream)
-        process = await started(boxed, path, script)
-        assert process.stdout is not None
-        for piece in ("first", "second", "third"):
-            turn.put_nowait(piece)
-            line = await asyncio.wait_for(process.stdout.readline(), 60)
-            assert line.decode() == f"{piece}\n"
-        turn.put_nowait("")
-        assert await process.wait() == 0
-        await runner.cleanup()
+        async with gateway(boxed, path, stream), running(boxed, path, script) as process:
+            assert process.stdout is not None
+            for piece in ("first", "second", "third"):
+                turn.put_nowait(piece)
+                line = await asyncio.wait_for(process.stdout.readline(), WITHIN_S)
+                assert line.decode() == f"{piece}\n"
+            turn.put_nowait("")
+            assert await process.wait() == 0
 
     asyncio.run(talk())
 
@@ -127,9 +140,8 @@ def test_an_end_of_sending_passes_and_the_answer_still_comes(boxed: Boxed, share
         path = shared / "gateway.sock"
         server = await asyncio.start_unix_server(answer, path)
         os.chown(path, boxed.uid, -1)
-        async with server:
-            process = await started(boxed, path, script)
-            return (await asyncio.wait_for(process.communicate(), 60))[0]
+        async with server, running(boxed, path, script) as process:
+            return (await asyncio.wait_for(process.communicate(), WITHIN_S))[0]
 
     assert asyncio.run(talk()) == b"answer to question\n"
 
@@ -154,11 +166,8 @@ def test_a_client_that_goes_away_is_seen_by_the_gateway(boxed: Boxed, shared: Pa
         path = shared / "gateway.sock"
         server = await asyncio.start_unix_server(answer, path)
         os.chown(path, boxed.uid, -1)
-        async with server:
-            process = await started(boxed, path, script)
-            await asyncio.wait_for(gone.wait(), 60)
-            process.kill()
-            await process.wait()
+        async with server, running(boxed, path, script):
+            await asyncio.wait_for(gone.wait(), WITHIN_S)
 
     asyncio.run(talk())
 

@@ -1,9 +1,8 @@
-"""A sandbox from outside: what its processes hold, and their end. Linux, from /proc."""
+"""What a sandbox's processes hold, as seen from outside. Linux, from /proc."""
 
 from __future__ import annotations
 
 import os
-import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,13 +16,6 @@ def memory_of(pid: int, more_than_bytes: int = 0) -> int:
     tree = _tree(pid)
     rough_bytes = sum(map(_resident_bytes, tree))
     return sum(map(_share_bytes, tree)) if rough_bytes > more_than_bytes else rough_bytes
-
-
-def kill(pid: int) -> None:
-    """SIGKILL to all that a bubblewrap runs; it then ends by itself, once nothing is left."""
-    for target in _children(pid) or [pid]:
-        with suppress(ProcessLookupError):
-            os.kill(target, signal.SIGKILL)
 
 
 def _tree(pid: int) -> list[int]:
