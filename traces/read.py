@@ -81,7 +81,10 @@ class _Reader:
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs)
             if self.messages and not all(program.messages for program in programs):
-                raise Rejected(f"{format} has no messages: leave --prompts text away")
+                raise Rejected(
+                    f"{format} has no messages: leave --prompts text away; guided replay needs "
+                    "trajectories, or a recording of bench record --messages"
+                )
         except (Rejected, TraceError) as error:
             self.rejections.append(Note(shown, str(error)))
             return
