@@ -15,7 +15,7 @@ from servers.kept import keeping
 GRACE_S = 3.0
 """Between SIGTERM and SIGKILL."""
 STOP_WITHIN_S = 30.0
-BOOT_WITHIN_S = 120.0
+BOOT_WITHIN_S = 600.0
 SHOWN_CHARS = 200
 
 

@@ -59,6 +59,7 @@ def gateway(
     ] = "127.0.0.1",
     out: Out = None,
 ) -> None:
+    from harness.gateway.serving import pause_seldom
     from harness.recording import backends, default_folder, recording
 
     recorded: list[Recording] = []
@@ -71,6 +72,7 @@ def gateway(
             print(f"recording to {made.lines_file}; Ctrl-C ends it", file=sys.stderr)
             await asyncio.Event().wait()
 
+    pause_seldom()
     with one_line_errors():
         if not _is_address(listen):
             raise ValueError(

@@ -48,6 +48,7 @@ def record(
         typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/record/."),
     ] = None,
 ) -> None:
+    from harness.gateway.serving import pause_seldom
     from harness.gateway_cli import tell
     from harness.recording import Recording, backends, default_folder, recording
 
@@ -59,6 +60,7 @@ def record(
             await made.gateway.end_all()
             return code, made
 
+    pause_seldom()
     with one_line_errors():
         servers = backends([url])
         folder = out or default_folder("record")

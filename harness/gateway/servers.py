@@ -22,17 +22,17 @@ class Places:
     """Of jobs, on servers numbered from 0."""
 
     def __init__(self, servers: int) -> None:
-        self._servers = servers
+        self._jobs = [0] * servers
         self._replicas: dict[str, int] = {}
 
     def replica_of(self, job_id: str) -> int:
         """Of a new job, the one with the fewest jobs; it stays there, where its KV is."""
         if job_id not in self._replicas:
-            counts = [0] * self._servers
-            for replica in self._replicas.values():
-                counts[replica] += 1
-            self._replicas[job_id] = counts.index(min(counts))
+            replica = self._jobs.index(min(self._jobs))
+            self._replicas[job_id] = replica
+            self._jobs[replica] += 1
         return self._replicas[job_id]
 
     def ended(self, job_id: str) -> None:
-        self._replicas.pop(job_id, None)
+        if (replica := self._replicas.pop(job_id, None)) is not None:
+            self._jobs[replica] -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +14,17 @@ from harness.gateway.proxy import Gateway
 LOOPBACK = "127.0.0.1"
 DRAIN_S = 1.0
 """For answers under way when it is closed."""
+MOST_WAITING = 4096
+"""Connections that are not yet accepted: of more the kernel drops some, to be tried again seconds
+later. Linux' own limit; aiohttp's is 128."""
+
+
+def pause_seldom() -> None:
+    """For a process that does little else than this: a search for garbage holds up all streams, so
+    what is loaded by now is left out of it, and it comes seldom."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 @asynccontextmanager
@@ -28,10 +40,11 @@ async def serve_gateway(
         await runner.setup()
         with ExitStack() as left:
             try:
-                await web.TCPSite(runner, host, port, reuse_address=True).start()
+                tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=MOST_WAITING)
+                await tcp.start()
                 bound = runner.addresses[0][1]
                 if socket is not None:
-                    await web.UnixSite(runner, socket).start()
+                    await web.UnixSite(runner, socket, backlog=MOST_WAITING).start()
                     left.callback(socket.unlink, missing_ok=True)
                     socket.chmod(0o666)
                 yield f"http://{host}:{bound}"

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.gateway.answers import Answer
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
 from harness.gateway.identity import BadId, Said, said
+from harness.gateway.programs import Programs
 
 
 @pytest.mark.parametrize(
@@ -67,6 +69,15 @@ def test_the_same_prompt_once_more_is_another_program() -> None:
     known = Conversations()
     known.keep("a", prompt_of(messages("system", "task")))
     assert known.find(prompt_of(messages("system", "task")), anyone) is None
+
+
+def test_only_programs_without_a_name_are_known_by_their_conversations() -> None:
+    programs, first = Programs(), prompt_of(messages("system", "task"))
+    begun = programs.begin(Said("named", None), first, 0.0)
+    programs.over(begun.program, 1.0)
+    programs.answered(begun.program, first, Answer(text="ls"))
+    goes_on = prompt_of(messages("system", "task", "ls", "files"))
+    assert programs.begin(Said(None, None), goes_on, 2.0).program.id == "program-1"
 
 
 def test_of_two_with_one_task_the_answer_tells_which_goes_on() -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -124,7 +125,7 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
     app.router.add_get("/v1/broken", teapot)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
@@ -151,13 +152,15 @@ async def gateway_to(
             await url.__aexit__(None, None, None)
 
 
-async def _main() -> None:
-    stamps = "--stamps" in sys.argv
-    upstream = Upstream(words="w " * 20, chunk_s=0.05 if stamps else 0.0, stamps=stamps)
+async def _main(chunk_s: float | None) -> None:
+    upstream = Upstream(words="w " * 20, chunk_s=chunk_s or 0.0, stamps=chunk_s is not None)
+    if upstream.stamps:
+        gc.disable()  # it is measured
     async with serving(upstream) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    told = sys.argv[1:]  # --stamps SECONDS: between chunks that say when they were sent
+    asyncio.run(_main(float(told[1]) if told else None))
