@@ -44,6 +44,8 @@ class Said:
     """Of the model's response; one response may call several tools, each an event."""
     tools: tuple[str, ...] = ()
     command: str | None = None
+    alone: str = ""
+    """A system prompt without the tools' descriptions, which name the working directory."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Where the event itself has it."""
     tokens_so_far: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +68,7 @@ def said(events: list[Any]) -> Iterator[Said]:
 def _sdk(event: Mapping[str, Any]) -> Said | None:
     kind, at_s = event["kind"], _moment(event)
     if kind == "SystemPromptEvent":
-        return Said(Role.SYSTEM, _with_tools(_text(event.get("system_prompt")), event), at_s)
+        return _system(_text(event.get("system_prompt")), event, at_s)
     if kind == "ActionEvent":
         call = mapping(event.get("tool_call"))
         content = f"{_text(event.get('thought'))}\n{_written(call)}".strip()
@@ -94,7 +96,7 @@ def _legacy(event: Mapping[str, Any]) -> Said | None:
     source, action = event.get("source"), event.get("action")
     content = text(args.get("content")) or text(event.get("message"))
     if action == "system":
-        return Said(Role.SYSTEM, _with_tools(text(args.get("content")), args), at_s)
+        return _system(text(args.get("content")), args, at_s)
     if action == "message" and source == "user":
         return Said(Role.USER, content, at_s)
     if action == "condensation":
@@ -122,7 +124,8 @@ def _model(event: Mapping[str, Any], content: str, tool: object, command: object
     spent = mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage"))
     ran = script if script and names != (name,) else None
     usage = mapping(response.get("usage"))
-    return Said(Role.MODEL, content, _moment(event), id, names, ran, usage, spent)
+    at_s = _moment(event)
+    return Said(Role.MODEL, content, at_s, id, names, ran, usage=usage, tokens_so_far=spent)
 
 
 def _answered(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -138,12 +141,12 @@ def _written(call: object) -> str:
     return f"<tool_call>{text(said.get('name'))} {text(said.get('arguments'))}</tool_call>"
 
 
-def _with_tools(system: str, holder: Mapping[str, Any]) -> str:
+def _system(prompt: str, holder: Mapping[str, Any], at_s: float | None) -> Said:
     try:
         tools = json.dumps(items(holder.get("tools")), sort_keys=True)
     except RecursionError:
-        return system
-    return f"{system}\n{tools}"
+        tools = ""
+    return Said(Role.SYSTEM, f"{prompt}\n{tools}", at_s, alone=prompt)
 
 
 def _text(content: object) -> str:

@@ -52,7 +52,7 @@ class Story:
         elif self.calls:
             self.calls[-1].answered(one.at_s)
         if one.role is Role.SYSTEM:
-            self.system = self.system or one.content
+            self.system = self.system or one.alone
         if one.role is Role.USER and self.asked_s is None:
             self.asked_s = one.at_s
         role = "user" if one.role is Role.TOOL else one.role.value
