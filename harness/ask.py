@@ -108,6 +108,8 @@ def _same_command() -> str:
 def _say_what_runs(question: Question) -> None:
     load = question.workload
     print(question.engine.told())
+    if question.agents is not None:
+        print(question.agents.told())
     shape = [
         _count(len(question.variants), "policy", "policies"),
         _count(len(question.rates), "load"),

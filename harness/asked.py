@@ -37,6 +37,30 @@ class AskedServer:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedAgent:
+    """Options of live agents."""
+
+    name: str | None = None
+    command: str | None = None
+    tasks: Path | None = None
+    guided: bool = False
+    """Answers come from the trace, the engine's work from the engine."""
+    python: str | None = None
+    config: Path | None = None
+    sandbox: str = "bubblewrap"
+    unconfined: bool = False
+    network: bool = False
+    readable: tuple[Path, ...] = ()
+    task_limit_s: float = 900.0
+    processes: int = 256
+    memory_gb: float = 4.0
+
+    @property
+    def asked_by(self) -> str:
+        return f"--agent {self.name}" if self.command is None else "--agent-command"
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     jps: str | None = None
     policies: str = "all"
@@ -57,3 +81,4 @@ class Asked:
     baseline: str | None = None
     refuse_overlong: bool = False
     server: AskedServer = field(default_factory=AskedServer)
+    agent: AskedAgent = field(default_factory=AskedAgent)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from harness import options as opt
-from harness.asked import Asked, AskedServer
+from harness.asked import Asked, AskedAgent, AskedServer
 
 
 def _asked(
@@ -39,6 +39,19 @@ def _asked(
     turn_timeout_s: opt.TurnTimeout = 3600.0,
     prompts: opt.PromptsOption = opt.Prompts.TOKENS,
     events: opt.EventsFile = None,
+    agent: opt.AgentName = None,
+    agent_command: opt.AgentCommand = None,
+    tasks: opt.TasksFile = None,
+    guided: opt.Guided = False,
+    agent_python: opt.AgentPython = None,
+    agent_config: opt.AgentConfig = None,
+    task_limit_s: opt.TaskLimit = 900.0,
+    sandbox: opt.SandboxOption = opt.Sandbox.BUBBLEWRAP,
+    agent_network: opt.AgentNetwork = False,
+    agent_reads: opt.AgentReads = None,
+    agent_processes: opt.AgentProcesses = 256,
+    agent_memory_gb: opt.AgentMemory = 4.0,
+    i_know_this_runs_model_commands_on_my_machine: opt.Unconfined = False,
     flags: opt.VllmFlags = None,
 ) -> Asked:
     return Asked(
@@ -68,6 +81,21 @@ def _asked(
             turn_timeout_s=turn_timeout_s,
             text=prompts is opt.Prompts.TEXT,
             events=events,
+        ),
+        agent=AskedAgent(
+            name=agent,
+            command=agent_command,
+            tasks=tasks,
+            guided=guided,
+            python=agent_python,
+            config=agent_config,
+            sandbox=sandbox.value,
+            unconfined=i_know_this_runs_model_commands_on_my_machine,
+            network=agent_network,
+            readable=tuple(agent_reads or ()),
+            task_limit_s=task_limit_s,
+            processes=agent_processes,
+            memory_gb=agent_memory_gb,
         ),
     )
 

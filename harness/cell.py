@@ -31,6 +31,8 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     def on_turn(line: dict[str, object]) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(line)
+        if not question.engine.side_by_side:  # measured: it cannot be had again
+            out.turns.flush()
         turns += 1
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
@@ -45,6 +47,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             starts_s=starts_s if in_flight is None else None,
             in_flight=in_flight,
             folder=out.path,
+            agents=question.agents,
         )
         done = question.engine.run(
             job, on_turn, out.events.append, lambda stage: tick(turns, stage)

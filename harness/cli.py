@@ -114,6 +114,8 @@ The same command resumes: finished cells are never run twice.
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
+
+  bench sweep --agent mini-swe-agent --guided --traces my-trajectories/ --engine vllm --jps 0.2
 """
 
 
@@ -144,6 +146,8 @@ RUN_HELP = """Run one cell and show everything about it.
   bench run --policy continuum --jps 0.3
 
   bench run --policy continuum --jps 0.5 --engine vllm --model tiny
+
+  bench run --agent mini-swe-agent --tasks tasks.jsonl --jps 0.1 --engine http://127.0.0.1:8000
 """
 
 
@@ -176,12 +180,19 @@ def report(
             help="A cell to draw program by program, by the name of its folder; repeatable.",
         ),
     ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL=FILE",
+            help="SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Write and print the report of a run folder again: bench report runs/NAME"""
     from harness.report_cli import print_report
 
     with one_line_errors():
-        print_report(run, gantt=gantt or ())
+        print_report(run, gantt=gantt or (), evaluations=evaluation or ())
 
 
 @app.command()

@@ -193,6 +193,19 @@ def as_client_sees(
     }
 
 
+def measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
+    """Of a turn's line: what came of it."""
+    return as_client_sees(
+        answer.sent_at_s,
+        answer.first_token_at_s,
+        finished_s,
+        prompt_tokens=answer.prompt_tokens(turn),
+        output_tokens=answer.output_tokens,
+        cached_tokens=answer.cached_tokens,
+        queue_s=answer.queue_s,
+    )
+
+
 def error_message(body: bytes, secret: str | None = None) -> str:
     """The message of an error's body, as vLLM and OpenAI write it, or its text; without the
     secret, which servers like to repeat."""

@@ -107,6 +107,7 @@ class Course:
             "gap_s": gap_s,
             "gap_provenance": str(previous.gap_provenance) if previous else None,
             "wait_s": (run.ready_ps - run.finished_ps) / PS_PER_S,
+            **shared_prefix(run.program, run.turn),
         }
         self._send(run, at_ps, line)
 
@@ -136,3 +137,11 @@ class Course:
             parent.ready_ps = max(parent.ready_ps, run.finished_ps)
             if not parent.waits_for:
                 self._next(parent, parent.program.turns[parent.turn - 1].tool_gap_s)
+
+
+def shared_prefix(program: Program, turn: int) -> Line:
+    """Of a first turn's line: what its program's prompts have in common with others'."""
+    prefix = program.prefix
+    if turn or prefix is None:
+        return {}
+    return {"system": {"id": prefix.id, "tokens": prefix.tokens}}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from servers.vllm.installed import Installed
 
 SOCKET_WITHIN_S = 2.0
-PACKAGES = ("harness", "reports", "servers", "traces")
+PACKAGES = ("agents", "harness", "reports", "servers", "traces")
 
 
 class Check(NamedTuple):

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from harness.course import Line
 from servers.variants import Variant, variants
 from traces import Program
+
+if TYPE_CHECKING:
+    from harness.agent_plan import AgentPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class Job:
     in_flight: int | None
     folder: Path
     """For what the engine itself leaves; exists."""
+    agents: AgentPlan | None = None
+    """Real agents instead of a replay."""
 
 
 class Cannot(NamedTuple):

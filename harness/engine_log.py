@@ -6,7 +6,7 @@ it grows. Out: the events on the cell's clock, and for a turn's line what its cl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,32 @@ class EngineLog:
             served.preempted_s.append(now_s)
         elif name == "evicted_to_running":
             served.resumed_s.append(now_s)
+
+
+class EngineLogs:
+    """Of each replica, where it has one."""
+
+    def __init__(
+        self,
+        paths: Iterable[Path | None],
+        started_monotonic_s: float,
+        on_event: Callable[[Line], None] | None,
+    ) -> None:
+        self._logs = [
+            None if path is None else EngineLog(path, started_monotonic_s, on_event)
+            for path in paths
+        ]
+
+    def completed(self, line: Line) -> Line:
+        """With what its `replica`'s engine knows better."""
+        log = self._logs[line["replica"]]
+        return line if log is None else line | log.told(line)
+
+    def close(self) -> None:
+        """Read to their ends."""
+        for log in filter(None, self._logs):
+            log.read()
+            log.close()
 
 
 def _account(line: Any, served: Served) -> Line:

@@ -17,7 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.asked import Asked
-from harness.question import Question, resolve, slug
+from harness.names import slug
+from harness.question import Question, resolve
 from reports.claims import Check
 from servers.variants import variants
 from traces.native import write_programs

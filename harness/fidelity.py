@@ -14,7 +14,8 @@ from pathlib import Path
 import orjson
 
 from harness.asked import Asked, AskedServer
-from harness.question import Question, resolve, slug
+from harness.names import slug
+from harness.question import Question, resolve
 from harness.run_folder import Unwritable, make_folder
 from servers.profiles.measured import is_file, read_measured
 from servers.variants import variants

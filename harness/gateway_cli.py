@@ -105,5 +105,10 @@ def tell(made: Recording) -> None:
     turns = sum(len(program.turns) for program in loaded.programs)
     failed = f", {made.failed} failed" if made.failed else ""
     print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
+    if made.silent:
+        print(
+            f"{counted(made.silent, 'turn')} of them no chats: no messages are kept in the trace",
+            file=sys.stderr,
+        )
     print(f"trace: {made.trace_file}")
     print(f"replay it: bench sweep --traces {made.trace_file}")

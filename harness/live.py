@@ -10,44 +10,33 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
-import resource
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
 from harness.affinity import Affinity
-from harness.completion import (
-    Answer,
-    TurnFailed,
-    as_client_sees,
-    chat_body,
-    completion_body,
-    error_message,
-    shortened,
+from harness.client import (
+    FAILURES,
+    allow_many_connections,
+    ask,
+    authorization,
+    client_session,
+    reason,
 )
+from harness.completion import Answer, chat_body, completion_body, measurements
 from harness.course import Course, Line, Run
-from harness.engine_log import EngineLog
+from harness.engine_log import EngineLogs
 from harness.prompts import Conversation, Prompts
 from harness.texts import Talk, Texts
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
 
-CONNECT_S = 10.0
 START_S = 0.2
 """From the call to the cell's time 0, for setting thousands of programs up."""
 PREPARE_S = 0.02
 """How long before a turn is due its body is made: a long prompt takes milliseconds to write."""
-KEEP_CONNECTION_S = 2.0
-"""Less than servers keep idle connections (uvicorn, and so vLLM: 5 s), so that none is closed under
-a turn that is just being sent."""
-API_KEY = "TURNSTILE_API_KEY"
-"""A variable, not an option: command lines are kept in run folders and shown in process lists."""
-MOST_OPEN_FILES = 65536
-ERROR_BODY_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +84,6 @@ class _Live:
         self._turn_timeout_s = turn_timeout_s
         self._on_turn = on_turn
         self._on_event = on_event
-        self._logs: list[EngineLog | None] = []
         self._affinity = Affinity(programs, len(replicas))
         self._conversations: dict[str, Conversation | Talk] = {}
 
@@ -104,17 +92,13 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
-        self._logs = [
-            None if r.events is None else EngineLog(r.events, self.origin_s, self._on_event)
-            for r in self._replicas
-        ]
+        events = [replica.events for replica in self._replicas]
+        self._logs = EngineLogs(events, self.origin_s, self._on_event)
         try:
             async with asyncio.TaskGroup() as self._turns:
                 self.course.begin(starts_s, in_flight)
         finally:
-            for log in filter(None, self._logs):
-                log.read()
-                log.close()
+            self._logs.close()
         return self._now_s()
 
     def _now_s(self) -> float:
@@ -139,13 +123,13 @@ class _Live:
         answer, error = Answer(self._now_s(), self._text, self._api_key), None
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                await self._ask(url, body, answer)
+                await ask(self._session, url, body, answer, self._now_s)
             answer.check(turn)
         except asyncio.CancelledError:
             self._note(line, turn, answer, self._now_s(), "cancelled")
             raise
-        except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as failure:
-            error = self._reason(failure, url, answer)
+        except FAILURES as failure:
+            error = reason(failure, url, answer, self._turn_timeout_s)
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._note(line, turn, answer, finished_s, error)
         if error is not None or run.is_last:
@@ -160,75 +144,11 @@ class _Live:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
-    async def _ask(self, url: str, body: io.BytesIO, answer: Answer) -> None:
-        async with self._session.post(url, data=body, allow_redirects=False) as response:
-            if response.status != 200:
-                body_start = await response.content.read(ERROR_BODY_BYTES)
-                told = error_message(body_start, self._api_key)
-                hint = f"; a key is taken from {API_KEY}" if response.status == 401 else ""
-                raise TurnFailed(f"the server answered {response.status}: {told}{hint}")
-            if response.content_type != "text/event-stream":
-                raise TurnFailed(f"the server answered {response.content_type}, not a stream")
-            body.truncate(0)  # it is sent: a long prompt need not stay for the answer
-            async for received in response.content.iter_any():
-                answer.take(received, self._now_s())
-
     def _note(
         self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
     ) -> None:
-        line |= _measurements(turn, answer, finished_s) | {"error": error}
-        log = self._logs[line["replica"]]
-        self._on_turn(line if log is None else line | log.told(line))
-
-    def _reason(self, failure: Exception, url: str, answer: Answer) -> str:
-        so_far = f"{len(answer.ids)} of the answer's tokens had come"
-        match failure:
-            case TurnFailed():
-                return str(failure)
-            case aiohttp.ConnectionTimeoutError():
-                return f"no connection to {url} within {CONNECT_S:g} s"
-            case TimeoutError():
-                return f"not over within {self._turn_timeout_s:g} s; {so_far}"
-            case aiohttp.ClientConnectorError():
-                why = os.strerror(failure.os_error.errno or 0)
-                return f"cannot connect to {url}: {why.lower()}"
-            case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
-                return f"the connection was lost; {so_far}"
-        return shortened(f"{type(failure).__name__}: {failure}; {so_far}")
-
-
-def _measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
-    return as_client_sees(
-        answer.sent_at_s,
-        answer.first_token_at_s,
-        finished_s,
-        prompt_tokens=answer.prompt_tokens(turn),
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        queue_s=answer.queue_s,
-    )
-
-
-def _allow_many_connections() -> None:
-    """Each turn under way is an open file; the usual soft limit is 1024."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-
-
-def authorization(api_key: str | None) -> dict[str, str]:
-    return {"Authorization": f"Bearer {api_key}"} if api_key else {}
-
-
-def client_session(**options: Any) -> aiohttp.ClientSession:
-    """For thousands of long answers at once; `options` are aiohttp's own."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
-        cookie_jar=aiohttp.DummyCookieJar(),
-        **options,
-    )
+        line |= measurements(turn, answer, finished_s) | {"error": error}
+        self._on_turn(self._logs.completed(line))
 
 
 async def replay_live(
@@ -254,7 +174,7 @@ async def replay_live(
     cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line.
     """
     prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
-    _allow_many_connections()
+    allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}
     async with client_session(headers=headers) as session:
         live = _Live(

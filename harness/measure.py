@@ -21,10 +21,10 @@ from statistics import median
 import aiohttp
 import numpy as np
 
+from harness.client import api_key, authorization
 from harness.completion import Answer, TurnFailed, completion_body, error_message
-from harness.live import Replica, authorization
+from harness.live import Replica
 from harness.prompts import Ids
-from harness.serving import api_key
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.vllm.configs import CONFIGS
 from servers.vllm.launcher import ServerInfo, cache_config

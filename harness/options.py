@@ -19,6 +19,12 @@ class Prompts(StrEnum):
     TEXT = "text"
 
 
+class Sandbox(StrEnum):
+    BUBBLEWRAP = "bubblewrap"
+    CONTAINER = "container"
+    NONE = "none"
+
+
 class Overlong(StrEnum):
     DROP = "drop"
     REFUSE = "refuse"
@@ -43,8 +49,13 @@ def _models(incomplete: str) -> list[str]:
     return [name for name in model_names() if name.startswith(incomplete)]
 
 
+def _agents(incomplete: str) -> list[str]:
+    return [name for name in ("mini-swe-agent", "openhands") if name.startswith(incomplete)]
+
+
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 SERVER = "A live server (--engine vllm, or a URL)"
+AGENT = "Real agents on a live server, instead of a replay"
 
 Jps = Annotated[
     str | None,
@@ -358,4 +369,128 @@ EventsFile = Annotated[
 VllmFlags = Annotated[
     list[str] | None,
     typer.Argument(metavar="-- VLLM_FLAGS", help="For vLLM itself.", show_default=False),
+]
+
+AgentName = Annotated[
+    str | None,
+    typer.Option(
+        "--agent",
+        metavar="NAME",
+        help="mini-swe-agent or openhands: a process of it for each program.",
+        autocompletion=_agents,
+        rich_help_panel=AGENT,
+    ),
+]
+AgentCommand = Annotated[
+    str | None,
+    typer.Option(
+        "--agent-command",
+        metavar="COMMAND",
+        help="Any other agent, such as 'my-agent {task} --base-url {base_url}'; also {model}, "
+        "{workspace}, {program_id}, {folder}. No shell reads it.",
+        rich_help_panel=AGENT,
+    ),
+]
+TasksFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--tasks",
+        metavar="FILE",
+        help="JSON lines, a task each: SWE-bench rows, or id and task, and a workspace to copy.",
+        rich_help_panel=AGENT,
+    ),
+]
+Guided = Annotated[
+    bool,
+    typer.Option(
+        "--guided",
+        help="Agents and tools are real, answers come from --traces, and the engine does the "
+        "recorded work for each: no capable model is needed.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentPython = Annotated[
+    str | None,
+    typer.Option(
+        "--agent-python",
+        "--openhands-python",
+        metavar="PATH",
+        help="Python of the environment that has the agent. Default: .venv-agents or "
+        ".venv-openhands.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--agent-config",
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Settings of mini-swe-agent (YAML), over its own.",
+        rich_help_panel=AGENT,
+    ),
+]
+TaskLimit = Annotated[
+    float,
+    typer.Option(
+        "--task-limit-s",
+        metavar="SECONDS",
+        min=0.001,
+        help="A program that takes longer is ended and has failed.",
+        rich_help_panel=AGENT,
+    ),
+]
+SandboxOption = Annotated[
+    Sandbox,
+    typer.Option(
+        "--sandbox",
+        help="bubblewrap: the whole agent in one. container: mini-swe-agent's commands in the "
+        "task's image. none: on this machine.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentNetwork = Annotated[
+    bool,
+    typer.Option(
+        "--agent-network", help="Let the sandbox reach the network.", rich_help_panel=AGENT
+    ),
+]
+AgentReads = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--agent-reads",
+        metavar="PATH",
+        exists=True,
+        help="Another path that the sandbox shows, read-only; repeatable.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentProcesses = Annotated[
+    int,
+    typer.Option(
+        "--agent-processes",
+        metavar="N",
+        min=8,
+        help="Processes and threads of one program.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentMemory = Annotated[
+    float,
+    typer.Option(
+        "--agent-memory-gb",
+        metavar="GB",
+        min=0.1,
+        help="Memory of one program.",
+        rich_help_panel=AGENT,
+    ),
+]
+Unconfined = Annotated[
+    bool,
+    typer.Option(
+        "--i-know-this-runs-model-commands-on-my-machine",
+        help="What --sandbox none asks for.",
+        rich_help_panel=AGENT,
+    ),
 ]

@@ -8,25 +8,28 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.arrivals import Arrivals, parse_arrivals
-from harness.asked import Asked
+from harness.asked import Asked, AskedAgent
 from harness.engine import Cannot, Engine
+from harness.names import slug
 from harness.rates import parse_rates, parse_seeds
 from harness.sim_engine import sim_engine
 from harness.workload import Workload, load_workload
 from servers.variants import Variant, variants
 
+if TYPE_CHECKING:
+    from harness.agent_plan import AgentPlan
+
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINE = "fcfs"
-CODE = ("harness", "servers", "traces")
+CODE = ("harness", "agents", "servers", "traces")
 """Packages that decide the bytes of a cell; reports only read them."""
 
 
@@ -59,6 +62,8 @@ class Question:
     workload: Workload
     baseline: str
     code_sha256: str
+    agents: AgentPlan | None = None
+    """None: programs are replayed."""
 
     def cells(self) -> tuple[Cell, ...]:
         """High rates first: they take longest, and a long cell should not come last. Where cells
@@ -83,6 +88,7 @@ class Question:
         """What `sweep.json` and each `cell.json` share."""
         return {
             "arrivals": self.arrivals_text,
+            **({} if self.agents is None else {"agent": self.agents.as_json()}),
             "workload": self.workload.as_json(),
             "baseline": self.baseline,
             "turnstile_version": metadata.version("turnstile-bench"),
@@ -129,15 +135,7 @@ class Question:
 def resolve(asked: Asked) -> Question:
     arrivals = parse_arrivals(asked.arrivals)
     chosen, engine, left_out = _engine(asked)
-    longest_tokens, because = engine.longest
-    workload = load_workload(
-        asked.traces,
-        asked.programs,
-        longest_tokens,
-        because,
-        refuse=asked.refuse_overlong,
-        messages=asked.server.text,
-    )
+    agents, workload = _load(asked, *engine.longest)
     rates, seeds = _rates(asked.jps, arrivals, asked.arrivals), tuple(parse_seeds(asked.seeds))
     arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
     return Question(
@@ -151,6 +149,24 @@ def resolve(asked: Asked) -> Question:
         workload=workload,
         baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
         code_sha256=code_sha256(chosen),
+        agents=agents,
+    )
+
+
+def _load(
+    asked: Asked, longest_tokens: int | None, because: str
+) -> tuple[AgentPlan | None, Workload]:
+    if asked.agent != AskedAgent():
+        from harness.agent_plan import plan_agents
+
+        return plan_agents(asked, longest_tokens, because)
+    return None, load_workload(
+        asked.traces,
+        asked.programs,
+        longest_tokens,
+        because,
+        refuse=asked.refuse_overlong,
+        messages=asked.server.text,
     )
 
 
@@ -205,7 +221,3 @@ def code_sha256(chosen: Sequence[Variant]) -> str:
     for path in [*sorted(ours), *sorted(theirs)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")

@@ -37,6 +37,12 @@ def record(
     many: Annotated[
         bool, typer.Option("--many", help="The command runs several programs.")
     ] = False,
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages", help="Keep what was said too, for guided replay. It may be private."
+        ),
+    ] = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/record/."),
@@ -46,7 +52,7 @@ def record(
     from harness.recording import Recording, backends, default_folder, recording
 
     async def run() -> tuple[int, Recording]:
-        async with recording(servers, folder) as made:
+        async with recording(servers, folder, keeps_messages=messages) as made:
             program = Path(command[0]).name
             base = made.base_url + ("" if many else f"/programs/{quote(program)}") + "/v1"
             code = await _run(command, base)

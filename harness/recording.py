@@ -11,14 +11,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from harness.client import api_key
 from harness.course import Line
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.serving import LOOPBACK
 from harness.run_folder import Lines, make_folder
-from harness.serving import api_key
-from harness.url_engine import models_of
+from harness.url_engine import models_of, says_vllm
 from traces import Loaded, TraceError, read_traces
 from traces.native import write_programs
 
@@ -28,8 +27,11 @@ class Recording:
     folder: Path
     gateway: Gateway
     base_url: str = ""
+    keeps_messages: bool = False
     turns: int = 0
     failed: int = 0
+    silent: int = 0
+    """Turns that succeeded, but whose messages are not kept as they were no chats."""
 
     @property
     def lines_file(self) -> Path:
@@ -42,7 +44,7 @@ class Recording:
     def keep_trace(self) -> Loaded | None:
         """After its end. None where no turn succeeded."""
         try:
-            loaded = read_traces(self.lines_file)
+            loaded = read_traces(self.lines_file, messages=self.keeps_messages and not self.silent)
         except TraceError:
             return None
         write_programs(self.trace_file, loaded.programs)
@@ -55,12 +57,8 @@ def backends(urls: Sequence[str]) -> list[Backend]:
     found: list[Backend] = []
     for url in urls:
         base = url.rstrip("/").removesuffix("/v1")
-        found.append(Backend(base, any(map(_is_vllm, models_of(base, "the server")))))
+        found.append(Backend(base, any(map(says_vllm, models_of(base, "the server")))))
     return found
-
-
-def _is_vllm(model: dict[str, Any]) -> bool:
-    return model.get("owned_by") == "vllm"
 
 
 def default_folder(kind: str) -> Path:
@@ -69,7 +67,12 @@ def default_folder(kind: str) -> Path:
 
 @asynccontextmanager
 async def recording(
-    servers: Sequence[Backend], folder: Path, host: str = LOOPBACK, port: int = 0
+    servers: Sequence[Backend],
+    folder: Path,
+    host: str = LOOPBACK,
+    port: int = 0,
+    *,
+    keeps_messages: bool = False,
 ) -> AsyncIterator[Recording]:
     """A gateway while the block lasts. Raises an OSError where the port is taken."""
     make_folder(folder)
@@ -80,9 +83,10 @@ async def recording(
         lines.flush()
         made.turns += 1
         made.failed += line["error"] is not None
+        made.silent += line["error"] is None and keeps_messages and "messages" not in line
 
-    gateway = Gateway(servers, on_turn, api_key())
-    made = Recording(folder, gateway)
+    gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages)
+    made = Recording(folder, gateway, keeps_messages=keeps_messages)
     try:
         async with serve_gateway(gateway, host, port) as base_url:
             made.base_url = base_url

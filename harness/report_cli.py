@@ -13,12 +13,20 @@ PIPE_COLUMNS = 200
 """Wide enough for every column of the table; a pipe has no width of its own."""
 
 
-def print_report(folder: Path, failed: bool = False, gantt: Sequence[str] = ()) -> None:
+def print_report(
+    folder: Path,
+    failed: bool = False,
+    gantt: Sequence[str] = (),
+    evaluations: Sequence[str] = (),
+) -> None:
     """Write it first. Exit code 1 if a gate or a cell failed."""
     from rich.console import Console
 
     from reports import write_report
+    from reports.agents import keep_evaluation
 
+    for evaluation in evaluations:
+        keep_evaluation(folder, evaluation)
     report = write_report(folder, gantt)
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
     console.print("", *report.answer, "", sep="\n", markup=False)

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from harness.client import api_key
 from harness.course import Line
 from harness.engine import CellFailed, Job
-from harness.live import API_KEY, Replica, replay_live
+from harness.live import Replica, replay_live
 
 LOOK_EVERY_S = 0.5
 LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""
-
-
-def api_key() -> str | None:
-    return os.environ.get(API_KEY, "").strip() or None
 
 
 def end_on_sigterm() -> None:
@@ -40,14 +36,30 @@ def replay_on(
     seed: int,
     turn_timeout_s: float,
     text: bool,
+    tagged: bool,
     on_turn: Callable[[Line], None],
     on_event: Callable[[Line], None],
     failure: Callable[[], Exception | None] = lambda: None,
 ) -> Line:
-    """`failure` says why a server no longer runs; then CellFailed, with the lines of all turns
+    """A replay, or the job's agents. `tagged`: the servers take `vllm_xargs` from agents, which not
+    all do. `failure` says why a server no longer runs; then CellFailed, with the lines of all turns
     that ended or were under way."""
 
     async def replay() -> Line:
+        if job.agents is not None:
+            from harness.agent_run import run_agents
+
+            return await run_agents(
+                replicas,
+                job,
+                model=model,
+                vocabulary=vocabulary,
+                seed=seed,
+                tagged=tagged,
+                api_key=api_key(),
+                on_turn=on_turn,
+                on_event=on_event,
+            )
         return await replay_live(
             job.programs,
             job.starts_s,

@@ -43,7 +43,8 @@ def show_cell(folder: Path) -> None:
     row = cell_row(cell, turns, jobs)
     config = cell.config
     show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "question")
-    show_rows(list(_flat(config["profile"])), "profile")
+    if "profile" in config:
+        show_rows(list(_flat(config["profile"])), "profile")
     show_rows(list(_flat(config["workload"], leave=("left_out",))), "workload")
     show_rows([(name, _text(value)) for name, value in row.items() if name != "cell"], "result")
     lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]

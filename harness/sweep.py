@@ -19,9 +19,10 @@ from typing import Any
 import orjson
 
 from harness.cell import Work, run_cell
+from harness.names import slug
 from harness.pool import Ended, Started, Tick, Ticked, run_jobs
 from harness.progress import SweepProgress
-from harness.question import Cell, Question, slug
+from harness.question import Cell, Question
 from harness.run_folder import (
     Unwritable,
     is_done,

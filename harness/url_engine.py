@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.asked import Asked
+from harness.client import API_KEY, api_key, authorization
 from harness.course import Line
 from harness.engine import Cannot, Job
-from harness.live import API_KEY, Replica, authorization
-from harness.serving import api_key, end_on_sigterm, replay_on
+from harness.live import Replica
+from harness.serving import end_on_sigterm, replay_on
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
 from servers.vllm.model_folder import ORDINARY_TOKENS
@@ -43,6 +44,8 @@ class UrlEngine:
     events: Path | None
     turn_timeout_s: float
     text: bool
+    is_vllm: bool
+    """It takes `vllm_xargs`; others may refuse a field that they do not know."""
     hardware: str = "unknown"
     side_by_side: bool = False
 
@@ -87,6 +90,7 @@ class UrlEngine:
             seed=seed,
             turn_timeout_s=self.turn_timeout_s,
             text=self.text,
+            tagged=self.is_vllm,
             on_turn=on_turn,
             on_event=on_event,
         )
@@ -114,6 +118,7 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cann
         events=asked.server.events,
         turn_timeout_s=asked.server.turn_timeout_s,
         text=asked.server.text,
+        is_vllm=says_vllm(chosen[0]),
     )
     return (_as_served(asked.policies),), engine, ()
 
@@ -134,6 +139,10 @@ def _as_served(policies: str) -> Variant:
         description="as its user says" if name != AS_SERVED else "the scheduler that it runs",
         source="not checked",
     )
+
+
+def says_vllm(model: dict[str, Any]) -> bool:
+    return model.get("owned_by") == "vllm"
 
 
 def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:

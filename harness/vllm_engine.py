@@ -170,6 +170,7 @@ class VllmEngine:
                 seed=job.seed,
                 turn_timeout_s=self.turn_timeout_s,
                 text=self.text,
+                tagged=True,
                 on_turn=count,
                 on_event=on_event,
                 failure=lambda: _first_failure(servers),

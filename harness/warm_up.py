@@ -14,8 +14,8 @@ import aiohttp
 import numpy as np
 import orjson
 
-from harness.live import Replica, authorization
-from harness.serving import api_key
+from harness.client import api_key, authorization
+from harness.live import Replica
 
 ROUNDS, AT_ONCE = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16

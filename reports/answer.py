@@ -40,9 +40,12 @@ class Answer:
         return [self.headline, *self.findings, *self.doubts, self.provenance]
 
 
-def answer(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> Answer:
-    baseline = str(sweep["baseline"])
-    doubts, provenance = tuple(_doubts(points, results, sweep)), _provenance(sweep)
+def answer(
+    points: Sequence[Point], results: Results, sweep: dict[str, Any], also: str | None = None
+) -> Answer:
+    """`also`: another doubt."""
+    baseline, provenance = str(sweep["baseline"]), _provenance(sweep)
+    doubts = (*filter(None, [also]), *_doubts(points, results, sweep))
     contenders = [p for p in points if not p.bound]
     if not contenders:
         return Answer("No cell has finished: there is no answer yet.", (), doubts, provenance)

@@ -12,7 +12,7 @@ import pandas as pd
 
 from reports.jobs import extremes
 from reports.load import PARTS, Cell, Turns, failed_turns
-from reports.waterfall import WATERFALL, before_first_token_s, untold
+from reports.waterfall import WATERFALL, in_server
 from reports.words import counted, listed
 
 MAX_RESIDUAL = 0.01
@@ -31,12 +31,10 @@ def residual(turns: Turns, jobs: Turns) -> float:
 
 def _of_programs(turns: Turns) -> float:
     codes, names = pd.factorize(turns["program_id"])
-    silent = untold(turns)
-    parts = np.where(silent, before_first_token_s(turns), turns["queue_s"] + turns["prefill_s"])
-    parts += turns["sent_at_s"] - turns["scheduled_at_s"]
+    parts = sum(in_server(turns)) + turns["sent_at_s"] - turns["scheduled_at_s"]
     for part in (*PARTS, "gap_s", "wait_s"):
-        if part not in ("queue_s", "prefill_s"):
-            parts += turns[part]
+        if part not in ("queue_s", "prefill_s", "decode_s"):
+            parts = parts + turns[part]
     first, last = extremes(codes, len(names), turns)
     span = last - first
     off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)

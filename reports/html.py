@@ -11,6 +11,7 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from reports.agents import agent_rows
 from reports.answer import Answer
 from reports.cell_rows import COLUMNS, rows
 from reports.drawing import Figure, Style
@@ -82,6 +83,7 @@ def page(
             legend=legend(points, style, strong, told.load),
             columns=[title for _, title, _ in COLUMNS],
             rows=rows(results.cells, str(run.sweep["baseline"])),
+            agents=agent_rows(run, _loads(results)),
             missing=results.missing,
             gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
             left_out=left_out(run.sweep),
@@ -89,6 +91,12 @@ def page(
             command=command(run.sweep),
         )
     )
+
+
+def _loads(results: Results) -> dict[str, str]:
+    if not len(results.cells):
+        return {}
+    return dict(zip(results.cells["cell"], results.cells["load"], strict=True))
 
 
 def _tiles(told: Answer) -> list[tuple[str, str, str]]:

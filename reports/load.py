@@ -38,7 +38,7 @@ NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
 """Null where a live engine does not tell them apart: then prefill and decode, or the device's hits,
 contain them (docs/live-replay.md)."""
-UNTOLD = ("queue_s", "prefill_s", "device_hit_tokens", "preemptions")
+UNTOLD = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null where a live engine does not tell them at all."""
 MAY_LACK = ("first_token_at_s", "kept_tokens")
 """Null or not there in lines of other tools, or of earlier versions of ours."""

@@ -152,7 +152,8 @@ def _token_times(good: Turns) -> dict[str, float]:
     many = outputs > 1
     per_token_s = good["decode_s"][many] / (outputs[many] - 1)
     found = {}
-    for name, values in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+    for name, times_s in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+        values = times_s[~np.isnan(times_s)]  # an answer in one piece has neither
         found[f"{name}_mean_s"] = _mean(values)
         median, p95 = _percentiles(values, (50, 95))
         found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}

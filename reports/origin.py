@@ -56,6 +56,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Model", sweep.get("model")),
         ("Hardware", sweep.get("hardware")),
         ("Engine", sweep.get("engine")),
+        ("Agent", _agent(sweep.get("agent") or {})),
         ("Profile", profile),
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
         (
@@ -74,6 +75,14 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Python", made_by.get("python")),
     )
     return [(name, str(value)) for name, value in told if value]
+
+
+def _agent(agent: Mapping[str, Any]) -> str:
+    if not agent:
+        return ""
+    sandbox = (agent.get("sandbox") or {}).get("kind", "no sandbox")
+    answers = "answers from the trace" if agent.get("guided") else "answers from the model"
+    return f"{agent.get('name')} {agent.get('version')}, {answers}, {sandbox}"
 
 
 def _plain(value: Any) -> str:

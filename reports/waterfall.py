@@ -6,6 +6,8 @@ parts sum to the JCT, and what they miss of it is the residual.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from reports.load import HITS, Column, Turns
@@ -57,11 +59,36 @@ def before_first_token_s(turns: Turns) -> Column:
     return turns["first_token_at_s"] - turns["sent_at_s"]
 
 
+class Server(NamedTuple):
+    """A turn's time in the server, but for what PARTS has besides."""
+
+    queue_s: Column
+    prefill_s: Column
+    decode_s: Column
+    undivided_s: Column
+    """What nobody told apart: all before the first token where the engine keeps it to itself; of an
+    answer that came in one piece, all but what the engine tells."""
+
+
+def in_server(turns: Turns) -> Server:
+    silent, whole = untold(turns), np.isnan(turns["decode_s"])
+    queue = np.where(silent & ~whole, 0.0, np.nan_to_num(turns["queue_s"]))
+    before = np.where(silent, before_first_token_s(turns), 0.0)
+    rest = turns["finished_at_s"] - turns["sent_at_s"] - queue
+    for part in ("load_s", "preempted_s", "recompute_s"):
+        rest = rest - turns[part]
+    return Server(
+        queue,
+        np.where(silent, 0.0, turns["prefill_s"]),
+        np.nan_to_num(turns["decode_s"]),
+        np.where(whole, rest, before),
+    )
+
+
 def _parts(turns: Turns) -> Turns:
     """Of each turn; prefill whose hits are not told stays in `server_s`."""
-    silent, first = untold(turns), turns["turn"] == 0
-    queue = np.where(silent, 0.0, turns["queue_s"])
-    prefill = np.where(silent, 0.0, turns["prefill_s"])
+    first = turns["turn"] == 0
+    queue, prefill, decode, undivided = in_server(turns)
     share = _recomputed_share(turns)
     split = ~np.isnan(share)
     again = np.where(split, share, 0.0) * prefill
@@ -72,11 +99,11 @@ def _parts(turns: Turns) -> Turns:
         "reload_s": turns["load_s"],
         "recomputed_prefill_s": again,
         "first_prefill_s": np.where(split, prefill - again, 0.0),
-        "decode_s": turns["decode_s"],
+        "decode_s": decode,
         "preemption_s": turns["preempted_s"] + turns["recompute_s"],
         "tool_s": turns["gap_s"],
         "subagents_s": turns["wait_s"],
-        "server_s": np.where(silent, before_first_token_s(turns), np.where(split, 0.0, prefill)),
+        "server_s": undivided + np.where(split, 0.0, prefill),
     }
 
 

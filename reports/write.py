@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
+from reports.agents import unpaired
 from reports.answer import Answer, answer
 from reports.drawing import Style, styles
 from reports.figures import figures
@@ -46,7 +47,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     asked = asked_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
     found = points(results, baseline)
-    told = answer(found, results, run.sweep)
+    told = answer(found, results, run.sweep, also=unpaired(run))
     style = styles(run.sweep["variants"], baseline)
     html = page(run, results, found, told, _draw(run, results, found, told, style, asked), style)
     write_file(run_folder / "cells.csv", _csv(results.cells))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from traces.lenient import TraceError
 from traces.program import Program, Turn
@@ -17,6 +18,7 @@ def check(programs: Sequence[Program]) -> None:
             raise TraceError(f"program {program.id!r}: id used twice; give each its own")
         by_id[program.id] = program
         _check_turns(program)
+        _check_messages(program)
         if (prefix := program.prefix) is not None:
             agreed = prefixes.setdefault(prefix.id, prefix.tokens)
             if agreed != prefix.tokens:
@@ -51,6 +53,17 @@ def _check_turns(program: Program) -> None:
                 f"{program.prefix.tokens}; shorten the prefix"
             )
         before = turn
+
+
+def _check_messages(program: Program) -> None:
+    if not program.messages and not program.prompt_messages:
+        return
+    counts = (0, *program.prompt_messages, len(program.messages))
+    if len(counts) != len(program.turns) + 2 or any(a > b for a, b in pairwise(counts)):
+        raise TraceError(
+            f"program {program.id!r}: prompt_messages must hold for each turn how many of the "
+            f"{len(program.messages)} messages are its prompt, never fewer than for the turn before"
+        )
 
 
 def _check_fork(program: Program, by_id: dict[str, Program]) -> None:

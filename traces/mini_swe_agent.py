@@ -130,13 +130,18 @@ def _call(message: Mapping[str, Any]) -> Call:
         call.commands = [text(command) for command in commands if isinstance(command, str)]
         call.tools = tuple(n for command in call.commands for n in command_names(command))
     else:
-        blocks = _BLOCK.findall(_content(message))
+        blocks = bash_blocks(_content(message))
         # Two blocks or none are a format error: the agent asks again and runs nothing.
-        call.commands = [text(blocks[0])] if len(blocks) == 1 else []
+        call.commands = blocks if len(blocks) == 1 else []
         call.tools = tuple(n for command in call.commands for n in command_names(command))
         if not call.commands and message.get("tool_calls"):
             call.tools = tool_names(items(message.get("tool_calls")))
     return call
+
+
+def bash_blocks(said: str) -> list[str]:
+    """The commands of a text; the agent runs the only one."""
+    return [str(block) for block in _BLOCK.findall(said)]
 
 
 def _content(message: Mapping[str, Any]) -> str:

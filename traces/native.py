@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from traces.check import check
 from traces.lenient import TraceError, shown
-from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
+from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
 
@@ -50,6 +50,11 @@ class _Fork(_Strict):
     delay_provenance: Provenance = Provenance.INFERRED
 
 
+class _Message(_Strict):
+    role: str
+    content: str
+
+
 class _Program(_Strict):
     format: Literal["turnstile-trace-1"]
     id: str = Field(min_length=1)
@@ -58,6 +63,8 @@ class _Program(_Strict):
     fork: _Fork | None = None
     recorded_start_s: float | None = None
     source: str = ""
+    messages: tuple[_Message, ...] = ()
+    prompt_messages: tuple[int, ...] = ()
 
     def program(self) -> Program:
         return Program(
@@ -67,6 +74,8 @@ class _Program(_Strict):
             fork=Fork(**self.fork.__dict__) if self.fork else None,
             recorded_start_s=self.recorded_start_s,
             source=self.source,
+            messages=tuple(Message(said.role, said.content) for said in self.messages),
+            prompt_messages=self.prompt_messages,
         )
 
 
@@ -113,6 +122,9 @@ def program_line(program: Program) -> bytes:
     if program.recorded_start_s == 0:
         line["recorded_start_s"] = 0.0
     line["turns"] = [_fields(turn) for turn in program.turns]
+    if program.messages:
+        line["messages"] = [message._asdict() for message in program.messages]
+        line["prompt_messages"] = program.prompt_messages
     return orjson.dumps(line) + b"\n"
 
 

@@ -2,17 +2,18 @@
 
 In: a line per turn. Out: programs in order of arrival. Tool gaps are those that the run had. A turn
 that failed is no turn of a trace. A sub-agent's line does not say where it forked, so it becomes a
-program of its own, which is reported.
+program of its own, which is reported. What was said is there where a recording kept it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 
 from traces.lenient import Rejected, Repairs, items, mapping, seconds, text, tokens
-from traces.program import Program, Provenance, SharedPrefix, Turn
+from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 
 def matches_line(line: bytes) -> bool:
@@ -41,9 +42,10 @@ def load(data: bytes, repairs: Repairs) -> list[Program]:
         records.sort(key=lambda record: seconds(record.get("sent_at_s")) or 0.0)
         if text(records[0].get("job_id")) not in ("", text(records[0].get("program_id"))):
             repairs.add("a sub-agent, whose fork is not recorded: a program of its own")
-    started_s = min(_sent_s(records[0]) for records in by_program.values())
-    ordered = sorted(by_program.items(), key=lambda item: (_sent_s(item[1][0]), item[0]))
-    return [_program(id, records, started_s) for id, records in ordered]
+    first_s = min(_sent_s(records[0]) for records in by_program.values())
+    starts_s = {id: round(_sent_s(own[0]) - first_s, 6) for id, own in by_program.items()}
+    ordered = sorted(by_program, key=lambda id: (starts_s[id], id))
+    return [_program(id, by_program[id], starts_s[id], repairs) for id in ordered]
 
 
 def _record(line: bytes, number: int, repairs: Repairs) -> dict[str, Any] | None:
@@ -61,7 +63,7 @@ def _sent_s(record: dict[str, Any]) -> float:
     return seconds(record.get("sent_at_s")) or 0.0
 
 
-def _program(id: str, records: list[dict[str, Any]], started_s: float) -> Program:
+def _program(id: str, records: list[dict[str, Any]], start_s: float, repairs: Repairs) -> Program:
     turns: list[Turn] = []
     for place, record in enumerate(records):
         following = records[place + 1] if place + 1 < len(records) else {}
@@ -70,8 +72,31 @@ def _program(id: str, records: list[dict[str, Any]], started_s: float) -> Progra
     least = min(turn.prompt_tokens for turn in turns)
     count = min(tokens(said.get("tokens")) or 0, least)
     prefix = SharedPrefix(text(said.get("id")), count) if count and said.get("id") else None
-    start_s = round(_sent_s(records[0]) - started_s, 6)
-    return Program(id, tuple(turns), prefix, recorded_start_s=start_s)
+    messages, ends = _conversation(records, repairs)
+    return Program(
+        id, tuple(turns), prefix, recorded_start_s=start_s, messages=messages, prompt_messages=ends
+    )
+
+
+def _conversation(
+    records: list[dict[str, Any]], repairs: Repairs
+) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+    """Put together of what each turn added. Nothing where a turn did not keep it."""
+    said: list[Message] = []
+    ends: list[int] = []
+    for record in records:
+        if not isinstance(record.get("messages"), list):
+            return (), ()
+        if said and tokens(record.get("messages_repeated")) != len(said):
+            repairs.add("a prompt that rewrote its history: its own messages follow the others")
+        said += (_message(mapping(message)) for message in items(record["messages"]))
+        ends.append(len(said))
+        said.append(Message("assistant", text(record.get("answer"))))
+    return tuple(said), tuple(ends)
+
+
+def _message(said: Mapping[str, Any]) -> Message:
+    return Message(text(said.get("role")), text(said.get("content")))
 
 
 def _turn(record: dict[str, Any], following: dict[str, Any], before: Turn | None) -> Turn:
@@ -83,6 +108,7 @@ def _turn(record: dict[str, Any], following: dict[str, Any], before: Turn | None
         output_tokens=tokens(record.get("output_tokens")) or 1,
         kept_tokens=min(tokens(record.get("kept_tokens")) or 0, most),
         tools=tuple(name for name in items(record.get("tools")) if isinstance(name, str)),
+        command=text(record.get("command")) or None,
         tool_gap_s=seconds(following.get("gap_s")) or 0.0,
         gap_provenance=Provenance(provenance) if provenance else Provenance.MEASURED,
     )

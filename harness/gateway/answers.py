@@ -19,6 +19,8 @@ MAX_EVENT_BYTES = 1 << 24
 
 @dataclass(slots=True)
 class Answer:
+    secret: str | None = None
+    """Not to be told in any message."""
     first_token_at_s: float | None = None
     last_byte_at_s: float | None = None
     text: str = ""
@@ -59,7 +61,7 @@ class Answer:
         return tuple(
             name
             for _, call in sorted(self._calls.items())
-            for name in (command_names(_command(call["arguments"])) or (call["name"],))
+            for name in (command_names(command_in(call["arguments"])) or (call["name"],))
         )
 
     def read(self, body: bytes, at_s: float) -> None:
@@ -70,7 +72,7 @@ class Answer:
         except orjson.JSONDecodeError:
             said = None
         if not isinstance(said, dict) or "choices" not in said:
-            self.error = error_message(body)
+            self.error = error_message(body, self.secret)
             return
         self.whole = True
         self._chunk(said, at_s)
@@ -89,7 +91,7 @@ class Answer:
         if not isinstance(chunk, dict):
             return False
         if "error" in chunk:
-            self.error = error_message(data)
+            self.error = error_message(data, self.secret)
         self._chunk(chunk, at_s)
         return bool(chunk.get("usage")) and not chunk.get("choices")
 
@@ -152,7 +154,8 @@ def _count(usage: dict[str, Any], name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _command(arguments: str) -> str:
+def command_in(arguments: str) -> str:
+    """Of a call; "" where it has none."""
     try:
         said = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -17,6 +17,8 @@ from harness.gateway.identity import Said
 class Program:
     id: str
     job_id: str
+    named: bool
+    """It says who it is; others are known by their conversations."""
     model: Any = None
     """That it asked last."""
     turns: int = 0
@@ -49,13 +51,14 @@ class Programs:
         id = said.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
         program = self._programs.get(id)
         if program is None:
-            program = self._programs[id] = Program(id, said.job_id or id)
+            named = said.program_id is not None
+            program = self._programs[id] = Program(id, said.job_id or id, named)
         waited = not program.under_way and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
         begun = Begun(program, program.turns, gap_s)
         program.turns += 1
         program.under_way += 1
-        if said.program_id is None:
+        if not program.named:
             self._conversations.keep(id, prompt)
         return begun
 
@@ -75,17 +78,19 @@ class Programs:
         share = before.ends[common - 1] / before.ends[program.prompt_pieces - 1]
         return min(int(share * program.prompt_tokens), most)
 
-    def succeeded(self, begun: Begun, prompt: Prompt, answer: Answer, now_s: float) -> None:
-        program = begun.program
-        self._over(program, now_s)
+    def answered(self, program: Program, prompt: Prompt, answer: Answer) -> None:
+        """For what its next prompt keeps, and to know it again."""
         program.prompt = with_answer(prompt, answer.message())
         program.prompt_pieces = len(prompt)
         program.prompt_tokens, program.output_tokens = answer.prompt_tokens, answer.output_tokens
         program.reasoned = bool(answer.reasoning)
-        self._conversations.keep(program.id, program.prompt)
+        if not program.named:
+            self._conversations.keep(program.id, program.prompt)
 
-    def failed(self, begun: Begun, now_s: float) -> None:
-        self._over(begun.program, now_s)
+    def over(self, program: Program, now_s: float) -> None:
+        """A turn of it has ended."""
+        program.under_way -= 1
+        program.finished_s = now_s
 
     def ids(self) -> list[str]:
         return list(self._programs)
@@ -93,10 +98,6 @@ class Programs:
     def ended(self, program_id: str) -> Program | None:
         """Nothing more comes from it."""
         return self._programs.pop(program_id, None)
-
-    def _over(self, program: Program, now_s: float) -> None:
-        program.under_way -= 1
-        program.finished_s = now_s
 
     def _idle(self, program_id: str) -> bool:
         program = self._programs.get(program_id)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
 
 from aiohttp import web
 
@@ -16,18 +17,23 @@ DRAIN_S = 1.0
 
 @asynccontextmanager
 async def serve_gateway(
-    gateway: Gateway, host: str = LOOPBACK, port: int = 0
+    gateway: Gateway, host: str = LOOPBACK, port: int = 0, socket: Path | None = None
 ) -> AsyncIterator[str]:
-    """Yields its base URL. Port 0: a free one. Raises an OSError where the port is taken."""
+    """Yields its base URL. Port 0: a free one. `socket`: a path to listen at too, for anyone who
+    gets into its folder. Raises an OSError where port or path is taken or no place to listen."""
     async with gateway:
         runner = web.AppRunner(
             gateway.app(), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_S
         )
         await runner.setup()
-        try:
-            site = web.TCPSite(runner, host, port, reuse_address=True)
-            await site.start()
-            bound = runner.addresses[0][1]
-            yield f"http://{host}:{bound}"
-        finally:
-            await runner.cleanup()
+        with ExitStack() as left:
+            try:
+                await web.TCPSite(runner, host, port, reuse_address=True).start()
+                bound = runner.addresses[0][1]
+                if socket is not None:
+                    await web.UnixSite(runner, socket).start()
+                    left.callback(socket.unlink, missing_ok=True)
+                    socket.chmod(0o666)
+                yield f"http://{host}:{bound}"
+            finally:
+                await runner.cleanup()

@@ -21,11 +21,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from servers.kept import Kept
 from servers.vllm import command
 from servers.vllm.command import Wanted
 from servers.vllm.container import check_image, container_command
 from servers.vllm.installed import Installed, find_vllm, in_image
-from servers.vllm.kept import Kept
 from servers.vllm.model_folder import Loadable, loadable
 from servers.vllm.offloading import Tier, TierFailed, start_tier
 from servers.vllm.server_log import cause, last_lines

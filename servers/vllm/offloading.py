@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from servers.kept import Kept
 from servers.vllm.installed import Installed
-from servers.vllm.kept import Kept
 from servers.vllm.server_log import cause
 
 CHUNK_TOKENS = 256

@@ -59,6 +59,13 @@ class Upstream:
             return web.json_response(
                 {"error": {"message": "slow down"}}, status=429, headers=headers
             )
+        if self.fault == "401":
+            said = f"Incorrect API key: {request.headers.get('Authorization')}"
+            return web.json_response({"error": {"message": said}}, status=401)
+        if self.fault == "engine error":
+            said = f"failed for {request.headers.get('Authorization')}"
+            event = orjson.dumps({"error": {"message": said}})
+            return web.Response(body=b"data: " + event + b"\n\n", content_type="text/event-stream")
         answer = {"role": "assistant", "content": self.words}
         if self.calls_tool:
             answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}

@@ -3,8 +3,6 @@ test mounts this machine's own Python and vLLM."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,37 +16,18 @@ from servers.vllm.command import Wanted
 from servers.vllm.container import NoContainers
 from servers.vllm.installed import find_vllm
 from servers.vllm.launcher import ServerFailed, launch
+from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 from tests.servers.stand_in import stand_in
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("podman") is None or shutil.which("runc") is None or os.geteuid() != 0,
-    reason="needs podman and runc, as root",
-)
-CONF = """
-[containers]
-default_ulimits = ["nofile=10000:10000", "nproc=10000:10000"]
-netns = "host"
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "runc"
-"""
-IMAGE = "localhost/turnstile-empty:1"
-SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
+pytestmark = needs_podman
 
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("podman")
-    (folder / "containers.conf").write_text(CONF)
-    env = {**os.environ, "CONTAINERS_CONF": str(folder / "containers.conf")}
+    podman = podman_at(folder)
     url = f"unix://{folder}/podman.sock"
-    storage = ["--root", f"{folder}/root", "--runroot", f"{folder}/run", "--storage-driver", "vfs"]
-    podman = ["podman", *storage]
-    (folder / "rootfs/tmp").mkdir(parents=True)
-    subprocess.run(["tar", "-cf", folder / "rootfs.tar", "-C", folder / "rootfs", "."], check=True)
-    subprocess.run([*podman, "import", "-q", folder / "rootfs.tar", IMAGE], env=env, check=True)
-    serving = subprocess.Popen([*podman, "system", "service", "--time=0", url], env=env)
+    serving = subprocess.Popen([podman, "system", "service", "--time=0", url])
     deadline_s = time.monotonic() + 30
     while not (folder / "podman.sock").exists():
         assert serving.poll() is None

@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from servers.keeper import descendants
 from servers.variants import VARIANTS
-from servers.vllm.keeper import descendants
 from traces import Program, Turn
 from traces.native import write_programs
 

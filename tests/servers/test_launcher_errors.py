@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm import kept
+from servers import kept
 from servers.vllm.command import CannotServe, Wanted
 from servers.vllm.cost_curve import CostCurve
 from servers.vllm.installed import VllmMissing, find_vllm
@@ -139,7 +139,8 @@ def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> No
 KILLED = """
 import os, time
 from pathlib import Path
-from servers.vllm import kept, launcher
+from servers import kept
+from servers.vllm import launcher
 kept.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
 server = launcher.launch(launcher.Wanted(), run, python=python)

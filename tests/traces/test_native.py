@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces import Fork, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
+from traces import Fork, Message, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
 from traces.native import parse_programs, program_line, write_programs
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 spans = st.floats(0, 1e6, allow_nan=False)
 
 
@@ -40,12 +41,16 @@ def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Program]:
+    said = draw(st.lists(st.builds(Message, names, texts), max_size=3))
+    own = draw(turns())
     parent = Program(
         id=draw(names),
-        turns=draw(turns()),
+        turns=own,
+        messages=tuple(said),
+        prompt_messages=tuple(min(i, len(said)) for i in range(len(own))) if said else (),
         prefix=draw(st.none() | st.builds(SharedPrefix, names, st.integers(1, 10))),
         recorded_start_s=draw(st.none() | spans.filter(lambda s: s < 1e8)),
-        source=draw(st.text(st.characters(exclude_categories=["Cs"]), max_size=8)),
+        source=draw(texts),
     )
     fork = Fork(parent.id, draw(st.integers(0, len(parent.turns) - 1)), draw(spans))
     return [parent, Program(id=parent.id + "/child", turns=draw(turns()), fork=fork)]
@@ -64,6 +69,9 @@ LINE: dict[str, Any] = {
         {"prompt_tokens": 150, "output_tokens": 10, "kept_tokens": 110},
     ],
 }
+
+
+SAID = [{"role": "user", "content": "go"}]
 
 
 def refusal(*lines: object) -> str:
@@ -94,6 +102,10 @@ def with_turn(**fields: object) -> dict[str, object]:
         ({**LINE, "turns": []}, "turns is a list"),
         ({**LINE, "fork": {"program_id": "x", "after_turn": 0}}, "no program 'x'"),
         ({**LINE, "prefix": {"id": "p", "tokens": 101}}, "less than the shared prefix of 101"),
+        ({**LINE, "messages": [{"role": "user"}]}, "messages.0.content: missing; add it"),
+        ({**LINE, "messages": SAID, "prompt_messages": [1]}, "prompt_messages must hold for each"),
+        ({**LINE, "messages": SAID, "prompt_messages": [1, 0]}, "never fewer than for the turn"),
+        ({**LINE, "messages": SAID, "prompt_messages": [1, 2]}, "of the 1 messages"),
         ({"format": "turnstile-trace-1", "id": "z"}, "turns: missing; add it"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Runs a server, and ends it with its parent: python keeper.py PARENT_PID PIPE_FD GRACE_S COMMAND…
+"""Runs a process, and ends it with its parent: python keeper.py PARENT_PID PIPE_FD GRACE_S COMMAND…
 
 The launcher starts this in a session of its own and holds the other end of the pipe. When that end
 closes, which the kernel does even when the launcher is killed with SIGKILL, the server gets
@@ -40,7 +40,6 @@ def main() -> int:
     try:
         server = subprocess.Popen(  # noqa: S603
             sys.argv[4:],
-            stdin=subprocess.DEVNULL,
             # Should we be killed, it ends by itself.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
         )

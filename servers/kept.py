@@ -10,21 +10,26 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from servers.vllm import keeper
+from servers import keeper
 
 GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
+
+
+def keeping(command: Sequence[str], alive: int, grace_s: float) -> list[str]:
+    """To be started in a session of its own, with `alive` passed on: one end of a pipe whose other
+    end is ours, so that it closes however we end."""
+    keep = [sys.executable, "-I", "-S", keeper.__file__]
+    return [*keep, str(os.getpid()), str(alive), str(grace_s), *command]
 
 
 class Kept:
     def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
         theirs, self._alive = os.pipe()
         try:
-            keep = [sys.executable, "-I", "-S", keeper.__file__]
-            keep += [str(os.getpid()), str(theirs), str(GRACE_S)]
             with log.open("wb") as output:
                 self._process = subprocess.Popen(  # noqa: S603
-                    [*keep, *command],
+                    keeping(command, theirs, GRACE_S),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,

@@ -1,0 +1,163 @@
+"""First process in the sandbox: `python inside.py JSON COMMAND…` sets limits, then is the command.
+
+JSON: `processes`, `memory_bytes`, `file_bytes`; `owned`: folders that the command is to own;
+`socket` (or null): the gateway's, to which 127.0.0.1:`port` is forwarded; `uids` (or null): where
+root's own sandboxes lock their uids. Linux; standard library.
+
+RLIMIT_NPROC counts the processes of a user, and does not hold for root. So where we are root, the
+command is a user of its own, that no other sandbox on this machine is at the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import stat
+import struct
+import sys
+from contextlib import suppress
+from typing import Any, NoReturn
+
+UIDS = range(61184, 65520)
+"""Those that systemd too gives to services for as long as they run: nobody's on any system."""
+ETC = ("passwd", "group", "hosts")
+HOSTNAME = "sandbox"
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""A shell's exit codes for them."""
+PIECE_BYTES = 64 * 1024
+
+
+def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
+    is_root = launch["uids"] is not None
+    uid = _lock_a_uid(os.open(launch["uids"], os.O_RDWR)) if is_root else os.getuid()
+    _write_etc(uid)
+    _fork_forwarder(launch["socket"], launch["port"])
+    _limit(launch)
+    if is_root:
+        _hand_over(launch["owned"], uid)
+        os.setgroups([])
+        os.setresgid(uid, uid, uid)
+        os.setresuid(uid, uid, uid)
+    # Python ignores these, and what is ignored stays so across exec.
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)  # noqa: S606
+    except OSError as error:
+        print(f"{command[0]}: {error.strerror}", file=sys.stderr, flush=True)
+        os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
+
+
+def _lock_a_uid(lock: int) -> int:
+    """A byte of the file per uid. The lock is the open file's, so it holds as long as the forwarder
+    lives, and the kernel ends it with the sandbox."""
+    first = int.from_bytes(os.urandom(4), "little")
+    for number in range(len(UIDS)):
+        uid = UIDS[(first + number) % len(UIDS)]
+        with suppress(BlockingIOError):
+            request = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, uid, 1, 0)
+            fcntl.fcntl(lock, fcntl.F_OFD_SETLK, request)
+            return uid
+    sys.exit(f"sandbox: all of {len(UIDS)} uids are taken on this machine")
+
+
+def _write_etc(uid: int) -> None:
+    """Programs look up their user and their host, and some fail where these have no names."""
+    home = os.environ["HOME"]
+    for name, text in zip(
+        ETC,
+        (
+            f"root:x:0:0::/:/bin/sh\nagent:x:{uid}:{uid}::{home}:/bin/sh\n",
+            f"root:x:0:\nagent:x:{uid}:\n",
+            f"127.0.0.1 localhost {HOSTNAME}\n::1 localhost\n",
+        ),
+        strict=True,
+    ):
+        with open(f"/run/{name}", "w") as file:
+            file.write(text)
+
+
+def _limit(launch: dict[str, Any]) -> None:
+    # The kernel's last resort takes the sandbox, and not the engine beside it.
+    with suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjustment:
+        adjustment.write("1000")
+    for kind, most in (
+        (resource.RLIMIT_NPROC, launch["processes"]),
+        (resource.RLIMIT_DATA, launch["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, launch["file_bytes"]),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(kind)[1]
+        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _hand_over(folders: list[str], uid: int) -> None:
+    for folder in folders:
+        os.lchown(folder, uid, uid)
+        for _, folders_in, files_in, at in os.fwalk(folder):
+            for name in (*folders_in, *files_in):
+                os.chown(name, uid, uid, dir_fd=at, follow_symlinks=False)
+    # Else /dev/stdout cannot be opened.
+    for fd in (0, 1, 2):
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, uid, uid)
+
+
+def _fork_forwarder(path: str | None, port: int) -> None:
+    """Not a child of the command, which may wait for all of its own."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=1024) if path else None
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        if listener:
+            listener.close()
+        return
+    if os.fork():
+        os._exit(0)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    # Where we are root it stays so, since the gateway's socket is root's, without capabilities.
+    ctypes.CDLL(None).capset(struct.pack("Ii", 0x20080522, 0), bytes(24))
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    if listener is None or path is None:
+        signal.pause()
+    else:
+        asyncio.run(_forward(listener, path))
+    os._exit(0)
+
+
+async def _forward(listener: socket.socket, path: str) -> None:
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            there = await asyncio.open_unix_connection(path)
+        except OSError:
+            writer.transport.abort()
+            return
+        await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+
+    server = await asyncio.start_server(connected, sock=listener)
+    await server.serve_forever()
+
+
+async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Until one side ends, which is passed on: as an end of what it sends, or as a break."""
+    try:
+        while piece := await reader.read(PIECE_BYTES):
+            writer.write(piece)
+            await writer.drain()
+        writer.write_eof()
+    except OSError:
+        writer.transport.abort()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), sys.argv[2:])

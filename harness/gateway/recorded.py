@@ -1,0 +1,107 @@
+"""The recorded answer of a turn, in the shape that an agent's request asks for.
+
+In: a program with its messages, the turn's place, the request's body. Out: a chat completion or a
+completion (OpenAI's API), whole or as the events of a stream. Token counts are the recorded ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from harness.gateway.messages import functions, shell_tool
+from traces import Program
+
+
+class Call(NamedTuple):
+    name: str
+    arguments: dict[str, str]
+
+
+def text_of(program: Program, index: int) -> str:
+    """Of an answer whose text is not recorded (the agent refused it): nothing."""
+    place = program.prompt_messages[index]
+    role, said = program.messages[place] if place < len(program.messages) else ("", "")
+    return said if role == "assistant" else ""
+
+
+def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
+    """Of the tools that the agent offers, its shell, with the turn's command. A last turn calls
+    `finish`, where there is one (OpenHands)."""
+    if index == len(program.turns) - 1 and any(name == "finish" for name, _ in functions(tools)):
+        return Call("finish", {"message": text})
+    command, shell = program.turns[index].command, shell_tool(tools)
+    return None if command is None or shell is None else Call(shell, {"command": command})
+
+
+class Recorded:
+    def __init__(
+        self,
+        program: Program,
+        index: int,
+        body: Mapping[str, Any],
+        *,
+        chat: bool,
+        created_s: float,
+    ) -> None:
+        self._chat = chat
+        self._text = text_of(program, index)
+        self._call = call_of(program, index, self._text, body.get("tools")) if chat else None
+        turn = program.turns[index]
+        self._usage = {
+            "prompt_tokens": turn.prompt_tokens,
+            "completion_tokens": turn.output_tokens,
+            "total_tokens": turn.context_tokens,
+        }
+        self._head: dict[str, Any] = {
+            "id": f"{'chatcmpl' if chat else 'cmpl'}-{program.id}-{index}",
+            "created": int(created_s),
+            "model": body.get("model"),
+        }
+
+    def whole(self) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self._finish, "logprobs": None}
+        if self._chat:
+            message: dict[str, Any] = {"role": "assistant", "content": self._text}
+            if calls := self._calls():
+                message["tool_calls"] = calls
+            choice["message"] = message
+        else:
+            choice["text"] = self._text
+        return self._head | {
+            "object": "chat.completion" if self._chat else "text_completion",
+            "choices": [choice],
+            "usage": self._usage,
+        }
+
+    def events(self, with_usage: bool) -> Iterator[bytes]:
+        for delta, finish in self._pieces():
+            choice: dict[str, Any] = {"index": 0, "finish_reason": finish, "logprobs": None}
+            choice |= {"delta": delta} if self._chat else {"text": delta.get("content", "")}
+            yield self._event({"choices": [choice]})
+        if with_usage:
+            yield self._event({"choices": [], "usage": self._usage})
+        yield b"data: [DONE]\n\n"
+
+    def _pieces(self) -> Iterator[tuple[dict[str, Any], str | None]]:
+        yield {"role": "assistant", "content": self._text}, None
+        if calls := self._calls():
+            yield {"tool_calls": [{"index": 0, **call} for call in calls]}, None
+        yield {}, self._finish
+
+    def _event(self, chunk: dict[str, Any]) -> bytes:
+        kind = "chat.completion.chunk" if self._chat else "text_completion"
+        return b"data: " + orjson.dumps(self._head | {"object": kind} | chunk) + b"\n\n"
+
+    @property
+    def _finish(self) -> str:
+        return "tool_calls" if self._call else "stop"
+
+    def _calls(self) -> list[dict[str, Any]]:
+        if self._call is None:
+            return []
+        arguments = orjson.dumps(self._call.arguments).decode()
+        function = {"name": self._call.name, "arguments": arguments}
+        return [{"id": f"call-{self._head['id']}", "type": "function", "function": function}]

@@ -1,0 +1,9 @@
+"""Names of cells and programs as names of files."""
+
+from __future__ import annotations
+
+import re
+
+
+def slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.+-]+", "-", text).strip("-.")

@@ -1,0 +1,125 @@
+"""Sandboxes of who runs the tests and, where that is root, of an ordinary user too."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agents import inside
+from agents.sandbox import Bubblewrap, Limits
+
+ORDINARY_UID = 4242
+WITHIN_S = 60
+
+
+@dataclass(frozen=True)
+class Boxed:
+    """A sandbox with a workspace, run as `uid`."""
+
+    sandbox: Bubblewrap
+    workspace: Path
+    uid: int
+
+    def limited(self, **limits: int) -> Boxed:
+        return replace(self, sandbox=replace(self.sandbox, limits=Limits(**limits)))
+
+    def networked(self) -> Boxed:
+        return replace(self, sandbox=replace(self.sandbox, network=True))
+
+    def command(
+        self, *command: str, env: Mapping[str, str] | None = None, **paths: Any
+    ) -> list[str]:
+        return self.sandbox.wrap(command, env=env or {}, workspace=self.workspace, **paths)
+
+    def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, user=self.uid, group=self.uid, **options
+        )
+
+    def run(self, *command: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*command, **options),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WITHIN_S,
+            user=self.uid,
+            group=self.uid,
+            extra_groups=[] if os.getuid() == 0 else None,
+        )
+
+    def sh(self, script: str, **options: Any) -> str:
+        """What a shell inside prints, errors too."""
+        ran = self.run("bash", "-c", f"exec 2>&1; {script}", **options)
+        assert ran.stderr == ""
+        return ran.stdout
+
+
+@pytest.fixture
+def own() -> Iterator[Boxed]:
+    """Of who runs the tests."""
+    try:
+        Bubblewrap().check()
+    except ValueError as error:
+        pytest.skip(str(error))
+    with workspace_of(os.getuid()) as boxed:
+        yield boxed
+
+
+@pytest.fixture
+def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boxed]:
+    """Of an ordinary user, where root runs the tests."""
+    become_ordinary(monkeypatch)
+    with workspace_of(ORDINARY_UID) as boxed:
+        yield boxed
+
+
+@pytest.fixture(params=["own", "ordinary"] if os.getuid() == 0 else ["own"])
+def boxed(request: pytest.FixtureRequest) -> Boxed:
+    box = request.getfixturevalue(request.param)
+    assert isinstance(box, Boxed)
+    return box
+
+
+@contextmanager
+def workspace_of(uid: int) -> Iterator[Boxed]:
+    # Not pytest's own, which is below a folder that is root's alone.
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, uid, -1)
+        yield Boxed(Bubblewrap(), Path(folder), uid)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder that any user can come to."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+def become_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For `wrap`; `Boxed` runs what it gives under that uid."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("bwrap is not installed")
+    monkeypatch.setattr(os, "geteuid", lambda: ORDINARY_UID)
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    if not reachable(Path(sys.base_prefix)) and Path("/usr/bin", version).exists():
+        monkeypatch.setattr(sys, "base_prefix", "/usr")
+    if not (reachable(Path(sys.base_prefix)) and reachable(Path(inside.__file__))):
+        pytest.skip("only root can read the Python or the checkout that runs this")
+
+
+def reachable(path: Path) -> bool:
+    return all(
+        each.stat().st_mode & 0o005 == 0o005 or each == path for each in (path, *path.parents)
+    )

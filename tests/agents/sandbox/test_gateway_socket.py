@@ -1,0 +1,195 @@
+"""The gateway's unix socket, reached from inside as a TCP port of its own loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from agents.sandbox import INSIDE_PORT
+from tests.agents.sandbox.conftest import Boxed
+
+Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
+URL = f"http://127.0.0.1:{INSIDE_PORT}"
+
+
+async def serve(boxed: Boxed, path: Path, answer: Answer) -> web.AppRunner:
+    app = web.Application()
+    app.router.add_route("*", "/{rest:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(path)).start()
+    os.chown(path, boxed.uid, -1)
+    return runner
+
+
+async def started(boxed: Boxed, path: Path, script: str) -> asyncio.subprocess.Process:
+    command = boxed.command("python3", "-c", script, socket=path)
+    return await asyncio.create_subprocess_exec(
+        *command, stdout=subprocess.PIPE, user=boxed.uid, group=boxed.uid
+    )
+
+
+async def lines_of(boxed: Boxed, path: Path, answer: Answer, script: str) -> list[str]:
+    runner = await serve(boxed, path, answer)
+    process = await started(boxed, path, script)
+    output, _ = await asyncio.wait_for(process.communicate(), 60)
+    await runner.cleanup()
+    return output.decode().splitlines()
+
+
+def test_a_streamed_answer_comes_piece_by_piece(boxed: Boxed, shared: Path) -> None:
+    """The server sends a piece only once the one before was read out inside."""
+    script = (
+        "from urllib.request import urlopen\n"
+        f"for line in urlopen('{URL}/stream'): print(line.decode().strip(), flush=True)"
+    )
+    turn: asyncio.Queue[str] = asyncio.Queue()
+
+    async def stream(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        while piece := await turn.get():
+            await response.write(f"{piece}\n".encode())
+        return response
+
+    async def talk() -> None:
+        path = shared / "gateway.sock"
+        runner = await serve(boxed, path, stream)
+        process = await started(boxed, path, script)
+        assert process.stdout is not None
+        for piece in ("first", "second", "third"):
+            turn.put_nowait(piece)
+            line = await asyncio.wait_for(process.stdout.readline(), 60)
+            assert line.decode() == f"{piece}\n"
+        turn.put_nowait("")
+        assert await process.wait() == 0
+        await runner.cleanup()
+
+    asyncio.run(talk())
+
+
+def test_large_bodies_pass_both_ways_unchanged(boxed: Boxed, shared: Path) -> None:
+    async def echo(request: web.Request) -> web.Response:
+        received = bytearray()
+        async for piece in request.content.iter_any():
+            received += piece
+        return web.Response(body=bytes(received))
+
+    script = (
+        "import os; from urllib.request import urlopen\n"
+        f"sent = os.urandom(20 << 20); print(urlopen('{URL}', data=sent).read() == sent)"
+    )
+    said = asyncio.run(lines_of(boxed, shared / "gateway.sock", echo, script))
+    assert said == ["True"]
+
+
+def test_three_hundred_connections_are_open_at_once(boxed: Boxed, shared: Path) -> None:
+    """Each request is answered once all have come."""
+    waiting = 0
+    all_here = asyncio.Event()
+
+    async def answer(_request: web.Request) -> web.Response:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 300:
+            all_here.set()
+        await all_here.wait()
+        return web.Response(text="ok")
+
+    script = (
+        "import socket\n"
+        f"all = [socket.create_connection(('127.0.0.1', {INSIDE_PORT})) for _ in range(300)]\n"
+        "for each in all: each.sendall(b'GET / HTTP/1.0\\r\\n\\r\\n')\n"
+        "print(sum(b' 200 ' in each.makefile('rb').readline() for each in all))"
+    )
+    assert asyncio.run(lines_of(boxed, shared / "gateway.sock", answer, script)) == ["300"]
+
+
+def test_an_end_of_sending_passes_and_the_answer_still_comes(boxed: Boxed, shared: Path) -> None:
+    script = (
+        "import socket\n"
+        f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
+        "c.sendall(b'question'); c.shutdown(socket.SHUT_WR); print(c.recv(100).decode())"
+    )
+
+    async def talk() -> bytes:
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"answer to " + await reader.read(-1))
+            await writer.drain()
+            writer.close()
+
+        path = shared / "gateway.sock"
+        server = await asyncio.start_unix_server(answer, path)
+        os.chown(path, boxed.uid, -1)
+        async with server:
+            process = await started(boxed, path, script)
+            return (await asyncio.wait_for(process.communicate(), 60))[0]
+
+    assert asyncio.run(talk()) == b"answer to question\n"
+
+
+def test_a_client_that_goes_away_is_seen_by_the_gateway(boxed: Boxed, shared: Path) -> None:
+    script = (
+        "import socket\n"
+        f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
+        "c.sendall(b'question'); c.recv(1); c.close(); input()"
+    )
+
+    async def talk() -> None:
+        gone = asyncio.Event()
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"begun")
+            while await reader.read(100):
+                pass
+            gone.set()
+            writer.close()
+
+        path = shared / "gateway.sock"
+        server = await asyncio.start_unix_server(answer, path)
+        os.chown(path, boxed.uid, -1)
+        async with server:
+            process = await started(boxed, path, script)
+            await asyncio.wait_for(gone.wait(), 60)
+            process.kill()
+            await process.wait()
+
+    asyncio.run(talk())
+
+
+def test_without_a_gateway_a_connection_breaks_at_once(boxed: Boxed, shared: Path) -> None:
+    path = shared / "gateway.sock"
+
+    async def nobody() -> None:
+        (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).close()
+
+    asyncio.run(nobody())
+    path.touch()
+    script = (
+        "import socket\n"
+        f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
+        "try: print(c.recv(1))\nexcept ConnectionResetError: print('reset')"
+    )
+    said = boxed.run("python3", "-c", script, socket=path).stdout
+    assert said in ("reset\n", "b''\n")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root's forwarder is another user")
+def test_the_command_cannot_end_roots_forwarder(own: Boxed, shared: Path) -> None:
+
+    async def answer(_request: web.Request) -> web.Response:
+        return web.Response(text="still there")
+
+    script = (
+        "import os, signal; from urllib.request import urlopen\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(-1, signal.SIGTERM)\n"
+        f"print(urlopen('{URL}').read().decode())"
+    )
+    said = asyncio.run(lines_of(own, shared / "gateway.sock", answer, script))
+    assert said == ["still there"]

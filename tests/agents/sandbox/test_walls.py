@@ -1,0 +1,203 @@
+"""What a program in the sandbox can reach, and what not."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agents.sandbox import INSIDE_PORT, Bubblewrap
+from tests.agents.sandbox.conftest import Boxed
+
+
+def test_it_starts_in_its_workspace_and_keeps_what_it_writes_there(boxed: Boxed) -> None:
+    assert boxed.sh("pwd; echo kept > answer") == f"{boxed.workspace}\n"
+    assert (boxed.workspace / "answer").read_text() == "kept\n"
+
+
+def test_what_was_in_the_workspace_is_its_own(boxed: Boxed) -> None:
+    (boxed.workspace / "src").mkdir(mode=0o700)
+    (boxed.workspace / "src/main.py").write_text("old\n")
+    (boxed.workspace / "away").symlink_to("/etc/shadow")
+    if os.getuid() != boxed.uid:
+        for path in (boxed.workspace / "src", boxed.workspace / "src/main.py"):
+            os.chown(path, boxed.uid, -1)
+    before = Path("/etc/shadow").stat()
+    assert boxed.sh("echo new > src/main.py; cat src/main.py; cat away").splitlines()[0] == "new"
+    assert Path("/etc/shadow").stat() == before
+
+
+@pytest.mark.parametrize("folder", ["/", "/etc", "/usr", "/usr/bin", "/dev", "/var", "/root"])
+def test_it_writes_nowhere_else(boxed: Boxed, folder: str) -> None:
+    assert boxed.sh(f"touch {folder}/planted && echo written").startswith("touch: cannot touch")
+    assert not Path(folder, "planted").exists()
+
+
+def test_its_tmp_is_its_own(boxed: Boxed) -> None:
+    planted = boxed.workspace.with_name("a-planted-file")
+    assert boxed.sh(f"touch {planted} && ls /tmp").split() == [
+        "a-planted-file",
+        "home",
+        boxed.workspace.name,
+    ]
+    assert not planted.exists()
+
+
+def test_further_paths_are_writable_or_readable_as_said(boxed: Boxed, shared: Path) -> None:
+    for name in ("out", "in"):
+        (shared / name).mkdir()
+        os.chown(shared / name, boxed.uid, -1)
+    (shared / "in/data").write_text("given\n")
+    script = f"cat {shared}/in/data; echo left > {shared}/out/result; rm {shared}/in/data"
+    said = boxed.sh(script, writable=[shared / "out"], readable=[shared / "in"])
+    assert said.splitlines()[0] == "given"
+    assert "Read-only file system" in said.splitlines()[1]
+    assert (shared / "out/result").read_text() == "left\n"
+
+
+def test_a_readable_folder_may_hold_the_writable_one(boxed: Boxed, shared: Path) -> None:
+    (shared / "runs").mkdir()
+    os.chown(shared / "runs", boxed.uid, -1)
+    said = boxed.sh(
+        f"touch {shared}/runs/a && touch {shared}/b",
+        readable=[shared],
+        writable=[shared / "runs"],
+    )
+    assert said == f"touch: cannot touch '{shared}/b': Read-only file system\n"
+    assert [path.name for path in (shared / "runs").iterdir()] == ["a"]
+
+
+def test_a_path_that_is_not_there_is_told(boxed: Boxed) -> None:
+    with pytest.raises(ValueError, match=r"^sandbox: /nowhere/venv is not there$"):
+        boxed.command("true", readable=[Path("/nowhere/venv")])
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="makes a folder in /root")
+def test_a_venv_below_a_hidden_home_is_there_and_the_home_is_not(own: Boxed) -> None:
+    with tempfile.TemporaryDirectory(dir="/root") as home:
+        Path(home, "secret").write_text("hush")
+        tool = Path(home, "venv/bin/tool")
+        tool.parent.mkdir(parents=True)
+        tool.write_text("#!/bin/sh\necho here\n")
+        tool.chmod(0o755)
+        said = own.sh(f"{tool}; ls -A {home}", readable=[Path(home, "venv")])
+    assert said == "here\nvenv\n"
+
+
+def test_homes_and_keys_of_the_host_are_not_there(boxed: Boxed) -> None:
+    for path in ("/home/*", "/root/.ssh", "/etc/ssh", "/etc/shadow", "/var", "/opt", "/mnt"):
+        assert "No such file" in boxed.sh(f"cat {path}")
+
+
+def test_only_the_given_environment_is_inside(
+    boxed: Boxed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("API_SECRET", "hush-hush")
+    seen = boxed.sh(
+        "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'", env={"LOCALE": "C", "HOME": "/srv"}
+    )
+    assert "hush-hush" not in seen
+    assert {"LOCALE=C", "HOME=/srv", "USER=agent"} <= set(seen.splitlines())
+
+
+def test_the_user_and_the_host_have_names(boxed: Boxed) -> None:
+    assert boxed.sh("whoami; hostname; getent hosts localhost | wc -l") == "agent\nsandbox\n1\n"
+
+
+def test_no_gain_of_rights_is_left(boxed: Boxed) -> None:
+    status = dict(line.split(":\t") for line in boxed.sh("cat /proc/self/status").splitlines())
+    assert {status[name] for name in ("CapPrm", "CapEff", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+    assert "0" not in status["Uid"].split()
+
+
+def test_processes_of_the_host_are_out_of_reach(boxed: Boxed) -> None:
+    outside = subprocess.Popen(["sleep", "600"], user=boxed.uid)
+    try:
+        seen = boxed.sh("ps -A -o args=; kill -9 -1")
+        assert "sleep 600" not in seen
+        assert outside.poll() is None
+    finally:
+        outside.kill()
+        outside.wait()
+
+
+@pytest.fixture
+def served_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_the_network_is_there_only_where_asked_for(
+    boxed: Boxed, served_port: int, asked: bool
+) -> None:
+    each = boxed.networked() if asked else boxed
+    said = each.sh(f"exec 3<>/dev/tcp/127.0.0.1/{served_port} && echo reached")
+    assert said.splitlines()[-1:] == ["reached"] if asked else "Connection refused" in said
+    interfaces = each.sh("tail -n +3 /proc/net/dev | cut -d: -f1").split()
+    assert (interfaces == ["lo"]) == (not asked)
+
+
+def test_git_works_in_the_workspace(boxed: Boxed) -> None:
+    said = boxed.sh(
+        "git init -q . && echo one > a && git add a && "
+        "git -c user.name=a -c user.email=a@b commit -qm first && echo two > a && git diff"
+    )
+    assert said.splitlines()[-2:] == ["-one", "+two"]
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("true", 0), ("exit 3", 3), ("kill -TERM $$", 143), ("kill -KILL $$", 137)],
+)
+def test_its_exit_code_is_the_commands(boxed: Boxed, script: str, code: int) -> None:
+    assert boxed.run("bash", "-c", script).returncode == code
+
+
+def test_a_command_that_is_none_is_told_as_a_shell_tells_it(boxed: Boxed) -> None:
+    ran = boxed.run("no-such-agent")
+    assert (ran.returncode, ran.stderr) == (127, "no-such-agent: No such file or directory\n")
+    ran = boxed.run("/etc")
+    assert (ran.returncode, ran.stderr) == (126, "/etc: Permission denied\n")
+
+
+def test_what_is_written_to_it_and_what_it_writes_passes(boxed: Boxed) -> None:
+    # An ordinary user's pipes would be its own, but these are root's.
+    aside = "/dev/stderr" if boxed.uid == os.getuid() else "&2"
+    command = boxed.command("bash", "-c", f"read line; echo got $line; echo aside >{aside}")
+    started = boxed.start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert started.communicate("go\n", timeout=60) == ("got go\n", "aside\n")
+
+
+def test_a_closed_pipe_ends_a_writer_as_everywhere(boxed: Boxed) -> None:
+    assert boxed.sh("yes | head -1; echo ${PIPESTATUS[0]}") == "y\n141\n"
+
+
+def test_a_missing_bubblewrap_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ValueError, match="apt-get install bubblewrap"):
+        Bubblewrap().check()
+
+
+def test_the_gateway_is_where_the_network_is() -> None:
+    """Ports of the host's loopback would be shared by all sandboxes."""
+    assert Bubblewrap().gateway_url("http://127.0.0.1:9000") == f"http://127.0.0.1:{INSIDE_PORT}"
+    on_the_host = Bubblewrap(network=True).gateway_url("http://127.0.0.1:9000")
+    assert on_the_host == "http://127.0.0.1:9000"
+
+
+def test_a_bubblewrap_that_fails_is_told_with_what_it_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bwrap"
+    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2; exit 1")
+    broken.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(ValueError, match=r"does not work here: bwrap: No permissions .*; it needs"):
+        Bubblewrap().check()

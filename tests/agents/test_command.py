@@ -1,0 +1,59 @@
+"""`--agent-command`: any agent by a command line that no shell reads."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from agents.command import command_agent
+
+LAUNCH = {"task": "a; rm -rf / $(id) 'b\"", "base_url": "http://h/v1", "model": "m"}
+
+
+def test_a_task_is_one_word_whatever_stands_in_it(tmp_path: Path) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps(LAUNCH))
+    agent = command_agent("echo --task={task} '{base_url} {model}'")
+    assert agent.command(tmp_path / "launch.json")[1:] == [
+        f"--task={LAUNCH['task']}",
+        "http://h/v1 m",
+    ]
+
+
+def test_a_place_inside_what_is_put_in_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "launch.json").write_text(json.dumps(LAUNCH | {"task": "{model}"}))
+    assert command_agent("echo {task}").command(tmp_path / "launch.json")[1:] == ["{model}"]
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("", "is empty"),
+        ("echo 'x {task}", "No closing quotation"),
+        ("echo {task} {port}", "{port} is no place of ours; there are {task}"),
+        ("echo hello", "{task} is missing"),
+        ("no-such-agent-anywhere {task}", "no-such-agent-anywhere: no such program"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_runs(line: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match="--agent-command") as refused:
+        command_agent(line)
+    assert complaint in str(refused.value)
+
+
+def test_a_script_of_the_users_is_readable_inside_and_keeps_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "agent.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    agent = command_agent(f"{sys.executable} agent.py {{task}}")
+    assert agent.words[1] == str(tmp_path / "agent.py")
+    assert tmp_path in agent.readable()
+    assert Path(sys.prefix) in agent.readable()
+    assert any(Path(sys.base_prefix).is_relative_to(path) for path in agent.readable())
+
+
+def test_a_program_of_the_system_needs_nothing_more() -> None:
+    assert command_agent("true {task}").readable() == []

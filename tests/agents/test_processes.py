@@ -1,0 +1,87 @@
+"""One program's process: booted ahead, let go, and ended with all that came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agents.processes import Broken, Process
+
+PYTHON = sys.executable
+
+
+def process(tmp_path: Path, code: str) -> Process:
+    return Process([PYTHON, "-c", code], {"PATH": os.environ["PATH"]}, tmp_path, tmp_path / "log")
+
+
+def gone(pid: int) -> bool:
+    deadline_s = time.monotonic() + 20
+    while time.monotonic() < deadline_s:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
+    code = (
+        "import sys; print('ready', flush=True); sys.stdin.readline(); "
+        "open('begun', 'w').close(); print('said'); sys.exit(3)"
+    )
+
+    async def run() -> int:
+        async with process(tmp_path, code) as started:
+            await started.ready()
+            assert not (tmp_path / "begun").exists()
+            started.go()
+            return await started.ended()
+
+    assert asyncio.run(run()) == 3
+    assert (tmp_path / "begun").exists()
+    assert (tmp_path / "log").read_text() == "said\n"
+
+
+def test_one_that_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with process(tmp_path, "raise SystemExit('no such module: x')") as started:
+            await started.ready()
+
+    with pytest.raises(Broken, match="ended before it was ready: no such module: x"):
+        asyncio.run(run())
+
+
+def test_a_process_that_ignores_the_end_and_its_daemons_are_ended(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'],"
+        " start_new_session=True)\n"
+        "open('pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)"
+    )
+
+    async def run() -> list[int]:
+        async with process(tmp_path, code) as started:
+            await started.ready()
+            return [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+
+    assert all(gone(pid) for pid in asyncio.run(run()))
+
+
+def test_an_exit_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
+    async def run() -> int:
+        async with process(tmp_path, "import os; os.kill(os.getpid(), 9)") as started:
+            started.go()
+            return await started.ended()
+
+    assert asyncio.run(run()) == 137

@@ -1,0 +1,214 @@
+"""`bench run --agent-command …`: real processes in real sandboxes, their records, and no trace of
+them when it is over, however it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from servers.keeper import descendants
+from tests.agents import small_agent
+from tests.agents.planner import planner
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+AGENT = f"{sys.executable} {small_agent.__file__} {{task}} {{base_url}} {{folder}}"
+CELL = "as-served_jps20_seed1"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with planner() as url:
+        yield url
+
+
+def begin(
+    bench: str, folder: Path, url: str, plans: Mapping[str, Sequence[str]], *options: str
+) -> subprocess.Popen[str]:
+    rows = [json.dumps({"id": id, "task": json.dumps(plan)}) for id, plan in plans.items()]
+    (folder / "tasks.jsonl").write_text("\n".join(rows))
+    command = [bench, "run", "--engine", url, "--agent-command", AGENT, "--tasks", "tasks.jsonl"]
+    return subprocess.Popen(
+        [*command, "--jps", "20", "--out", "o", *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def lines(folder: Path, name: str) -> list[dict[str, Any]]:
+    path = folder / "o" / CELL / name
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def until(run: subprocess.Popen[str], happened: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not happened():
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def gone(processes: list[int]) -> bool:
+    deadline_s = time.monotonic() + 30
+    while time.monotonic() < deadline_s:
+        if not any(Path(f"/proc/{pid}").exists() for pid in processes):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_each_program_leaves_its_turns_its_end_and_its_prediction(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    plans = {"a/1": ["echo one", "sleep 0.3; echo two"], "b": ["cat /etc/shadow", "pwd"], "c": []}
+    run = begin(bench, tmp_path, url, plans)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert "agent command" in out
+    turns = lines(tmp_path, "turns.jsonl")
+    by_program = {id: [t for t in turns if t["program_id"] == id] for id in plans}
+    assert {id: len(found) for id, found in by_program.items()} == {"a/1": 3, "b": 3, "c": 1}
+    assert [t["prompt_tokens"] for t in by_program["a/1"]] == [100, 120, 140]
+    assert by_program["a/1"][2]["gap_s"] > 0.3
+    assert by_program["a/1"][2]["gap_provenance"] == "measured"
+    assert by_program["a/1"][1]["tools"] == ["sleep", "echo"]
+    ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
+    assert {end["exit_status"] for end in ends.values()} == {"finished"}
+    assert {end["exit_code"] for end in ends.values()} == {0}
+    patches = {p["instance_id"]: p["model_patch"] for p in lines(tmp_path, "predictions.jsonl")}
+    assert patches["a/1"] == "one\ntwo\n"
+    assert "denied" in patches["b"] or "No such file" in patches["b"]
+    done = json.loads((tmp_path / "o" / CELL / "done.json").read_text())
+    assert (done["finished_programs"], done["exit_statuses"]) == (3, {"finished": 3})
+    assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
+
+
+def test_a_tool_that_hangs_ends_at_the_limit_and_its_cell_fails_the_gate(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    plans = {"hangs": ["echo one", "sleep 1000"], "fine": ["echo one"]}
+    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "3")
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
+    assert ends["hangs"]["error"] == "the program was ended at its limit of 3 s"
+    assert ends["fine"]["error"] is None
+    last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
+    assert last["error"] == "the program was ended at its limit of 3 s"
+    told = subprocess.run(
+        [bench, "report", "o"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 1
+    first = "the program was ended at its limit of 3 s"
+    assert f"1 failed turn in 1 job (first: {first})" in told.stderr
+
+
+def test_a_fork_bomb_is_contained_and_ends_with_its_program(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    plans = {"bomb": [":(){ :|:& };:", "sleep 1000"], "fine": ["echo one"]}
+    options = ("--task-limit-s", "6", "--agent-processes", "40")
+    run = begin(bench, tmp_path, url, plans, *options)
+    most = 0
+    while run.poll() is None:
+        most = max(most, len(descendants(run.pid)))
+        time.sleep(0.05)
+    run.communicate()
+    ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
+    assert ends["bomb"]["error"]
+    assert ends["fine"]["exit_status"] == "finished"
+    assert most < 40 + 40  # its own, and those of the harness, sandbox and other program
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_run_cut_short_leaves_its_records_and_no_process(
+    end: signal.Signals, bench: str, tmp_path: Path, url: str
+) -> None:
+    plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
+    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "8")
+    turns = tmp_path / "o" / CELL / "turns.jsonl"
+    until(run, lambda: turns.exists() and turns.read_text().count("\n") == 3)
+    processes = descendants(run.pid)
+    assert len(processes) > 6
+    run.send_signal(end)
+    run.communicate(timeout=60)
+    assert run.returncode in (-9, 130, 143)
+    assert gone(processes)
+    assert turns.read_text().count("\n") >= 3
+
+    again = begin(bench, tmp_path, url, plans, "--task-limit-s", "8")
+    _, err = again.communicate(timeout=120)
+    assert (tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl").exists(), err
+    assert len(lines(tmp_path, "programs.jsonl")) == 2
+
+
+def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    plans = {"crashes": ["kill -9 $PPID"], "fine": []}
+    run = begin(bench, tmp_path, url, plans)
+    run.communicate(timeout=120)
+    ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
+    assert ends["crashes"]["error"] == "the agent's process exited with code 137"
+    assert ends["fine"]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--agent", "cursor"], "--agent cursor: unknown; mini-swe-agent or openhands"),
+        (["--agent-command", "true {task}"], "on what? Give --tasks FILE, or --guided"),
+        (
+            ["--agent-command", "true {task}", "--tasks", "t", "--sandbox", "none"],
+            "add --i-know-this-runs-model-commands-on-my-machine",
+        ),
+        (["--guided"], "options for agents, and no agent"),
+        (["--agent-command", "true {task}", "--tasks", "none.jsonl"], "none.jsonl: no such file"),
+        (
+            ["--agent-command", "true {task}", "--agent", "openhands", "--tasks", "t"],
+            "name one of them",
+        ),
+        (
+            ["--agent-command", "true {task}", "--sandbox", "container", "--tasks", "t"],
+            "only mini-swe-agent",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(
+    options: list[str], complaint: str, bench: str, tmp_path: Path, url: str
+) -> None:
+    (tmp_path / "t").write_text('{"id": "a", "task": "b"}')
+    refused = subprocess.run(
+        [bench, "run", "--engine", url, "--jps", "1", *options],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert complaint in refused.stderr
+    assert refused.stderr.count("\n") == 1
+    assert os.listdir(tmp_path) == ["t"]
+
+
+def test_agents_need_a_live_server(bench: str, tmp_path: Path) -> None:
+    refused = subprocess.run(
+        [bench, "run", "--agent", "mini-swe-agent", "--tasks", "t", "--policy", "fcfs"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert "agents need a live server; use --engine vllm or a server's URL" in refused.stderr

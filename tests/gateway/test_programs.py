@@ -1,0 +1,173 @@
+"""A gateway and whoever runs the agents: lateness, ended programs, events, a socket, keys."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+
+from harness.gateway import Backend, Gateway, serve_gateway
+from tests.gateway.test_proxy import ASK, post
+from tests.gateway.upstream import Line, Upstream, serving
+
+Told = Callable[[str, Gateway], Awaitable[None]]
+
+
+def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> list[Line]:
+    lines: list[Line] = []
+
+    async def go() -> None:
+        async with serving(upstream or Upstream()) as server:
+            events = options.pop("events", None)
+            gateway = Gateway([Backend(server, True, events)], lines.append, **options)
+            async with serve_gateway(gateway) as url:
+                await told(f"{url}/programs/p/v1/chat/completions", gateway)
+
+    asyncio.run(go())
+    return lines
+
+
+def test_a_first_turn_was_due_when_its_program_should_have_begun() -> None:
+    async def told(url: str, gateway: Gateway) -> None:
+        gateway.late("p", 0.25)
+        await post(url, ASK)
+        await post(url, ASK)
+
+    first, second = lines_of(told)
+    assert first["sent_at_s"] - first["scheduled_at_s"] == pytest.approx(0.25)
+    assert second["sent_at_s"] == second["scheduled_at_s"]
+
+
+def test_a_program_that_is_ended_between_two_turns_leaves_a_last_line_that_says_why() -> None:
+    upstream = Upstream()
+
+    async def told(url: str, gateway: Gateway) -> None:
+        await post(url, ASK)
+        await gateway.gave_up("p", "over its time limit of 900 s")
+
+    _, last = lines_of(told, upstream)
+    assert (last["program_id"], last["turn"]) == ("p", 1)
+    assert last["error"] == "over its time limit of 900 s"
+    assert last["sent_at_s"] == last["finished_at_s"]
+    assert (last["prompt_tokens"], last["output_tokens"]) == (0, 0)
+    assert upstream.bodies[-1]["vllm_xargs"] == {"ended": "p"}
+
+
+def test_a_program_that_never_asked_leaves_its_one_line() -> None:
+    async def told(_url: str, gateway: Gateway) -> None:
+        await gateway.gave_up("p", "exit code 1 before its first request")
+
+    (line,) = lines_of(told)
+    assert (line["turn"], line["error"]) == (0, "exit code 1 before its first request")
+
+
+def test_a_request_under_way_ends_with_the_reason_and_the_server_stops() -> None:
+    upstream = Upstream(words="w " * 500, chunk_s=0.01)
+
+    async def told(url: str, gateway: Gateway) -> None:
+        async with aiohttp.ClientSession() as session:
+            answer = await session.post(url, json={**ASK, "stream": True})
+            await answer.content.readany()
+            await gateway.gave_up("p", "over its time limit of 900 s")
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        for _ in range(200):
+            if upstream.given_up:
+                break
+            await asyncio.sleep(0.02)
+
+    (line,) = lines_of(told, upstream)
+    assert (line["turn"], line["error"]) == (0, "over its time limit of 900 s")
+    assert upstream.given_up == 1
+
+
+def test_the_same_id_later_is_another_program() -> None:
+    async def told(url: str, gateway: Gateway) -> None:
+        await post(url, ASK)
+        await gateway.gave_up("p", "crashed")
+        await post(url, ASK)
+
+    assert [line["turn"] for line in lines_of(told)] == [0, 1, 0]
+
+
+def test_a_gateway_listens_on_a_socket_too_that_anyone_may_use_and_that_goes_with_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "gateway.sock"
+    lines: list[Line] = []
+
+    async def go() -> int:
+        async with serving(Upstream()) as server:
+            gateway = Gateway([Backend(server, True)], lines.append)
+            async with serve_gateway(gateway, socket=path):
+                mode = stat.S_IMODE(path.stat().st_mode)
+                connector = aiohttp.UnixConnector(str(path))
+                async with aiohttp.ClientSession(connector=connector) as session:
+                    url = "http://inside/programs/p/v1/chat/completions"
+                    async with session.post(url, json=ASK) as answer:
+                        assert answer.status == 200
+            return mode
+
+    assert asyncio.run(go()) == 0o666
+    assert not path.exists()
+    assert lines[0]["program_id"] == "p"
+
+
+def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("mine")
+
+    async def go() -> None:
+        async with serve_gateway(Gateway([Backend("http://x", True)], print), socket=path):
+            raise AssertionError("it should not listen there")
+
+    with pytest.raises(OSError, match="in use"):
+        asyncio.run(go())
+    assert path.read_text() == "mine"
+
+
+def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> None:
+    """Admitted 2 s after its arrival in the engine."""
+    events = tmp_path / "events.jsonl"
+    events.write_text("")
+    seen: list[Line] = []
+
+    async def told(url: str, gateway: Gateway) -> None:
+        at_s = gateway.origin_s
+        with events.open("ab") as file:
+            for name, t, more in (
+                ("arrival", 5.0, {}),
+                ("waiting_to_running", 7.0, {"hit_length": 32}),
+            ):
+                event = {"event": name, "t": at_s + t, "program_id": "p", "turn": 0, **more}
+                file.write(orjson.dumps(event) + b"\n")
+        await post(url, ASK)
+        with events.open("ab") as file:  # after the last turn
+            file.write(
+                orjson.dumps({"event": "unpinned", "t": at_s + 9.0, "program_id": "p", "turn": 0})
+            )
+            file.write(b"\n")
+
+    (line,) = lines_of(told, events=events, on_event=seen.append, origin_s=100.0)
+    assert (line["queue_s"], line["device_hit_tokens"]) == (pytest.approx(2.0), 32)
+    assert [(event["event"], event["t"]) for event in seen] == [
+        ("arrival", pytest.approx(5.0)),
+        ("waiting_to_running", pytest.approx(7.0)),
+        ("unpinned", pytest.approx(9.0)),
+    ]
+
+
+@pytest.mark.parametrize("fault", ["401", "engine error"])
+def test_a_key_that_the_server_repeats_is_not_recorded(fault: str) -> None:
+    async def told(url: str, _gateway: Gateway) -> None:
+        _, body, _ = await post(url, ASK)
+        assert b"sk-secret" in body, "its errors pass unchanged"
+
+    (line,) = lines_of(told, Upstream(fault=fault), api_key="sk-secret")
+    assert "Bearer ***" in line["error"]

@@ -1,0 +1,147 @@
+"""Record → replay → the same programs, turns, tokens and gaps, and the same bytes; and record with
+messages → guided replay → the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.gateway import Backend, Gateway, Guide, serve_gateway
+from harness.recording import recording
+from tests.gateway.test_guided import BASH, offered
+from tests.gateway.test_proxy import post
+from tests.gateway.upstream import Upstream, serving
+from tests.live import server as live
+from traces import Message, Program, read_traces
+from traces.native import write_programs
+
+SYSTEM = {"role": "system", "content": "be brief and to the point"}
+
+
+async def agent(base_url: str, name: str, turns: int, pause_s: float, **ask: Any) -> list[Any]:
+    """Answers of a chat that goes on with each; what the tool said is the turn's number."""
+    messages = [SYSTEM, {"role": "user", "content": f"the task of {name}"}]
+    found = []
+    for turn in range(turns):
+        body = {**offered(bash=BASH), **ask, "messages": messages}
+        _, told, _ = await post(f"{base_url}/programs/{name}/v1/chat/completions", body)
+        answer = orjson.loads(told)["choices"][0]["message"]
+        found.append(answer)
+        messages = [*messages, answer, {"role": "user", "content": f"observation {turn}"}]
+        await asyncio.sleep(pause_s)
+    return found
+
+
+def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> list[list[Any]]:
+    """Three agents at once; their answers."""
+
+    async def go() -> list[list[Any]]:
+        async with serving(upstream) as server:
+            servers = [Backend(server, tagged=True)]
+            async with recording(servers, folder, keeps_messages=keeps_messages) as made:
+                agents = [agent(made.base_url, f"a{n}", 3, 0.02 * n) for n in range(3)]
+                found = await asyncio.gather(*agents)
+            assert made.keep_trace() is not None
+        return found
+
+    return asyncio.run(go())
+
+
+def test_a_recording_replayed_in_virtual_time_is_the_same_trace_again(
+    bench: str, tmp_path: Path
+) -> None:
+    recorded(tmp_path / "o", Upstream(chunk_s=0.01))
+    swept = subprocess.run(
+        [
+            *(bench, "sweep", "--traces", "o/trace.jsonl", "--arrivals", "recorded"),
+            *("--policies", "fcfs", "--out", "run"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert swept.returncode == 0, swept.stderr
+    (lines,) = (tmp_path / "run").glob("*/turns.jsonl")
+    again = read_traces(lines)
+    assert not again.repairs
+    assert again.programs == read_traces(tmp_path / "o/turns.jsonl").programs
+    assert [len(program.turns) for program in again.programs] == [3, 3, 3]
+    assert all(program.prefix is not None for program in again.programs)
+    write_programs(tmp_path / "again.jsonl", again.programs)
+    assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
+
+
+def test_what_was_said_is_kept_where_it_is_asked_for_only(tmp_path: Path) -> None:
+    recorded(tmp_path / "silent", Upstream())
+    assert b"the task of" not in (tmp_path / "silent/turns.jsonl").read_bytes()
+    recorded(tmp_path / "o", Upstream(calls_tool=True), keeps_messages=True)
+    loaded = read_traces(tmp_path / "o/trace.jsonl", messages=True)
+    program = next(program for program in loaded.programs if program.id == "a1")
+    assert program.messages == (
+        Message("system", "be brief and to the point"),
+        Message("user", "the task of a1"),
+        Message("assistant", ""),
+        Message("user", "observation 0"),
+        Message("assistant", ""),
+        Message("user", "observation 1"),
+        Message("assistant", ""),
+    )
+    assert program.prompt_messages == (2, 4, 6)
+    assert [turn.command for turn in program.turns] == ["cd src && pytest -q"] * 3
+
+
+def test_a_rewritten_history_is_told_and_leaves_the_answers_in_their_order(tmp_path: Path) -> None:
+    async def go() -> None:
+        async with serving(Upstream()) as server:
+            servers = [Backend(server, tagged=True)]
+            async with recording(servers, tmp_path / "o", keeps_messages=True) as made:
+                for task in ("first", "in short"):
+                    ask = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": task}]}
+                    await post(f"{made.base_url}/programs/p/v1/chat/completions", ask)
+
+    asyncio.run(go())
+    loaded = read_traces(tmp_path / "o/turns.jsonl", messages=True)
+    assert "rewrote its history" in loaded.repairs[0].reason
+    (program,) = loaded.programs
+    assert [message.content for message in program.messages] == [
+        *("be brief and to the point", "first", "all done here"),
+        *("in short", "all done here"),
+    ]
+    assert program.prompt_messages == (2, 4)
+
+
+def guided(programs: tuple[Program, ...], **ask: Any) -> list[list[Any]]:
+    async def go() -> list[list[Any]]:
+        async with live.serving(live.Server()) as server:
+            guide = Guide(programs, range(2**31), 0)
+            gateway = Gateway([Backend(server, tagged=True)], print, guide=guide)
+            async with serve_gateway(gateway) as base_url:
+                agents = [agent(base_url, program.id, 3, 0.0, **ask) for program in programs]
+                return await asyncio.gather(*agents)
+
+    return asyncio.run(go())
+
+
+def test_a_recording_with_messages_guides_the_same_agents_to_the_same_answers(
+    tmp_path: Path,
+) -> None:
+    said = recorded(tmp_path / "o", Upstream(words="cd src"), keeps_messages=True)
+    programs = read_traces(tmp_path / "o/trace.jsonl", messages=True).programs
+    assert guided(programs) == said
+
+
+def test_calls_of_a_recording_come_back_as_calls(tmp_path: Path) -> None:
+    said = recorded(tmp_path / "o", Upstream(calls_tool=True), keeps_messages=True)
+    programs = read_traces(tmp_path / "o/trace.jsonl", messages=True).programs
+    for was, now in zip(said, guided(programs), strict=True):
+        for before, after in zip(was, now, strict=True):
+            (call,), (again,) = before["tool_calls"], after["tool_calls"]
+            assert again["function"]["name"] == call["function"]["name"]
+            assert orjson.loads(again["function"]["arguments"]) == orjson.loads(
+                call["function"]["arguments"]
+            )

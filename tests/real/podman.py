@@ -1,0 +1,42 @@
+"""A podman that works where containers are nested, and an image that holds nothing: this machine's
+own folders are mounted into it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+needs_podman = pytest.mark.skipif(
+    shutil.which("podman") is None or shutil.which("runc") is None or os.geteuid() != 0,
+    reason="needs podman and runc, as root",
+)
+CONF = """
+[containers]
+default_ulimits = ["nofile=10000:10000", "nproc=10000:10000"]
+netns = "host"
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "file"
+runtime = "runc"
+"""
+IMAGE = "localhost/turnstile-empty:1"
+SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
+
+
+def podman_at(folder: Path) -> Path:
+    """An executable whose images and containers are in the folder."""
+    conf, podman = folder / "containers.conf", folder / "podman"
+    conf.write_text(CONF)
+    storage = f"--root {folder}/root --runroot {folder}/run --storage-driver vfs"
+    podman.write_text(
+        f'#!/bin/sh\nCONTAINERS_CONF={conf} exec {shutil.which("podman")} {storage} "$@"\n'
+    )
+    podman.chmod(0o755)
+    (folder / "rootfs/tmp").mkdir(parents=True)
+    subprocess.run(["tar", "-cf", folder / "rootfs.tar", "-C", folder / "rootfs", "."], check=True)
+    subprocess.run([podman, "import", "-q", folder / "rootfs.tar", IMAGE], check=True)
+    return podman

@@ -1,0 +1,139 @@
+"""Containers as mini-swe-agent's environment `docker` starts and uses them, with our run_args."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agents.container import Containers
+from agents.sandbox import Limits
+from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
+
+pytestmark = needs_podman
+MOUNTS = [f"--volume={path}:{path}:ro" for path in SYSTEM]
+LIMITS = Limits(processes=50, memory_bytes=200 << 20)
+
+
+@pytest.fixture(scope="module")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return podman_at(tmp_path_factory.mktemp("podman"))
+
+
+@pytest.fixture
+def containers(podman: Path, tmp_path: Path) -> Containers:
+    found = Containers(str(podman), tmp_path, LIMITS)
+    found.check()
+    return found
+
+
+def start(containers: Containers) -> str:
+    args = [*containers.run_args(), *MOUNTS, IMAGE, "sleep", "2h"]
+    return said_by(containers, "run", "-d", "-w", "/", *args).strip()
+
+
+def said_by(containers: Containers, *command: str) -> str:
+    return subprocess.run(
+        [containers.executable, *command], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def bash(containers: Containers, container: str, script: str) -> str:
+    return said_by(containers, "exec", "-w", "/", container, "bash", "-lc", f"exec 2>&1; {script}")
+
+
+def test_its_network_is_its_own_loopback(containers: Containers) -> None:
+    with containers.ending_with_us(containers.folder / "log"):
+        said = bash(containers, start(containers), "tail -n +3 /proc/net/dev | cut -d: -f1")
+    assert said.split() == ["lo"]
+
+
+def test_a_fork_bomb_is_contained_and_removed(containers: Containers) -> None:
+    with containers.ending_with_us(containers.folder / "log"):
+        container = start(containers)
+        said = bash(
+            containers,
+            container,
+            "(:(){ :|:& };:) 2>/dev/null; "
+            "until set -- /proc/[0-9]* && (( $# > 40 )); do :; done; echo $#",
+        )
+        assert int(said.splitlines()[-1]) <= 50
+    assert said_by(containers, "ps", "-aq") == ""
+
+
+def test_memory_of_all_processes_together_has_an_end(containers: Containers) -> None:
+    with containers.ending_with_us(containers.folder / "log"):
+        hog = "python3 -c 'bytearray(300 << 20)'; echo $?"
+        assert bash(containers, start(containers), hog).splitlines()[-1] == "137"
+
+
+def test_orphans_are_reaped(containers: Containers) -> None:
+    with containers.ending_with_us(containers.folder / "log"):
+        container = start(containers)
+        orphan = (
+            "(sleep 0.1 & echo $! > /tmp/orphan); while [ -d /proc/$(cat /tmp/orphan) ]; do :; done"
+        )
+        assert (
+            bash(containers, container, f"timeout 60 bash -c '{orphan}' && echo reaped")
+            == "reaped\n"
+        )
+
+
+def test_what_an_earlier_run_in_the_folder_left_is_removed_and_nothing_else(
+    containers: Containers, tmp_path: Path
+) -> None:
+    other = Containers(containers.executable, tmp_path / "other", LIMITS)
+    left, kept = start(containers), start(other)
+    with containers.ending_with_us(tmp_path / "log"):
+        assert said_by(containers, "ps", "-aq", "--no-trunc").split() == [kept]
+    assert left != kept
+    other.remove()
+    assert said_by(containers, "ps", "-aq") == ""
+
+
+def test_no_container_outlives_a_bench_that_was_killed(
+    containers: Containers, tmp_path: Path
+) -> None:
+    script = (
+        "import subprocess, sys\n"
+        "from pathlib import Path\n"
+        "from agents.container import Containers\n"
+        "podman, folder, *rest = sys.argv[1:]\n"
+        "containers = Containers(podman, Path(folder))\n"
+        "with containers.ending_with_us(Path(folder, 'log')):\n"
+        "    command = [podman, 'run', '-d', *containers.run_args(), *rest, 'sleep', '2h']\n"
+        "    subprocess.run(command, check=True)\n"
+        "    input()\n"
+    )
+    args = [containers.executable, str(tmp_path), *MOUNTS, IMAGE]
+    with subprocess.Popen(
+        [sys.executable, "-c", script, *args],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as bench:
+        assert bench.stdout is not None
+        container = bench.stdout.readline().strip()
+        assert said_by(containers, "ps", "-aq", "--no-trunc").split() == [container]
+        bench.send_signal(signal.SIGKILL)
+    deadline_s = time.monotonic() + 60
+    while said_by(containers, "ps", "-aq"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
+
+
+def test_one_that_is_not_installed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^containers: no-podman is not installed; get it with: "):
+        Containers("no-podman", tmp_path).check()
+
+
+def test_one_that_does_not_answer_is_told_with_what_it_said(tmp_path: Path) -> None:
+    broken = tmp_path / "docker"
+    broken.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n")
+    broken.chmod(0o755)
+    with pytest.raises(ValueError, match=r"does not answer: Cannot connect to the Docker daemon$"):
+        Containers(str(broken), tmp_path).check()
