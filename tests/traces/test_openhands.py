@@ -114,8 +114,8 @@ def test_it_starts_with_its_first_request_and_shares_its_system_prompt() -> None
     assert program.recorded_start_s is not None
     assert later.recorded_start_s is not None
     assert program.recorded_start_s - later.recorded_start_s == 1.0  # at 1 s; the task came at 0 s
-    # Of 103 characters before the first call ("[]" of no tools among them) 90 are the system's.
-    assert program.prefix == SharedPrefix("system:" + program.prefix.id[7:], 873)  # type: ignore[union-attr]
+    # Of 102 characters before the first call ("[]" of no tools among them) 90 are the system's.
+    assert program.prefix == SharedPrefix("system:" + program.prefix.id[7:], 882)  # type: ignore[union-attr]
     assert program.prefix == later.prefix
 
 
@@ -144,8 +144,7 @@ def test_what_was_said_is_kept_and_how_much_of_it_before_each_turn() -> None:
     assert [message.role for message in program.messages] == [
         "system", "user", "assistant", "user", "assistant",
     ]  # fmt: skip
-    assert program.messages[2].content == "on\n<tool_call>terminal {}</tool_call>"
-    assert program.messages[3].content == "x y"
+    assert [message.content for message in program.messages[2:4]] == ["on", "x y"]
     assert program.prompt_messages == (2, 4)
 
 
