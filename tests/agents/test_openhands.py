@@ -18,7 +18,8 @@ from aiohttp import web
 from agents.openhands import PYTHON, OpenHands
 from traces import Provenance, read_traces
 
-WITHIN_S = 180.0
+WITHIN_S = 900.0
+AT_ONCE = 2
 COMMAND = "sleep 0.3 && echo hi > x"
 Call = tuple[str, dict[str, Any]]
 ANSWERS: dict[str, Sequence[Call | None]] = {
@@ -75,7 +76,14 @@ class Server:
         )  # fmt: skip
 
 
-async def one(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
+async def one(
+    agent: OpenHands, url: str, program: str, folder: Path, room: asyncio.Semaphore
+) -> Left:
+    async with room:
+        return await run(agent, url, program, folder)
+
+
+async def run(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
@@ -105,6 +113,7 @@ async def one(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
     finally:
         if process.returncode is None:
             process.kill()
+            await process.wait()
 
 
 async def all_of(agent: OpenHands, folder: Path) -> dict[str, Left]:
@@ -116,7 +125,8 @@ async def all_of(agent: OpenHands, folder: Path) -> dict[str, Left]:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
         async with asyncio.timeout(WITHIN_S):
-            runs = [one(agent, f"http://{host}:{port}", name, folder / name) for name in ANSWERS]
+            url, room = f"http://{host}:{port}", asyncio.Semaphore(AT_ONCE)
+            runs = [one(agent, url, name, folder / name, room) for name in ANSWERS]
             left = dict(zip(ANSWERS, await asyncio.gather(*runs), strict=True))
     finally:
         await runner.cleanup()
