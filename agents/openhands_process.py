@@ -5,7 +5,8 @@ imported and its tools have started, begins at a line on stdin, leaves `openhand
 that the SDK persists) and `result.json`: `exit_status` finished, stuck, max iterations or error,
 `submission` the workspace's diff. Exit code 0 where the conversation came to an end of its own.
 
-It is the SDK's default agent without a browser, with the SDK's own prompts, tools and condenser.
+It is the SDK's default agent without a browser, with the SDK's own prompts, tools and condenser;
+without the condenser where `max_turns` says how many turns there may be.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _alone(folder: str) -> None:
     os.environ |= {
         "HOME": folder,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "LOG_LEVEL": os.environ.get("LOG_LEVEL", "ERROR"),
+        "LOG_LEVEL": "ERROR",
         "OPENHANDS_SUPPRESS_BANNER": "1",
     }
 
@@ -88,15 +89,20 @@ def _conversation(launch: dict[str, Any]) -> Any:
     tools = [
         tool.model_copy(update={"params": own.get(tool.name, tool.params)}) for tool in agent.tools
     ]
+    changes: dict[str, Any] = {"tools": tools}
+    limits = {}
+    if (most := launch["max_turns"]) is not None:
+        changes["condenser"] = None  # its calls would be turns too
+        limits = {"max_iteration_per_run": most}
     return Conversation(
-        agent=agent.model_copy(update={"tools": tools}),
+        agent=agent.model_copy(update=changes),
         workspace=LocalWorkspace(working_dir=launch["workspace"]),
         persistence_dir=str(Path(launch["folder"], "openhands")),
         conversation_id=uuid.uuid5(uuid.NAMESPACE_OID, launch["program_id"]),
-        **({"max_iteration_per_run": most} if (most := launch["max_turns"]) else {}),
         tags={"program": launch["program_id"]},
         visualizer=None,
         delete_on_close=False,
+        **limits,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.tool_names import command_names, only_bash_block_tool, tool_names
+from servers.tool_names import call_names, command_names, only_bash_block_tool, tool_names
 
 
 @pytest.mark.parametrize(
@@ -101,6 +101,21 @@ def test_the_public_fork_takes_the_first_word_of_the_only_block(
     text: str, name: str | None
 ) -> None:
     assert only_bash_block_tool(text) == name
+
+
+@pytest.mark.parametrize(
+    ("tool", "command", "names"),
+    [
+        ("terminal", "cd x && make", ("cd", "make")),
+        ("bash", "", ("bash",)),
+        ("file_editor", "view", ("file_editor",)),  # an editor's own command
+        ("finish", "", ("finish",)),
+    ],
+)
+def test_a_call_that_runs_a_shell_has_the_names_of_its_commands(
+    tool: str, command: str, names: tuple[str, ...]
+) -> None:
+    assert call_names(tool, command) == names
 
 
 shellish = st.text(st.sampled_from(string.ascii_lowercase + " \n\t'\"`$(){};|&<>\\#=-!.E"))

@@ -69,7 +69,7 @@ def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
             repairs.add(
                 f"a response with {shown(call.prompt)} prompt tokens: set to the context before"
             )
-            call.prompt = max(context, round(opening / CHARACTERS_PER_TOKEN), 1) + 1
+            call.prompt = (context or max(1, round(opening / CHARACTERS_PER_TOKEN))) + 1
         context = call.prompt + call.output
 
 

@@ -8,7 +8,7 @@ model nor a tool nor a user said is left out. Timestamps without a zone are take
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
@@ -44,6 +44,8 @@ class Said:
     """Of the model's response; one response may call several tools, each an event."""
     tools: tuple[str, ...] = ()
     command: str | None = None
+    besides: str = ""
+    """What else of it is in the prompts: the tools' descriptions, the calls of an answer."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Where the event itself has it."""
     tokens_so_far: Mapping[str, Any] = field(default_factory=dict)
@@ -66,17 +68,15 @@ def said(events: list[Any]) -> Iterator[Said]:
 def _sdk(event: Mapping[str, Any]) -> Said | None:
     kind, at_s = event["kind"], _moment(event)
     if kind == "SystemPromptEvent":
-        return Said(Role.SYSTEM, _with_tools(_text(event.get("system_prompt")), event), at_s)
+        return _system(_text(event.get("system_prompt")), event, at_s)
     if kind == "ActionEvent":
-        call = mapping(event.get("tool_call"))
-        content = f"{_text(event.get('thought'))}\n{_written(call)}".strip()
-        action = mapping(event.get("action"))
+        calls, action = [event.get("tool_call")], mapping(event.get("action"))
         command = None if action.get("is_input") else action.get("command")
-        return _model(event, content, event.get("tool_name"), command)
+        return _model(event, _text(event.get("thought")), calls, event.get("tool_name"), command)
     if kind == "MessageEvent":
         content = _text(mapping(event.get("llm_message")).get("content"))
         if event.get("source") == "agent":
-            return _model(event, content, None, None)
+            return _model(event, content)
         return Said(Role.USER, content, at_s)
     if kind == "Condensation":
         id = text(event.get("llm_response_id")) or None
@@ -94,35 +94,47 @@ def _legacy(event: Mapping[str, Any]) -> Said | None:
     source, action = event.get("source"), event.get("action")
     content = text(args.get("content")) or text(event.get("message"))
     if action == "system":
-        return Said(Role.SYSTEM, _with_tools(text(args.get("content")), args), at_s)
+        return _system(text(args.get("content")), args, at_s)
     if action == "message" and source == "user":
         return Said(Role.USER, content, at_s)
     if action == "condensation":
         return Said(Role.CONDENSER, text(args.get("summary")), at_s)
     if "tool_call_metadata" in event and action:
         message = _answered(event)
-        written = " ".join(_written(call) for call in items(message.get("tool_calls")))
         tool = mapping(event["tool_call_metadata"]).get("function_name") or action
         command = args.get("command") if action == "run" and not args.get("is_input") else None
-        return _model(event, f"{_text(message.get('content'))}\n{written}".strip(), tool, command)
+        calls = items(message.get("tool_calls"))
+        return _model(event, _text(message.get("content")), calls, tool, command)
     if source == "agent" and action in ANSWERS:
         tool = None if action == "message" else action
         command = args.get("command") if action == "run" else None
-        return _model(event, text(args.get("thought")) or content, tool, command)
+        return _model(event, text(args.get("thought")) or content, [], tool, command)
     if event.get("observation") and event["observation"] not in STATES:
         return Said(Role.TOOL, text(event.get("content")), at_s)
     return None
 
 
-def _model(event: Mapping[str, Any], content: str, tool: object, command: object) -> Said:
+def _model(
+    event: Mapping[str, Any],
+    content: str,
+    calls: Iterable[object] = (),
+    tool: object = None,
+    command: object = None,
+) -> Said:
     response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
-    id = text(event.get("llm_response_id")) or text(response.get("id")) or None
     name, script = text(tool), text(command)
     names = call_names(name, script) if name else ()
-    spent = mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage"))
-    ran = script if script and names != (name,) else None
-    usage = mapping(response.get("usage"))
-    return Said(Role.MODEL, content, _moment(event), id, names, ran, usage, spent)
+    return Said(
+        Role.MODEL,
+        content,
+        _moment(event),
+        response_id=text(event.get("llm_response_id")) or text(response.get("id")) or None,
+        tools=names,
+        command=script if script and names != (name,) else None,
+        besides=" ".join(map(_written, calls)),
+        usage=mapping(response.get("usage")),
+        tokens_so_far=mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage")),
+    )
 
 
 def _answered(event: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -131,19 +143,16 @@ def _answered(event: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _written(call: object) -> str:
-    """A call in the prompt of the next turn, more or less as chat templates write it."""
     said = mapping(mapping(call).get("function") or call)
-    if not said.get("name"):
-        return ""
-    return f"<tool_call>{text(said.get('name'))} {text(said.get('arguments'))}</tool_call>"
+    return f"{text(said.get('name'))} {text(said.get('arguments'))}"
 
 
-def _with_tools(system: str, holder: Mapping[str, Any]) -> str:
+def _system(prompt: str, holder: Mapping[str, Any], at_s: float | None) -> Said:
     try:
         tools = json.dumps(items(holder.get("tools")), sort_keys=True)
     except RecursionError:
-        return system
-    return f"{system}\n{tools}"
+        tools = ""
+    return Said(Role.SYSTEM, prompt, at_s, besides=tools)
 
 
 def _text(content: object) -> str:

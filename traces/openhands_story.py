@@ -57,7 +57,7 @@ class Story:
             self.asked_s = one.at_s
         role = "user" if one.role is Role.TOOL else one.role.value
         self.messages.append(Message(role, one.content))
-        self.characters += len(one.content)
+        self.characters += len(one.content) + len(one.besides)
 
     def _model(self, one: Said) -> None:
         if one.response_id is None or one.response_id != self._response:
@@ -68,7 +68,7 @@ class Story:
         call = self.calls[-1]
         call.tools += one.tools
         call.commands += [one.command] if one.command else []
-        call.characters += len(one.content)
+        call.characters += len(one.content) + len(one.besides)
 
     def _call(self, one: Said) -> Call:
         spent = self._spent(one)

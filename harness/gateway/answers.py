@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from harness.completion import cached_tokens, error_message, queue_s
-from servers.tool_names import command_names, tool_names
+from servers.tool_names import call_names, tool_names
 
 MAX_EVENT_BYTES = 1 << 24
 
@@ -61,7 +61,7 @@ class Answer:
         return tuple(
             name
             for _, call in sorted(self._calls.items())
-            for name in (command_names(command_in(call["arguments"])) or (call["name"],))
+            for name in call_names(call["name"], command_in(call["arguments"]))
         )
 
     def read(self, body: bytes, at_s: float) -> None:

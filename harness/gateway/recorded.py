@@ -28,12 +28,16 @@ def text_of(program: Program, index: int) -> str:
 
 
 def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
-    """Of the tools that the agent offers, its shell, with the turn's command. A last turn calls
-    `finish`, where there is one (OpenHands)."""
-    if index == len(program.turns) - 1 and any(name == "finish" for name, _ in functions(tools)):
+    """Of the tools that the agent offers, its shell, with the turn's command. Where there are
+    `finish` and `think` (OpenHands, which stops at an answer without a call), a last turn calls the
+    one, and one without a command the other."""
+    offered = {name for name, _ in functions(tools)}
+    if index == len(program.turns) - 1 and "finish" in offered:
         return Call("finish", {"message": text})
     command, shell = program.turns[index].command, shell_tool(tools)
-    return None if command is None or shell is None else Call(shell, {"command": command})
+    if command is not None and shell is not None:
+        return Call(shell, {"command": command})
+    return Call("think", {"thought": text}) if "think" in offered else None
 
 
 class Recorded:

@@ -140,6 +140,16 @@ def test_an_agent_that_offers_a_shell_gets_the_recorded_command_as_its_call() ->
     assert message(third)["tool_calls"][0]["function"]["arguments"] == '{"command":"echo COMPLETE"}'
 
 
+def test_a_turn_without_a_command_is_a_thought_where_the_agent_can_think() -> None:
+    """OpenHands takes an answer without a call for its last."""
+    ask = offered(terminal=BASH, think=FINISH)
+    (first, second, _), _ = answers(ask, ask, ask)
+    assert message(first)["tool_calls"][0]["function"]["name"] == "terminal"
+    (call,) = message(second)["tool_calls"]
+    assert call["function"]["name"] == "think"
+    assert orjson.loads(call["function"]["arguments"]) == {"thought": SAID[4].content}
+
+
 def test_a_last_turn_calls_finish_where_the_agent_has_it() -> None:
     ask = offered(terminal=BASH, finish=FINISH)
     (first, _, last), _ = answers(ask, ask, ask)

@@ -41,6 +41,27 @@ def mini(id: str, created: int, system: str = "be brief") -> dict[str, Any]:
     }
 
 
+OPENHANDS = {
+    "base_state": {"stats": {"usage_to_metrics": {"agent": {"token_usages": [
+        {"response_id": "a", "prompt_tokens": 100, "completion_tokens": 20},
+        {"response_id": "b", "prompt_tokens": 200, "completion_tokens": 20},
+        {"response_id": "k", "prompt_tokens": 90, "completion_tokens": 20},
+    ]}}}},
+    "events": [
+        {"kind": "MessageEvent", "source": "user", "timestamp": "2026-01-01T00:00:00",
+         "llm_message": {"content": [{"text": "fix it"}]}},
+        {"kind": "ActionEvent", "source": "agent", "timestamp": "2026-01-01T00:00:02",
+         "llm_response_id": "a", "tool_name": "terminal", "action": {"command": "ls"}},
+        {"kind": "ObservationEvent", "timestamp": "2026-01-01T00:00:03",
+         "observation": {"content": [{"text": "x"}]}},
+        {"kind": "Condensation", "timestamp": "2026-01-01T00:00:04", "llm_response_id": "k"},
+        {"source": "agent", "action": "run", "timestamp": "2026-01-01T00:00:09Z", "id": 7,
+         "args": {"command": "pwd"}, "tool_call_metadata": {"function_name": "execute_bash",
+         "model_response": {"id": "b", "usage": {"prompt_tokens": 200, "completion_tokens": 20}}}},
+    ],
+}  # fmt: skip
+
+
 def put(folder: Path, **documents: Any) -> None:
     for name, document in documents.items():
         (folder / f"{name}.json").write_text(json.dumps(document))
@@ -162,14 +183,14 @@ def spoil(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
 
 
 @given(
-    st.booleans(),
+    st.sampled_from([WEKA, mini("m", 1_763_511_859), OPENHANDS]),
     st.lists(st.tuples(st.integers(0, 10_000), BAD, st.booleans()), min_size=1, max_size=6),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 def test_spoiled_files_give_sound_programs_or_a_reason(
-    tmp_path: Path, weka: bool, changes: list[tuple[int, Any, bool]]
+    tmp_path: Path, whole: dict[str, Any], changes: list[tuple[int, Any, bool]]
 ) -> None:
-    document = json.loads(json.dumps(WEKA if weka else mini("m", 1_763_511_859)))
+    document = json.loads(json.dumps(whole))
     spoil(document, changes)
     file = tmp_path / "t.json"
     file.write_text(json.dumps(document))

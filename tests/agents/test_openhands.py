@@ -1,0 +1,232 @@
+"""Real OpenHands conversations against a server that answers with tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from agents.openhands import PYTHON, OpenHands
+from traces import Provenance, read_traces
+
+WITHIN_S = 900.0
+AT_ONCE = 2
+COMMAND = "sleep 0.3 && echo hi > x"
+Call = tuple[str, dict[str, Any]]
+ANSWERS: dict[str, Sequence[Call | None]] = {
+    "finishes": (
+        ("terminal", {"command": COMMAND}),
+        ("file_editor", {"command": "view", "path": "/usr"}),
+        ("finish", {"message": "done"}),
+    ),
+    "goes-on": tuple(("terminal", {"command": f"echo {n}"}) for n in range(9)),
+    "breaks": (("terminal", {"command": "echo 1"}), None),
+    "waits": (),
+}
+MAX_TURNS = {"goes-on": 2}
+
+
+@dataclass
+class Left:
+    folder: Path
+    code: int
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def result(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return found
+
+
+class Server:
+    """Turn n of a program: a prompt of 1000 + 100 n tokens, and 10 + n of answer."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, list[dict[str, Any]]] = {name: [] for name in ANSWERS}
+
+    async def answer(self, request: web.Request) -> web.Response:
+        program = request.match_info["program"]
+        n = len(self.asked[program])
+        self.asked[program].append(await request.json())
+        call = ANSWERS[program][n]
+        if call is None:
+            return web.json_response({"error": {"message": "out of order"}}, status=500)
+        function = {"name": call[0], "arguments": json.dumps(call[1])}
+        message = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": f"call_{n}", "type": "function", "function": function}],
+        }
+        usage = {"prompt_tokens": 1000 + 100 * n, "completion_tokens": 10 + n}
+        return web.json_response(
+            {
+                "id": f"{program}-{n}", "object": "chat.completion", "created": 1, "model": "m",
+                "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+                "usage": {**usage, "total_tokens": sum(usage.values())},
+            }
+        )  # fmt: skip
+
+
+async def one(
+    agent: OpenHands, url: str, program: str, folder: Path, room: asyncio.Semaphore
+) -> Left:
+    async with room:
+        return await run(agent, url, program, folder)
+
+
+async def run(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
+    workspace = folder / "workspace"
+    workspace.mkdir(parents=True)
+    subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
+    launch = {
+        "program_id": program, "task": "Say hi.", "base_url": f"{url}/programs/{program}/v1",
+        "model": "m", "workspace": str(workspace), "folder": str(folder),
+        "max_turns": MAX_TURNS.get(program),
+    }  # fmt: skip
+    (folder / "launch.json").write_text(json.dumps(launch))
+    process = await asyncio.create_subprocess_exec(
+        *agent.command(folder / "launch.json"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=workspace,
+        env={"PATH": os.environ["PATH"], **agent.env()},
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert await process.stdout.readline() == b"ready\n"
+        if program != "waits":
+            process.stdin.write(b"go\n")
+        process.stdin.close()
+        assert await process.stdout.read() == b""
+        return Left(folder, await process.wait())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def all_of(agent: OpenHands, folder: Path) -> dict[str, Left]:
+    server, app = Server(), web.Application()
+    app.router.add_post("/programs/{program}/v1/chat/completions", server.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        host, port = runner.addresses[0][:2]
+        async with asyncio.timeout(WITHIN_S):
+            url, room = f"http://{host}:{port}", asyncio.Semaphore(AT_ONCE)
+            runs = [one(agent, url, name, folder / name, room) for name in ANSWERS]
+            left = dict(zip(ANSWERS, await asyncio.gather(*runs), strict=True))
+    finally:
+        await runner.cleanup()
+    for name, run in left.items():
+        run.asked = server.asked[name]
+    return left
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+    agent = OpenHands()
+    try:
+        agent.check()
+    except ValueError as missing:
+        pytest.skip(str(missing))
+    return asyncio.run(all_of(agent, tmp_path_factory.mktemp("openhands")))
+
+
+def test_it_finishes_and_leaves_what_it_changed(left: dict[str, Left]) -> None:
+    run = left["finishes"]
+    assert run.code == 0
+    assert run.result["exit_status"] == "finished"
+    assert "diff --git a/x b/x\nnew file" in run.result["submission"]
+    assert "\n+hi\n" in run.result["submission"]
+
+
+def test_what_it_did_reads_as_a_trace(left: dict[str, Left]) -> None:
+    loaded = read_traces(left["finishes"].folder / "openhands")
+    (program,) = loaded.programs
+    assert program.id == "finishes"
+    assert loaded.repairs == loaded.rejections == ()
+    assert [(t.prompt_tokens, t.output_tokens, t.kept_tokens) for t in program.turns] == [
+        (1000, 10, 0), (1100, 11, 1010), (1200, 12, 1111),
+    ]  # fmt: skip
+    assert [turn.tools for turn in program.turns] == [
+        ("sleep", "echo"), ("file_editor",), ("finish",),
+    ]  # fmt: skip
+    assert program.turns[0].command == COMMAND
+    assert program.turns[0].tool_gap_s >= 0.3
+    assert all(turn.gap_provenance is Provenance.MEASURED for turn in program.turns)
+    assert program.prefix is not None
+    assert [message.role for message in program.messages] == []  # not asked for
+
+
+def test_it_asks_for_whole_answers_and_says_which_conversation_it_is(
+    left: dict[str, Left],
+) -> None:
+    asked = left["finishes"].asked
+    tools = {tool["function"]["name"] for tool in asked[0]["tools"]}
+    assert tools == {"terminal", "file_editor", "task_tracker", "finish", "think"}
+    assert not any(body.get("stream") for body in asked)
+    (conversation,) = {body["prompt_cache_key"] for body in asked}
+    (folder,) = (left["finishes"].folder / "openhands").iterdir()
+    assert folder.name == conversation.replace("-", "")
+
+
+def test_all_programs_share_their_system_prompt(left: dict[str, Left]) -> None:
+    first = [run.asked[0]["messages"][0] for run in left.values() if run.asked]
+    assert first[0]["role"] == "system"
+    assert all(message == first[0] for message in first)
+
+
+def test_it_stops_at_the_number_of_turns_it_was_given(left: dict[str, Left]) -> None:
+    run = left["goes-on"]
+    assert (run.code, run.result["exit_status"]) == (0, "max iterations")
+    assert len(run.asked) == 2
+
+
+def test_a_turn_that_fails_ends_the_conversation_and_is_not_asked_again(
+    left: dict[str, Left],
+) -> None:
+    run = left["breaks"]
+    assert (run.code, run.result["exit_status"]) == (1, "error")
+    assert len(run.asked) == 2
+
+
+def test_it_asks_nothing_before_it_is_told_to(left: dict[str, Left]) -> None:
+    run = left["waits"]
+    assert (run.code, run.asked) == (1, [])
+    assert not (run.folder / "result.json").exists()
+
+
+def test_its_home_is_its_folder(left: dict[str, Left]) -> None:
+    assert (left["finishes"].folder / ".openhands").is_dir()
+
+
+@pytest.mark.parametrize("python", ["/no/such/python", sys.executable])
+def test_a_python_without_it_is_refused_with_the_remedy(python: str) -> None:
+    with pytest.raises(ValueError, match=r"\Aopenhands[^\n]+make openhands[^\n]+\Z") as refused:
+        OpenHands(python).check()
+    assert python in str(refused.value)
+
+
+def test_it_is_looked_for_where_asked_then_by_name_then_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    launch = tmp_path / "launch.json"
+    monkeypatch.setenv(PYTHON, "/named")
+    assert OpenHands("/asked").command(launch)[0] == "/asked"
+    assert OpenHands().command(launch)[0] == "/named"
+    monkeypatch.delenv(PYTHON)
+    assert OpenHands().command(launch)[0] == str(tmp_path / ".venv-openhands/bin/python")

@@ -1,0 +1,323 @@
+"""OpenHands trajectories, both formats, worked by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from traces import Fork, Program, Provenance, SharedPrefix, read_traces
+from traces.check import check
+from traces.lenient import Rejected, Repairs
+from traces.openhands import load, matches
+
+SYSTEM = "s" * 90
+TASK = "t" * 10
+
+
+def at(second: float) -> str:
+    return f"2026-01-27T22:45:{second:09.6f}"
+
+
+def system() -> dict[str, Any]:
+    prompt = {"type": "text", "text": SYSTEM}
+    return {"kind": "SystemPromptEvent", "source": "agent", "timestamp": at(0),
+            "system_prompt": prompt}  # fmt: skip
+
+
+def task(second: float = 0) -> dict[str, Any]:
+    message = {"role": "user", "content": [{"type": "text", "text": TASK}]}
+    return {"kind": "MessageEvent", "source": "user", "timestamp": at(second),
+            "llm_message": message}  # fmt: skip
+
+
+def action(second: float, response: str, command: str, tool: str = "terminal") -> dict[str, Any]:
+    return {
+        "kind": "ActionEvent", "source": "agent", "timestamp": at(second), "tool_name": tool,
+        "thought": [{"type": "text", "text": "on"}], "llm_response_id": response,
+        "tool_call_id": "c", "tool_call": {"name": tool, "arguments": "{}"},
+        "action": {"command": command},
+    }  # fmt: skip
+
+
+def observation(second: float, text: str = "ok") -> dict[str, Any]:
+    return {"kind": "ObservationEvent", "source": "environment", "timestamp": at(second),
+            "observation": {"content": [{"type": "text", "text": text}]}}  # fmt: skip
+
+
+def condensation(second: float, response: str) -> dict[str, Any]:
+    return {"kind": "Condensation", "source": "environment", "timestamp": at(second),
+            "llm_response_id": response, "summary": "so far"}  # fmt: skip
+
+
+def base_state(usages: dict[str, tuple[int, int]], **latencies: float) -> dict[str, Any]:
+    metrics = {
+        "token_usages": [
+            {"response_id": id, "prompt_tokens": prompt, "completion_tokens": output}
+            for id, (prompt, output) in usages.items()
+        ],
+        "response_latencies": [
+            {"response_id": id, "latency": latency} for id, latency in latencies.items()
+        ],
+    }
+    return {"id": "uuid", "tags": {"program": "p"}, "stats": {"usage_to_metrics": {"x": metrics}}}
+
+
+def sdk(state: dict[str, Any], *events: dict[str, Any]) -> tuple[list[Program], list[str]]:
+    repairs = Repairs()
+    document = {"base_state": state, "events": [system(), task(), *events]}
+    assert matches(document)
+    programs = load(document, "file", repairs)
+    check(programs)
+    return programs, repairs.told()
+
+
+def test_a_gap_is_measured_from_the_action_to_its_observation() -> None:
+    (program,), repairs = sdk(
+        base_state({"a": (1000, 50), "b": (1200, 20)}, a=2.0),
+        action(3, "a", "cd x && pytest"), observation(7.5), action(20, "b", "", "finish"),
+    )  # fmt: skip
+    first, last = program.turns
+    assert (first.prompt_tokens, first.output_tokens, first.tool_gap_s) == (1000, 50, 4.5)
+    assert first.gap_provenance is Provenance.MEASURED
+    assert first.tools == ("cd", "pytest")
+    assert first.command == "cd x && pytest"
+    assert (last.tools, last.command, last.kept_tokens) == (("finish",), None, 1050)
+    assert program.id == "p"
+    assert repairs == []
+
+
+def test_one_response_is_one_turn_however_many_tools_it_calls() -> None:
+    (program,), _ = sdk(
+        base_state({"a": (1000, 50), "b": (1200, 20)}),
+        action(3, "a", "ls"), action(3.1, "a", "make"), observation(4), observation(9),
+        action(20, "b", "", "finish"),
+    )  # fmt: skip
+    assert [turn.tools for turn in program.turns] == [("ls", "make"), ("finish",)]
+    assert program.turns[0].command == "ls\nmake"
+    assert program.turns[0].tool_gap_s == 6.0
+
+
+def test_the_command_of_an_editor_is_no_shells() -> None:
+    (program,), _ = sdk(base_state({"a": (1000, 50)}), action(3, "a", "view", "file_editor"))
+    assert program.turns[0].tools == ("file_editor",)
+    assert program.turns[0].command is None
+
+
+def test_it_starts_with_its_first_request_and_shares_its_system_prompt() -> None:
+    (program,), _ = sdk(base_state({"a": (1000, 50)}, a=2.0), action(3, "a", "ls"))
+    (later,), _ = sdk(base_state({"a": (1000, 50)}), action(3, "a", "ls"))
+    assert program.recorded_start_s is not None
+    assert later.recorded_start_s is not None
+    assert program.recorded_start_s - later.recorded_start_s == 1.0  # at 1 s; the task came at 0 s
+    # Of 102 characters before the first call ("[]" of no tools among them) 90 are the system's.
+    assert program.prefix == SharedPrefix("system:" + program.prefix.id[7:], 882)  # type: ignore[union-attr]
+    assert program.prefix == later.prefix
+
+
+def test_a_condensers_call_is_a_sub_agent_for_which_the_agent_waits() -> None:
+    (program, condenser), repairs = sdk(
+        base_state({"a": (1000, 50), "k": (800, 40), "b": (600, 20)}, k=3.0, b=1.0),
+        action(3, "a", "ls"), observation(4), condensation(7.5, "k"), action(9, "b", "ls"),
+    )  # fmt: skip
+    assert condenser.id == "p/condenser-1"
+    # Asked at 4.5 s, 1.5 s after the action; answered at 7.5 s, 0.5 s before the next request.
+    assert condenser.fork == Fork("p", 0, 1.5, 1, Provenance.MEASURED)
+    assert [(t.prompt_tokens, t.output_tokens) for t in condenser.turns] == [(800, 40)]
+    assert program.turns[0].tool_gap_s == 0.5
+    assert program.turns[1].kept_tokens == 599
+    assert program.messages == ()  # what was said is no longer what is sent
+    assert repairs == [
+        "a prompt much shorter than the one before: only the first prompt counts as kept"
+    ]
+
+
+def test_what_was_said_is_kept_and_how_much_of_it_before_each_turn() -> None:
+    (program,), _ = sdk(
+        base_state({"a": (1000, 50), "b": (1200, 20)}),
+        action(3, "a", "ls"), observation(4, "x y"), action(5, "b", "", "finish"),
+    )  # fmt: skip
+    assert [message.role for message in program.messages] == [
+        "system", "user", "assistant", "user", "assistant",
+    ]  # fmt: skip
+    assert [message.content for message in program.messages[2:4]] == ["on", "x y"]
+    assert program.prompt_messages == (2, 4)
+
+
+def test_events_without_tokens_are_refused() -> None:
+    with pytest.raises(Rejected, match="no token usage"):
+        load([system(), task(), action(3, "a", "ls")], "file", Repairs())
+
+
+def folder(path: Path) -> Path:
+    (path / "events").mkdir(parents=True)
+    state = base_state({"a": (1000, 50), "b": (1200, 20)})
+    (path / "base_state.json").write_text(json.dumps(state))
+    events = [system(), task(), action(3, "a", "ls"), observation(4), action(5, "b", "ls")]
+    for number, event in enumerate(events):
+        (path / f"events/event-{number:05d}-x.json").write_text(json.dumps(event))
+    return path
+
+
+def test_a_folder_of_the_sdk_is_one_file_of_a_trace(tmp_path: Path) -> None:
+    folder(tmp_path / "conversations/1")
+    loaded = read_traces(tmp_path)
+    assert loaded.formats == {"conversations/1/base_state.json": "openhands"}
+    assert loaded.rejections == loaded.repairs == ()
+    assert [len(program.turns) for program in loaded.programs] == [2]
+    assert read_traces(tmp_path / "conversations/1/base_state.json").sha256 == loaded.sha256
+
+
+def test_a_torn_event_is_left_out_and_told(tmp_path: Path) -> None:
+    torn = folder(tmp_path) / "events/event-00003-x.json"
+    torn.write_bytes(torn.read_bytes()[:20])
+    loaded = read_traces(tmp_path)
+    assert [note.reason for note in loaded.repairs] == [
+        "an event that is no object: left out",
+        "no time of a response or its observation: tool gap taken as 0",
+    ]
+
+
+def row(id: str, *tokens: int) -> dict[str, Any]:
+    metrics = base_state({"a": (tokens[0], 9)})["stats"]["usage_to_metrics"]["x"] if tokens else {}
+    return {"instance_id": id, "history": [task(), action(3, "a", "ls")], "metrics": metrics}
+
+
+def test_the_rows_of_an_evaluation_are_programs(tmp_path: Path) -> None:
+    rows = [row("x", 1000), row("y"), row("x", 2000)]
+    (tmp_path / "output.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    loaded = read_traces(tmp_path)
+    assert [(p.id, p.turns[0].prompt_tokens) for p in loaded.programs] == [
+        ("x", 1000),
+        ("x@3", 2000),
+    ]
+    (note,) = loaded.repairs
+    assert note.reason.startswith("a row left out: no token usage")
+
+
+def test_a_file_of_event_lines_is_a_program(tmp_path: Path) -> None:
+    stats = {"kind": "ConversationStateUpdateEvent", "source": "environment", "key": "stats",
+             "value": base_state({"a": (1000, 9)})["stats"]}  # fmt: skip
+    lines = [system(), task(), action(3, "a", "ls"), stats]
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (program,) = read_traces(tmp_path).programs
+    assert program.id == "events"
+    assert program.turns[0].prompt_tokens == 1000
+
+
+def legacy(id: int, second: float, response: str, command: str, *tokens: int) -> dict[str, Any]:
+    usage = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
+    return {
+        "id": id, "timestamp": at(second), "source": "agent", "message": "", "action": "run",
+        "args": {"command": command, "thought": ""},
+        "tool_call_metadata": {
+            "function_name": "execute_bash", "tool_call_id": "c", "total_calls_in_response": 1,
+            "model_response": {"id": response, "usage": usage, "choices": []},
+        },
+    }  # fmt: skip
+
+
+def seen(id: int, second: float, kind: str = "run") -> dict[str, Any]:
+    return {"id": id, "timestamp": at(second), "source": "agent", "message": "", "cause": id - 1,
+            "observation": kind, "content": "ok", "extras": {}}  # fmt: skip
+
+
+ASKED = {"id": 0, "timestamp": at(0), "source": "user", "message": TASK, "action": "message",
+         "args": {"content": TASK}}  # fmt: skip
+
+
+def test_a_legacy_turn_has_its_tokens_from_the_response() -> None:
+    repairs = Repairs()
+    events = [
+        ASKED, legacy(1, 3, "a", "ls", 1000, 50), seen(2, 3.5),
+        legacy(3, 3.6, "a", "pwd", 1000, 50), seen(4, 5), seen(5, 9, "agent_state_changed"),
+        legacy(6, 20, "b", "make", 1200, 20),
+    ]  # fmt: skip
+    (program,) = load(events, "file", repairs)
+    first, last = program.turns
+    assert (first.prompt_tokens, first.output_tokens, first.tools) == (1000, 50, ("ls", "pwd"))
+    assert first.tool_gap_s == 2.0
+    assert (last.prompt_tokens, last.kept_tokens) == (1200, 1050)
+    assert program.id == "file"
+    assert repairs.told() == []
+
+
+def test_the_tokens_of_a_legacy_message_are_what_the_sums_grew_by() -> None:
+    def sums(event: dict[str, Any], prompt: int, output: int) -> dict[str, Any]:
+        so_far = {"prompt_tokens": prompt, "completion_tokens": output}
+        return {**event, "llm_metrics": {"accumulated_token_usage": so_far}}
+
+    message = {**ASKED, "id": 3, "source": "agent", "timestamp": at(5)}
+    events = [ASKED, sums(legacy(1, 3, "a", "ls", 1000, 50), 1000, 50), seen(2, 4),
+              sums(message, 2100, 80)]  # fmt: skip
+    (program,) = load(events, "file", Repairs())
+    last = program.turns[1]
+    assert (last.prompt_tokens, last.output_tokens, last.tools) == (1100, 30, ())
+
+
+def test_turns_before_the_first_counted_prompt_are_left_out() -> None:
+    message = {**ASKED, "id": 1, "source": "agent", "timestamp": at(2)}
+    repairs = Repairs()
+    (program,) = load([ASKED, message, ASKED, legacy(3, 9, "a", "ls", 1000, 50)], "file", repairs)
+    assert [turn.prompt_tokens for turn in program.turns] == [1000]
+    assert program.prompt_messages == (3,)
+    assert repairs.told() == ["a response before the first whose prompt was counted: left out"]
+
+
+def test_old_evaluations_have_pairs_of_action_and_observation() -> None:
+    pairs = [[ASKED, seen(1, 0, "null")], [legacy(2, 3, "a", "ls", 1000, 50), seen(3, 4)]]
+    document = {"instance_id": "i", "history": pairs}
+    assert matches(document)
+    (program,) = load(document, "file", Repairs())
+    assert program.turns[0].tools == ("ls",)
+
+
+def test_a_swe_agent_trajectory_is_none_of_openhands() -> None:
+    step = {"action": "ls", "observation": "ok", "response": "…"}
+    assert not matches({"trajectory": [step], "history": [{"role": "user", "content": "x"}]})
+
+
+KEYS = st.text(max_size=3)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(
+        ["agent", "user", "run", "message", "condensation", "terminal", "a", at(1), "\ud800"]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+FIELDS = (
+    *("id", "timestamp", "source", "action", "observation", "args", "content", "cause", "key"),
+    *("tool_call_metadata", "llm_metrics", "llm_message", "llm_response_id", "tool_name", "value"),
+    *("tool_call", "thought", "system_prompt", "tools", "summary", "extras", "message"),
+)
+KINDS = st.sampled_from(
+    ["SystemPromptEvent", "MessageEvent", "ActionEvent", "ObservationEvent", "Condensation",
+     "AgentErrorEvent", "ConversationStateUpdateEvent"]
+)  # fmt: skip
+EVENTS = st.lists(
+    st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6)
+    | st.builds(lambda kind, rest: {**rest, "kind": kind}, KINDS | JSON,
+                st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
+    | st.sampled_from([task(), action(3, "a", "ls"), observation(4), condensation(5, "a"),
+                       legacy(1, 3, "b", "ls", 1000, 50), seen(2, 4), ASKED])
+    | JSON,
+    max_size=8,
+)  # fmt: skip
+STATES = st.just(base_state({"a": (1000, 50), "b": (1200, 20)}, a=2.0)) | JSON
+
+
+@given(EVENTS, STATES, JSON, st.sampled_from(["events", "history", "trajectory", "rows", None]))
+def test_whatever_stands_in_a_file_gives_sound_programs_or_a_reason(
+    events: list[Any], state: Any, metrics: Any, name: str | None
+) -> None:
+    document = {name: events, "base_state": state, "metrics": metrics} if name else events
+    matches(document)
+    try:
+        programs = load(document, "file", Repairs())
+    except Rejected:
+        return
+    check(programs)
