@@ -101,15 +101,9 @@ class Bubblewrap:
         owned = [Path(os.path.abspath(path)) for path in (workspace, *writable)]
         shown = {Path(os.path.abspath(path)): "--ro-bind" for path in (*readable, *_python()[1:])}
         shown |= dict.fromkeys(owned, "--bind")
-        for path in shown:
-            if not path.exists():
-                raise ValueError(f"sandbox: {path} is not there")
         launch = {**asdict(self.limits), "owned": [HOME, *map(str, owned)], "port": INSIDE_PORT}
         launch |= {"socket": None, "uids": None}
-        wrapped = [*_namespaces(self.network), *_system(self)]
-        # A folder before what is in it, lest it cover that.
-        for path, how in sorted(shown.items(), key=lambda item: len(item[0].parts)):
-            wrapped += [*_parents(path), how, str(path), str(path)]
+        wrapped = [*_namespaces(self.network), *_system(self), *_mounts(shown)]
         if socket is not None and not self.network:
             launch["socket"] = "/run/gateway"
             wrapped += ["--ro-bind", str(socket), "/run/gateway"]
@@ -158,10 +152,17 @@ def _system(sandbox: Bubblewrap) -> list[str]:
     return command
 
 
-def _parents(path: Path) -> list[str]:
-    """Folders on the way to it; bubblewrap makes them for its own user alone."""
-    above = reversed(path.parents[:-1])
-    return [word for parent in above for word in ("--perms", "0755", "--dir", str(parent))]
+def _mounts(shown: Mapping[Path, str]) -> list[str]:
+    command = []
+    # A folder before what is in it, lest it cover that.
+    for path, how in sorted(shown.items(), key=lambda item: len(item[0].parts)):
+        if not path.exists():
+            raise ValueError(f"sandbox: {path} is not there")
+        # bubblewrap would make folders on the way for its own user alone.
+        for parent in reversed(path.parents[:-1]):
+            command += ["--perms", "0755", "--dir", str(parent)]
+        command += [how, str(path), str(path)]
+    return command
 
 
 def _python() -> tuple[Path, Path]:
