@@ -6,6 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+US = ("-c", "user.name=Turnstile", "-c", "user.email=turnstile@localhost")
+
 
 def make_workspace(path: Path, begun: Path | None) -> None:
     """A copy of `begun`, or empty; a git repository, so that what an agent changes is a diff."""
@@ -14,9 +16,12 @@ def make_workspace(path: Path, begun: Path | None) -> None:
     else:
         shutil.copytree(begun, path, symlinks=True)
     git = shutil.which("git")
-    if git is not None and not (path / ".git").exists():
-        init = [git, "init", "--quiet", "--template=", str(path)]
-        subprocess.run(init, check=True, capture_output=True)  # noqa: S603
+    if git is None or (path / ".git").exists():
+        return
+    commit = (*US, "commit", "--quiet", "--no-verify", "--allow-empty", "--message", "as it began")
+    for words in (("init", "--quiet", "--template="), ("add", "--all"), commit):
+        command = [git, "-C", str(path), *words]
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603
 
 
 def remove_workspace(path: Path) -> None:

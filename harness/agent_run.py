@@ -25,6 +25,7 @@ from harness.doctor import cpu_cores
 from harness.engine import Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.guided import Guide
+from harness.gateway.serving import pause_seldom
 from harness.live import Replica
 from harness.run_folder import Lines, make_folder
 from traces import Program
@@ -201,6 +202,7 @@ async def run_agents(
     if isinstance(plan.sandbox, Containers):
         containers = replace(plan.sandbox, folder=folder)
     socket = folder / "gateway.sock"
+    pause_seldom()
     async with serve_gateway(gateway, socket=socket) as base_url:
         launches = Launches(plan, folder, model, base_url, socket, containers)
         agents = _Agents(job, gateway, launches, turns)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
 from aiohttp import web
@@ -27,6 +28,16 @@ def pause_seldom() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
+@contextmanager
+def _near(path: Path) -> Iterator[Path]:
+    """A short name of it: a socket's address has 108 bytes (unix(7)), run folders lie deep."""
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield Path(f"/proc/self/fd/{folder}", path.name)
+    finally:
+        os.close(folder)
+
+
 @asynccontextmanager
 async def serve_gateway(
     gateway: Gateway, host: str = LOOPBACK, port: int = 0, socket: Path | None = None
@@ -44,7 +55,8 @@ async def serve_gateway(
                 await tcp.start()
                 bound = runner.addresses[0][1]
                 if socket is not None:
-                    await web.UnixSite(runner, socket, backlog=MOST_WAITING).start()
+                    near = left.enter_context(_near(socket))
+                    await web.UnixSite(runner, near, backlog=MOST_WAITING).start()
                     left.callback(socket.unlink, missing_ok=True)
                     socket.chmod(0o666)
                 yield f"http://{host}:{bound}"

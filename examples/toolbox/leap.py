@@ -1,0 +1,6 @@
+"""Leap years."""
+
+
+def is_leap(year):
+    """In the Gregorian calendar."""
+    return year % 4 == 0
