@@ -15,8 +15,8 @@ from pathlib import Path
 
 from agents.agent import Launch, read_result
 from agents.container import Containers
-from agents.processes import Broken, Process
 from agents.memory import memory_of
+from agents.processes import Broken, Process
 from agents.workspace import remove_workspace
 from harness.agent_launch import WORKSPACE, Launches
 from harness.agent_starts import Starts

@@ -97,9 +97,10 @@ def test_the_same_id_later_is_another_program() -> None:
 
 
 def test_a_gateway_listens_on_a_socket_too_that_anyone_may_use_and_that_goes_with_it(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "gateway.sock"
+    path = tmp_path / ("deep" * 30) / "gateway.sock"  # more than a socket's address holds
+    path.parent.mkdir()
     lines: list[Line] = []
 
     async def go() -> int:
@@ -107,7 +108,8 @@ def test_a_gateway_listens_on_a_socket_too_that_anyone_may_use_and_that_goes_wit
             gateway = Gateway([Backend(server, True)], lines.append)
             async with serve_gateway(gateway, socket=path):
                 mode = stat.S_IMODE(path.stat().st_mode)
-                connector = aiohttp.UnixConnector(str(path))
+                monkeypatch.chdir(path.parent)
+                connector = aiohttp.UnixConnector(path.name)
                 async with aiohttp.ClientSession(connector=connector) as session:
                     url = "http://inside/programs/p/v1/chat/completions"
                     async with session.post(url, json=ASK) as answer:
