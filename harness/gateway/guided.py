@@ -28,6 +28,8 @@ from harness.gateway.turns import Turns, UnderWay
 from harness.prompts import Conversation, Prompts
 from traces import Program, Turn
 
+JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+
 
 @dataclass(slots=True)
 class _Course:
@@ -116,7 +118,7 @@ class Guided:
         turn = program.turns[index]
         under_way = self._turns.begin(who, model)
         url = f"{self._backends[under_way.replica].url}/v1/completions"
-        headers = {"Content-Type": "application/json", **authorization(self._api_key)}
+        headers = {**JSON, **authorization(self._api_key)}
         answer = Answer(under_way.sent_s, secret=self._api_key)
         try:
             prompt, is_last = course.conversation.prompt(turn), index == len(program.turns) - 1

@@ -27,6 +27,8 @@ import orjson
 STREAMS, ROUNDS, CHUNK_S = 200, 4, 0.2
 BEGIN_WITHIN_S = 1.0
 MOST_ADDED_MS = 2.0
+STUCK_S = 30.0
+"""A stream takes 4.4 s."""
 ROOT = Path(__file__).parents[2]
 
 Ways = list[tuple[float, float]]
@@ -85,7 +87,9 @@ async def rounds(direct: str, gateway: str) -> dict[str, list[Ways]]:
     found: dict[str, list[Ways]] = {"direct": [], "gateway": []}
     bodies = [body(i) for i in range(STREAMS)]
     each_s = BEGIN_WITHIN_S / STREAMS
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(STUCK_S)
+    ) as session:
         for number in range(ROUNDS + 1):
             streams: list[Any] = []
             for i, sent in enumerate(bodies):
