@@ -48,7 +48,10 @@ test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
 # OpenHands wants a newer Python than we do; without one its tests are skipped.
 test-real: .venv/installed-test .venv-vllm/installed .venv-agents/installed \
 	$(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## tests against a real vLLM on this CPU
-	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python $(BIN)/pytest -q tests/real
+	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python \
+	TURNSTILE_AGENT_PYTHON=$(CURDIR)/.venv-agents/bin/python \
+	$(if $(OPENHANDS_PYTHON),TURNSTILE_OPENHANDS_PYTHON=$(CURDIR)/.venv-openhands/bin/python) \
+	$(BIN)/pytest -q tests/real
 
 # Under vLLM's interpreter, which has all but some of our own libraries; those come last, so that
 # none of vLLM's is hidden.

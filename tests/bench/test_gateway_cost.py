@@ -26,6 +26,8 @@ import orjson
 
 STREAMS, ROUNDS, CHUNK_S = 200, 4, 0.2
 BEGIN_WITHIN_S = 1.0
+STUCK_S = 30.0
+"""Of a stream: so one that never ends names itself."""
 ROOT = Path(__file__).parents[2]
 
 Ways = list[tuple[float, float]]

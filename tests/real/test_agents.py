@@ -1,0 +1,125 @@
+"""Real mini-swe-agent and OpenHands, guided, in bubblewrap, through the gateway, on real vLLM."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from traces import Program, read_traces
+from traces.cut import cut
+from traces.native import write_programs
+
+BENCH = str(Path(sys.executable).parent / "bench")
+ROOT = Path(__file__).parents[2]
+TRAJECTORIES = ROOT.parent / "shared" / "data" / "mini-swe-agent"
+"""Eighty of SWE-bench, by others; not part of this repository."""
+EXAMPLES = ROOT / "examples"
+PROGRAMS = 20
+SCALE = 0.05
+"""Of their tokens: contexts of some hundred to two thousand."""
+
+pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+
+
+def needs(variable: str, agent: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(variable not in os.environ, reason=f"{agent}: no {variable}")
+
+
+def recorded() -> list[Program]:
+    """The twenty shortest of the trajectories; without them, the examples again and again."""
+    if not TRAJECTORIES.is_dir():
+        return read_traces(EXAMPLES / "recorded.jsonl", messages=True).programs
+    loaded = read_traces(TRAJECTORIES, messages=True).programs
+    shortest = sorted(loaded, key=lambda program: len(program.turns))[:PROGRAMS]
+    return cut(shortest, token_scale=SCALE)
+
+
+def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BENCH, *options], cwd=folder, capture_output=True, text=True, check=False, timeout=2400
+    )
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def shape(program: Program) -> list[tuple[int, int, int]]:
+    return [(turn.prompt_tokens, turn.output_tokens, turn.kept_tokens) for turn in program.turns]
+
+
+@needs("TURNSTILE_AGENT_PYTHON", "mini-swe-agent")
+def test_twenty_programs_of_mini_swe_agent_under_two_schedulers(tmp_path: Path) -> None:
+    programs = recorded()
+    write_programs(tmp_path / "t.jsonl", programs)
+    run = bench(
+        tmp_path,
+        *("sweep", "--agent", "mini-swe-agent", "--guided", "--traces", "t.jsonl", "--out", "o"),
+        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", "1"),
+        *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum"),
+    )
+    assert run.returncode in (0, 1), run.stderr
+    assert "agent mini-swe-agent 2." in run.stdout
+    by_id = {program.id: program for program in programs}
+    for name in ("fcfs", "continuum"):
+        cell = tmp_path / "o" / f"{name}_jps1_seed1"
+        ends = lines(cell / "programs.jsonl")
+        assert Counter(end["exit_status"] for end in ends) == {"Submitted": PROGRAMS}
+        assert all(end["error"] is None for end in ends)
+        assert len(lines(cell / "predictions.jsonl")) == PROGRAMS
+        trace = read_traces(cell / "turns.jsonl").programs
+        assert len(trace) == PROGRAMS
+        for program in trace:
+            guide = by_id[program.id.partition("#")[0]]
+            assert shape(program) == shape(guide)
+            # The real tools took real time, which the recording does not decide.
+            assert all(turn.tool_gap_s > 0 for turn in program.turns[:-1])
+        turns = lines(cell / "turns.jsonl")
+        assert all(turn["queue_s"] is not None for turn in turns)  # as the engine itself says
+        replays_alike(tmp_path, cell, trace)
+    rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
+    for row in rows.values():
+        assert (row["jobs"], row["failed_turns"]) == (PROGRAMS, 0)
+        assert not row["failed_gates"] or row["failed_gates"].startswith("client lateness")
+    log = (tmp_path / "o/continuum_jps1_seed1/engine.jsonl").read_text()
+    assert '"event":"pinned"' in log
+    assert rows["continuum"]["hit_ratio"] > rows["fcfs"]["hit_ratio"]
+
+
+def replays_alike(folder: Path, cell: Path, trace: list[Program]) -> None:
+    """What was recorded of the agents replays: the same turns, tokens and gaps."""
+    replayed = bench(
+        folder,
+        *("sweep", "--traces", str(cell / "turns.jsonl"), "--arrivals", "recorded"),
+        *("--policies", "fcfs", "--out", f"replay-{cell.name}"),
+    )
+    assert replayed.returncode in (0, 1), replayed.stderr
+    again = folder / f"replay-{cell.name}" / "fcfs_recorded_seed1" / "turns.jsonl"
+    assert {p.id: p.turns for p in read_traces(again).programs} == {p.id: p.turns for p in trace}
+
+
+@needs("TURNSTILE_OPENHANDS_PYTHON", "OpenHands")
+def test_conversations_of_openhands_under_two_schedulers(tmp_path: Path) -> None:
+    run = bench(
+        tmp_path,
+        *("sweep", "--agent", "openhands", "--guided", "--out", "o", "--programs", "3"),
+        *("--traces", str(EXAMPLES / "recorded.jsonl"), "--tasks", str(EXAMPLES / "tasks.jsonl")),
+        *("--engine", "vllm", "--model", "tiny", "--jps", "1", "--policies", "fcfs,continuum"),
+    )
+    assert run.returncode in (0, 1), run.stderr
+    for name in ("fcfs", "continuum"):
+        cell = tmp_path / "o" / f"{name}_jps1_seed1"
+        ends = lines(cell / "programs.jsonl")
+        assert Counter(end["exit_status"] for end in ends) == {"finished": 3}
+        turns = Counter(turn["program_id"] for turn in lines(cell / "turns.jsonl"))
+        assert turns == {"toolbox-durations": 7, "toolbox-leap": 5, "toolbox-median": 8}
+        patches = {p["instance_id"]: p["model_patch"] for p in lines(cell / "predictions.jsonl")}
+        assert '"h": 3600' in patches["toolbox-durations"]
