@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -27,8 +29,19 @@ IMAGE = "localhost/turnstile-empty:1"
 SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
 
 
-def podman_at(folder: Path) -> Path:
+@contextmanager
+def podman_at(folder: Path) -> Iterator[Path]:
     """An executable whose images and containers are in the folder."""
+    try:
+        yield _made(folder)
+    finally:
+        # A podman that was killed leaves a container's shm mounted, and its folder cannot go.
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            if (place := line.split()[1]).startswith(f"{folder}/"):
+                subprocess.run(["umount", place], check=False)
+
+
+def _made(folder: Path) -> Path:
     conf, podman = folder / "containers.conf", folder / "podman"
     conf.write_text(CONF)
     storage = f"--root {folder}/root --runroot {folder}/run --storage-driver vfs"

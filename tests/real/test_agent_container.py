@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,9 @@ LIMITS = Limits(processes=50, memory_bytes=200 << 20)
 
 
 @pytest.fixture(scope="module")
-def podman(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return podman_at(tmp_path_factory.mktemp("podman"))
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with podman_at(tmp_path_factory.mktemp("podman")) as podman:
+        yield podman
 
 
 @pytest.fixture

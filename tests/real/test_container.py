@@ -25,17 +25,17 @@ pytestmark = needs_podman
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("podman")
-    podman = podman_at(folder)
-    url = f"unix://{folder}/podman.sock"
-    serving = subprocess.Popen([podman, "system", "service", "--time=0", url])
-    deadline_s = time.monotonic() + 30
-    while not (folder / "podman.sock").exists():
-        assert serving.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
-    yield url
-    serving.terminate()
-    serving.wait(30)
+    with podman_at(folder) as podman:
+        url = f"unix://{folder}/podman.sock"
+        serving = subprocess.Popen([podman, "system", "service", "--time=0", url])
+        deadline_s = time.monotonic() + 30
+        while not (folder / "podman.sock").exists():
+            assert serving.poll() is None
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        yield url
+        serving.terminate()
+        serving.wait(30)
 
 
 @pytest.fixture(autouse=True)
