@@ -37,6 +37,8 @@ def main() -> int:
     config = recursive_merge(*configs, _ours(launch))
     model = get_model(config=config["model"])
     folder = Path(launch["folder"])
+    # A container and its image are there before its time runs.
+    place = get_environment(dict(config["environment"]))
     print("ready", file=say, flush=True)
     sys.stdin.readline()
     agent = None
@@ -45,7 +47,7 @@ def main() -> int:
         settings = {**config["agent"], "output_path": folder / "trajectory.json"}
         for interactive in ("mode", "confirm_exit", "whitelist_actions"):
             settings.pop(interactive, None)
-        agent = DefaultAgent(model, get_environment(dict(config["environment"])), **settings)
+        agent = DefaultAgent(model, place, **settings)
         result |= agent.run(launch["task"])
     except Exception as error:
         result["exit_status"] = type(error).__name__

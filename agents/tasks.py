@@ -20,6 +20,8 @@ from traces import Program
 IDS = ("instance_id", "id", "task_id", "program_id")
 TEXTS = ("problem_statement", "task", "prompt", "question")
 IMAGES = ("image_name", "docker_image", "image")
+SWE_BENCH_IMAGE = "docker.io/swebench/sweb.eval.x86_64.{}:latest"
+"""Of a row of SWE-bench's that names none; `__` of its id may not stand in an image's name."""
 REMEDY = "a task is a JSON object with an id (instance_id) and a text (problem_statement)"
 
 
@@ -104,7 +106,10 @@ def _task(row: Any, number: int, path: Path) -> Task:
     begun = None if workspace is None else (path.parent / workspace).resolve()
     if begun is not None and not begun.is_dir():
         raise ValueError(f"{where} ({id}): workspace {workspace}: no such folder")
-    return Task(id, text, _first(row, IMAGES), begun)
+    image = _first(row, IMAGES)
+    if image is None and "base_commit" in row:
+        image = SWE_BENCH_IMAGE.format(id.replace("__", "_1776_").lower())
+    return Task(id, text, image, begun)
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> str | None:

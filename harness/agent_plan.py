@@ -84,13 +84,19 @@ def plan_agents(
         )
     agent = _agent(wanted)
     workload, tasks = _load(asked, longest_tokens, because)
+    sandbox, by_program = _sandbox(wanted), _by_program(tasks, workload.programs)
+    bare = next((task for task in by_program.values() if task.image is None), None)
+    if isinstance(sandbox, Containers) and bare is not None:
+        raise ValueError(
+            f"--sandbox container: task {bare.id} names no image; add its image_name to --tasks"
+        )
     plan = AgentPlan(
         agent=agent,
         version=agent.check(),
-        tasks=_by_program(tasks, workload.programs),
+        tasks=by_program,
         tasks_sha256=tasks.sha256,
         guided=wanted.guided,
-        sandbox=_sandbox(wanted),
+        sandbox=sandbox,
         config=wanted.config,
         task_limit_s=wanted.task_limit_s,
     )

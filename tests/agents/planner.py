@@ -18,7 +18,8 @@ async def models(_request: web.Request) -> web.Response:
 
 async def chat(request: web.Request) -> web.Response:
     messages = (await request.json())["messages"]
-    plan = json.loads(messages[0]["content"])
+    task = next(message for message in messages if message["role"] == "user")
+    plan = json.loads(task["content"])
     place = sum(message["role"] == "assistant" for message in messages)
     answer = {"role": "assistant", "content": "done"}
     if place < len(plan):

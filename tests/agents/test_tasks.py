@@ -33,6 +33,11 @@ def test_rows_of_swe_bench_are_tasks_with_their_image(tmp_path: Path) -> None:
     assert not any(program.turns for program in tasks.programs())
 
 
+def test_a_row_of_swe_bench_that_names_no_image_has_the_published_one(tmp_path: Path) -> None:
+    (task,) = read_tasks(written(tmp_path, ROW | {"base_commit": "abc"})).tasks
+    assert task.image == "docker.io/swebench/sweb.eval.x86_64.astropy_1776_astropy-7166:latest"
+
+
 def test_a_json_list_is_as_good(tmp_path: Path) -> None:
     assert read_tasks(written(tmp_path, json.dumps([ROW]))).tasks[0].id == ROW["instance_id"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
 import sys
@@ -13,6 +15,7 @@ import pytest
 
 from agents.container import Containers
 from agents.sandbox import Limits
+from tests.agents.planner import planner
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 
 pytestmark = needs_podman
@@ -127,3 +130,39 @@ def test_no_container_outlives_a_bench_that_was_killed(
     while said_by(containers, "ps", "-aq"):
         assert time.monotonic() < deadline_s
         time.sleep(0.1)
+
+
+@pytest.mark.skipif("TURNSTILE_AGENT_PYTHON" not in os.environ, reason="no mini-swe-agent")
+def test_mini_swe_agent_does_its_task_in_the_tasks_image(podman: Path, tmp_path: Path) -> None:
+    """That image holds nothing, so podman is told to show it this machine's system."""
+    shown = "".join(f'"{path}:{path}:ro",' for path in SYSTEM)
+    conf = podman.with_name("containers.conf")
+    conf.write_text(conf.read_text().replace("[engine]", f"volumes = [{shown}]\n[engine]"))
+    plan = ["echo hi > x", "ls /work /root; cat x", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
+    task = {"instance_id": "a", "problem_statement": json.dumps(plan), "image_name": IMAGE}
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
+    (tmp_path / "mini.yaml").write_text(
+        "agent: {instance_template: '{{task}}', system_template: 's'}\n"
+        "environment: {cwd: /tmp, interpreter: [bash, -c]}\n"
+    )
+    bench = str(Path(sys.executable).parent / "bench")
+    with planner() as url:
+        run = subprocess.run(
+            [
+                *(bench, "run", "--engine", url, "--agent", "mini-swe-agent", "--jps", "1"),
+                *("--sandbox", "container", "--tasks", "tasks.jsonl", "--out", "o"),
+                *("--agent-config", "mini.yaml"),
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": f"{podman.parent}:{os.environ['PATH']}"},
+        )
+    (cell,) = (tmp_path / "o").glob("as-served*")
+    (end,) = [json.loads(line) for line in (cell / "programs.jsonl").read_text().splitlines()]
+    assert (end["exit_status"], end["error"]) == ("Submitted", None), run.stderr
+    (trajectory,) = cell.glob("agents/*/trajectory.json")
+    outputs = [str(m["content"]) for m in json.loads(trajectory.read_text())["messages"][2:]]
+    assert any("cannot access '/work'" in output and "hi" in output for output in outputs)
+    assert subprocess.run([podman, "ps", "-aq"], capture_output=True, check=True).stdout == b""
