@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from agents import openhands_process
-from agents.pythons import prefixes, version_in
+from agents.pythons import chosen, prefixes, version_in
 
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
 OURS = ".venv-openhands/bin/python"
@@ -27,7 +26,7 @@ class OpenHands:
 
     @property
     def _python(self) -> str:
-        return self.python or os.environ.get(PYTHON) or str(Path(OURS).absolute())
+        return chosen(self.python, PYTHON, OURS)
 
     def check(self) -> str:
         version_in(self._python, "openhands-tools", "openhands.tools", REMEDY)

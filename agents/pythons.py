@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ _PREFIXES = """
 import json, sys
 print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))
 """
+
+
+def chosen(asked: str | None, variable: str, ours: str) -> str:
+    """The one asked for, else the environment's, else ours in this folder."""
+    return asked or os.environ.get(variable) or str(Path(ours).absolute())
 
 
 def version_in(python: str, distribution: str, module: str, remedy: str) -> str:

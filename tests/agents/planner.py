@@ -3,13 +3,13 @@ answer calls `bash` with the n-th of them."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
+
+from tests.threaded import threaded
 
 
 async def models(_request: web.Request) -> web.Response:
@@ -30,37 +30,22 @@ async def chat(request: web.Request) -> web.Response:
     return web.json_response({"choices": [{"index": 0, "message": answer}], "usage": usage})
 
 
-@contextmanager
-def planner() -> Iterator[str]:
-    """Its URL; in a thread of its own, since `bench` is another process."""
+@asynccontextmanager
+async def serving() -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", chat)
-    with threaded(app) as url:
-        yield url
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 @contextmanager
-def threaded(app: web.Application) -> Iterator[str]:
-    loop, url = asyncio.new_event_loop(), ""
-    up, over = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        nonlocal url
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-        await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-        up.set()
-        await over.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    up.wait(10)
-    try:
+def planner() -> Iterator[str]:
+    """Its URL; in a thread of its own, since `bench` is another process."""
+    with threaded(serving()) as url:
         yield url
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()

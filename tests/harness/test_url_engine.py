@@ -2,44 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import subprocess
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from tests.live.server import Server, serving
+from tests.threaded import threaded
 from traces import Program, Turn
 from traces.native import write_programs
 
 PROGRAMS = [
     Program(f"job-{k}", (Turn(20, 6, 0, ("ls",), None, 0.01), Turn(40, 6, 26))) for k in range(4)
 ]
-
-
-@contextmanager
-def served(server: Server) -> Iterator[str]:
-    """In a thread of its own, since `bench` is another process."""
-    loop, url = asyncio.new_event_loop(), ""
-    up, over = threading.Event(), asyncio.Event()
-
-    async def serve() -> None:
-        nonlocal url
-        async with serving(server) as url:
-            up.set()
-            await over.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    up.wait(10)
-    try:
-        yield url
-    finally:
-        loop.call_soon_threadsafe(over.set)
-        thread.join()
-        loop.close()
 
 
 def sweep(bench: str, folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -62,7 +36,7 @@ def lines(folder: Path) -> list[dict[str, object]]:
 
 
 def test_every_turn_is_a_line_and_the_report_is_written(bench: str, tmp_path: Path) -> None:
-    with served(Server(think_s=0.3)) as url:
+    with threaded(serving(Server(think_s=0.3))) as url:
         result = sweep(bench, tmp_path, url, "--seeds", "1,2")
     assert fine(result), result.stderr
     assert result.stdout.startswith(f"engine {url}: a server that runs already, m;")
@@ -74,7 +48,7 @@ def test_every_turn_is_a_line_and_the_report_is_written(bench: str, tmp_path: Pa
 
 
 def test_what_a_server_does_not_tell_is_no_zero_in_the_report(bench: str, tmp_path: Path) -> None:
-    with served(Server(think_s=0.3, cached_tokens=None, queue_ms=None)) as url:
+    with threaded(serving(Server(think_s=0.3, cached_tokens=None, queue_ms=None))) as url:
         result = sweep(bench, tmp_path, url)
     assert fine(result), result.stderr
     (row,) = json.loads((tmp_path / "o/cells.json").read_text())
@@ -85,7 +59,7 @@ def test_what_a_server_does_not_tell_is_no_zero_in_the_report(bench: str, tmp_pa
 def test_two_cells_of_one_seed_share_no_prompt(bench: str, tmp_path: Path) -> None:
     """The server's cache outlives a cell: equal prompts would be hits that no agent has."""
     server = Server(think_s=0.3)
-    with served(server) as url:
+    with threaded(serving(server)) as url:
         assert fine(sweep(bench, tmp_path, url, "--jps", "10"))
         first = dict(server.prompts)
         done = tmp_path / "o/as-served_jps10_seed1/done.json"
@@ -96,7 +70,7 @@ def test_two_cells_of_one_seed_share_no_prompt(bench: str, tmp_path: Path) -> No
 
 
 def test_a_failed_turn_is_a_record_a_gate_and_exit_code_1(bench: str, tmp_path: Path) -> None:
-    with served(Server(think_s=0.3, faults={("job-1", 0): "500"})) as url:
+    with threaded(serving(Server(think_s=0.3, faults={("job-1", 0): "500"}))) as url:
         result = sweep(bench, tmp_path, url)
     assert result.returncode == 1
     assert (
@@ -115,7 +89,7 @@ def test_where_nothing_answers_is_one_line(bench: str, tmp_path: Path) -> None:
 
 
 def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Path) -> None:
-    with served(Server(think_s=0.3)) as url:
+    with threaded(serving(Server(think_s=0.3))) as url:
         two = sweep(bench, tmp_path, url, "--policies", "fcfs,continuum")
         other = sweep(bench, tmp_path, url, "--model", "n")
         useless = sweep(bench, tmp_path, url, "--replicas", "2")
@@ -126,7 +100,7 @@ def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Pat
 
 
 def test_text_needs_messages(bench: str, tmp_path: Path) -> None:
-    with served(Server()) as url:
+    with threaded(serving(Server())) as url:
         result = sweep(bench, tmp_path, url, "--prompts", "text")
     assert result.returncode == 2
     assert "has no messages: leave --prompts text away" in result.stderr

@@ -140,3 +140,12 @@ def test_parts_are_never_negative_and_sum_to_the_jct(
     assert (jobs[PARTS].to_numpy() >= 0).all()
     assert jobs[PARTS].sum(axis=1).to_numpy() == pytest.approx(jobs["jct_s"].to_numpy())
     assert (jobs["slowdown"] >= 1).all()
+
+
+def test_an_answer_in_one_piece_is_time_in_the_server_that_nobody_told_apart(
+    tmp_path: Path,
+) -> None:
+    """4 s, of which the engine says that 1 s was queueing."""
+    whole = {"first_token_at_s": None, "prefill_s": None, "decode_s": None, "finished_at_s": 4.0}
+    parts = parts_of(job_of(tmp_path, [turn(queue_s=1.0, **whole)], engine="http://h"))
+    assert (parts["first_queue_s"], parts["server_s"], parts["decode_s"]) == (1.0, 3.0, 0.0)

@@ -1,0 +1,88 @@
+"""Cells of real agents in a report: how programs ended, what was resolved, and what to doubt."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from make_run import turn, write_cell, write_lines, write_sweep
+
+from reports import write_report
+from reports.agents import keep_evaluation
+from reports.load import NotARun
+
+AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
+CELL = "fcfs_jps0.5_seed1"
+
+
+def run_of_agents(folder: Path, *, guided: bool = False, more_turns: int = 0) -> Path:
+    """Two programs of two turns; under continuum the first has `more_turns`."""
+    run = write_sweep(folder, ["fcfs", "continuum"], agent=AGENT | {"guided": guided})
+    for variant, more in (("fcfs", 0), ("continuum", more_turns)):
+        turns = [turn("a", i, float(i)) for i in range(2 + more)]
+        turns += [turn("b", i, float(i)) for i in range(2)]
+        cell = write_cell(run, variant, turns, engine="vllm")
+        ends = (("a", "Submitted"), ("b#2", "LimitsExceeded"))
+        write_lines(
+            cell / "programs.jsonl",
+            [{"program_id": id, "task_id": id[0], "exit_status": how} for id, how in ends],
+        )
+        write_lines(cell / "predictions.jsonl", [{"instance_id": id[0]} for id, _ in ends])
+    return run
+
+
+def test_the_page_says_how_programs_ended(tmp_path: Path) -> None:
+    run = run_of_agents(tmp_path / "run")
+    page = write_report(run).path.read_text()
+    assert "1 Submitted, 1 LimitsExceeded" in page
+    assert "not evaluated" in page
+    assert "mini-swe-agent 2.4.6, answers from the model, no sandbox" in page
+
+
+def test_what_swe_bench_resolved_is_the_pass_rate(tmp_path: Path) -> None:
+    run = run_of_agents(tmp_path / "run")
+    (tmp_path / "said.json").write_text(
+        json.dumps({"resolved_ids": ["b", "z"], "schema_version": 2})
+    )
+    keep_evaluation(run, f"{CELL}={tmp_path / 'said.json'}")
+    assert "1 of 2 (50%)" in write_report(run).path.read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("said.json", "give CELL=FILE"),
+        ("nowhere=said.json", "with a cell of"),
+        (f"../{CELL}=said.json", "with a cell of"),
+        (f"{CELL}=none.json", "no such file"),
+        (f"{CELL}=bad.json", "not JSON"),
+        (f"{CELL}=other.json", "has no list resolved_ids"),
+    ],
+)
+def test_an_evaluation_that_is_none_is_refused(
+    given: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of_agents(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    Path("said.json").write_text('{"resolved_ids": []}')
+    Path("bad.json").write_text("{")
+    Path("other.json").write_text('{"resolved_ids": [1]}')
+    with pytest.raises(NotARun, match="--evaluation") as refused:
+        keep_evaluation(run, given)
+    assert complaint in str(refused.value)
+
+
+def test_cells_that_did_other_work_are_doubted_unless_guided(tmp_path: Path) -> None:
+    for guided, doubted in ((False, True), (True, False)):
+        run = run_of_agents(tmp_path / str(guided), guided=guided, more_turns=3)
+        told = write_report(run).answer
+        assert any("from 4 turns (fcfs" in sentence for sentence in told) is doubted
+        assert any("to 7 (continuum" in sentence for sentence in told) is doubted
+
+
+def test_what_an_agent_says_of_its_end_is_text(tmp_path: Path) -> None:
+    run = run_of_agents(tmp_path / "run")
+    ends = [{"program_id": "a", "task_id": "a", "exit_status": "<script>alert(1)</script>"}]
+    write_lines(run / CELL / "programs.jsonl", ends)
+    assert "<script>alert(1)" not in write_report(run).path.read_text()
