@@ -103,4 +103,4 @@ def test_text_needs_messages(bench: str, tmp_path: Path) -> None:
     with threaded(serving(Server())) as url:
         result = sweep(bench, tmp_path, url, "--prompts", "text")
     assert result.returncode == 2
-    assert "has no messages: leave --prompts text away" in result.stderr
+    assert "has no messages, which --prompts text and --guided need" in result.stderr

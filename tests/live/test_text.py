@@ -64,5 +64,5 @@ def test_a_trajectory_keeps_its_messages_when_asked(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_messages_is_refused_when_they_are_asked_for() -> None:
-    with pytest.raises(TraceError, match="has no messages: leave --prompts text away"):
+    with pytest.raises(TraceError, match="has no messages, which --prompts text and --guided need"):
         read_traces("swe-bench", messages=True)
