@@ -136,7 +136,7 @@ def test_a_run_cut_short_leaves_its_records_and_no_process(
     end: signal.Signals, bench: str, tmp_path: Path, url: str
 ) -> None:
     plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
-    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "8")
+    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "5")
     turns = tmp_path / "o" / CELL / "turns.jsonl"
     until(run, lambda: turns.exists() and turns.read_text().count("\n") == 3)
     processes = descendants(run.pid)
@@ -147,7 +147,7 @@ def test_a_run_cut_short_leaves_its_records_and_no_process(
     assert gone(processes)
     assert turns.read_text().count("\n") >= 3
 
-    again = begin(bench, tmp_path, url, plans, "--task-limit-s", "8")
+    again = begin(bench, tmp_path, url, plans, "--task-limit-s", "5")
     _, err = again.communicate(timeout=120)
     assert (tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl").exists(), err
     assert len(lines(tmp_path, "programs.jsonl")) == 2
