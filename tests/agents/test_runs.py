@@ -23,6 +23,7 @@ from tests.agents.planner import planner
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 AGENT = f"{sys.executable} {small_agent.__file__} {{task}} {{base_url}} {{folder}}"
 CELL = "as-served_jps20_seed1"
+UNCONFINED = ("--sandbox", "none", "--i-know-this-runs-model-commands-on-my-machine")
 
 
 @pytest.fixture(scope="module")
@@ -131,23 +132,43 @@ def test_a_fork_bomb_is_contained_and_ends_with_its_program(
     assert most < 40 + 40  # its own, and those of the harness, sandbox and other program
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("options", [UNCONFINED, ("--agent-network",)])
+def test_without_walls_or_with_network_the_records_are_the_same(
+    options: tuple[str, ...], bench: str, tmp_path: Path, url: str
+) -> None:
+    run = begin(bench, tmp_path, url, {"a": ["echo $OPENAI_API_KEY"]}, *options)
+    _, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert len(lines(tmp_path, "turns.jsonl")) == 2
+    assert lines(tmp_path, "predictions.jsonl")[0]["model_patch"] == "none\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "options"),
+    [
+        (signal.SIGINT, ()),
+        (signal.SIGTERM, ()),
+        (signal.SIGKILL, ()),
+        (signal.SIGKILL, UNCONFINED),
+    ],
+)
 def test_a_run_cut_short_leaves_its_records_and_no_process(
-    end: signal.Signals, bench: str, tmp_path: Path, url: str
+    end: signal.Signals, options: tuple[str, ...], bench: str, tmp_path: Path, url: str
 ) -> None:
     plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
-    run = begin(bench, tmp_path, url, plans, "--task-limit-s", "5")
+    limited = ("--task-limit-s", "5", *options)
+    run = begin(bench, tmp_path, url, plans, *limited)
     turns = tmp_path / "o" / CELL / "turns.jsonl"
     until(run, lambda: turns.exists() and turns.read_text().count("\n") == 3)
     processes = descendants(run.pid)
-    assert len(processes) > 6
+    assert len(processes) >= 6
     run.send_signal(end)
     run.communicate(timeout=60)
     assert run.returncode in (-9, 130, 143)
     assert gone(processes)
     assert turns.read_text().count("\n") >= 3
 
-    again = begin(bench, tmp_path, url, plans, "--task-limit-s", "5")
+    again = begin(bench, tmp_path, url, plans, *limited)
     _, err = again.communicate(timeout=120)
     assert (tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl").exists(), err
     assert len(lines(tmp_path, "programs.jsonl")) == 2
