@@ -6,6 +6,8 @@ Each program is one process. It is told what to do by a file, `launch.json`, and
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,6 +36,8 @@ class Launch:
     """None: as many as it likes."""
     environment: Mapping[str, Any]
     """mini-swe-agent's: where its commands run."""
+    socket: str | None = None
+    """Its own way to the gateway, where it has no network; not for the process to use."""
     config: str | None = None
     """File of the agent's own settings."""
 
@@ -69,11 +73,8 @@ class Agent(Protocol):
 
 def read_result(folder: Path) -> Result:
     """What a process left in its folder; it is the agent's, so anything may stand there."""
-    path = folder / RESULT
     try:
-        if path.is_symlink() or path.stat().st_size > MOST_SUBMISSION_BYTES:
-            return Result("")
-        said = orjson.loads(path.read_bytes())
+        said = orjson.loads(_file(folder / RESULT))
     except (OSError, orjson.JSONDecodeError):
         return Result("")
     if not isinstance(said, dict):
@@ -83,3 +84,15 @@ def read_result(folder: Path) -> Result:
         status[:200] if isinstance(status, str) else "",
         submission if isinstance(submission, str) else "",
     )
+
+
+def _file(path: Path) -> bytes:
+    """Raises an OSError for what is none, such as a pipe, at which a reader would wait."""
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SUBMISSION_BYTES:
+            raise OSError(f"{path}: no file of at most {MOST_SUBMISSION_BYTES} bytes")
+        return os.read(handle, MOST_SUBMISSION_BYTES)
+    finally:
+        os.close(handle)

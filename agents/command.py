@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +16,13 @@ from pathlib import Path
 import orjson
 
 PLACES = ("task", "base_url", "model", "workspace", "program_id", "folder")
-_PLACE = re.compile(r"\{([a-z_]*)\}")
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64")
-"""Visible in every sandbox."""
+_PLACE = re.compile(r"\{([A-Za-z_-]+)\}")
 
 
 @dataclass(frozen=True, slots=True)
 class CommandAgent:
     words: tuple[str, ...]
     """With places in braces."""
-    also_readable: tuple[Path, ...] = ()
     name: str = "command"
     ahead: bool = False
 
@@ -38,19 +34,17 @@ class CommandAgent:
         return [_PLACE.sub(lambda place: str(launch[place[1]]), word) for word in self.words]
 
     def readable(self) -> list[Path]:
-        """Its program with the environment around it, and every file that the line names."""
-        found = list(self.also_readable)
-        program = Path(self.words[0])
-        if not str(program.resolve()).startswith(SYSTEM) or not str(program).startswith(SYSTEM):
-            found += _around(program)
-        found += [Path(word).parent for word in self.words[1:] if Path(word).is_file()]
-        return [path for path in found if not str(path).startswith(SYSTEM)]
+        """Its program, the Python environment around it, and the files that the line names: what
+        lies beside those only the user can open, since it may be a home."""
+        found = [*_environment(Path(self.words[0]))]
+        found += [Path(word) for word in self.words[1:] if Path(word).is_file()]
+        return [path for path in found if not path.is_relative_to("/usr")]
 
     def env(self) -> Mapping[str, str]:
         return {}
 
 
-def command_agent(line: str, also_readable: tuple[Path, ...] = ()) -> CommandAgent:
+def command_agent(line: str) -> CommandAgent:
     """Raises a ValueError in one line for what cannot be run."""
     try:
         words = shlex.split(line)
@@ -71,25 +65,27 @@ def command_agent(line: str, also_readable: tuple[Path, ...] = ()) -> CommandAge
         )
     program = shutil.which(words[0])
     if program is None:
-        raise ValueError(f"--agent-command: {words[0]}: no such program")
+        why = "cannot be executed" if Path(words[0]).is_file() else "no such program"
+        raise ValueError(f"--agent-command: {words[0]}: {why}")
+    if Path(program).parent.name == "shims":
+        raise ValueError(
+            f"--agent-command: {program} is a shim, which asks for more than a sandbox shows; name "
+            f"the program itself (pyenv which {words[0]})"
+        )
     # Programs run in a folder of their own, so a file named from here keeps its place.
     rest = [str(Path(w).absolute()) if _is_file(w) else w for w in words[1:]]
-    return CommandAgent((str(Path(program).absolute()), *rest), also_readable)
+    return CommandAgent((str(Path(program).absolute()), *rest))
 
 
 def _is_file(word: str) -> bool:
     return "{" not in word and Path(word).is_file()
 
 
-def _around(program: Path) -> list[Path]:
-    """The environment of a program in one (`…/bin/my-agent`), and of a venv the Python below."""
-    home = program.parent.parent if program.parent.name == "bin" else program.parent
-    real = program.resolve()
-    below = real.parent.parent if real.parent.name == "bin" else real.parent
-    found = [home, below]
+def _environment(program: Path) -> list[Path]:
+    """A venv with its base, a Python's own folder, or the program's file alone."""
+    home, real = program.parent.parent, program.resolve()
     if (home / "pyvenv.cfg").is_file():
-        python = (home / "bin" / "python").resolve()
-        found.append(python.parent.parent)
-    if home == Path(sys.prefix):
-        found.append(Path(sys.base_prefix))
-    return found
+        return [home, (home / "bin" / "python").resolve().parent.parent]
+    if real.name.startswith("python"):
+        return [real.parent.parent]
+    return [program, real]

@@ -77,9 +77,9 @@ class Process:
             async with asyncio.timeout(BOOT_WITHIN_S):
                 line = await self._process.stdout.readline()
         except TimeoutError:
-            raise Broken(f"not ready within {BOOT_WITHIN_S:g} s{self._last_words()}") from None
+            raise Broken(f"not ready within {BOOT_WITHIN_S:g} s{self.last_words()}") from None
         if line.strip() != b"ready":
-            raise Broken(f"ended before it was ready{self._last_words()}")
+            raise Broken(f"ended before it was ready{self.last_words()}")
 
     def go(self) -> None:
         if self._process.stdin is None:
@@ -101,7 +101,8 @@ class Process:
             while said := await self._process.stdout.read(1 << 16):
                 log.write(said)
 
-    def _last_words(self) -> str:
+    def last_words(self) -> str:
+        """The last line of its log, after a colon; empty where there is none."""
         try:
             lines = self._log.read_text(errors="replace").split("\n")
         except OSError:

@@ -25,8 +25,11 @@ print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))
 
 
 def chosen(asked: str | None, variable: str, ours: str) -> str:
-    """The one asked for, else the environment's, else ours in this folder."""
-    return asked or os.environ.get(variable) or str(Path(ours).absolute())
+    """The one asked for, else the environment's, else ours in this folder or in our checkout."""
+    checkout = Path(__file__).parent.parent
+    places = [Path(ours).absolute(), checkout / ours]
+    found = next((place for place in places if place.is_file()), places[0])
+    return asked or os.environ.get(variable) or str(found)
 
 
 def version_in(python: str, distribution: str, module: str, remedy: str) -> str:

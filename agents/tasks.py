@@ -18,6 +18,8 @@ import orjson
 from traces import Program
 
 IDS = ("instance_id", "id", "task_id", "program_id")
+LONGEST = 190
+"""Of an id: the gateway takes 200, and a repeated program's has some more."""
 TEXTS = ("problem_statement", "task", "prompt", "question")
 IMAGES = ("image_name", "docker_image", "image")
 SWE_BENCH_IMAGE = "docker.io/swebench/sweb.eval.x86_64.{}:latest"
@@ -99,6 +101,8 @@ def _task(row: Any, number: int, path: Path) -> Task:
     id = _first(row, IDS)
     if id is None:
         raise ValueError(f"{where}: none of {', '.join(IDS)} is a text; {REMEDY}")
+    if len(id) > LONGEST or not id.isprintable():
+        raise ValueError(f"{where}: {id[:40]!a}: an id has at most {LONGEST} printable characters")
     text = _first(row, TEXTS)
     if text is None:
         raise ValueError(f"{where} ({id}): none of {', '.join(TEXTS)} is a text; {REMEDY}")

@@ -34,8 +34,6 @@ class Launches:
     """A folder for each program in it; absolute."""
     model: str
     base_url: str
-    socket: Path
-    """The same gateway, for sandboxes without network."""
     containers: Containers | None
 
     def folder_of(self, place: int, program: Program) -> Path:
@@ -59,6 +57,7 @@ class Launches:
             folder=str(folder),
             max_turns=len(program.turns) if plan.guided else None,
             environment=self._environment(task.image, workspace),
+            socket=f"{folder}.sock" if inside else None,
             config=None if plan.config is None else str(plan.config.absolute()),
         )
         launch.write()
@@ -84,13 +83,17 @@ class Launches:
         if not isinstance(plan.sandbox, Bubblewrap):
             ours = {name: value for name, value in os.environ.items() if name != API_KEY}
             return command, {**ours, **env}
-        readable = [*agent.readable(), *([plan.config.absolute()] if plan.config else [])]
+        readable = [
+            *agent.readable(),
+            *plan.reads,
+            *([plan.config.absolute()] if plan.config else []),
+        ]
         confined = plan.sandbox.wrap(
             command,
             env={"PATH": PATH, "HOME": launch.folder, **env},
             workspace=Path(launch.workspace),
             writable=[Path(launch.folder)],
             readable=readable,
-            socket=None if plan.sandbox.network else self.socket,
+            socket=None if launch.socket is None else Path(launch.socket),
         )
         return confined, {"PATH": os.environ.get("PATH", PATH)}

@@ -42,6 +42,8 @@ class AgentPlan:
     """None: on this machine, as the user wanted it in so many words."""
     config: Path | None
     task_limit_s: float
+    reads: tuple[Path, ...] = ()
+    """What the sandbox shows besides."""
 
     def as_json(self) -> dict[str, Any]:
         sandbox = self.sandbox
@@ -51,6 +53,7 @@ class AgentPlan:
             "guided": self.guided,
             "tasks_sha256": self.tasks_sha256,
             "task_limit_s": self.task_limit_s,
+            "reads": sorted(map(str, self.reads)),
             "config": None if self.config is None else self.config.read_text(),
             "sandbox": None
             if sandbox is None
@@ -99,6 +102,7 @@ def plan_agents(
         sandbox=sandbox,
         config=wanted.config,
         task_limit_s=wanted.task_limit_s,
+        reads=wanted.readable,
     )
     return plan, workload
 
@@ -107,7 +111,9 @@ def _agent(wanted: AskedAgent) -> Agent:
     if wanted.command is not None:
         if wanted.name is not None:
             raise ValueError("--agent and --agent-command: name one of them")
-        return command_agent(wanted.command, wanted.readable)
+        if wanted.config is not None or wanted.python is not None:
+            raise ValueError("--agent-config and --agent-python: only with --agent; leave them out")
+        return command_agent(wanted.command)
     if wanted.name == "mini-swe-agent":
         return MiniSweAgent(wanted.python)
     if wanted.name == "openhands":
@@ -120,6 +126,8 @@ def _agent(wanted: AskedAgent) -> Agent:
 def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workload, Tasks]:
     wanted = asked.agent
     if wanted.guided:
+        if not asked.traces:
+            raise ValueError("--guided: by what? Give trajectories with --traces")
         workload = load_workload(
             asked.traces,
             asked.programs,

@@ -7,6 +7,7 @@ line per program in `programs.jsonl`, predictions in SWE-bench's format, and a s
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, nullcontext
@@ -22,10 +23,10 @@ from harness.agent_launch import WORKSPACE, Launches
 from harness.agent_starts import Starts
 from harness.course import Line
 from harness.doctor import cpu_cores
-from harness.engine import Job
+from harness.engine import CellFailed, Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.guided import Guide
-from harness.gateway.serving import pause_seldom
+from harness.gateway.serving import own_socket, pause_seldom
 from harness.live import Replica
 from harness.run_folder import Lines, make_folder
 from traces import Program
@@ -44,6 +45,8 @@ class _Course:
     exit_code: int | None = None
     error: str | None = None
     """Why it does not count as finished."""
+    last_words: str = ""
+    """The end of its log."""
     told: bool = False
     """The gateway knows that error."""
 
@@ -59,6 +62,12 @@ class _Agents:
         self._predictions = Lines(job.folder / "predictions.jsonl")
         self.statuses: Counter[str] = Counter()
         self.finished = 0
+        self._first_error: str | None = None
+
+    def refuse_if_none_finished(self) -> None:
+        """Such a cell says nothing, and is run again."""
+        if not self.finished:
+            raise CellFailed(f"no program finished; the first to end: {self._first_error}")
 
     async def run(self) -> None:
         arrivals = self._job.starts_s
@@ -77,15 +86,11 @@ class _Agents:
                 await self._live(place, program, course, held)
             except Broken as broken:
                 course.error = f"the agent's process {broken}"
-            except OSError as error:
-                course.error = f"the agent's process cannot be started: {error.strerror}"
-            except ValueError as error:  # a task with a NUL, a path that is not there
-                course.error = f"the agent's process cannot be started: {error}"
+            except (OSError, ValueError) as error:  # a path that is not there, a task with a NUL
+                course.error = f"the agent's process cannot be started: {_why(error)}"
         course.finished_s = self.starts.now_s()
-        if course.error is None and course.exit_code:
-            course.error = f"the agent's process exited with code {course.exit_code}"
         if course.error is None and not self._turns[program.id]:
-            course.error = "the agent ended without a request"
+            course.error = f"the agent ended without a turn{course.last_words}"
         if course.error is None:
             self.finished += 1
             await self._gateway.end(program.id)
@@ -101,15 +106,18 @@ class _Agents:
         ahead = self._plan.agent.ahead
         async with self.starts.boot():
             launch = await asyncio.to_thread(self._launches.prepare, place, program)
+            if launch.socket is not None:
+                own = own_socket(self._gateway, Path(launch.socket), program.id)
+                await held.enter_async_context(own)
             process = self._process(launch)
             if ahead:
                 await held.enter_async_context(process)
                 await process.ready()
         async with self.starts.go(course.arrival_s) as course.arrival_s:
-            if not ahead:
-                await held.enter_async_context(process)
             course.started_s = self.starts.now_s()
             self._gateway.late(program.id, course.started_s - course.arrival_s)
+            if not ahead:
+                await held.enter_async_context(process)
             process.go()
             await self._watch(program, course, process)
 
@@ -127,7 +135,10 @@ class _Agents:
                     await self._gateway.gave_up(program.id, course.error)
                     course.told = True
                     return
-            course.exit_code = ended.result()
+            course.exit_code, course.last_words = ended.result(), process.last_words()
+            if course.exit_code:
+                code = f"exited with code {course.exit_code}"
+                course.error = f"the agent's process {code}{course.last_words}"
         finally:
             ended.cancel()
 
@@ -145,8 +156,9 @@ class _Agents:
     def _keep(self, place: int, program: Program, course: _Course) -> None:
         result = read_result(self._launches.folder_of(place, program))
         task = self._plan.tasks[program.id]
-        status = result.exit_status or ("" if course.error is None else "ended by us")
+        status = result.exit_status or _ending(course)
         self.statuses[status] += 1
+        self._first_error = self._first_error or course.error
         self._programs.append(
             {
                 "program_id": program.id,
@@ -160,11 +172,28 @@ class _Agents:
             }
         )
         self._programs.flush()
+        if program.id != task.id:
+            return  # a copy: an evaluation takes one prediction per task
         agent, variant = self._plan.agent.name, self._job.variant.name
         named = f"{self._launches.model}/{agent}/{variant}"
         patch = {"model_name_or_path": named, "model_patch": result.submission}
         self._predictions.append({"instance_id": task.id, **patch})
         self._predictions.flush()
+
+
+def _why(error: OSError | ValueError) -> str:
+    if getattr(error, "errno", None) == errno.E2BIG:
+        return "its task is too long for a command line; it stands in {folder}/launch.json too"
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _ending(course: _Course) -> str:
+    """Of an agent that left no word of its own."""
+    if course.told:
+        return "ended by the harness"
+    if course.exit_code:
+        return f"exited with code {course.exit_code}"
+    return "said nothing" if course.error is None else "did not run"
 
 
 async def run_agents(
@@ -201,13 +230,13 @@ async def run_agents(
     containers = None
     if isinstance(plan.sandbox, Containers):
         containers = replace(plan.sandbox, folder=folder)
-    socket = folder / "gateway.sock"
     pause_seldom()
-    async with serve_gateway(gateway, socket=socket) as base_url:
-        launches = Launches(plan, folder, model, base_url, socket, containers)
+    async with serve_gateway(gateway) as base_url:
+        launches = Launches(plan, folder, model, base_url, containers)
         agents = _Agents(job, gateway, launches, turns)
         with containers.ending_with_us(folder / "log") if containers else nullcontext():
             await agents.run()
+        agents.refuse_if_none_finished()
         live_s = agents.starts.now_s()
     return {
         "finished_programs": agents.finished,

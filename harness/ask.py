@@ -78,8 +78,9 @@ def answer(
                 raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
         question = resolve(asked)
         if one_cell and len(question.cells()) != 1:
+            missing = "one --policy" if len(question.variants) > 1 else "one rate with --jps"
             raise ValueError(
-                f"that is {len(question.cells())} cells: name one --policy, or use bench sweep"
+                f"that is {len(question.cells())} cells: name {missing}, or use bench sweep"
             )
         folder = out or default_folder(question)
     with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
@@ -115,9 +116,9 @@ def _say_what_runs(question: Question) -> None:
         _count(len(question.rates), "load"),
         _count(len(question.seeds), "seed"),
     ]
+    turns = f", {_count(load.turns, 'turn')}" if load.turns else ""
     print(
-        f"{load.name}: {_count(len(load.programs), 'program')}, {_count(load.turns, 'turn')}; "
-        + " x ".join(shape),
+        f"{load.name}: {_count(len(load.programs), 'program')}{turns}; " + " x ".join(shape),
         flush=True,
     )
     _some("left out", [f"{name}: {reason}" for name, reason in question.left_out])

@@ -167,7 +167,10 @@ def run(
     if failed:
         raise typer.Exit(1)
     with one_line_errors():
-        show_cell(folder)
+        gates = show_cell(folder)
+    if gates:
+        complain(f"failed: {gates}")
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -40,7 +40,7 @@ class SweepProgress:
         self._bar = _bar(self._console) if self._console.is_terminal else None
         if self._bar is not None:
             self._task = self._bar.add_task(
-                f"0/{cells} cells", total=max(cells * turns_per_cell, 1), running=""
+                f"0/{cells} cells", total=cells * turns_per_cell or None, running=""
             )
 
     def __enter__(self) -> Self:
@@ -49,7 +49,8 @@ class SweepProgress:
         else:
             workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
             cells = f"{self.cells} cell{'s' * (self.cells != 1)}"
-            self._say(f"running {cells} of {self.turns_per_cell} turns on {workers}")
+            turns = f" of {self.turns_per_cell} turns" if self.turns_per_cell else ""
+            self._say(f"running {cells}{turns} on {workers}")
         return self
 
     def __exit__(
@@ -72,8 +73,8 @@ class SweepProgress:
         self._show()
 
     def finished(self, cell: str, error: str | None) -> None:
-        self._turns_of.pop(cell, None)
-        self._turns_ended += self.turns_per_cell
+        ended = self._turns_of.pop(cell, 0)
+        self._turns_ended += self.turns_per_cell or ended
         self.ended += 1
         if error is not None:
             self.failed += 1
@@ -94,9 +95,12 @@ class SweepProgress:
 
     def _line(self) -> str:
         elapsed_s = time.monotonic() - self._started_at_s
-        share = self.turns / max(self.cells * self.turns_per_cell, 1)
-        left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0.02 < share < 1 else ""
         stage = f"; {self._stage}" if self._stage else ""
+        if not self.turns_per_cell:  # nobody knows how many there will be
+            done = f"{self.ended}/{self.cells} cells, {self.turns} turns"
+            return f"{done}, {elapsed_s:.0f} s{stage}"
+        share = self.turns / (self.cells * self.turns_per_cell)
+        left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0.02 < share < 1 else ""
         return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}{stage}"
 
     def _say(self, line: str) -> None:

@@ -62,7 +62,10 @@ def backends(urls: Sequence[str]) -> list[Backend]:
 
 
 def default_folder(kind: str) -> Path:
-    return Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
+    """Not there yet."""
+    named = Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
+    names = [named, *(named.with_name(f"{named.name}-{k}") for k in range(2, 100))]
+    return next((name for name in names if not name.exists()), named)
 
 
 @asynccontextmanager

@@ -29,8 +29,9 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
     Console(highlight=False).print(table)
 
 
-def show_cell(folder: Path) -> None:
-    """Everything about a run of one cell: its question, its result, where the time went."""
+def show_cell(folder: Path) -> str:
+    """Everything about a run of one cell: its question, its result, where the time went. Returns
+    which gates it failed."""
     import numpy as np
 
     from reports.jobs import job_columns
@@ -60,6 +61,7 @@ def show_cell(folder: Path) -> None:
     scalars = {k: v for k, v in (cell.done or {}).items() if k != "usage"}
     show_rows(list(_flat(scalars)), "engine")
     print(f"\n{cell.folder}")
+    return str(row["failed_gates"])
 
 
 def _events(path: Path) -> list[tuple[str, str]]:

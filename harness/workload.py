@@ -36,6 +36,7 @@ class Workload:
 
     @property
     def turns(self) -> int:
+        """0: nobody knows yet."""
         return sum(len(program.turns) for program in self.programs)
 
     def as_json(self) -> dict[str, Any]:
@@ -45,7 +46,7 @@ class Workload:
         return {
             "name": self.name,
             "programs": len(self.programs),
-            "turns": self.turns,
+            "turns": self.turns or None,
             "trace_sha256": self.trace_sha256,
             "gap_provenance": dict(sorted(gaps.items())),
             "shared_prefix_tokens": self._shared_prefix_tokens(),

@@ -73,6 +73,9 @@ def keep_evaluation(folder: Path, given: str) -> None:
     ids = said.get(RESOLVED) if isinstance(said, dict) else None
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
         raise NotARun(f"--evaluation {path}: has no list {RESOLVED}; give SWE-bench's report")
+    tasks = {str(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
+    if ids and tasks.isdisjoint(ids):
+        raise NotARun(f"--evaluation {path}: resolves none of the cell's tasks; is it another's?")
     (cell / EVALUATION).write_bytes(orjson.dumps({RESOLVED: ids}))
 
 
@@ -93,8 +96,9 @@ def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:
     if not path.is_file():
         return "not evaluated"
     resolved = set(orjson.loads(path.read_bytes())[RESOLVED])
-    right = sum(line.get("task_id") in resolved for line in programs)
-    return f"{right} of {len(programs)} ({share(right / len(programs))})"
+    tasks = {str(line.get("task_id")) for line in programs}
+    right = len(tasks & resolved)
+    return f"{right} of {len(tasks)} ({share(right / len(tasks))})"
 
 
 def _programs(cell: Cell) -> list[dict[str, Any]]:

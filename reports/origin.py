@@ -61,8 +61,8 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
         (
             "Workload",
-            f"{workload.get('name')}: {counted(workload.get('programs', 0), 'program')},"
-            f" {counted(workload.get('turns', 0), 'turn')}",
+            f"{workload.get('name')}: {counted(workload.get('programs', 0), 'program')}"
+            + (f", {counted(turns, 'turn')}" if (turns := workload.get("turns")) else ""),
         ),
         ("Trace SHA-256", workload.get("trace_sha256")),
         ("Tool gaps", gaps),

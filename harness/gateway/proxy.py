@@ -19,7 +19,7 @@ from harness.client import allow_many_connections, authorization, client_session
 from harness.course import Line
 from harness.engine_log import EngineLogs
 from harness.gateway.guided import Guide, Guided
-from harness.gateway.identity import BadId, said
+from harness.gateway.identity import BadId, Said, said
 from harness.gateway.passing import Passing
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
@@ -52,6 +52,11 @@ class Gateway:
         self._on_event = on_event
         self._logs: EngineLogs | None = None
         self._turns = Turns(len(backends), self._note, self._now_s)
+
+        self.runner: web.AppRunner
+        """That serves it (`harness.gateway.serving`)."""
+        self.only: dict[str, str] = {}
+        """By name of a socket: the program whose alone it is."""
 
     async def __aenter__(self) -> Gateway:
         self.begin(time.monotonic())
@@ -121,8 +126,15 @@ class Gateway:
                     await answer.read()
 
     async def _end(self, request: web.Request) -> web.Response:
-        await self.end(request.match_info["program"])
+        only, program_id = self._only(request), request.match_info["program"]
+        if only not in (None, program_id):
+            return refusal(403, f"this way to the gateway is for program {only} alone")
+        await self.end(program_id)
         return web.Response(status=204)
+
+    def _only(self, request: web.Request) -> str | None:
+        name = request.transport and request.transport.get_extra_info("sockname")
+        return self.only.get(name) if isinstance(name, str) else None
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
@@ -135,8 +147,11 @@ class Gateway:
             return refusal(400, f"We could not parse the JSON body of your request: {bad}")
         if not isinstance(body, dict):
             return refusal(400, "The JSON body of your request must be an object.")
+        in_path, only = request.match_info.get("program"), self._only(request)
+        if only is not None and in_path not in (None, only):
+            return refusal(403, f"this way to the gateway is for program {only} alone")
         try:
-            who = said(request.match_info.get("program"), request.headers, body)
+            who = said(in_path, request.headers, body) if only is None else Said(only, None)
         except BadId as bad:
             return refusal(400, str(bad))
         return await self._complete(request, path, body, raw, who)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from aiohttp import web
@@ -40,25 +40,36 @@ def _near(path: Path) -> Iterator[Path]:
 
 @asynccontextmanager
 async def serve_gateway(
-    gateway: Gateway, host: str = LOOPBACK, port: int = 0, socket: Path | None = None
+    gateway: Gateway, host: str = LOOPBACK, port: int = 0
 ) -> AsyncIterator[str]:
-    """Yields its base URL. Port 0: a free one. `socket`: a path to listen at too, for anyone who
-    gets into its folder. Raises an OSError where port or path is taken or no place to listen."""
+    """Yields its base URL. Port 0: a free one. Raises an OSError where the port is taken."""
     async with gateway:
         runner = web.AppRunner(
             gateway.app(), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_S
         )
         await runner.setup()
-        with ExitStack() as left:
-            try:
-                tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=MOST_WAITING)
-                await tcp.start()
-                bound = runner.addresses[0][1]
-                if socket is not None:
-                    near = left.enter_context(_near(socket))
-                    await web.UnixSite(runner, near, backlog=MOST_WAITING).start()
-                    left.callback(socket.unlink, missing_ok=True)
-                    socket.chmod(0o666)
-                yield f"http://{host}:{bound}"
-            finally:
-                await runner.cleanup()
+        gateway.runner = runner
+        try:
+            tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=MOST_WAITING)
+            await tcp.start()
+            yield f"http://{host}:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+
+@asynccontextmanager
+async def own_socket(gateway: Gateway, path: Path, program_id: str) -> AsyncIterator[None]:
+    """A way to a gateway that is served, for one program alone: whatever comes by this unix socket
+    is from it. Anyone who gets into its folder may use it. Raises an OSError where it is no place
+    to listen."""
+    with _near(path) as near:
+        site = web.UnixSite(gateway.runner, near, backlog=MOST_WAITING)
+        await site.start()
+        try:
+            path.chmod(0o666)
+            gateway.only[str(near)] = program_id
+            yield
+        finally:
+            gateway.only.pop(str(near), None)
+            await site.stop()
+            path.unlink(missing_ok=True)

@@ -33,6 +33,7 @@ def test_a_place_inside_what_is_put_in_is_left_alone(tmp_path: Path) -> None:
         ("", "is empty"),
         ("echo 'x {task}", "No closing quotation"),
         ("echo {task} {port}", "{port} is no place of ours; there are {task}"),
+        ("echo {task} {base-url}", "{base-url} is no place of ours"),
         ("echo hello", "{task} is missing"),
         ("no-such-agent-anywhere {task}", "no-such-agent-anywhere: no such program"),
     ],
@@ -50,10 +51,28 @@ def test_a_script_of_the_users_is_readable_inside_and_keeps_its_place(
     monkeypatch.chdir(tmp_path)
     agent = command_agent(f"{sys.executable} agent.py {{task}}")
     assert agent.words[1] == str(tmp_path / "agent.py")
-    assert tmp_path in agent.readable()
+    assert tmp_path / "agent.py" in agent.readable()
+    assert tmp_path not in agent.readable()  # it may be a home, or hold the answers
     assert Path(sys.prefix) in agent.readable()
     assert any(Path(sys.base_prefix).is_relative_to(path) for path in agent.readable())
 
 
 def test_a_program_of_the_system_needs_nothing_more() -> None:
     assert command_agent("true {task}").readable() == []
+
+
+def test_of_a_program_in_a_home_nothing_but_itself_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "bin" / "my-agent"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert set(command_agent(f"{program} {{task}}").readable()) == {program}
+
+
+def test_a_shim_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    shim = tmp_path / "shims" / "python"
+    shim.parent.mkdir()
+    shim.write_text("#!/bin/sh\n")
+    shim.chmod(0o755)
+    with pytest.raises(ValueError, match=r"is a shim.*name the program itself"):
+        command_agent(f"{shim} {{task}}")

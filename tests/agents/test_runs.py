@@ -23,6 +23,7 @@ from tests.agents.planner import planner
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 AGENT = f"{sys.executable} {small_agent.__file__} {{task}} {{base_url}} {{folder}}"
 CELL = "as-served_jps20_seed1"
+LATE = "client lateness"
 UNCONFINED = ("--sandbox", "none", "--i-know-this-runs-model-commands-on-my-machine")
 
 
@@ -52,6 +53,14 @@ def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def fine(run: subprocess.Popen[str]) -> bool:
+    """A machine that is busy with other things may fail the gate on client lateness, no other."""
+    out, err = run.communicate(timeout=120)
+    assert "agent command" in out
+    late = f"failed: {LATE}"
+    return run.returncode == 0 or (run.returncode == 1 and late in err)
+
+
 def until(run: subprocess.Popen[str], happened: Callable[[], object]) -> None:
     deadline_s = time.monotonic() + 60
     while not happened():
@@ -74,9 +83,7 @@ def test_each_program_leaves_its_turns_its_end_and_its_prediction(
 ) -> None:
     plans = {"a/1": ["echo one", "sleep 0.3; echo two"], "b": ["cat /etc/shadow", "pwd"], "c": []}
     run = begin(bench, tmp_path, url, plans)
-    out, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
-    assert "agent command" in out
+    assert fine(run), run.returncode
     turns = lines(tmp_path, "turns.jsonl")
     by_program = {id: [t for t in turns if t["program_id"] == id] for id in plans}
     assert {id: len(found) for id, found in by_program.items()} == {"a/1": 3, "b": 3, "c": 1}
@@ -95,24 +102,74 @@ def test_each_program_leaves_its_turns_its_end_and_its_prediction(
     assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
 
 
+SPEAKS_FOR_ANOTHER = """python3 -c "
+import os, urllib.error, urllib.request
+url = os.environ['OPENAI_BASE_URL'].partition('/programs/')[0] + '/programs/b'
+for path, method in (('', 'DELETE'), ('/v1/chat/completions', 'POST')):
+    try:
+        urllib.request.urlopen(urllib.request.Request(url + path, b'{}', method=method))
+    except urllib.error.HTTPError as refused:
+        print(refused.code)
+" """
+
+
+def test_a_command_sees_no_more_than_its_own_and_speaks_for_nobody_else(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    beside = Path(small_agent.__file__).parent
+    plans = {"a": [f"ls {beside}; ls {tmp_path}", SPEAKS_FOR_ANOTHER], "b": ["echo one"]}
+    run = begin(bench, tmp_path, url, plans)
+    assert fine(run), run.returncode
+    patches = {p["instance_id"]: p["model_patch"] for p in lines(tmp_path, "predictions.jsonl")}
+    assert patches["a"] == "small_agent.py\no\n403\n403\n"
+
+
+def test_what_is_no_file_in_the_place_of_its_result_is_not_waited_for(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    pipe = "rm -f $HOME/result.json; mkfifo $HOME/result.json; kill -9 $PPID"
+    run = begin(bench, tmp_path, url, {"a": [pipe], "b": ["echo one"]})
+    run.communicate(timeout=120)
+    assert run.returncode == 1
+    ends = {end["program_id"]: end["exit_status"] for end in lines(tmp_path, "programs.jsonl")}
+    assert ends == {"a": "exited with code 137", "b": "finished"}
+
+
+def test_a_cell_in_which_no_program_finished_has_failed_and_is_run_again(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    broken = tmp_path / "agent.py"
+    broken.write_text("raise SystemExit('KEY is missing')")
+    (tmp_path / "tasks.jsonl").write_text('{"id": "a", "task": "[]"}')
+    agent = f"{sys.executable} agent.py {{task}} {{base_url}} {{folder}}"
+    command = [bench, "run", "--engine", url, "--agent-command", agent, "--jps", "20"]
+    for code, said in ((1, "exited with code 1: KEY is missing"), (0, "")):
+        run = subprocess.run(
+            [*command, "--tasks", "tasks.jsonl", "--out", "o"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert run.returncode == code or LATE in run.stderr, run.stderr
+        assert said in run.stderr
+        broken.write_text(Path(small_agent.__file__).read_text())
+
+
 def test_a_tool_that_hangs_ends_at_the_limit_and_its_cell_fails_the_gate(
     bench: str, tmp_path: Path, url: str
 ) -> None:
     plans = {"hangs": ["echo one", "sleep 1000"], "fine": ["echo one"]}
     run = begin(bench, tmp_path, url, plans, "--task-limit-s", "3")
     _, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
+    assert run.returncode == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["hangs"]["error"] == "the program was ended at its limit of 3 s"
     assert ends["fine"]["error"] is None
     last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
     assert last["error"] == "the program was ended at its limit of 3 s"
-    told = subprocess.run(
-        [bench, "report", "o"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert told.returncode == 1
     first = "the program was ended at its limit of 3 s"
-    assert f"1 failed turn in 1 job (first: {first})" in told.stderr
+    assert f"1 failed turn in 1 job (first: {first})" in err
 
 
 def test_a_fork_bomb_is_contained_and_ends_with_its_program(
@@ -137,8 +194,7 @@ def test_without_walls_or_with_network_the_records_are_the_same(
     options: tuple[str, ...], bench: str, tmp_path: Path, url: str
 ) -> None:
     run = begin(bench, tmp_path, url, {"a": ["echo $OPENAI_API_KEY"]}, *options)
-    _, err = run.communicate(timeout=120)
-    assert run.returncode == 0, err
+    assert fine(run), run.returncode
     assert len(lines(tmp_path, "turns.jsonl")) == 2
     assert lines(tmp_path, "predictions.jsonl")[0]["model_patch"] == "none\n"
 
@@ -182,6 +238,7 @@ def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
     run.communicate(timeout=120)
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["crashes"]["error"] == "the agent's process exited with code 137"
+    assert ends["crashes"]["exit_status"] == "exited with code 137"
     assert ends["fine"]["error"] is None
 
 

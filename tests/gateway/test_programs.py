@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.serving import own_socket
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Line, Upstream, serving
 
@@ -96,29 +97,34 @@ def test_the_same_id_later_is_another_program() -> None:
     assert [line["turn"] for line in lines_of(told)] == [0, 1, 0]
 
 
-def test_a_gateway_listens_on_a_socket_too_that_anyone_may_use_and_that_goes_with_it(
+def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / ("deep" * 30) / "gateway.sock"  # more than a socket's address holds
     path.parent.mkdir()
+    monkeypatch.chdir(path.parent)
     lines: list[Line] = []
+    answers: list[int] = []
 
     async def go() -> int:
         async with serving(Upstream()) as server:
             gateway = Gateway([Backend(server, True)], lines.append)
-            async with serve_gateway(gateway, socket=path):
+            async with serve_gateway(gateway), own_socket(gateway, path, "p"):
                 mode = stat.S_IMODE(path.stat().st_mode)
-                monkeypatch.chdir(path.parent)
                 connector = aiohttp.UnixConnector(path.name)
                 async with aiohttp.ClientSession(connector=connector) as session:
-                    url = "http://inside/programs/p/v1/chat/completions"
-                    async with session.post(url, json=ASK) as answer:
-                        assert answer.status == 200
+                    for place in ("/programs/p", "", "/programs/other"):
+                        url = f"http://inside{place}/v1/chat/completions"
+                        async with session.post(url, json=ASK) as answer:
+                            answers.append(answer.status)
+                    async with session.delete("http://inside/programs/other") as answer:
+                        answers.append(answer.status)
             return mode
 
     assert asyncio.run(go()) == 0o666
     assert not path.exists()
-    assert lines[0]["program_id"] == "p"
+    assert answers == [200, 200, 403, 403]
+    assert [(line["program_id"], line["turn"]) for line in lines] == [("p", 0), ("p", 1)]
 
 
 def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
@@ -126,7 +132,8 @@ def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
     path.write_text("mine")
 
     async def go() -> None:
-        async with serve_gateway(Gateway([Backend("http://x", True)], print), socket=path):
+        gateway = Gateway([Backend("http://x", True)], print)
+        async with serve_gateway(gateway), own_socket(gateway, path, "p"):
             raise AssertionError("it should not listen there")
 
     with pytest.raises(OSError, match="in use"):

@@ -58,6 +58,7 @@ def test_what_swe_bench_resolved_is_the_pass_rate(tmp_path: Path) -> None:
         (f"{CELL}=none.json", "no such file"),
         (f"{CELL}=bad.json", "not JSON"),
         (f"{CELL}=other.json", "has no list resolved_ids"),
+        (f"{CELL}=foreign.json", "resolves none of the cell's tasks"),
     ],
 )
 def test_an_evaluation_that_is_none_is_refused(
@@ -68,6 +69,7 @@ def test_an_evaluation_that_is_none_is_refused(
     Path("said.json").write_text('{"resolved_ids": []}')
     Path("bad.json").write_text("{")
     Path("other.json").write_text('{"resolved_ids": [1]}')
+    Path("foreign.json").write_text('{"resolved_ids": ["zzz"]}')
     with pytest.raises(NotARun, match="--evaluation") as refused:
         keep_evaluation(run, given)
     assert complaint in str(refused.value)
