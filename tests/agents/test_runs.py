@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +17,10 @@ import pytest
 
 from servers.keeper import descendants
 from tests.agents import small_agent
+from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_bubblewrap
 AGENT = f"{sys.executable} {small_agent.__file__} {{task}} {{base_url}} {{folder}}"
 CELL = "as-served_jps20_seed1"
 LATE = "client lateness"

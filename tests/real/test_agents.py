@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.agents.bubblewrap import needs_bubblewrap
 from traces import Program, read_traces
 from traces.cut import cut
 from traces.native import write_programs
@@ -26,7 +26,7 @@ PROGRAMS = 20
 SCALE = 0.05
 """Of their tokens: contexts of some hundred to two thousand."""
 
-pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+pytestmark = needs_bubblewrap
 
 
 def needs(variable: str, agent: str) -> pytest.MarkDecorator:

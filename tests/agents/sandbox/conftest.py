@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ import pytest
 
 from agents import inside
 from agents.sandbox import Bubblewrap, Limits
+from tests.agents.bubblewrap import WHY_NOT
 
 ORDINARY_UID = 4242
 WITHIN_S = 120
@@ -109,8 +109,8 @@ def shared() -> Iterator[Path]:
 
 def become_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
     """For `wrap`; `Boxed` runs what it gives under that uid."""
-    if shutil.which("bwrap") is None:
-        pytest.skip("bwrap is not installed")
+    if WHY_NOT:
+        pytest.skip(WHY_NOT)
     monkeypatch.setattr(os, "geteuid", lambda: ORDINARY_UID)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     if not reachable(Path(sys.base_prefix)) and Path("/usr/bin", version).exists():
