@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Page
 
+DRAWN_WITHIN_MS = 180_000
+"""On a machine with other work to do; playwright's own limit is 30 s."""
+
 
 @dataclass(slots=True)
 class Opened:
@@ -21,4 +24,4 @@ Open = Callable[..., Opened]
 
 
 def all_drawn(page: Page) -> None:
-    page.wait_for_selector("html[data-figures=drawn]", state="attached")
+    page.wait_for_selector("html[data-figures=drawn]", state="attached", timeout=DRAWN_WITHIN_MS)
