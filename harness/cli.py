@@ -240,7 +240,7 @@ def gateway() -> None:
 
 @app.command()
 def record() -> None:
-    """A trace of any program that talks to an OpenAI URL: bench record URL -- COMMAND"""
+    """A trace of any program that talks to an OpenAI URL: bench record [URL] -- COMMAND"""
 
 
 @app.command()

@@ -15,6 +15,8 @@ from harness.ask import one_line_errors
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 GRACE_S = 10.0
+NAMES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+"""Of the server, in a client's environment."""
 
 HELP = """Run a command whose OpenAI client talks to a server through us, and keep a trace of it.
 
@@ -26,14 +28,21 @@ or by their conversations. The exit code is the command's.
 
   bench record http://127.0.0.1:8000 -- python my_agent.py
 
+  OPENAI_BASE_URL=http://127.0.0.1:8000/v1 bench record -- python my_agent.py
+
   bench record http://127.0.0.1:8000 --many --out runs/mine -- my-batch --workers 8
 """
 
 
 @app.command(help=HELP)
 def record(
-    url: Annotated[str, typer.Argument(metavar="URL", help="An OpenAI-compatible server.")],
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[URL] -- COMMAND",
+            help="An OpenAI-compatible server (default: that of OPENAI_BASE_URL), and what to run.",
+        ),
+    ],
     many: Annotated[
         bool, typer.Option("--many", help="The command runs several programs.")
     ] = False,
@@ -62,6 +71,7 @@ def record(
 
     pause_seldom()
     with one_line_errors():
+        url, command = _server_and_command(words)
         servers = backends([url])
         folder = out or default_folder("record")
         code, made = asyncio.run(run())
@@ -71,9 +81,20 @@ def record(
         raise typer.Exit(code)
 
 
+def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
+    named = words[0].startswith(("http://", "https://"))
+    url = words[0] if named else next(filter(None, map(os.environ.get, NAMES)), None)
+    command = words[1:] if named else words
+    if url is None:
+        raise ValueError(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
+    if not command:
+        raise ValueError(f"what to run? bench record {url} -- COMMAND")
+    return url, command
+
+
 async def _run(command: list[str], base_url: str) -> int:
     """The command's exit code; 128 + number for a signal. Should we end, it is ended first."""
-    env = {**os.environ, "OPENAI_BASE_URL": base_url, "OPENAI_API_BASE": base_url}
+    env = {**os.environ, **dict.fromkeys(NAMES, base_url)}
     env.setdefault("OPENAI_API_KEY", "none")
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)

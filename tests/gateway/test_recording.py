@@ -88,7 +88,10 @@ def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -
         read_traces(path)
 
 
-def run(bench: str, tmp_path: Path, *command: str) -> subprocess.CompletedProcess[str]:
+def run(
+    bench: str, tmp_path: Path, *command: str, named: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """`named`: the server is on the command line, else in the environment."""
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.gateway.upstream"],
         cwd=ROOT,
@@ -99,8 +102,9 @@ def run(bench: str, tmp_path: Path, *command: str) -> subprocess.CompletedProces
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         return subprocess.run(
-            [bench, "record", url, "--out", "o", *command],
+            [bench, "record", *([url] if named else []), "--out", "o", *command],
             cwd=tmp_path,
+            env=os.environ | {"OPENAI_BASE_URL": f"{url}/v1"},
             capture_output=True,
             text=True,
             timeout=60,
@@ -110,12 +114,12 @@ def run(bench: str, tmp_path: Path, *command: str) -> subprocess.CompletedProces
         server.communicate()
 
 
-@pytest.mark.parametrize("code", [0, 3])
+@pytest.mark.parametrize(("code", "named"), [(0, True), (3, False)])
 def test_bench_record_keeps_what_an_agent_did_and_gives_its_exit_code(
-    bench: str, tmp_path: Path, code: int
+    bench: str, tmp_path: Path, code: int, named: bool
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
-    done = run(bench, tmp_path, "--", sys.executable, "agent.py", str(code))
+    done = run(bench, tmp_path, "--", sys.executable, "agent.py", str(code), named=named)
     assert done.returncode == code, done.stderr
     assert "1 program, 3 turns" in done.stdout
     assert "replay it: bench sweep --traces o/trace.jsonl" in done.stdout
@@ -187,3 +191,11 @@ def test_sigkill_loses_no_turn_that_ended(bench: str, tmp_path: Path) -> None:
     asyncio.run(go())
     time.sleep(0.1)
     assert len(read_traces(tmp_path / "o/turns.jsonl").programs) == 1
+    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+    for words, complaint in (
+        (["--", "true"], "which server? bench record URL -- true"),
+        (["http://127.0.0.1:9"], "what to run? bench record http://127.0.0.1:9 -- COMMAND"),
+    ):
+        asked = subprocess.run([bench, "record", *words], capture_output=True, text=True, env=env)
+        assert asked.returncode == 2
+        assert complaint in asked.stderr
