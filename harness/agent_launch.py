@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from agents.agent import Launch
 from agents.container import Containers
-from agents.sandbox import INSIDE_PORT, Bubblewrap
+from agents.sandbox import Bubblewrap
 from agents.workspace import make_workspace
 from harness.agent_plan import AgentPlan
 from harness.client import API_KEY
@@ -27,6 +27,14 @@ NAME_CHARS = 60
 WORKSPACE = "workspace"
 
 
+def readable(plan: AgentPlan) -> tuple[Path, ...]:
+    """Asks the agent's Python, which takes too long for a loop that streams pass through."""
+    if not isinstance(plan.sandbox, Bubblewrap):
+        return ()
+    config = [plan.config.absolute()] if plan.config else []
+    return (*plan.agent.readable(), *plan.reads, *config)
+
+
 @dataclass(frozen=True, slots=True)
 class Launches:
     plan: AgentPlan
@@ -35,6 +43,8 @@ class Launches:
     model: str
     base_url: str
     containers: Containers | None
+    readable: tuple[Path, ...]
+    """What a sandbox shows of the agent and for it (`readable`); the same for every program."""
 
     def folder_of(self, place: int, program: Program) -> Path:
         return self.folder / f"{place:05d}-{slug(program.id)[:NAME_CHARS]}"
@@ -46,8 +56,8 @@ class Launches:
         workspace = folder / WORKSPACE
         make_folder(folder)
         make_workspace(workspace, task.workspace)
-        inside = isinstance(plan.sandbox, Bubblewrap) and not plan.sandbox.network
-        reached = f"http://127.0.0.1:{INSIDE_PORT}" if inside else self.base_url
+        boxed = plan.sandbox if isinstance(plan.sandbox, Bubblewrap) else None
+        reached = boxed.gateway_url(self.base_url) if boxed else self.base_url
         launch = Launch(
             program_id=program.id,
             task=task.text,
@@ -57,7 +67,7 @@ class Launches:
             folder=str(folder),
             max_turns=len(program.turns) if plan.guided else None,
             environment=self._environment(task.image, workspace),
-            socket=f"{folder}.sock" if inside else None,
+            socket=f"{folder}.sock" if boxed and not boxed.network else None,
             config=None if plan.config is None else str(plan.config.absolute()),
         )
         launch.write()
@@ -83,17 +93,12 @@ class Launches:
         if not isinstance(plan.sandbox, Bubblewrap):
             ours = {name: value for name, value in os.environ.items() if name != API_KEY}
             return command, {**ours, **env}
-        readable = [
-            *agent.readable(),
-            *plan.reads,
-            *([plan.config.absolute()] if plan.config else []),
-        ]
         confined = plan.sandbox.wrap(
             command,
             env={"PATH": PATH, "HOME": launch.folder, **env},
             workspace=Path(launch.workspace),
             writable=[Path(launch.folder)],
-            readable=readable,
+            readable=self.readable,
             socket=None if launch.socket is None else Path(launch.socket),
         )
         return confined, {"PATH": os.environ.get("PATH", PATH)}

@@ -7,7 +7,7 @@ whose answers the agent is handed. Otherwise tasks, and nobody knows yet what tu
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,11 @@ from harness.workload import Workload, load_workload
 from traces import Program
 
 CONTAINERS = ("podman", "docker")
-AGENTS = ("mini-swe-agent", "openhands")
+AGENTS: Mapping[str, Callable[[str | None], Agent]] = {
+    "mini-swe-agent": MiniSweAgent,
+    "openhands": OpenHands,
+}
+"""By name: made of the Python that was asked for."""
 GB = 1 << 30
 UNCONFINED = "--i-know-this-runs-model-commands-on-my-machine"
 
@@ -114,10 +118,8 @@ def _agent(wanted: AskedAgent) -> Agent:
         if wanted.config is not None or wanted.python is not None:
             raise ValueError("--agent-config and --agent-python: only with --agent; leave them out")
         return command_agent(wanted.command)
-    if wanted.name == "mini-swe-agent":
-        return MiniSweAgent(wanted.python)
-    if wanted.name == "openhands":
-        return OpenHands(wanted.python)
+    if (made := AGENTS.get(wanted.name or "")) is not None:
+        return made(wanted.python)
     raise ValueError(
         f"--agent {wanted.name}: unknown; {' or '.join(AGENTS)}, or any other with --agent-command"
     )

@@ -19,7 +19,7 @@ from agents.container import Containers
 from agents.memory import memory_of
 from agents.processes import Broken, Process
 from agents.workspace import remove_workspace
-from harness.agent_launch import WORKSPACE, Launches
+from harness.agent_launch import WORKSPACE, Launches, readable
 from harness.agent_starts import Starts
 from harness.course import Line
 from harness.doctor import cpu_cores
@@ -232,7 +232,7 @@ async def run_agents(
         containers = replace(plan.sandbox, folder=folder)
     pause_seldom()
     async with serve_gateway(gateway) as base_url:
-        launches = Launches(plan, folder, model, base_url, containers)
+        launches = Launches(plan, folder, model, base_url, containers, readable(plan))
         agents = _Agents(job, gateway, launches, turns)
         with containers.ending_with_us(folder / "log") if containers else nullcontext():
             await agents.run()

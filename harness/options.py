@@ -50,7 +50,9 @@ def _models(incomplete: str) -> list[str]:
 
 
 def _agents(incomplete: str) -> list[str]:
-    return [name for name in ("mini-swe-agent", "openhands") if name.startswith(incomplete)]
+    from harness.agent_plan import AGENTS
+
+    return [name for name in AGENTS if name.startswith(incomplete)]
 
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"

@@ -126,11 +126,17 @@ class Gateway:
                     await answer.read()
 
     async def _end(self, request: web.Request) -> web.Response:
-        only, program_id = self._only(request), request.match_info["program"]
-        if only not in (None, program_id):
-            return refusal(403, f"this way to the gateway is for program {only} alone")
-        await self.end(program_id)
+        if (refused := self._anothers(request)) is not None:
+            return refused
+        await self.end(request.match_info["program"])
         return web.Response(status=204)
+
+    def _anothers(self, request: web.Request) -> web.Response | None:
+        """The refusal of a program that comes by another's own socket."""
+        only = self._only(request)
+        if only is None or request.match_info.get("program", only) == only:
+            return None
+        return refusal(403, f"this way to the gateway is for program {only} alone")
 
     def _only(self, request: web.Request) -> str | None:
         name = request.transport and request.transport.get_extra_info("sockname")
@@ -147,9 +153,9 @@ class Gateway:
             return refusal(400, f"We could not parse the JSON body of your request: {bad}")
         if not isinstance(body, dict):
             return refusal(400, "The JSON body of your request must be an object.")
+        if (refused := self._anothers(request)) is not None:
+            return refused
         in_path, only = request.match_info.get("program"), self._only(request)
-        if only is not None and in_path not in (None, only):
-            return refusal(403, f"this way to the gateway is for program {only} alone")
         try:
             who = said(in_path, request.headers, body) if only is None else Said(only, None)
         except BadId as bad:
