@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from traces.lenient import TraceError
+from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, TraceError, has_control
 from traces.program import Program, Turn
 
 
@@ -16,7 +15,12 @@ def check(programs: Sequence[Program]) -> None:
     for program in programs:
         if program.id in by_id:
             raise TraceError(f"program {program.id!r}: id used twice; give each its own")
+        if not program.id or has_control(program.id):
+            raise TraceError(f"program {program.id!r}: an id is text without control characters")
         by_id[program.id] = program
+        if (start_s := program.recorded_start_s) is not None:
+            where = f"program {program.id!r}: recorded_start_s"
+            _check_seconds(where, start_s, MAX_START_S)
         _check_turns(program)
         _check_messages(program)
         if (prefix := program.prefix) is not None:
@@ -29,6 +33,7 @@ def check(programs: Sequence[Program]) -> None:
     for program in programs:
         if program.fork is not None:
             _check_fork(program, by_id)
+    _check_ancestors(programs, by_id)
 
 
 def _check_turns(program: Program) -> None:
@@ -37,16 +42,16 @@ def _check_turns(program: Program) -> None:
         raise TraceError(f"program {program.id!r}: turns is empty; leave the program out")
     for number, turn in enumerate(program.turns):
         where = f"program {program.id!r}, turn {number}"
-        if turn.prompt_tokens < 1 or turn.output_tokens < 1:
-            raise TraceError(f"{where}: prompt_tokens and output_tokens must be 1 or more")
+        for field in ("prompt_tokens", "output_tokens"):
+            if not 1 <= (tokens := getattr(turn, field)) <= MAX_TOKENS:
+                raise TraceError(f"{where}: {field} is {tokens}, must be 1 to {MAX_TOKENS:,}")
         most = min(turn.prompt_tokens - 1, before.context_tokens) if before else 0
         if not 0 <= turn.kept_tokens <= most:
             raise TraceError(
                 f"{where}: kept_tokens is {turn.kept_tokens}, must be 0 to {most} (0 in a first "
                 "turn, else less than the prompt and no more than the previous prompt and output)"
             )
-        if not 0 <= turn.tool_gap_s < math.inf:
-            raise TraceError(f"{where}: tool_gap_s is {turn.tool_gap_s}, must be 0 or more seconds")
+        _check_seconds(f"{where}: tool_gap_s", turn.tool_gap_s, MAX_GAP_S)
         if program.prefix is not None and program.prefix.tokens > turn.prompt_tokens:
             raise TraceError(
                 f"{where}: prompt_tokens is {turn.prompt_tokens}, less than the shared prefix of "
@@ -83,13 +88,25 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
             f"{where}: joined_before_turn is {joined}, must be after turn {fork.after_turn} and "
             f"below {len(parent.turns)}, or null"
         )
-    if not 0 <= fork.delay_s < math.inf:
-        raise TraceError(f"{where}: delay_s is {fork.delay_s}, must be 0 or more seconds")
-    seen, above = {program.id}, parent
-    while above.fork is not None:
-        if above.id in seen:
-            raise TraceError(f"{where}: it is its own ancestor; break the circle")
-        seen.add(above.id)
-        if (up := by_id.get(above.fork.program_id)) is None:
-            return
-        above = up
+    _check_seconds(f"{where}: delay_s", fork.delay_s, MAX_GAP_S)
+
+
+def _check_seconds(field: str, said: float, most: float) -> None:
+    if not 0 <= said <= most:
+        raise TraceError(f"{field} is {said}, must be 0 to {most:,.0f} seconds")
+
+
+def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> None:
+    """Each is passed once, however deep they are."""
+    fine: set[str] = set()
+    for program in programs:
+        path: dict[str, None] = {}
+        above: Program | None = program
+        while above is not None and above.id not in fine:
+            if above.id in path:
+                raise TraceError(
+                    f"program {above.id!r}, fork: it is its own ancestor; break the circle"
+                )
+            path[above.id] = None
+            above = by_id[above.fork.program_id] if above.fork is not None else None
+        fine.update(path)

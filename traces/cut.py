@@ -10,11 +10,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from traces.check import check
 from traces.lenient import TraceError
 from traces.program import Fork, Program, Provenance, Turn
 
 Scales = tuple[float, float, float]
 """Factors of prompt tokens, output tokens, gaps."""
+MOST = 10**9
 
 
 def cut(
@@ -36,8 +38,8 @@ def cut(
         ("output_scale", 0, outputs),
         ("gap_scale", 0, gap_scale),
     ):
-        if value is not None and not least <= value < math.inf:
-            raise TraceError(f"{name} is {value}; must be {least} or more")
+        if value is not None and not least <= value <= MOST:
+            raise TraceError(f"{name} is {value}; must be {least} to {MOST:,}")
     kept: dict[str, Program] = {}
     roots = 0
     for program in _parents_first(programs):
@@ -52,7 +54,9 @@ def cut(
                 continue
             fork = _fork(fork, len(parent.turns), gap_scale)
         kept[program.id] = _program(program, fork, max_turns, (token_scale, outputs, gap_scale))
-    return [kept[program.id] for program in programs if program.id in kept]
+    found = [kept[program.id] for program in programs if program.id in kept]
+    check(found)
+    return found
 
 
 def _parents_first(programs: Sequence[Program]) -> list[Program]:

@@ -7,16 +7,25 @@ honest program can be made.
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import math
+import os
 import re
+import stat
 import zlib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 MAX_BYTES = 1 << 30
 """Of one file, unpacked."""
+MAX_VALUES = 20_000_000
+"""Of one file: each takes up to 300 bytes, whatever it took in the file (`[],` takes three)."""
+PIECE_BYTES = 1 << 20
 
 
 class TraceError(ValueError):
@@ -41,18 +50,32 @@ class Repairs:
 
 
 def read_bytes(path: Path) -> bytes:
+    """Of a regular file: a pipe would wait for a writer, and a device has no end."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Rejected("no regular file; copy what is in it into one")
+            unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            data = bounded(cast(IO[bytes], unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise Rejected(f"not a whole gzip file ({error})") from None
     except OSError as error:
         raise Rejected(f"cannot be read ({error.strerror or error})") from None
-    if len(data) > MAX_BYTES:
-        raise Rejected("larger than 1 GiB unpacked; split it")
-    if not data.strip():
+    if not data or data.isspace():
         raise Rejected("empty file")
     return data
+
+
+def bounded(file: IO[bytes]) -> bytes:
+    """In pieces, so that nothing is set aside for what does not come."""
+    data = bytearray()
+    while piece := file.read(PIECE_BYTES):
+        data += piece
+        if len(data) > MAX_BYTES:
+            raise Rejected(f"larger than {MAX_BYTES >> 20} MiB unpacked; split it")
+    if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
+        raise Rejected(f"may hold more than {MAX_VALUES:,} values; split it")
+    return bytes(data)
 
 
 def parse_json(data: bytes) -> Any:
@@ -81,6 +104,11 @@ def number(value: object) -> float | None:
 
 MAX_TOKENS = 100_000_000
 MAX_SECONDS = 1e9
+"""Of a moment; a gap is shorter."""
+MAX_GAP_S = 3.2e7
+"""A year."""
+MAX_START_S = 1e11
+"""Of a start, which may be a moment in Unix seconds."""
 
 
 def tokens(value: object) -> int | None:
@@ -98,7 +126,7 @@ def seconds(value: object) -> float | None:
 def epoch(value: object) -> float | None:
     """A moment in Unix seconds, or None."""
     found = number(value)
-    return found if found is not None and 1e8 <= found <= 1e11 else None
+    return found if found is not None and 1e8 <= found <= MAX_START_S else None
 
 
 def shown(value: object) -> str:
@@ -107,6 +135,55 @@ def shown(value: object) -> str:
         written = repr(value)[:200]
         return written if len(written) <= 60 else written[:57] + "..."
     return f"a {type(value).__name__}"
+
+
+def must(message: str) -> str:
+    """A validator's message, to stand behind field and value."""
+    return re.sub(r"^\w+ should ", "must ", message).removeprefix("Value error, ")
+
+
+def first_wrong(error: ValidationError) -> str:
+    """The first field that a strict reader refused, its value, and what to do."""
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"])) or "the line"
+    told = must(first["msg"])
+    if first["type"] == "missing":
+        return f"{field}: missing; add it"
+    if first["type"] == "json_invalid":
+        return f"{field}: {told}; write one JSON object a line"
+    if first["type"] == "extra_forbidden":
+        told = "not a field of this format; remove it"
+    return f"{field} is {shown(first['input'])}: {told}"
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""What moves a terminal's cursor, ends a line, or turns the direction of writing."""
+MOST_CHARACTERS = 400
+
+
+def has_control(text: str) -> bool:
+    return _CONTROL.search(text) is not None
+
+
+def printable(text: str) -> str:
+    """Of what others wrote, fit for a terminal: control characters as escapes."""
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """Printable, and not too much of it."""
+    short = len(text) <= MOST_CHARACTERS
+    return printable(text if short else text[: MOST_CHARACTERS - 1] + "…")
+
+
+def identifier(value: object) -> str:
+    """An id of somebody else's, as one of ours; "" where there is none. Long ones that differ
+    differ still."""
+    whole = text(value)
+    if len(whole) <= MOST_CHARACTERS:
+        return printable(whole)
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
+    return printable(f"{whole[: MOST_CHARACTERS - 13]}…{digest}")
 
 
 def mapping(value: object) -> dict[str, Any]:

@@ -15,7 +15,17 @@ from typing import Any
 
 from servers.tool_names import command_names, tool_names
 from traces.calls import Call, fill_usage, first_count, make_turn, system_prefix
-from traces.lenient import Rejected, Repairs, epoch, items, mapping, seconds, text, tokens
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    epoch,
+    identifier,
+    items,
+    mapping,
+    seconds,
+    text,
+    tokens,
+)
 from traces.program import Message, Program, Provenance
 
 GENERATION_START_S = 2.4
@@ -44,7 +54,7 @@ def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]
     )
     first = calls[0]
     started_s = first.started_s if first.started_s is not None else first.ended_s
-    id = text(document.get("instance_id")) or name
+    id = identifier(document.get("instance_id")) or name
     least = min(turn.prompt_tokens for turn in turns)
     prefix = system_prefix(_system(messages), opening, least)
     said, before = _conversation(messages)

@@ -17,7 +17,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from traces.check import check
-from traces.lenient import TraceError, shown
+from traces.lenient import MAX_TOKENS, TraceError, first_wrong
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
@@ -28,8 +28,8 @@ class _Strict(BaseModel):
 
 
 class _Turn(_Strict):
-    prompt_tokens: int = Field(ge=1, le=1 << 40)
-    output_tokens: int = Field(ge=1, le=1 << 40)
+    prompt_tokens: int = Field(ge=1, le=MAX_TOKENS)
+    output_tokens: int = Field(ge=1, le=MAX_TOKENS)
     kept_tokens: int = Field(default=0, ge=0)
     tools: tuple[str, ...] = ()
     command: str | None = None
@@ -95,22 +95,10 @@ def _parse_line(line: bytes, where: str) -> Program:
     try:
         return _Program.model_validate_json(line).program()
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "the line"
-        value = (
-            "" if first["type"] in ("missing", "json_invalid") else f" is {shown(first['input'])}"
-        )
-        message = first["msg"].removeprefix("Input should be ")
-        raise TraceError(f"{where}: {field}{value}: {_remedy(first['type'], message)}") from None
-
-
-def _remedy(kind: str, message: str) -> str:
-    known = {
-        "missing": "missing; add it",
-        "extra_forbidden": "not a field of this format; remove it",
-        "json_invalid": f"{message}; write one JSON object a line",
-    }
-    return known.get(kind, f"must be {message}")
+        said = first_wrong(error)
+        if said == "format: missing; add it":
+            said = f'format: missing; add "format": "{FORMAT}"'
+        raise TraceError(f"{where}: {said}") from None
 
 
 def program_line(program: Program) -> bytes:

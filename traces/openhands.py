@@ -14,7 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from traces.lenient import Rejected, Repairs, items, mapping, parse_json, read_bytes, seconds, text
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    identifier,
+    items,
+    mapping,
+    parse_json,
+    read_bytes,
+    seconds,
+    text,
+)
 from traces.openhands_events import is_event, said
 from traces.openhands_story import Story, Usages
 from traces.program import Program
@@ -52,6 +62,8 @@ def matches_line(line: bytes) -> bool:
 
 def read_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
     lines = [found for line in data.splitlines() if (found := _line(line, repairs)) is not None]
+    if not lines:
+        raise Rejected("no line of it is JSON")
     return {"events": lines} if is_event(lines[0]) else {"rows": lines}
 
 
@@ -88,6 +100,7 @@ def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
     if not rows:
         return _conversation(document, name, repairs)
     programs: list[Program] = []
+    taken: set[str] = set()
     refusals: list[str] = []
     for number, row in enumerate(rows, 1):
         try:
@@ -96,10 +109,10 @@ def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
             refusals.append(str(refusal))
             repairs.add(f"a row left out: {refusal}")
             continue
-        taken = {program.id for program in programs}
         if any(program.id in taken for program in found):
             found = _numbered(found, number)
         programs += found
+        taken.update(program.id for program in found)
     if not programs:
         raise Rejected(refusals[0])
     return programs
@@ -131,8 +144,8 @@ def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
 
 def _id(document: Any) -> str:
     state = mapping(mapping(document).get("base_state"))
-    named = text(mapping(state.get("tags")).get("program")) or text(state.get("id"))
-    return text(mapping(document).get("instance_id")) or named
+    named = identifier(mapping(state.get("tags")).get("program")) or identifier(state.get("id"))
+    return identifier(mapping(document).get("instance_id")) or named
 
 
 def _usages(document: Any, events: list[Any]) -> Usages:

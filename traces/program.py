@@ -6,6 +6,7 @@ one list serves every variant of a sweep. Times in seconds, lengths in tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -83,7 +84,8 @@ class Program:
     """One agent task, or one sub-agent of it (`fork` set)."""
 
     id: str
-    turns: tuple[Turn, ...]
+    turns: Sequence[Turn]
+    """A tuple, or `traces.packed.PackedTurns`."""
     prefix: SharedPrefix | None = None
     fork: Fork | None = None
     recorded_start_s: float | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,15 @@ from typing import Any
 
 from traces import mini_swe_agent, native, openhands, turns, weka
 from traces.check import check
-from traces.lenient import Rejected, Repairs, TraceError, mapping, parse_json, read_bytes
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    TraceError,
+    mapping,
+    one_line,
+    parse_json,
+    read_bytes,
+)
 from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
@@ -60,8 +69,10 @@ def read_traces(paths: Path | str | Iterable[Path | str], *, messages: bool = Fa
     what was said, and refuse programs of which it is not recorded; it takes memory."""
     asked = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages)
-    for file, shown in _files(asked):
-        reader.read(file, shown)
+    files = list(_files(asked))
+    alike = Counter(shown for _, shown in files)
+    for file, shown in files:
+        reader.read(file, str(file) if alike[shown] > 1 else shown)
     return reader.loaded()
 
 
@@ -70,13 +81,17 @@ class _Reader:
         self.messages = messages
         self.programs: list[Program] = []
         self.ids: set[str] = set()
+        self.copies: Counter[str] = Counter()
         self.repairs: list[Note] = []
         self.rejections: list[Note] = []
+        self.paths: dict[str, Path] = {}
+        """By the name that is shown."""
         self.formats: dict[str, str] = {}
         self.digest = hashlib.sha256()
 
     def read(self, path: Path, shown: str) -> None:
-        repairs = Repairs()
+        repairs, shown = Repairs(), one_line(shown)
+        self.paths[shown] = path
         try:
             of_conversation = path.name == openhands.STATE
             data = openhands.read_conversation(path) if of_conversation else read_bytes(path)
@@ -85,19 +100,24 @@ class _Reader:
             if self.messages and not all(program.messages for program in programs):
                 raise Rejected(f"{format} has no messages, which --prompts text and --guided need")
         except (Rejected, TraceError) as error:
-            self.rejections.append(Note(shown, str(error)))
+            reason = one_line(str(error)).removeprefix(f"{one_line(path.name)}, ")
+            self.rejections.append(Note(shown, reason))
+            return
+        except RecursionError:
+            self.rejections.append(Note(shown, "nested too deeply"))
             return
         self.formats[shown] = format
         renamed = self._own_ids(programs, repairs)
         self.programs += renamed
-        self.repairs += [Note(shown, reason) for reason in repairs.told()]
+        self.repairs += [Note(shown, one_line(reason)) for reason in repairs.told()]
 
     def _own_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
         names: dict[str, str] = {}
         for program in programs:
-            name, copy = program.id, 2
+            name = program.id
             while name in self.ids:
-                name, copy = f"{program.id}#{copy}", copy + 1
+                self.copies[program.id] += 1
+                name = f"{program.id}#{self.copies[program.id] + 1}"
             if name != program.id:
                 repairs.add(f"program id {program.id} is used by an earlier file: called {name}")
             names[program.id] = name
@@ -119,7 +139,8 @@ class _Reader:
             first = self.rejections[0]
             others = len(self.rejections) - 1
             more = f" (and {others} more files, each with its reason in bench traces inspect)"
-            raise TraceError(f"{first.file}: {first.reason}{more if others else ''}")
+            path = one_line(str(self.paths[first.file]))
+            raise TraceError(f"{path}: {first.reason}{more if others else ''}")
         return Loaded(
             tuple(_agree_on_prefixes(_from_zero(self.programs))),
             tuple(self.repairs),
@@ -144,19 +165,28 @@ def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
             yield PACKS / f"{path}.jsonl.gz", path
             continue
         path = Path(path)
-        if path.is_dir():
+        said = one_line(str(path))
+        if _is(path.is_dir):
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
             inside = [file for file in inside if not openhands.is_part(file)]
             if not inside:
-                raise TraceError(f"{path}: no trace file in it; known are {', '.join(SUFFIXES)}")
+                raise TraceError(f"{said}: no trace file in it; known are {', '.join(SUFFIXES)}")
             for file in inside:
                 yield file, file.relative_to(path).as_posix()
-        elif path.is_file():
+        elif _is(path.exists):
             yield path, path.name
         else:
             raise TraceError(
-                f"{path}: no such file or folder, and no pack; packs are {', '.join(packs())}"
+                f"{said}: no such file or folder, and no pack; packs are {', '.join(packs())}"
             )
+
+
+def _is(what: Callable[[], bool]) -> bool:
+    """False also for what can be no name of a file."""
+    try:
+        return what()
+    except OSError:
+        return False
 
 
 def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:

@@ -12,7 +12,17 @@ from typing import Any
 
 import orjson
 
-from traces.lenient import Rejected, Repairs, items, mapping, seconds, text, tokens
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    identifier,
+    items,
+    mapping,
+    seconds,
+    shown,
+    text,
+    tokens,
+)
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 
@@ -33,14 +43,14 @@ def load(data: bytes, repairs: Repairs) -> list[Program]:
         if record.get("error"):
             repairs.add("a turn that failed: left out")
         elif tokens(record.get("prompt_tokens")) and tokens(record.get("output_tokens")):
-            by_program.setdefault(text(record.get("program_id")), []).append(record)
+            by_program.setdefault(_id(record, "program_id") or "program", []).append(record)
         else:
             repairs.add("a turn whose tokens nobody counted: left out")
     if not by_program:
         raise Rejected("no turn in it has succeeded")
     for records in by_program.values():
         records.sort(key=lambda record: seconds(record.get("sent_at_s")) or 0.0)
-        if text(records[0].get("job_id")) not in ("", text(records[0].get("program_id"))):
+        if _id(records[0], "job_id") not in ("", _id(records[0], "program_id")):
             repairs.add("a sub-agent, whose fork is not recorded: a program of its own")
     first_s = min(_sent_s(records[0]) for records in by_program.values())
     starts_s = {id: round(_sent_s(own[0]) - first_s, 6) for id, own in by_program.items()}
@@ -59,6 +69,10 @@ def _record(line: bytes, number: int, repairs: Repairs) -> dict[str, Any] | None
     return record
 
 
+def _id(record: Mapping[str, Any], field: str) -> str:
+    return identifier(record.get(field))
+
+
 def _sent_s(record: dict[str, Any]) -> float:
     return seconds(record.get("sent_at_s")) or 0.0
 
@@ -67,11 +81,12 @@ def _program(id: str, records: list[dict[str, Any]], start_s: float, repairs: Re
     turns: list[Turn] = []
     for place, record in enumerate(records):
         following = records[place + 1] if place + 1 < len(records) else {}
-        turns.append(_turn(record, following, turns[-1] if turns else None))
+        turns.append(_turn(record, following, turns[-1] if turns else None, repairs))
     said = mapping(records[0].get("system"))
     least = min(turn.prompt_tokens for turn in turns)
     count = min(tokens(said.get("tokens")) or 0, least)
-    prefix = SharedPrefix(text(said.get("id")), count) if count and said.get("id") else None
+    shared = identifier(said.get("id"))
+    prefix = SharedPrefix(shared, count) if count and shared else None
     messages, ends = _conversation(records, repairs)
     return Program(
         id, tuple(turns), prefix, recorded_start_s=start_s, messages=messages, prompt_messages=ends
@@ -99,10 +114,11 @@ def _message(said: Mapping[str, Any]) -> Message:
     return Message(text(said.get("role")), text(said.get("content")))
 
 
-def _turn(record: dict[str, Any], following: dict[str, Any], before: Turn | None) -> Turn:
+def _turn(
+    record: dict[str, Any], following: dict[str, Any], before: Turn | None, repairs: Repairs
+) -> Turn:
     prompt_tokens = tokens(record.get("prompt_tokens")) or 1
     most = 0 if before is None else min(before.context_tokens, prompt_tokens - 1)
-    provenance = following.get("gap_provenance")
     return Turn(
         prompt_tokens=prompt_tokens,
         output_tokens=tokens(record.get("output_tokens")) or 1,
@@ -110,5 +126,14 @@ def _turn(record: dict[str, Any], following: dict[str, Any], before: Turn | None
         tools=tuple(name for name in items(record.get("tools")) if isinstance(name, str)),
         command=text(record.get("command")) or None,
         tool_gap_s=seconds(following.get("gap_s")) or 0.0,
-        gap_provenance=Provenance(provenance) if provenance else Provenance.MEASURED,
+        gap_provenance=_provenance(following.get("gap_provenance"), repairs),
     )
+
+
+def _provenance(said: object, repairs: Repairs) -> Provenance:
+    if not said:
+        return Provenance.MEASURED
+    if isinstance(said, str) and said in set(Provenance):
+        return Provenance(said)
+    repairs.add(f"a gap whose provenance is {shown(said)}: taken as inferred")
+    return Provenance.INFERRED

@@ -9,16 +9,29 @@ What is inferred and repaired, and why, stands in `docs/traces.md`.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
-from traces.lenient import Rejected, Repairs, items, mapping, seconds, shown, text, tokens
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    identifier,
+    items,
+    mapping,
+    seconds,
+    shown,
+    text,
+    tokens,
+)
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
 """Sub-agents of sub-agents are followed so far."""
+MOST_ALIKE = 100
+"""Groups of programs that begin with one block, of which a program may join one."""
 ROUNDING_S = 1.0
 """`t` is whole seconds."""
 
@@ -60,7 +73,7 @@ def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]
     if text(document.get("hash_id_scope")) not in ("local", ""):
         repairs.add("hash ids that mean something across files: used within this file only")
     session = _Session(block, repairs)
-    session.add(text(document.get("id")) or name, items(document.get("requests")), None, 0)
+    session.add(identifier(document.get("id")) or name, items(document.get("requests")), None, 0)
     if not session.programs:
         raise Rejected("no request with prompt tokens")
     return session.with_prefixes()
@@ -83,15 +96,17 @@ class _Session:
         """Make a program and those below it; when its last response came, on its own clock."""
         if id in self.programs:
             self.repairs.add(f"a second sub-agent called {id}: numbered")
-            id = f"{id}#{len(self.programs)}"
+            while id in self.programs:
+                id = f"{id}#{len(self.programs)}"
         requests, children = self._parse(entries, id)
         if not requests:
             self.repairs.add(f"{id} has no usable request: left out, with what it started")
             return None
         self.programs[id] = Program(id, (), fork=fork)
         joined_s: dict[int, float] = {}
+        least_s = _least_from(requests)
         for child in children:
-            child_fork = self._fork(id, requests, child)
+            child_fork = self._fork(id, requests, least_s, child)
             end_s = self._below(child, child_fork, depth)
             if end_s is not None and child_fork.joined_before_turn is not None:
                 turn = child_fork.joined_before_turn
@@ -122,7 +137,7 @@ class _Session:
         return requests, children
 
     def _child(self, entry: dict[str, Any], prefix: str, place: int) -> _Child | None:
-        agent = text(entry.get("agent_id")) or f"agent_{place}"
+        agent = identifier(entry.get("agent_id")) or f"agent_{place}"
         end_s, duration_ms = seconds(entry.get("t")), seconds(entry.get("duration_ms"))
         if end_s is None or duration_ms is None:
             self.repairs.add(f"sub-agent {agent} without t or duration_ms: left out")
@@ -160,9 +175,9 @@ class _Session:
             think_s=think_s,
         )
 
-    def _fork(self, id: str, requests: list[_Request], child: _Child) -> Fork:
-        ended = [i for i, r in enumerate(requests) if r.end_s <= child.start_s + ROUNDING_S]
-        after = ended[-1] if ended else 0
+    def _fork(self, id: str, requests: list[_Request], least_s: list[float], child: _Child) -> Fork:
+        # The last request that had ended: from the next one on, all end later.
+        after = max(0, bisect_right(least_s, child.start_s + ROUNDING_S) - 1)
         joined = None
         if after + 1 < len(requests):
             if child.end_s <= requests[after + 1].t + ROUNDING_S:
@@ -210,14 +225,20 @@ class _Session:
         """Give programs that begin alike one prefix id: in order of the file, each joins the first
         group that shares no fewer tokens in all with it than without."""
         groups: list[tuple[list[Any], list[str]]] = []
+        alike: dict[Any, list[int]] = {}
+        """Places of groups by their first hash id: no others share anything."""
         for id, start in self.starts.items():
-            for place, (shared, members) in enumerate(groups):
+            first = start[0] if start and isinstance(start[0], int | float | str) else None
+            places = alike.setdefault(first, [])
+            for place in places[:MOST_ALIKE]:
+                shared, members = groups[place]
                 both = shared[: _common(shared, start)]
                 alone = len(shared) * len(members) if len(members) > 1 else 1
                 if len(both) * (len(members) + 1) > alone:
                     groups[place] = (both, [*members, id])
                     break
             else:
+                places.append(len(groups))
                 groups.append((start, [id]))
         trace_id = next(iter(self.programs))
         for place, (shared, members) in enumerate(groups):
@@ -227,6 +248,12 @@ class _Session:
                 for id in members:
                     self.programs[id] = replace(self.programs[id], prefix=prefix)
         return list(self.programs.values())
+
+
+def _least_from(requests: list[_Request]) -> list[float]:
+    """Of each request: the first end of it and those after it; ascending."""
+    ends_s = (request.end_s for request in reversed(requests))
+    return list(accumulate(ends_s, min))[::-1]
 
 
 def kept_tokens(before: _Request, now: _Request, block: int) -> int:

@@ -63,11 +63,27 @@ def test_jobs_are_counted_with_their_sub_agents_inside() -> None:
     assert [p.id for p in cut([CHILD, PARENT, other], jobs=1)] == ["a/1", "a"]
 
 
-@pytest.mark.parametrize("wrong", [{"token_scale": -1.0}, {"jobs": 0}, {"gap_scale": float("nan")}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"token_scale": -1.0},
+        {"jobs": 0},
+        {"gap_scale": float("nan")},
+        {"gap_scale": 1e10},
+        {"token_scale": 1e300},
+    ],
+)
 def test_what_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:
     (name,) = wrong
     with pytest.raises(TraceError, match=f"{name} is"):
         cut([PARENT], **wrong)  # type: ignore[arg-type]
+
+
+def test_what_could_not_be_read_again_is_not_made() -> None:
+    with pytest.raises(
+        TraceError, match=r"turn 0: tool_gap_s is 2000000000.0, must be 0 to 32,000,000"
+    ):
+        cut([PARENT], gap_scale=1e9)
 
 
 @settings(max_examples=30, deadline=None)

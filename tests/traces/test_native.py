@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from traces import Fork, Message, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
 from traces.native import parse_programs, program_line, write_programs
 
+ids = st.text(
+    st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"]), min_size=1, max_size=8
+)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 spans = st.floats(0, 1e6, allow_nan=False)
@@ -44,7 +47,7 @@ def programs(draw: st.DrawFn) -> list[Program]:
     said = draw(st.lists(st.builds(Message, names, texts), max_size=3))
     own = draw(turns())
     parent = Program(
-        id=draw(names),
+        id=draw(ids),
         turns=own,
         messages=tuple(said),
         prompt_messages=tuple(min(i, len(said)) for i in range(len(own))) if said else (),
@@ -92,13 +95,24 @@ def with_turn(**fields: object) -> dict[str, object]:
         (with_turn(output_tokens=0), "t.jsonl, line 2: turns.1.output_tokens is 0"),
         (with_turn(prompt_tokens="150"), "turns.1.prompt_tokens is '150'"),
         (with_turn(tool_gap_s=-1), "turns.1.tool_gap_s is -1"),
+        (
+            with_turn(tool_gap_s=1e18),
+            "turn 1: tool_gap_s is 1e+18, must be 0 to 32,000,000 seconds",
+        ),
         (with_turn(tool_gap_s=None), "turns.1.tool_gap_s is None"),
         (with_turn(gap_provenance="guess"), "turns.1.gap_provenance is 'guess'"),
         (with_turn(gap=1), "turns.1.gap is 1: not a field of this format; remove it"),
         (with_turn(kept_tokens=111), "kept_tokens is 111, must be 0 to 110"),
         (with_turn(kept_tokens=110, prompt_tokens=50), "kept_tokens is 110, must be 0 to 49"),
         ({**LINE, "format": "turnstile-trace-9"}, "format is 'turnstile-trace-9'"),
-        ({**LINE, "id": ""}, "id is ''"),
+        ({**LINE, "id": ""}, "id is '': must have at least 1 character"),
+        ({"id": "a", "turns": LINE["turns"]}, 'format: missing; add "format": "turnstile-trace-1"'),
+        ({**LINE, "recorded_start_s": -1.0}, "recorded_start_s is -1.0, must be 0 to 100,000,000"),
+        ({**LINE, "recorded_start_s": 1e18}, "recorded_start_s is 1e+18, must be 0 to 100,000,0"),
+        (
+            {**LINE, "fork": {"program_id": "fine", "after_turn": 0, "delay_s": 1e18}},
+            "fork: delay_s is 1e+18, must be 0 to 32,000,000 seconds",
+        ),
         ({**LINE, "turns": []}, "turns is a list"),
         ({**LINE, "fork": {"program_id": "x", "after_turn": 0}}, "no program 'x'"),
         ({**LINE, "prefix": {"id": "p", "tokens": 101}}, "less than the shared prefix of 101"),

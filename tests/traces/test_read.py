@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,16 @@ def test_a_bad_file_among_good_ones_is_rejected_with_its_reason(
     assert rejection.file == "bad.json"
     assert reason in rejection.reason
     (tmp_path / "good.json").unlink()
-    with pytest.raises(TraceError, match=r"bad\.json: "):
+    with pytest.raises(TraceError, match=f"^{re.escape(str(tmp_path))}/bad\\.json: "):
         read_traces(tmp_path)
+
+
+def test_of_two_files_of_one_name_the_rejection_says_which(tmp_path: Path) -> None:
+    for folder, content in (("a", program_line(Program("n", (Turn(9, 1),)))), ("b", b"{oops")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "x.jsonl").write_bytes(content)
+    loaded = read_traces([tmp_path / "a/x.jsonl", tmp_path / "b/x.jsonl"])
+    assert [note.file for note in loaded.rejections] == [str(tmp_path / "b/x.jsonl")]
 
 
 def test_half_a_gzip_file_is_rejected(tmp_path: Path) -> None:
@@ -197,7 +206,7 @@ def test_spoiled_files_give_sound_programs_or_a_reason(
     try:
         loaded = read_traces(file)
     except TraceError:
-        with pytest.raises(TraceError, match=r"\At\.json: [^\n]+\Z"):
+        with pytest.raises(TraceError, match=r"/t\.json: [^\n]+\Z"):
             read_traces(file)
         return
     again = tmp_path / "again.jsonl"

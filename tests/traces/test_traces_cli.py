@@ -47,7 +47,7 @@ def test_inspect_names_repairs_and_rejections_with_file_and_reason(tmp_path: Pat
     (tmp_path / "good.json").write_text(json.dumps({"id": "s", "requests": [request]}))
     shown = bench("inspect", tmp_path)
     assert shown.exit_code == 0
-    assert "1 programs (0 sub-agents) from 1 weka files" in shown.stdout
+    assert "1 program (0 sub-agents) from 1 weka file; 3 repairs, 1 rejection\n" in shown.stdout
     assert "rejected: bad.json: unknown format" in shown.stderr
     assert "repaired: good.json: a request with 0 output tokens: taken as 1" in shown.stderr
     as_json = json.loads(bench("inspect", tmp_path, "--json").stdout)
@@ -69,9 +69,6 @@ def test_convert_and_read_again_gives_the_same_programs(tmp_path: Path) -> None:
         ("convert", "swe-bench", "--out", "x.csv"),
         ("convert", "swe-bench", "--out", "/no/such/folder/x.jsonl"),
         ("synthesize", "nope", "--out", "x.jsonl"),
-        ("synthesize", "swe-bench", "--programs", "0", "--out", "x.jsonl"),
-        ("synthesize", "swe-bench", "--turn-scale", "9", "--out", "x.jsonl"),
-        ("synthesize", "swe-bench", "--tokens", "mean", "--out", "x.jsonl"),
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
     ],
 )
@@ -83,7 +80,7 @@ def test_a_bad_question_is_one_line_and_exit_code_2(
     assert answer.exit_code == 2
     assert answer.stdout == ""
     assert answer.stderr.count("\n") == 1
-    assert answer.stderr.startswith("bench traces: ")
+    assert answer.stderr.startswith("bench: ")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,0 +1,62 @@
+"""Turns as compressed bytes, for workloads of many programs that are not all under way at once.
+
+In: programs. Out: the same, equal in every way, in a tenth of the memory and less. Looking into the
+turns of one costs a microsecond or two a turn, each time: who works on them takes `tuple(turns)`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import overload
+
+import orjson
+
+from traces.program import Program, Provenance, Turn
+
+FAST = 1
+"""zlib's level."""
+FIELDS = tuple(field.name for field in fields(Turn))
+
+
+class PackedTurns(Sequence[Turn]):
+    __slots__ = ("_bytes", "_size")
+
+    def __init__(self, turns: Sequence[Turn]) -> None:
+        rows = [tuple(getattr(turn, name) for name in FIELDS) for turn in turns]
+        self._bytes = zlib.compress(orjson.dumps(rows), FAST)
+        self._size = len(rows)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Turn]:
+        rows = orjson.loads(zlib.decompress(self._bytes))
+        for prompt, output, kept, tools, command, gap_s, provenance in rows:
+            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, Provenance(provenance))
+
+    @overload
+    def __getitem__(self, place: int) -> Turn: ...
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, place: int | slice) -> Turn | tuple[Turn, ...]:
+        return tuple(self)[place]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PackedTurns | tuple) and tuple(self) == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+
+def packed(programs: Sequence[Program]) -> tuple[Program, ...]:
+    """Turns that programs share they share still."""
+    shared: dict[int, Sequence[Turn]] = {}
+    made = []
+    for program in programs:
+        turns = shared.setdefault(id(program.turns), program.turns)
+        if not isinstance(turns, PackedTurns):
+            turns = shared[id(program.turns)] = PackedTurns(turns)
+        made.append(replace(program, turns=turns))
+    return tuple(made)
