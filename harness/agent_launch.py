@@ -17,9 +17,9 @@ from agents.container import Containers
 from agents.sandbox import Bubblewrap
 from agents.workspace import make_workspace
 from harness.agent_plan import AgentPlan
-from harness.client import API_KEY
+from harness.hidden import is_key
 from harness.names import slug
-from harness.run_folder import make_folder
+from reports.whole_file import make_folder
 from traces import Program
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -66,34 +66,34 @@ class Launches:
             workspace=str(workspace),
             folder=str(folder),
             max_turns=len(program.turns) if plan.guided else None,
-            environment=self._environment(task.image, workspace),
+            environment=self._environment(task.image, workspace, folder.name),
             socket=f"{folder}.sock" if boxed and not boxed.network else None,
             config=None if plan.config is None else str(plan.config.absolute()),
         )
         launch.write()
         return launch
 
-    def _environment(self, image: str | None, workspace: Path) -> Mapping[str, object]:
+    def _environment(self, image: str | None, workspace: Path, name: str) -> Mapping[str, object]:
         containers = self.containers
         if containers is None:
             return {"environment_class": "local", "cwd": str(workspace)}
-        where = {"executable": containers.executable, "run_args": containers.run_args()}
+        where = {"executable": containers.executable, "run_args": containers.run_args(name)}
         return {"environment_class": "docker", **({"image": image} if image else {}), **where}
 
-    def process(self, launch: Launch) -> tuple[list[str], dict[str, str]]:
-        """Its command line and environment."""
+    def process(self, launch: Launch, key: str) -> tuple[list[str], dict[str, str]]:
+        """Its command line and environment. `key`: what the gateway knows it by."""
         plan, agent = self.plan, self.plan.agent
-        command = agent.command(Path(launch.folder) / "launch.json")
+        command = agent.command(launch.file)
         env = {
             "OPENAI_BASE_URL": launch.base_url,
             "OPENAI_API_BASE": launch.base_url,
-            "OPENAI_API_KEY": "none",
+            "OPENAI_API_KEY": key,
             **agent.env(),
         }
         if not isinstance(plan.sandbox, Bubblewrap):
-            ours = {name: value for name, value in os.environ.items() if name != API_KEY}
+            ours = {name: value for name, value in os.environ.items() if not is_key(name)}
             return command, {**ours, **env}
-        confined = plan.sandbox.wrap(
+        return plan.sandbox.wrap(
             command,
             env={"PATH": PATH, "HOME": launch.folder, **env},
             workspace=Path(launch.workspace),
@@ -101,4 +101,3 @@ class Launches:
             readable=self.readable,
             socket=None if launch.socket is None else Path(launch.socket),
         )
-        return confined, {"PATH": os.environ.get("PATH", PATH)}

@@ -21,6 +21,7 @@ from agents.sandbox import Bubblewrap, Limits
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.arrivals import choose_programs
 from harness.asked import Asked, AskedAgent
+from harness.hidden import hidden_settings
 from harness.workload import Workload, load_workload
 from traces import Program
 
@@ -53,12 +54,12 @@ class AgentPlan:
         sandbox = self.sandbox
         return {
             "name": self.agent.name,
-            "version": self.version,
+            "version": hidden_settings(self.version),
             "guided": self.guided,
             "tasks_sha256": self.tasks_sha256,
             "task_limit_s": self.task_limit_s,
             "reads": sorted(map(str, self.reads)),
-            "config": None if self.config is None else self.config.read_text(),
+            "config": None if self.config is None else _settings(self.config),
             "sandbox": None
             if sandbox is None
             else {
@@ -73,7 +74,7 @@ class AgentPlan:
         sandbox = type(self.sandbox).__name__.lower() if self.sandbox else "no sandbox"
         how = "answers from the trace (guided)" if self.guided else "answers from the model"
         limit = f"at most {self.task_limit_s:g} s a task"
-        return f"agent {self.agent.name} {self.version}: {how}; {sandbox}, {limit}"
+        return f"agent {self.agent.name} {hidden_settings(self.version)}: {how}; {sandbox}, {limit}"
 
 
 def plan_agents(
@@ -97,9 +98,12 @@ def plan_agents(
         raise ValueError(
             f"--sandbox container: task {bare.id} names no image; add its image_name to --tasks"
         )
+    version = agent.check()
+    if wanted.config is not None and isinstance(agent, MiniSweAgent):
+        agent.check_config(wanted.config)
     plan = AgentPlan(
         agent=agent,
-        version=agent.check(),
+        version=version,
         tasks=by_program,
         tasks_sha256=tasks.sha256,
         guided=wanted.guided,
@@ -159,6 +163,13 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
     return Workload(tasks.name, programs, tasks.sha256, ()), tasks
 
 
+def _settings(file: Path) -> str:
+    try:
+        return hidden_settings(file.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise ValueError(f"--agent-config {file}: not text in UTF-8") from None
+
+
 def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     by_id = {task.id: task for task in tasks.tasks}
     found = {}
@@ -171,7 +182,11 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
 
 
 def _sandbox(wanted: AskedAgent) -> Bubblewrap | Containers | None:
-    limits = Limits(processes=wanted.processes, memory_bytes=int(wanted.memory_gb * GB))
+    limits = Limits(
+        processes=wanted.processes,
+        memory_bytes=int(wanted.memory_gb * GB),
+        disk_bytes=int(wanted.disk_gb * GB),
+    )
     if wanted.sandbox == "none":
         if not wanted.unconfined:
             raise ValueError(

@@ -16,23 +16,22 @@ from pathlib import Path
 
 from agents.agent import Launch, read_result
 from agents.container import Containers
-from agents.memory import memory_of
 from agents.processes import Broken, Process
 from agents.workspace import remove_workspace
 from harness.agent_launch import WORKSPACE, Launches, readable
+from harness.agent_limits import ProgramLimits
 from harness.agent_starts import Starts
 from harness.course import Line
 from harness.doctor import cpu_cores
 from harness.engine import CellFailed, Job
 from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.access import Access
 from harness.gateway.guided import Guide
 from harness.gateway.serving import own_socket, pause_seldom
 from harness.live import Replica
-from harness.run_folder import Lines, make_folder
+from harness.run_folder import Lines
+from reports.whole_file import make_folder
 from traces import Program
-
-LOOK_EVERY_S = 0.5
-"""How long a program may have more than its share of memory."""
 
 
 @dataclass(slots=True)
@@ -52,14 +51,24 @@ class _Course:
 
 
 class _Agents:
-    def __init__(self, job: Job, gateway: Gateway, launches: Launches, turns: Counter[str]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        gateway: Gateway,
+        launches: Launches,
+        turns: Counter[str],
+        given_up: Callable[[], str | None],
+    ) -> None:
         """`turns`: so far, by program."""
+        self._given_up = given_up
         self._job, self._plan, self._gateway = job, launches.plan, gateway
         self._launches = launches
         self._turns = turns
         self.starts = Starts(len(job.programs), job.in_flight, cpu_cores(), gateway.begin)
         self._programs = Lines(job.folder / "programs.jsonl")
         self._predictions = Lines(job.folder / "predictions.jsonl")
+        sandbox = launches.containers or launches.plan.sandbox
+        self._limits = ProgramLimits(launches.plan.task_limit_s, sandbox, len(job.programs))
         self.statuses: Counter[str] = Counter()
         self.finished = 0
         self._first_error: str | None = None
@@ -77,6 +86,7 @@ class _Agents:
                     arrival_s = None if arrivals is None else arrivals[place]
                     programs.create_task(self._one(place, program, _Course(arrival_s)))
         finally:
+            self._limits.close()
             self._programs.close()
             self._predictions.close()
 
@@ -84,6 +94,10 @@ class _Agents:
         async with AsyncExitStack() as held:
             try:
                 await self._live(place, program, course, held)
+            except asyncio.CancelledError:
+                if (why := self._given_up()) is not None and course.started_s is not None:
+                    await self._gateway.gave_up(program.id, why)
+                raise
             except Broken as broken:
                 course.error = f"the agent's process {broken}"
             except (OSError, ValueError) as error:  # a path that is not there, a task with a NUL
@@ -97,7 +111,9 @@ class _Agents:
         elif not course.told:
             await self._gateway.gave_up(program.id, course.error)
         self._keep(place, program, course)
-        folder = self._launches.folder_of(place, program)
+        folder, containers = self._launches.folder_of(place, program), self._launches.containers
+        if containers and course.error is not None:
+            await asyncio.to_thread(containers.end, folder.name)
         await asyncio.to_thread(remove_workspace, folder / WORKSPACE)
 
     async def _live(
@@ -109,7 +125,7 @@ class _Agents:
             if launch.socket is not None:
                 own = own_socket(self._gateway, Path(launch.socket), program.id)
                 await held.enter_async_context(own)
-            process = self._process(launch)
+            process = self._process(launch, held)
             if ahead:
                 await held.enter_async_context(process)
                 await process.ready()
@@ -119,39 +135,34 @@ class _Agents:
             if not ahead:
                 await held.enter_async_context(process)
             process.go()
-            await self._watch(program, course, process)
+            await self._watch(program, course, process, Path(launch.folder))
 
-    def _process(self, launch: Launch) -> Process:
-        command, env = self._launches.process(launch)
+    def _process(self, launch: Launch, held: AsyncExitStack) -> Process:
+        key = held.enter_context(self._gateway.access.key(launch.program_id))
+        command, env = self._launches.process(launch, key)
         return Process(command, env, Path(launch.workspace), Path(launch.folder) / "log")
 
-    async def _watch(self, program: Program, course: _Course, process: Process) -> None:
+    async def _watch(
+        self, program: Program, course: _Course, process: Process, folder: Path
+    ) -> None:
         """Until it ends, or passes a limit: the turn that is under way then has failed with it."""
         ended = asyncio.create_task(process.ended())
+        since_s = self.starts.now_s() - (course.started_s or 0.0)
+        passed = asyncio.create_task(self._limits.passed(process.pid, folder, since_s))
         try:
-            while not (await asyncio.wait({ended}, timeout=LOOK_EVERY_S))[0]:
-                course.error = await self._over_limit(course, process)
-                if course.error is not None:
-                    await self._gateway.gave_up(program.id, course.error)
-                    course.told = True
-                    return
+            await asyncio.wait({ended, passed}, return_when=asyncio.FIRST_COMPLETED)
+            if not ended.done():
+                course.error = f"the program was ended at its limit of {passed.result()}"
+                await self._gateway.gave_up(program.id, course.error)
+                course.told = True
+                return
             course.exit_code, course.last_words = ended.result(), process.last_words()
             if course.exit_code:
                 code = f"exited with code {course.exit_code}"
                 course.error = f"the agent's process {code}{course.last_words}"
         finally:
             ended.cancel()
-
-    async def _over_limit(self, course: _Course, process: Process) -> str | None:
-        limit_s, sandbox = self._plan.task_limit_s, self._plan.sandbox
-        if self.starts.now_s() - (course.started_s or 0.0) > limit_s:
-            return f"the program was ended at its limit of {limit_s:g} s"
-        if sandbox is None:
-            return None
-        most = sandbox.limits.memory_bytes
-        if await asyncio.to_thread(memory_of, process.pid, most) > most:
-            return f"the program was ended at its limit of {most / (1 << 30):g} GiB of memory"
-        return None
+            passed.cancel()
 
     def _keep(self, place: int, program: Program, course: _Course) -> None:
         result = read_result(self._launches.folder_of(place, program))
@@ -207,9 +218,11 @@ async def run_agents(
     api_key: str | None,
     on_turn: Callable[[Line], None],
     on_event: Callable[[Line], None],
+    given_up: Callable[[], str | None] = lambda: None,
 ) -> Line:
     """Run all programs to their end. `tagged`: the servers take `vllm_xargs`. Returns the contents
-    of done.json. When cancelled, every process is ended, and turns under way get their line."""
+    of done.json. When cancelled, every process is ended, and turns under way get their line, with
+    `given_up()` as its error if it says why."""
     plan = job.agents
     if plan is None:
         raise RuntimeError("a job without agents")
@@ -224,16 +237,18 @@ async def run_agents(
 
     guide = Guide(job.programs, vocabulary, seed) if plan.guided else None
     backends = [Backend(replica.base_url, tagged, replica.events) for replica in replicas]
-    gateway = Gateway(backends, count, api_key, guide=guide, on_event=on_event)
+    access = Access(keyed=True)
+    gateway = Gateway(backends, count, api_key, guide=guide, on_event=on_event, access=access)
     folder = job.folder.absolute() / "agents"
     make_folder(folder)
+    folder.chmod(0o700)
     containers = None
     if isinstance(plan.sandbox, Containers):
         containers = replace(plan.sandbox, folder=folder)
     pause_seldom()
     async with serve_gateway(gateway) as base_url:
         launches = Launches(plan, folder, model, base_url, containers, readable(plan))
-        agents = _Agents(job, gateway, launches, turns)
+        agents = _Agents(job, gateway, launches, turns, given_up)
         with containers.ending_with_us(folder / "log") if containers else nullcontext():
             await agents.run()
         agents.refuse_if_none_finished()

@@ -112,8 +112,8 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
     taken = {program.id for program in programs}
     chosen: list[Program] = []
     while n > 0:
-        batch = [program.id for program in roots(programs)][:n]
-        picked = [program for program in programs if root_of[program.id] in set(batch)]
+        batch = {program.id for program in roots(programs)[:n]}
+        picked = [program for program in programs if root_of[program.id] in batch]
         chosen += _fresh(picked, taken) if chosen else picked
         n -= len(batch)
     return chosen

@@ -6,10 +6,11 @@ line that says how to go on.
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import typer
 
 from harness.doctor import PACKAGES, cpu_cores, package
+from harness.hidden import HIDDEN, hidden_words
 
 if TYPE_CHECKING:
     from harness.asked import Asked
@@ -33,7 +35,9 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def complain(message: str) -> None:
-    print(f"bench: {message}", file=sys.stderr)
+    from traces.lenient import printable
+
+    print(f"bench: {printable(message)}", file=sys.stderr)
 
 
 @contextmanager
@@ -43,7 +47,7 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
     try:
         yield
     except (ValueError, OSError) as error:
-        if not isinstance(error, OSError) and not _is_ours(error):
+        if full_stdout(error) or not (isinstance(error, OSError) or is_ours(error)):
             raise
         complain(" ".join(str(error).split("\n")))
         raise typer.Exit(2) from None
@@ -52,7 +56,12 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
 
 
-def _is_ours(error: BaseException) -> bool:
+def full_stdout(error: BaseException) -> bool:
+    """Errors of files have their names."""
+    return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+
+
+def is_ours(error: BaseException) -> bool:
     raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
     root = Path(__file__).parent.parent
     return any(Path(raised_in).is_relative_to(root / package) for package in PACKAGES)
@@ -65,8 +74,8 @@ def answer(
     *,
     stop_on_error: bool = False,
     one_cell: bool = False,
-) -> tuple[Path, bool]:
-    """Runs what is asked; the folder, and whether cells failed."""
+) -> tuple[Path, Mapping[str, str]]:
+    """Runs what is asked; the folder, and why cells failed, which was said."""
     with one_line_errors():
         if workers is not None and workers < 1:
             raise ValueError(f"--workers {workers}: at least 1")
@@ -78,12 +87,16 @@ def answer(
                 raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
         question = resolve(asked)
         if one_cell and len(question.cells()) != 1:
-            missing = "one --policy" if len(question.variants) > 1 else "one rate with --jps"
+            several = (
+                ("one --policy", question.variants),
+                ("one rate with --jps", question.rates),
+            )
+            missing = " and ".join(one for one, named in several if len(named) > 1)
             raise ValueError(
                 f"that is {len(question.cells())} cells: name {missing}, or use bench sweep"
             )
         folder = out or default_folder(question)
-    with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
+    with one_line_errors(go_on()):
         outcome = run_sweep(
             question,
             folder,
@@ -97,13 +110,20 @@ def answer(
         first = folder / next(iter(outcome.failed)) / "failed.json"
         complain(
             f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
-            f"run them again with: {_same_command()}"
+            f"run them again with: {same_command()}"
         )
-    return folder, bool(outcome.failed)
+    return folder, outcome.failed
 
 
-def _same_command() -> str:
-    return shlex.join(["bench", *sys.argv[1:]])
+def go_on() -> str:
+    return f"; finished cells are kept, go on with: {same_command()}"
+
+
+def same_command() -> str:
+    words = sys.argv[1:]
+    told = hidden_words(words)
+    note = "" if told == words else f"  (with your own for {HIDDEN}, which is not told here)"
+    return shlex.join(["bench", *told]) + note
 
 
 def _say_what_runs(question: Question) -> None:

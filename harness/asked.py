@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-OPTIONS = {"flags": "flags for vLLM", "text": "--prompts text", "mounts": "--mount"}
+OPTIONS = {"text": "--prompts text", "mounts": "--mount"}
 """Those that are called otherwise than their field."""
 
 
@@ -23,6 +23,8 @@ class AskedServer:
     """vLLM's own."""
     ready_within_s: float = 900.0
     turn_timeout_s: float = 3600.0
+    lost_after_s: float = 60.0
+    stuck_after_s: float = 900.0
     text: bool = False
     """The recorded messages verbatim, instead of token ids."""
     events: Path | None = None
@@ -30,6 +32,11 @@ class AskedServer:
 
     def refuse_all(self, engine: str, but: tuple[str, ...] = ()) -> None:
         """Options that this engine could only ignore. The Python may come from the environment."""
+        if self.flags and "flags" not in but:
+            raise ValueError(
+                f"{' '.join(self.flags)}: flags for vLLM, of which --engine {engine} takes none; "
+                "leave them out (traces are given with --traces)"
+            )
         for name, value in asdict(self).items():
             if name not in (*but, "vllm_python") and value != getattr(AskedServer(), name):
                 option = OPTIONS.get(name, "--" + name.replace("_", "-"))
@@ -54,6 +61,7 @@ class AskedAgent:
     task_limit_s: float = 900.0
     processes: int = 256
     memory_gb: float = 4.0
+    disk_gb: float = 10.0
 
     @property
     def asked_by(self) -> str:

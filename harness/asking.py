@@ -37,6 +37,8 @@ def _asked(
     replicas: opt.Replicas = 1,
     ready_within_s: opt.ReadyWithin = 900.0,
     turn_timeout_s: opt.TurnTimeout = 3600.0,
+    lost_after_s: opt.LostAfter = 60.0,
+    stuck_after_s: opt.StuckAfter = 900.0,
     prompts: opt.PromptsOption = opt.Prompts.TOKENS,
     events: opt.EventsFile = None,
     agent: opt.AgentName = None,
@@ -51,6 +53,7 @@ def _asked(
     agent_reads: opt.AgentReads = None,
     agent_processes: opt.AgentProcesses = 256,
     agent_memory_gb: opt.AgentMemory = 4.0,
+    agent_disk_gb: opt.AgentDisk = 10.0,
     i_know_this_runs_model_commands_on_my_machine: opt.Unconfined = False,
     flags: opt.VllmFlags = None,
 ) -> Asked:
@@ -79,6 +82,8 @@ def _asked(
             flags=tuple(flags or ()),
             ready_within_s=ready_within_s,
             turn_timeout_s=turn_timeout_s,
+            lost_after_s=lost_after_s,
+            stuck_after_s=stuck_after_s,
             text=prompts is opt.Prompts.TEXT,
             events=events,
         ),
@@ -96,6 +101,7 @@ def _asked(
             task_limit_s=task_limit_s,
             processes=agent_processes,
             memory_gb=agent_memory_gb,
+            disk_gb=agent_disk_gb,
         ),
     )
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import typer
@@ -20,6 +19,11 @@ from servers.vllm.launcher import ServerFailed, VllmServer
 from servers.vllm.replicas import launch_replicas
 
 PLAIN_EVERY_S = 10.0
+
+
+def fresh_folder(command: str) -> Path:
+    """For a server's log and settings, which stay: who is told of a failure can read them."""
+    return Path("runs") / command / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 @contextmanager
@@ -70,12 +74,7 @@ class Waiting:
             self._status.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._status is not None:
             self._status.stop()
 

@@ -53,3 +53,4 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             job, on_turn, out.events.append, lambda stage: tick(turns, stage)
         )
         out.finish(done)
+    tick(turns, "")  # of agents nobody knew how many there would be

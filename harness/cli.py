@@ -1,11 +1,14 @@
 """`bench`: results to stdout, progress and complaints to stderr.
 
-Exit code 0: fine; 1: the answer is bad (failed cells or gates); 2: the question is bad. Imports
-within commands, so that `bench --help` and completion answer at once.
+Exit code 0: fine; 1: the answer is bad (failed gates, or cells without a result); 2: the question
+is bad. Imports within commands, so that `bench --help` and completion answer at once.
 """
 
 from __future__ import annotations
 
+import io
+import os
+import re
 import signal
 import sys
 from dataclasses import replace
@@ -18,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from harness import options as opt
-from harness.ask import answer, complain, one_line_errors, terminate
+from harness.ask import answer, complain, full_stdout, go_on, one_line_errors, terminate
 from harness.asked import Asked
 from harness.asking import asks
 
@@ -47,7 +50,16 @@ class Group(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in SUB_APPS:
             command = typer.main.get_command(import_module(SUB_APPS[name]).app)
+        if command is not None:  # completion asks for any word
+            _flow(command)
         return name, command, rest
+
+
+def _flow(command: Any) -> None:
+    """Typer shows the line breaks of a help as they stand, in a terminal of whatever width."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+    for inner in getattr(command, "commands", {}).values():
+        _flow(inner)
 
 
 app = typer.Typer(
@@ -56,7 +68,8 @@ app = typer.Typer(
     help="Which scheduler finishes your agents' jobs first, and why.\n\n"
     "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
     "a range of job rates, in virtual time, and writes a report.",
-    epilog="Exit code: 0 fine, 1 the answer is bad (failed cells or gates), 2 the question is bad.",
+    epilog="Exit code: 0 fine, 1 the answer is bad (failed gates, or cells without a result), 2 "
+    "the question is bad.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -66,18 +79,46 @@ app = typer.Typer(
 
 def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 lacks our dashes
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             sys.exit(2)
         help_ = f"; {error.ctx.command_path} --help" if error.ctx else ""
-        complain(" ".join(error.format_message().split()).rstrip(".") + help_)
+        complain(" ".join(_told(error).split()).rstrip(".") + help_)
+        sys.exit(2)
+    except OSError as error:
+        if not full_stdout(error):
+            raise
+        complain("cannot write stdout: no space left on device; free some space")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python would still write at its end
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
+    finally:  # Python's own end, which has nothing to tidy up, would show a traceback
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
+
+
+def _told(error: Any) -> str:
+    """Typer's own message lacks the value where the value's type or bounds are wrong."""
+    from pydantic import ValidationError
+
+    from traces.lenient import must, shown
+
+    if not isinstance(error.__cause__, ValidationError) or error.param is None:
+        return str(error.format_message())
+    first = error.__cause__.errors(include_url=False)[0]
+    name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
+    told = re.sub("^'.*' is not one of", "must be one of", must(first["msg"]))
+    told = told.partition(", unable to parse")[0]
+    return f"{name or error.param.name} {shown(first['input'])}: {told}"
 
 
 def _version(wanted: bool) -> None:
@@ -135,7 +176,7 @@ def sweep(
 
     asked = replace(asked, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
     folder, failed = answer(asked, out, workers, stop_on_error=on_error is opt.OnError.STOP)
-    with one_line_errors():
+    with one_line_errors(go_on()):
         print_report(folder, failed)
 
 
@@ -166,7 +207,7 @@ def run(
     folder, failed = answer(asked, out, workers=1, one_cell=True)
     if failed:
         raise typer.Exit(1)
-    with one_line_errors():
+    with one_line_errors(go_on()):
         gates = show_cell(folder)
     if gates:
         complain(f"failed: {gates}")
@@ -175,7 +216,9 @@ def run(
 
 @app.command()
 def report(
-    run: Annotated[Path, typer.Argument(help="A run folder, as bench sweep leaves it.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, as bench sweep leaves it.")
+    ],
     gantt: Annotated[
         list[str] | None,
         typer.Option(
@@ -262,7 +305,7 @@ class Things(StrEnum):
 
 
 @app.command("list")
-def list_(things: Annotated[Things, typer.Argument(help="What to list.")]) -> None:
+def list_(things: Annotated[Things, typer.Argument(metavar="THING", help="What to list.")]) -> None:
     """List what can be named: policies, hardware, models, packs."""
     from harness import catalogue
     from harness.show import show_rows

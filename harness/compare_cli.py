@@ -43,7 +43,10 @@ def compare(
         str, typer.Option("--max-regression", metavar="SHARE", help="3%, or 0.03.")
     ] = "3%",
     confidence: Annotated[
-        float, typer.Option("--confidence", min=0.5, max=0.999, help="Of the intervals.")
+        float,
+        typer.Option(
+            "--confidence", min=0.5, max=0.999, help="How sure the intervals are: 0.95 is 95%."
+        ),
     ] = 0.95,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="For a pull request.")
@@ -62,6 +65,7 @@ def compare(
     from reports import baseline
     from reports import verdict_files as files
     from reports.regression import compare_sides
+    from reports.whole_file import write_file
 
     with one_line_errors():
         if (new is None) == (save is None):
@@ -75,9 +79,9 @@ def compare(
         metrics, most = _metrics(metric), _share(max_regression)
         verdict = compare_sides(old, baseline.read_side(new or base), metrics, most, confidence)
         if markdown is not None:
-            markdown.write_text(files.markdown(verdict, most))
+            write_file(markdown, files.markdown(verdict, most).encode())
         if junit is not None:
-            junit.write_bytes(files.junit(verdict))
+            write_file(junit, files.junit(verdict))
     if found := files.shown(verdict.changes):
         show_rows([files.HEAD, *map(files.row, found)])
     for line in verdict.unpaired:

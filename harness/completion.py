@@ -16,11 +16,15 @@ from typing import Any
 import orjson
 
 from harness.course import Line
+from harness.hidden import hidden
 from harness.prompts import Ids
 from harness.sse import Events
 from traces import Message, Turn
+from traces.lenient import mapping, seconds, tokens
 
 MESSAGE_CHARS = 200
+MOST_IDS = 4_000_000
+"""Of one answer, whatever was asked for: a server may go on for ever."""
 
 
 class TurnFailed(Exception):
@@ -40,9 +44,14 @@ def chat_body(
     program_id: str,
     index: int,
     is_last: bool,
+    cache_salt: str | None = None,
 ) -> bytes:
+    """`cache_salt` (vLLM): only prompts of the same salt share KV."""
     messages = [message._asdict() for message in prompt]
-    return _body({"model": model, "messages": messages}, turn, program_id, index, is_last)
+    asked = {"model": model, "messages": messages}
+    if cache_salt is not None:
+        asked["cache_salt"] = cache_salt
+    return _body(asked, turn, program_id, index, is_last)
 
 
 def _body(asked: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
@@ -72,7 +81,7 @@ class Answer:
     sent_at_s: float
     text: bool = False
     """Text mode: the server's tokenizer is its own, and ids are not needed."""
-    secret: str | None = None
+    secrets: tuple[str, ...] = ()
     """Not to be told in any message."""
     ids: list[int] = field(default_factory=list)
     first_token_at_s: float | None = None
@@ -98,26 +107,33 @@ class Answer:
             return
         chunk = orjson.loads(_without_prompt(event))
         if "error" in chunk:
-            raise TurnFailed(f"the engine failed: {error_message(event, self.secret)}")
+            raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
         for choice in chunk["choices"]:
             ids = choice.get("token_ids")
             said = choice.get("text") or (choice.get("delta") or {}).get("content")
             if (ids or (said and self.text)) and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
-            self.ids += ids or ()
+            self._produced(ids or [])
             if ids is None and said and not self.text:
                 raise TurnFailed(
                     "the answer comes without token ids: token mode needs a server that knows "
                     "return_token_ids, such as vLLM 0.10.2 or newer"
                 )
-        self.usage = chunk.get("usage") or self.usage
-        self.metrics = chunk.get("metrics") or self.metrics
+        self.usage = mapping(chunk.get("usage")) or self.usage
+        self.metrics = mapping(chunk.get("metrics")) or self.metrics
+
+    def _produced(self, ids: list[int]) -> None:
+        if not all(type(id) is int and 0 <= id < 1 << 32 for id in ids):
+            raise ValueError("token_ids holds what is no token's id")
+        self.ids += ids
+        if len(self.ids) > MOST_IDS:
+            raise ValueError(f"more than {MOST_IDS:,} tokens")
 
     def check(self, turn: Turn) -> None:
         """That the stream is whole, and prompt and answer have the recorded lengths."""
         if not self.whole:
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
-        told = self.usage.get("prompt_tokens"), self.usage.get("completion_tokens")
+        told = self._counted("prompt_tokens"), self._counted("completion_tokens")
         prompt_tokens = told[0] if self.text else turn.prompt_tokens
         if told != (prompt_tokens, turn.output_tokens):
             raise TurnFailed(
@@ -131,11 +147,14 @@ class Answer:
 
     def prompt_tokens(self, turn: Turn) -> int:
         """As recorded, or in text mode as the server counts them."""
-        return (self.usage.get("prompt_tokens") if self.text else None) or turn.prompt_tokens
+        return (self._counted("prompt_tokens") if self.text else None) or turn.prompt_tokens
 
     @property
     def output_tokens(self) -> int:
-        return len(self.ids) or (self.usage.get("completion_tokens") if self.text else None) or 0
+        return len(self.ids) or (self._counted("completion_tokens") if self.text else None) or 0
+
+    def _counted(self, name: str) -> int | None:
+        return count(self.usage.get(name))
 
     @property
     def cached_tokens(self) -> int | None:
@@ -148,14 +167,19 @@ class Answer:
 
 def cached_tokens(usage: Mapping[str, Any]) -> int | None:
     """Of the prompt, at first admission; None where the server does not say."""
-    value = (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
-    return value if isinstance(value, int) else None
+    return count(mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
+
+
+def count(said: object) -> int | None:
+    """Of tokens, or None where it can be none."""
+    return tokens(said) if type(said) is int else None
 
 
 def queue_s(metrics: Mapping[str, Any]) -> float | None:
     """In the engine's queue; None where the server does not say."""
     value = metrics.get("queue_time_ms")
-    return value / 1000 if isinstance(value, int | float) else None
+    queued_ms = None if isinstance(value, str) else seconds(value)
+    return None if queued_ms is None else queued_ms / 1000
 
 
 def as_client_sees(
@@ -206,18 +230,21 @@ def measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
     )
 
 
-def error_message(body: bytes, secret: str | None = None) -> str:
+def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
     """The message of an error's body, as vLLM and OpenAI write it, or its text; without the
-    secret, which servers like to repeat."""
-    if secret:
-        body = body.replace(secret.encode(), b"***")
+    secrets, which servers like to repeat: hidden before it is shortened, and again once it is
+    decoded, since JSON can write a text in many ways."""
+    plain = hidden(body.decode(errors="replace"), secrets)
     try:
-        value = orjson.loads(body)
+        value = orjson.loads(plain)
     except orjson.JSONDecodeError:
-        return shortened(body.decode(errors="replace"))
+        return shortened(plain)
     while isinstance(value, dict):
         value = next((value[k] for k in ("error", "message", "detail") if k in value), str(value))
-    return shortened(str(value))
+    try:
+        return shortened(hidden(str(value), secrets))
+    except RecursionError:
+        return shortened(plain)
 
 
 def shortened(text: str) -> str:

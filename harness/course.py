@@ -4,13 +4,15 @@ In: programs, their starts or how many may be in flight, and how each turn ended
 `send` for each turn as soon as it is known when it is due. Open loop: a program starts at its time
 whatever the server does; a turn is due when the previous one has ended, plus the recorded tool
 gap, plus the wait for sub-agents that join there. A program stops at a failed turn. Knows neither
-engine nor clock: times are whole picoseconds since the start, virtual or real.
+engine nor clock: times are whole picoseconds since the start, virtual or real. State is kept of the
+programs under way alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from servers.profiles import PS_PER_S
@@ -54,25 +56,30 @@ class Course:
                 self._children.setdefault(program.fork.program_id, []).append(program)
         self._send = send
         self._runs: dict[str, Run] = {}
-        self._backlog: list[Program] = []
-        """Roots that start when another ends (closed loop), the next one last."""
+        self._backlog: Iterator[Program] = iter(())
+        """Roots that start when another ends (closed loop)."""
         self.finished_programs = self.failed_turns = 0
 
-    def begin(self, starts_s: Iterable[float] | None, in_flight: int | None) -> None:
-        """`starts_s` are the arrivals of the programs that are no sub-agents, in their order;
-        without them, `in_flight` of those run at a time (closed loop)."""
-        roots = [p for p in self._programs if p.fork is None]
+    def arrivals(
+        self, starts_s: Iterable[float] | None, in_flight: int | None
+    ) -> Iterator[tuple[Program, int]]:
+        """What to `start`, and when, in order of time: all programs that are no sub-agents, at
+        `starts_s` in their order; without those the first `in_flight` of them (closed loop), which
+        the others then follow by themselves."""
+        roots = (p for p in self._programs if p.fork is None)
         if starts_s is not None:
-            for program, start_s in zip(roots, starts_s, strict=True):
-                self.start(program, round(start_s * PS_PER_S))
+            places = [place for place, p in enumerate(self._programs) if p.fork is None]
+            due_ps = [round(s * PS_PER_S) for _, s in zip(places, starts_s, strict=True)]
+            for at in sorted(range(len(due_ps)), key=due_ps.__getitem__):
+                yield self._programs[places[at]], due_ps[at]
         elif in_flight is not None:
-            self._backlog = roots[in_flight:][::-1]
-            for program in roots[:in_flight]:
-                self.start(program, 0)
+            self._backlog = roots
+            yield from ((program, 0) for program in islice(roots, in_flight))
         else:
             raise ValueError("replay needs arrival times or a number of programs in flight")
 
     def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
+        program = replace(program, turns=tuple(program.turns))
         run = Run(program, job_id or program.id, ready_ps=at_ps, finished_ps=at_ps)
         self._runs[program.id] = run
         self._next(run, gap_s=0.0)
@@ -128,8 +135,8 @@ class Course:
         del self._runs[run.program.id]
         fork = run.program.fork
         if fork is None:
-            if self._backlog:
-                self.start(self._backlog.pop(), run.finished_ps)
+            if (following := next(self._backlog, None)) is not None:
+                self.start(following, run.finished_ps)
             return
         parent = self._runs.get(fork.program_id)
         if parent is not None and parent.waits_for and fork.joined_before_turn == parent.turn:

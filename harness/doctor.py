@@ -117,14 +117,14 @@ def _lmcache(vllm: Installed) -> Check:
 
 def _containers() -> list[Check]:
     """Servers in containers need the `docker` package and a service of Docker or podman."""
-    package = importlib.util.find_spec("docker") is not None
+    installed = importlib.util.find_spec("docker") is not None
     answering = next(filter(_answers, _container_sockets()), None)
     return [
         Check(
             "docker package",
             True,
             metadata.version("docker")
-            if package
+            if installed
             else "absent, only containers need it; get it "
             f"with: {sys.executable} -m pip install docker",
         ),

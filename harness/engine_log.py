@@ -51,9 +51,9 @@ class EngineLog:
         self._file.close()
 
     def told(self, line: Line) -> Line:
-        """What the engine knows better of a turn's line. With loads and preemptions
-        taken out of prefill or decode, whichever they fell into, the parts still sum to
-        the turn's time. Which tier a hit came from is not told: all count as DRAM."""
+        """What the engine knows better of a turn's line. With loads and preemptions taken out of
+        prefill or decode, whichever they fell into, the parts still sum to the turn's time. Which
+        tier a hit came from is not told: all count as DRAM."""
         self.read()
         served = self._served.pop((str(line["program_id"]), int(str(line["turn"]))), None)
         return {} if served is None else _account(line, served)

@@ -7,25 +7,33 @@ takes the options of `bench sweep` under their names, over those of the file's `
 
 from __future__ import annotations
 
+import math
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from harness.arrivals import parse_arrivals
 from harness.asked import Asked
 from harness.names import slug
-from harness.question import Question, resolve
+from harness.question import DEFAULT_JPS, Question, resolve
+from harness.rates import parse_rates, parse_seeds
 from reports.claims import Check
 from servers.variants import variants
+from traces.lenient import first_wrong, shown
 from traces.native import write_programs
+from traces.recipes import RECIPES
 from traces.synthesis import synthesize
 
 FOLDER = files("harness") / "experiments"
-OPTIONS = frozenset(field.name for field in fields(Asked)) - {"server", "traces"}
+ASKED = TypeAdapter(Asked)
+OPTIONS = frozenset(field.name for field in fields(Asked)) - {"server", "agent", "traces"}
 
 
 class BadExperiment(ValueError):
@@ -79,7 +87,9 @@ class Experiment(Strict):
         return self.arms or (Arm(name=self.name),)
 
     def asked(self, arm: Arm, traces: Path) -> Asked:
-        return Asked(traces=(str(traces),), **{**self.sweep, **arm.sweep})
+        said = {"traces": (str(traces),), **self.sweep, **arm.sweep}
+        # As JSON: of Python's own values a strict check takes instances only.
+        return ASKED.validate_json(orjson.dumps(said), strict=True)
 
     def synthesised(self, arm: Arm) -> Workload:
         return Workload(**{**self.workload, **arm.workload})
@@ -98,36 +108,99 @@ def _as_people_count(name: str) -> tuple[str, int, str]:
 
 def load(name: str) -> Experiment:
     """One of ours by name, or a file of the user's own."""
-    entry = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
+    own = Path(name) if name.endswith(".toml") else None
+    entry = own or FOLDER / f"{name}.toml"
     if not entry.is_file():
+        if own is not None:
+            what = "is no regular file" if own.exists() else "no such file"
+            raise BadExperiment(
+                f"{own}: {what}; give a .toml file or a name of bench experiment list"
+            )
         raise BadExperiment(
             f"no experiment is called {name!r}; there are {', '.join(names())}, "
             "or give the path of a .toml file of your own"
         )
     try:
-        said = tomllib.loads(entry.read_text())
+        said = tomllib.loads(entry.read_bytes().decode())
         made = Experiment(name=Path(entry.name).stem, **said)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadExperiment(f"{entry}: {error}") from None
+    except RecursionError:
+        raise BadExperiment(f"{entry}: nested too deeply") from None
     except (TypeError, ValidationError) as error:
         raise BadExperiment(f"{entry}: {_first(error)}") from None
+    played: dict[str, Played] = {}
     for arm in made.all_arms():
         if unknown := sorted({*made.sweep, *arm.sweep} - OPTIONS):
             raise BadExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
         if made.is_sweep:
-            variants(made.asked(arm, Path()).policies)
-            try:
-                made.synthesised(arm)
-            except ValidationError as error:
-                raise BadExperiment(f"{entry}: workload: {_first(error)}") from None
+            _refuse_endless(entry, {**made.sweep, **arm.sweep})
+            with _told_of(f"{entry}: sweep"):
+                asked = made.asked(arm, Path())
+            played[arm.name] = _played(entry, asked)
+            with _told_of(f"{entry}: workload"):
+                recipe = made.synthesised(arm).recipe
+            _refuse_others(f"{entry}: workload.recipe", [recipe], RECIPES)
+    if made.is_sweep:
+        _refuse_empty_checks(entry, made.checks, played)
     return made
 
 
+class Played(NamedTuple):
+    """What an arm's sweep holds, for its checks."""
+
+    variants: set[str]
+    loads: set[float]
+    """0 where there is no rate."""
+
+
+@contextmanager
+def _told_of(part: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise BadExperiment(f"{part}: {_first(error)}") from None
+
+
+def _played(entry: Any, asked: Asked) -> Played:
+    with _told_of(f"{entry}: sweep.policies"):
+        chosen = {variant.name for variant in variants(asked.policies)}
+    with _told_of(f"{entry}: sweep.seeds"):
+        parse_seeds(asked.seeds)
+    with _told_of(f"{entry}: sweep.arrivals"):
+        rated = parse_arrivals(asked.arrivals).takes_rate
+    with _told_of(f"{entry}: sweep.jps"):
+        rates = parse_rates(DEFAULT_JPS if asked.jps is None else asked.jps) if rated else (0.0,)
+    return Played(chosen, set(rates))
+
+
+def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str, Played]) -> None:
+    """Those that name what no arm plays."""
+    for place, check in enumerate(checks):
+        where = f"{entry}: checks.{place}"
+        _refuse_others(f"{where}.arms", check.arms, played)
+        over = [played[name] for name in check.arms or played]
+        there = dict.fromkeys(name for arm in over for name in sorted(arm.variants))
+        _refuse_others(f"{where}.of", [check.of], there)
+        _refuse_others(f"{where}.to", [check.to or check.of], there)
+        rates = sorted(set[float]().union(*(arm.loads for arm in over)))
+        _refuse_others(f"{where}.loads", check.loads, rates)
+
+
+def _refuse_others(field: str, said: Collection[object], there: Collection[object]) -> None:
+    if wrong := [value for value in said if value not in there]:
+        known = ", ".join(map(str, there))
+        raise BadExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
+
+
+def _refuse_endless(entry: Any, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadExperiment(f"{entry}: sweep.{name}: {value} is no number to run with")
+
+
 def _first(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors()[0]
-    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return first_wrong(error) if isinstance(error, ValidationError) else str(error)
 
 
 def questions(

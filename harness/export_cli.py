@@ -37,7 +37,9 @@ a cell could not be exported; the others are.
 
 @app.command(help=HELP)
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder, as bench sweep leaves it.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, as bench sweep leaves it.")
+    ],
     form: Annotated[Form, typer.Option("--format", help="What to write.")],
     cell: Annotated[
         list[str] | None, typer.Option("--cell", metavar="NAME", help="Only this one; repeatable.")

@@ -16,7 +16,7 @@ import orjson
 from harness.asked import Asked, AskedServer
 from harness.names import slug
 from harness.question import Question, resolve
-from harness.run_folder import Unwritable, make_folder
+from reports.whole_file import make_folder, write_file
 from servers.profiles.measured import is_file, read_measured
 from servers.variants import variants
 
@@ -76,10 +76,7 @@ def claim(out: Path, given: str | None) -> Path:
             )
     make_folder(out)
     if given is not None and not kept.exists():
-        try:
-            kept.write_bytes(content)
-        except OSError as error:
-            raise Unwritable.of(kept, error) from None
+        write_file(kept, content)
     return kept
 
 

@@ -5,7 +5,6 @@ The table and the verdict go to stdout, what happens to stderr.
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness import options as opt
-from harness.ask import answer, complain, one_line_errors
+from harness.ask import answer, complain, go_on, one_line_errors
 from harness.asked import Asked, AskedServer
 
 if TYPE_CHECKING:
@@ -196,12 +195,8 @@ def _run(
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
         _, broken = answer(on_vllm, place, workers)
         failed = failed or broken
-    with one_line_errors(f"; finished cells are kept, go on with: {_same_command()}"):
-        _tell(live, folder / "sim", folder, measured, failed)
-
-
-def _same_command() -> str:
-    return shlex.join(["bench", *sys.argv[1:]])
+    with one_line_errors(go_on()):
+        _tell(live, folder / "sim", folder, measured, bool(failed))
 
 
 def _measure(asked: Asked, profile: Path, within_s: float) -> None:

@@ -6,7 +6,7 @@ Its base URLs go to stdout, what happens to stderr.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,10 @@ LOOK_EVERY_S = 0.5
 
 Urls = Annotated[
     list[str],
-    typer.Argument(metavar="URL...", help="OpenAI-compatible servers; several share the programs."),
+    typer.Argument(
+        metavar="URL...",
+        help="OpenAI-compatible servers; several share the programs. Their key: TURNSTILE_API_KEY.",
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -54,18 +57,22 @@ def gateway(
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", metavar="ADDRESS", help="Who can reach it. Default: this machine only."
+            "--listen",
+            metavar="ADDRESS",
+            help="Who can reach it. Default: this machine only; others need the token that "
+            "TURNSTILE_GATEWAY_TOKEN says.",
         ),
     ] = "127.0.0.1",
     out: Out = None,
 ) -> None:
+    from harness.gateway.access import TOKEN, check_listen
     from harness.gateway.serving import pause_seldom
     from harness.recording import backends, default_folder, recording
 
     recorded: list[Recording] = []
 
     async def run() -> None:
-        async with recording(servers, folder, listen, port) as made:
+        async with recording(servers, folder, listen, port, token=token) as made:
             recorded.append(made)
             print(f"{made.base_url}/v1")
             print(f"{made.base_url}/programs/NAME/v1", flush=True)
@@ -74,10 +81,8 @@ def gateway(
 
     pause_seldom()
     with one_line_errors():
-        if not _is_address(listen):
-            raise ValueError(
-                f"--listen {listen}: not an address of this machine, such as 127.0.0.1"
-            )
+        token = os.environ.get(TOKEN, "").strip() or None
+        check_listen(listen, token)
         servers = backends(urls)
         folder = out or default_folder("gateway")
         try:
@@ -85,25 +90,18 @@ def gateway(
         except KeyboardInterrupt:
             if not recorded:
                 raise
-    tell(recorded[0])
+    if not tell(recorded[0]):
+        raise typer.Exit(1)
 
 
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True
-
-
-def tell(made: Recording) -> None:
-    """What was recorded, and what to do with it."""
+def tell(made: Recording) -> bool:
+    """What was recorded, and what to do with it. Returns whether a turn succeeded."""
     from reports.words import counted
 
     loaded = made.keep_trace()
     if loaded is None:
         print(f"no turn succeeded; {made.turns} in {made.lines_file}", file=sys.stderr)
-        raise typer.Exit(1)
+        return False
     turns = sum(len(program.turns) for program in loaded.programs)
     failed = f", {made.failed} failed" if made.failed else ""
     print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
@@ -114,3 +112,4 @@ def tell(made: Recording) -> None:
         )
     print(f"trace: {made.trace_file}")
     print(f"replay it: bench sweep --traces {made.trace_file}")
+    return True

@@ -30,7 +30,9 @@ Adding the same commit again adds nothing. Another question is refused: a histor
 
 @app.command("add", help=ADD_HELP)
 def add_command(
-    run: Annotated[Path, typer.Argument(help="A run folder, or a file of bench compare --save.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or a file of bench compare --save.")
+    ],
     label: Annotated[str, typer.Option("--label", metavar="COMMIT", help="What is measured.")],
     file: File = FILE,
     when: Annotated[str | None, typer.Option("--when", metavar="ISO", help="Default: now.")] = None,

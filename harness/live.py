@@ -12,6 +12,7 @@ import asyncio
 import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -23,6 +24,7 @@ from harness.client import (
     ask,
     authorization,
     client_session,
+    known_keys,
     reason,
 )
 from harness.completion import Answer, chat_body, completion_body, measurements
@@ -30,11 +32,12 @@ from harness.course import Course, Line, Run
 from harness.engine_log import EngineLogs
 from harness.prompts import Conversation, Prompts
 from harness.texts import Talk, Texts
+from harness.watch import Pulse
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
 
 START_S = 0.2
-"""From the call to the cell's time 0, for setting thousands of programs up."""
+"""From the call to the cell's time 0, and how long before its start a program is set up."""
 PREPARE_S = 0.02
 """How long before a turn is due its body is made: a long prompt takes milliseconds to write."""
 
@@ -50,14 +53,14 @@ class Replica:
 
     @property
     def url(self) -> str:
-        return f"{self._base}/v1/completions"
+        return f"{self.root}/v1/completions"
 
     @property
     def chat_url(self) -> str:
-        return f"{self._base}/v1/chat/completions"
+        return f"{self.root}/v1/chat/completions"
 
     @property
-    def _base(self) -> str:
+    def root(self) -> str:
         return self.base_url.rstrip("/").removesuffix("/v1")
 
 
@@ -73,17 +76,23 @@ class _Live:
         api_key: str | None,
         on_turn: Callable[[Line], None],
         on_event: Callable[[Line], None] | None,
+        pulses: Sequence[Pulse],
+        given_up: Callable[[], str],
+        cache_salt: str | None,
     ) -> None:
         self.course = Course(programs, self._send)
         self._prompts = prompts
         self._text = isinstance(prompts, Texts)
-        self._api_key = api_key
+        self._secrets = known_keys(api_key)
         self._session = session
         self._replicas = replicas
         self._model = model
         self._turn_timeout_s = turn_timeout_s
         self._on_turn = on_turn
         self._on_event = on_event
+        self._pulses = pulses
+        self._given_up = given_up
+        self._cache_salt = cache_salt
         self._affinity = Affinity(programs, len(replicas))
         self._conversations: dict[str, Conversation | Talk] = {}
 
@@ -96,7 +105,9 @@ class _Live:
         self._logs = EngineLogs(events, self.origin_s, self._on_event)
         try:
             async with asyncio.TaskGroup() as self._turns:
-                self.course.begin(starts_s, in_flight)
+                for program, at_ps in self.course.arrivals(starts_s, in_flight):
+                    await self._until(at_ps / PS_PER_S - START_S)
+                    self.course.start(program, at_ps)
         finally:
             self._logs.close()
         return self._now_s()
@@ -113,23 +124,28 @@ class _Live:
         if not run.turn:
             self._conversations[program.id] = self._prompts.conversation(program)
         conversation = self._conversations[program.id]
-        make: Callable[..., bytes] = chat_body if self._text else completion_body
+        make: Callable[..., bytes] = completion_body
+        if self._text:
+            make = partial(chat_body, cache_salt=self._cache_salt)
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
         line["replica"] = self._affinity.replica_of(program)
         serving = self._replicas[line["replica"]]
         url = serving.chat_url if self._text else serving.url
-        answer, error = Answer(self._now_s(), self._text, self._api_key), None
+        answer, error = Answer(self._now_s(), self._text, self._secrets), None
+        pulse = self._pulses[line["replica"]]
+        pulse.begun()
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                await ask(self._session, url, body, answer, self._now_s)
+                await ask(self._session, url, body, answer, partial(self._heard_s, pulse))
             answer.check(turn)
         except asyncio.CancelledError:
-            self._note(line, turn, answer, self._now_s(), "cancelled")
+            self._note(line, turn, answer, self._now_s(), self._given_up())
             raise
         except FAILURES as failure:
             error = reason(failure, url, answer, self._turn_timeout_s)
+        pulse.over()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._note(line, turn, answer, finished_s, error)
         if error is not None or run.is_last:
@@ -138,6 +154,11 @@ class _Live:
         else:
             conversation.answered(answer.ids)
         self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    def _heard_s(self, pulse: Pulse) -> float:
+        """When bytes arrive."""
+        pulse.heard()
+        return self._now_s()
 
     async def _until(self, at_s: float) -> None:
         delay_s = at_s - self._now_s()
@@ -165,13 +186,18 @@ async def replay_live(
     api_key: str | None = None,
     text: bool = False,
     on_event: Callable[[Line], None] | None = None,
+    pulses: Sequence[Pulse] | None = None,
+    given_up: Callable[[], str] = lambda: "cancelled",
+    cache_salt: str | None = None,
 ) -> Line:
     """Run all programs to their end.
 
     `starts_s` and `in_flight` as for `harness.replay.replay`. `vocabulary`: the token ids that
     prompts may hold; `text`: the recorded messages instead. Replicas' events go to `on_event` on
     the cell's clock and complete the turns' lines. Returns the contents of done.json. When
-    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line.
+    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line, with
+    `given_up()` as its error. `pulses`: told what is heard of each replica. `cache_salt`, in text
+    mode: vLLM shares no KV with turns of another.
     """
     prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
     allow_many_connections()
@@ -187,6 +213,9 @@ async def replay_live(
             api_key,
             on_turn,
             on_event,
+            pulses or [Pulse() for _ in replicas],
+            given_up,
+            cache_salt,
         )
         try:
             live_s = await live.run(starts_s, in_flight)

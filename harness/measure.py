@@ -1,35 +1,24 @@
 """Times of a live engine over HTTP: cold prefills by length, decode steps by batch and context.
 
-In: the URL of an idle server, its limits, seconds that may be spent. Out: `PrefillTimes` and
-`DecodeTimes`. Lengths and batches grow until the time or the KV memory would not do; what is left
-out is told. Seconds, tokens.
+In: an idle server, its limits, seconds that may be spent. Out: `PrefillTimes` and `DecodeTimes`.
+Lengths and batches grow until the time or the KV memory would not do; what is left out is told.
+Seconds, tokens.
 """
 
 from __future__ import annotations
 
 import asyncio
-import http.client
-import json
 import math
 import time
-import urllib.request
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 
-import aiohttp
 import numpy as np
 
-from harness.client import api_key, authorization
-from harness.completion import Answer, TurnFailed, completion_body, error_message
-from harness.live import Replica
+from harness.probe import MeasuringFailed, Probe, Target, probing
 from harness.prompts import Ids
 from servers.profiles.measured import DecodeTimes, PrefillTimes
-from servers.vllm.configs import CONFIGS
-from servers.vllm.launcher import ServerInfo, cache_config
-from servers.vllm.model_folder import BYTES, ORDINARY_TOKENS
-from traces import Turn
 
 LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -43,30 +32,10 @@ STEPS, WINDOW = 40, 8
 PREFILL_SHARE, AFTER_SHARE = 0.4, 0.5
 """Of the time, spent when cold prompts are done, and prompts after a cached context."""
 KV_SHARE = 0.9
-REQUEST_WITHIN_S = 300.0
 WARM_UP = (64, 2048, 64)
 
 Told = Callable[[float, str], None]
 """Told the share of the time that is spent, and what is measured now."""
-
-
-class NoVllm(ValueError):
-    """Nothing at the URL, or something that does not say what a profile needs."""
-
-
-class MeasuringFailed(RuntimeError):
-    """A request failed, or its answer cannot be used. One line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    base_url: str
-    model: str
-    vocabulary: range
-    max_model_len: int
-    kv_tokens: int
-    step_tokens: int
-    max_num_seqs: int
 
 
 @dataclass(slots=True)
@@ -76,78 +45,29 @@ class Times:
     left_out: list[str] = field(default_factory=list)
 
 
-def describe(base_url: str) -> ServerInfo:
-    """Of a vLLM that runs already."""
-
-    def get(path: str) -> bytes:
-        key = api_key()
-        request = urllib.request.Request(base_url + path, headers=authorization(key))  # noqa: S310
-        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
-            found: bytes = answer.read()
-            return found
-
-    try:
-        model = json.loads(get("/v1/models"))["data"][0]
-        cache = cache_config(get("/metrics").decode())
-        return ServerInfo(
-            model=model["id"],
-            version=json.loads(get("/version"))["version"],
-            device=f"at {base_url}",
-            kv_blocks=int(cache["num_gpu_blocks"]),
-            block_size=int(cache["block_size"]),
-            max_model_len=model["max_model_len"],
-            vocabulary=BYTES if model["id"] in CONFIGS else ORDINARY_TOKENS,
-            cache_config=cache,
-            flags=(),
-            policy=None,
-            costs_from=None,
-        )
-    except (OSError, http.client.HTTPException, KeyError, IndexError, ValueError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise NoVllm(f"--url {base_url}: no vLLM that describes itself ({why})") from None
-
-
 def measure(target: Target, within_s: float, told: Told) -> Times:
     return asyncio.run(_measure(target, within_s, told))
 
 
 async def _measure(target: Target, within_s: float, told: Told) -> Times:
-    async with probing(target, within_s, told) as probe:
+    async with probing(target) as probe:
+        measuring = _Measuring(probe, within_s, told)
         for tokens in WARM_UP:
             await probe.ask(probe.new(min(tokens, target.max_model_len - 1)), 1)
-        await probe.prefills()
-        await probe.continued()
-        await probe.decodes()
-        return probe.times
+        await measuring.prefills()
+        await measuring.continued()
+        await measuring.decodes()
+        return measuring.times
 
 
-@asynccontextmanager
-async def probing(target: Target, within_s: float, told: Told) -> AsyncIterator[Probe]:
-    async with aiohttp.ClientSession(
-        # A server may close a connection that it was just about to get another request on.
-        connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
-        headers={"Content-Type": "application/json", **authorization(api_key())},
-    ) as session:
-        yield Probe(target, session, within_s, told)
-
-
-class Probe:
-    def __init__(
-        self, target: Target, session: aiohttp.ClientSession, within_s: float, told: Told
-    ) -> None:
-        self._target = target
-        self._session = session
-        self._url = Replica(target.base_url).url
-        self._rng = np.random.default_rng()  # a server's cache may hold what was sent before
+class _Measuring:
+    def __init__(self, probe: Probe, within_s: float, told: Told) -> None:
+        self._probe = probe
+        self._target = probe.target
         self._began_s = time.monotonic()
         self._within_s = within_s
         self._told = told
         self.times = Times()
-
-    def new(self, tokens: int) -> Ids:
-        ids = self._target.vocabulary
-        return self._rng.integers(ids.start, ids.stop, tokens, dtype=np.uint32)
 
     @property
     def _spent_s(self) -> float:
@@ -155,29 +75,6 @@ class Probe:
 
     def _say(self, what: str) -> None:
         self._told(min(self._spent_s / self._within_s, 1.0), what)
-
-    async def ask(self, prompt: Ids, output_tokens: int) -> tuple[Answer, list[tuple[float, int]]]:
-        """The answer, and how many of its tokens were there when."""
-        turn = Turn(len(prompt), output_tokens)
-        body = completion_body(self._target.model, prompt, turn, "profile", 0, True)
-        answer = Answer(time.monotonic())
-        marks = []
-        try:
-            async with self._session.post(self._url, data=body) as response:
-                if response.status != 200:
-                    what = error_message(await response.content.read(4096))
-                    raise TurnFailed(f"the server answered {response.status}: {what}")
-                async for received in response.content.iter_any():
-                    now_s = time.monotonic()
-                    answer.take(received, now_s)
-                    marks.append((now_s, len(answer.ids)))
-            answer.check(turn)
-        except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
-            raise MeasuringFailed(
-                f"{self._target.base_url}: a prompt of {len(prompt)} tokens failed: {why}"
-            ) from None
-        return answer, marks
 
     async def prefills(self) -> None:
         """All lengths once, as far as the time goes, then those again."""
@@ -206,8 +103,8 @@ class Probe:
             if self._spent_s + 3 * cold_s.get(context, math.inf) > AFTER_SHARE * self._within_s:
                 self.times.left_out.append(f"prompts after {context} cached tokens: no time")
                 break
-            before = self.new(context)
-            await self.ask(before, 1)
+            before = self._probe.new(context)
+            await self._probe.ask(before, 1)
             for tokens in AFTER:
                 self._say(f"prefill of {tokens} tokens after {context}")
                 found = [await self._continue(before, tokens) for _ in range(ROUNDS)]
@@ -226,7 +123,9 @@ class Probe:
 
     async def _continue(self, before: Ids, tokens: int) -> tuple[int, float]:
         """Cached tokens, and seconds."""
-        seconds, answer = await self.first_token(np.concatenate([before, self.new(tokens)]))
+        seconds, answer = await self._probe.first_token(
+            np.concatenate([before, self._probe.new(tokens)])
+        )
         return answer.cached_tokens or 0, seconds
 
     def _too_long(self, tokens: int, seconds: dict[int, list[float]]) -> bool:
@@ -238,17 +137,13 @@ class Probe:
 
     async def _prefill(self, tokens: int) -> float:
         self._say(f"prefill of {tokens} tokens")
-        seconds, answer = await self.first_token(self.new(tokens))
+        seconds, answer = await self._probe.first_token(self._probe.new(tokens))
         if answer.cached_tokens:
             raise MeasuringFailed(
                 f"{self._target.base_url}: {answer.cached_tokens} tokens of a new prompt were "
                 "cached; profile an engine whose prompts are cold"
             )
         return seconds
-
-    async def first_token(self, prompt: Ids) -> tuple[float, Answer]:
-        answer, marks = await self.ask(prompt, 1)
-        return next(at for at, n in marks if n) - answer.sent_at_s, answer
 
     async def decodes(self) -> None:
         """Prompts grow from one context to the next, and batches by more prompts, so that almost
@@ -263,9 +158,9 @@ class Probe:
                     break
                 self._say(f"decode of {batch} at {context} tokens")
                 while len(prompts) < batch:
-                    prompts.append(self.new(0))
+                    prompts.append(self._probe.new(0))
                 for k in range(batch):
-                    more = self.new(max(context - len(prompts[k]), 0))
+                    more = self._probe.new(max(context - len(prompts[k]), 0))
                     prompts[k] = np.concatenate([prompts[k], more])
                     cached[k] = context
                 if found := await self._decode(prompts[:batch], context):
@@ -317,7 +212,9 @@ class Probe:
         batch, outputs = len(prompts), self._outputs(len(prompts), context)
         room = min(self._target.max_model_len, self._target.kv_tokens // batch) - context
         while outputs <= room:
-            answers = await asyncio.gather(*(self.ask(prompt, outputs) for prompt in prompts))
+            answers = await asyncio.gather(
+                *(self._probe.ask(prompt, outputs) for prompt in prompts)
+            )
             marks = [marks for _, marks in answers]
             begin_s = max(next(at for at, n in found if n) for found in marks)
             end_s = min(next(at for at, n in found if n == outputs) for found in marks)

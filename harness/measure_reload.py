@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 
-from harness.measure import MeasuringFailed, Probe, Target, probing
+from harness.probe import MeasuringFailed, Probe, Target, probing
 from servers.profiles.measured import ReloadTimes
 from servers.vllm.launcher import VllmServer
 
@@ -29,7 +29,7 @@ async def _measure(server: VllmServer, target: Target) -> ReloadTimes:
     """The least that came from the tier in any round counts: other tokens are computed, and their
     time counts as reload. The first round warms up."""
     tokens = min(LONGEST_TOKENS, target.max_model_len - 1, target.kv_tokens // 2)
-    async with probing(target, 1.0, lambda *_: None) as probe:
+    async with probing(target) as probe:
         rounds = [await _round(server, probe, tokens) for _ in range(1 + ROUNDS)][1:]
     from_tier = min(hits for _, hits in rounds)
     if from_tier == 0:

@@ -56,7 +56,7 @@ def _agents(incomplete: str) -> list[str]:
 
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
-SERVER = "A live server (--engine vllm, or a URL)"
+SERVER = "A live server (vLLM, or a URL)"
 AGENT = "Real agents on a live server, instead of a replay"
 
 Jps = Annotated[
@@ -78,7 +78,8 @@ Policies = Annotated[
     typer.Option(
         "--policies",
         metavar="NAMES",
-        help="A comma list, all, or a dotted path to a class of yours (my.module:MyPolicy).",
+        help="A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy). "
+        "A + behind one runs it over an offload tier, +native over vLLM's own.",
         autocompletion=_policies,
         rich_help_panel=LOAD,
     ),
@@ -90,6 +91,7 @@ OnePolicy = Annotated[
         metavar="NAME",
         help="One policy: bench list policies.",
         autocompletion=_policies,
+        show_default=False,
         rich_help_panel=LOAD,
     ),
 ]
@@ -148,7 +150,8 @@ Engine = Annotated[
         metavar="NAME",
         help="sim: virtual time, no GPU needed. vllm: a vLLM of its own for each cell. "
         "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
-        "http://…: a server that runs already, with the scheduler that it has.",
+        "http://…: a server that runs already, with the scheduler that it has; "
+        "TURNSTILE_API_KEY in the environment is its key.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -156,8 +159,9 @@ Hardware = Annotated[
     str | None,
     typer.Option(
         "--hardware",
-        metavar="NAME",
-        help="bench list hardware. Default: b200; with vLLM the machine here.",
+        metavar="NAME|FILE",
+        help="bench list hardware, or a file of bench profile. Default: b200; with vLLM the "
+        "machine here.",
         autocompletion=_hardware,
         rich_help_panel=MACHINE,
     ),
@@ -189,8 +193,8 @@ OffloadGb = Annotated[
         "--offload-gb",
         metavar="GB",
         min=0,
-        help="DRAM for the KV of policies that offload (lmcache, continuum+, …); as the sources: "
-        "200 per H100, H200 or B200, else 100 per GPU.",
+        help="DRAM for the KV of policies that offload (lmcache, continuum+, …). Default, as the "
+        "sources: 200 per H100, H200 or B200, else 100 per GPU; of a vLLM on a CPU 1.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -350,6 +354,26 @@ TurnTimeout = Annotated[
         rich_help_panel=SERVER,
     ),
 ]
+LostAfter = Annotated[
+    float,
+    typer.Option(
+        "--lost-after-s",
+        metavar="SECONDS",
+        min=0.001,
+        help="A server that answers nothing for so long is lost, and the cell has failed.",
+        rich_help_panel=SERVER,
+    ),
+]
+StuckAfter = Annotated[
+    float,
+    typer.Option(
+        "--stuck-after-s",
+        metavar="SECONDS",
+        min=0.001,
+        help="The same of a server that answers, while none of its turns under way goes on.",
+        rich_help_panel=SERVER,
+    ),
+]
 PromptsOption = Annotated[
     Prompts,
     typer.Option(
@@ -485,6 +509,16 @@ AgentMemory = Annotated[
         metavar="GB",
         min=0.1,
         help="Memory of one program.",
+        rich_help_panel=AGENT,
+    ),
+]
+AgentDisk = Annotated[
+    float,
+    typer.Option(
+        "--agent-disk-gb",
+        metavar="GB",
+        min=0.1,
+        help="Files of one program, those of its task included.",
         rich_help_panel=AGENT,
     ),
 ]

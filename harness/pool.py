@@ -18,10 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from harness.engine import CellFailed
-from harness.run_folder import Unwritable
+from reports.whole_file import FULL, Unwritable
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
@@ -142,13 +143,23 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
             run(shared, job, lambda amount, stage: pipe.send(("tick", (amount, stage))))
         except Unwritable as error:
             pipe.send(("unwritable", str(error)))
+        except OSError as error:
+            if error.errno in FULL:  # whoever met it: no other cell would fare better
+                pipe.send(
+                    ("unwritable", str(Unwritable.of(Path(str(error.filename or ".")), error)))
+                )
+            else:
+                pipe.send(("ended", _with_traceback(error)))
         except CellFailed as error:
             pipe.send(("ended", str(error)))
         except Exception as error:  # whatever a policy does, the other cells go on
-            line = f"{type(error).__name__}: {error}"
-            pipe.send(("ended", f"{line}\n{traceback.format_exc()}"))
+            pipe.send(("ended", _with_traceback(error)))
         else:
             pipe.send(("ended", None))
+
+
+def _with_traceback(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
 
 
 def _die_with_parent() -> None:

@@ -15,9 +15,11 @@ import typer
 
 from harness import options as opt
 from harness.ask import complain, one_line_errors
+from harness.hidden import server_url
 
 if TYPE_CHECKING:
-    from harness.measure import Target, Times
+    from harness.measure import Times
+    from harness.probe import Target
     from servers.profiles.measured import Measured
     from servers.vllm.command import Wanted
     from servers.vllm.launcher import ServerInfo, VllmServer
@@ -27,8 +29,9 @@ PLAIN_EVERY_S = 10.0
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
-Starts a server, without policy, and stops it. The file that is written stands for a machine:
---hardware FILE. The machine should have nothing else to do. What follows -- goes to vLLM as it is.
+Starts a server, without policy, and stops it; its log stays in runs/profile/. The file that is
+written stands for a machine: --hardware FILE. The machine should have nothing else to do. What
+follows -- goes to vLLM as it is.
 
 [bold]Examples[/bold]
 
@@ -60,7 +63,7 @@ def profile(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", help="Default: MODEL-profile.json."),
+        typer.Option("--out", metavar="FILE", dir_okay=False, help="Default: MODEL-profile.json."),
     ] = None,
     within_s: Annotated[
         float, typer.Option("--within-s", min=10, max=540, help="Time for measuring.")
@@ -81,10 +84,12 @@ def profile(
     vllm_python: opt.VllmPython = None,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
-    from harness.measure import MeasuringFailed
+    from harness.probe import MeasuringFailed
+    from reports.whole_file import refuse_unwritable, write_file
     from servers.vllm.command import Wanted
 
     with one_line_errors():
+        refuse_unwritable(out or Path("profile.json"))
         wanted = Wanted(
             model=model or "tiny",
             weights=weights,
@@ -106,7 +111,7 @@ def profile(
             complain(str(failed))
             raise typer.Exit(1) from None
         path = out or Path(f"{found.model}-profile.json")
-        path.write_text(found.model_dump_json(indent=1) + "\n")
+        write_file(path, f"{found.model_dump_json(indent=1)}\n".encode())
     _show(found, path)
 
 
@@ -132,24 +137,20 @@ def _with_tier(
 
 
 def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
-    import tempfile
-
-    from harness.booting import booted
+    from harness.booting import booted, fresh_folder
     from servers.vllm.kv_bytes import kv_bytes_per_token
 
     kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
-    with (
-        tempfile.TemporaryDirectory(prefix="bench-profile-") as folder,
-        booted(wanted, Path(folder), python=python, ready_within_s=ready_within_s) as ([server], _),
-    ):
+    folder = fresh_folder("profile")
+    with booted(wanted, folder, python=python, ready_within_s=ready_within_s) as ([server], _):
         return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
 
 
 def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:
-    from harness.measure import describe
+    from harness.vllm_at_url import describe
     from servers.vllm.kv_bytes import kv_bytes_per_token
 
-    info = describe(base_url := url.rstrip("/").removesuffix("/v1"))
+    info = describe(base_url := server_url(url, "--url"))
     kv_bytes = kv_bytes_per_token(model or info.model, wanted.weights)
     return _measured(base_url, info, wanted, kv_bytes, within_s)
 
@@ -162,8 +163,8 @@ def _measured(
     within_s: float,
     server: VllmServer | None = None,
 ) -> Measured:
-    from harness.measure import Target
     from harness.measure_reload import measure_reload
+    from harness.probe import Target
     from servers.profiles.measured import Measured, fitted
 
     target = Target(

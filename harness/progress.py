@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -19,6 +18,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+from traces.lenient import one_line
 
 PLAIN_EVERY_S = 5.0
 
@@ -53,12 +54,7 @@ class SweepProgress:
             self._say(f"running {cells}{turns} on {workers}")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
 
@@ -78,7 +74,8 @@ class SweepProgress:
         self.ended += 1
         if error is not None:
             self.failed += 1
-            self._say(f"failed: {cell}: {error.splitlines()[0]}")
+            line, _, _ = error.partition("\n")
+            self._say(f"failed: {cell}: {one_line(line)}")
         self._show()
 
     @property

@@ -167,7 +167,7 @@ def _load(
         because,
         refuse=asked.refuse_overlong,
         messages=asked.server.text,
-    )
+    ).packed()
 
 
 def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ...]]:

@@ -13,7 +13,8 @@ GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
 """Rates of the sources' figures (implementation analysis, §11), in programs per second."""
 MOST = 1000
 """More rates or seeds than this in one sweep are taken for a slip."""
-NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE][+-]?\d{1,2})?", re.ASCII)
+NUMBER = re.compile(r"(?:\d{1,20}(?:\.\d{0,20})?|\.\d{1,20})(?:[eE]([+-]?\d+))?", re.ASCII)
+SLOWEST, FASTEST = Fraction(1, 1_000_000), Fraction(1_000_000)
 SEED = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -35,7 +36,7 @@ def parse_rates(text: str) -> tuple[float, ...]:
         if not colon:
             rates |= {a, b, *(r for r in GRID if a < r < b)}
             continue
-        by = _rate(text, step)
+        by = _number(text, step)
         if (b - a) / by >= MOST:
             raise _bad("--jps", text, f"more than {MOST} rates; take a larger step")
         rates |= {a + k * by for k in range(int((b - a) / by) + 1)}
@@ -73,8 +74,22 @@ def _items(option: str, text: str) -> list[str]:
 
 
 def _rate(text: str, number: str) -> Fraction:
-    if not NUMBER.fullmatch(number.strip()):
+    value = _number(text, number)
+    if not SLOWEST <= value <= FASTEST:
+        raise _out_of_bounds(text, number)
+    return value
+
+
+def _out_of_bounds(text: str, number: str) -> ValueError:
+    return _bad("--jps", text, f"{_quoted(number)} is not within 0.000001 to 1,000,000 per second")
+
+
+def _number(text: str, number: str) -> Fraction:
+    found = NUMBER.fullmatch(number.strip())
+    if found is None:
         raise _bad("--jps", text, f"{_quoted(number)} is no positive number; write one such as 0.2")
+    if len((found[1] or "").lstrip("+-0")) > 2:
+        raise _out_of_bounds(text, number)
     value = Fraction(number.strip())
     if value == 0:
         raise _bad("--jps", text, "a rate or step of zero never ends; take one above 0")

@@ -12,6 +12,7 @@ from urllib.parse import quote
 import typer
 
 from harness.ask import one_line_errors
+from harness.hidden import server_url
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 GRACE_S = 10.0
@@ -22,7 +23,8 @@ HELP = """Run a command whose OpenAI client talks to a server through us, and ke
 
 The command finds its server in OPENAI_BASE_URL and OPENAI_API_BASE. All that it asks is one
 program, unless --many: then it runs several, which are told apart by what they say of themselves,
-or by their conversations. The exit code is the command's.
+or by their conversations. The exit code is the command's, or 1 where that is 0 and no turn
+succeeded.
 
 [bold]Examples[/bold]
 
@@ -75,10 +77,11 @@ def record(
         servers = backends([url])
         folder = out or default_folder("record")
         code, made = asyncio.run(run())
-    tell(made)
+    succeeded = tell(made)
     if code:
         print(f"bench: the command exited with {code}", file=sys.stderr)
-        raise typer.Exit(code)
+    if code or not succeeded:
+        raise typer.Exit(code or 1)
 
 
 def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
@@ -87,6 +90,7 @@ def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
     command = words[1:] if named else words
     if url is None:
         raise ValueError(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
+    url = server_url(url, "the server")
     if not command:
         raise ValueError(f"what to run? bench record {url} -- COMMAND")
     return url, command
@@ -94,7 +98,11 @@ def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
 
 async def _run(command: list[str], base_url: str) -> int:
     """The command's exit code; 128 + number for a signal. Should we end, it is ended first."""
-    env = {**os.environ, **dict.fromkeys(NAMES, base_url)}
+    from harness.client import API_KEY
+    from harness.gateway.access import TOKEN
+
+    ours = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
+    env = {**ours, **dict.fromkeys(NAMES, base_url)}
     env.setdefault("OPENAI_API_KEY", "none")
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)

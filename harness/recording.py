@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.client import api_key
 from harness.course import Line
 from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
-from harness.run_folder import Lines, make_folder
+from harness.hidden import server_url
+from harness.run_folder import Lines, locked
 from harness.url_engine import models_of, says_vllm
+from reports.whole_file import make_folder
 from traces import Loaded, TraceError, read_traces
 from traces.native import write_programs
 
@@ -56,7 +59,7 @@ def backends(urls: Sequence[str]) -> list[Backend]:
     fields that they do not know."""
     found: list[Backend] = []
     for url in urls:
-        base = url.rstrip("/").removesuffix("/v1")
+        base = server_url(url, "the server")
         found.append(Backend(base, any(map(says_vllm, models_of(base, "the server")))))
     return found
 
@@ -76,23 +79,27 @@ async def recording(
     port: int = 0,
     *,
     keeps_messages: bool = False,
+    token: str | None = None,
 ) -> AsyncIterator[Recording]:
-    """A gateway while the block lasts. Raises an OSError where the port is taken."""
+    """A gateway while the block lasts. Raises an OSError where the port is taken, a
+    ValueError where the folder is a sweep's."""
+    if (folder / "sweep.json").exists():
+        raise ValueError(f"--out {folder}: a sweep is in it (sweep.json); give another folder")
     make_folder(folder)
-    lines = Lines(folder / "turns.jsonl")
+    if keeps_messages:
+        folder.chmod(0o700)
+    with locked(folder), closing(Lines(folder / "turns.jsonl")) as lines:
 
-    def on_turn(line: Line) -> None:
-        lines.append(line)
-        lines.flush()
-        made.turns += 1
-        made.failed += line["error"] is not None
-        made.silent += line["error"] is None and keeps_messages and "messages" not in line
+        def on_turn(line: Line) -> None:
+            lines.append(line)
+            lines.flush()
+            made.turns += 1
+            made.failed += line["error"] is not None
+            made.silent += line["error"] is None and keeps_messages and "messages" not in line
 
-    gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages)
-    made = Recording(folder, gateway, keeps_messages=keeps_messages)
-    try:
+        access = Access(token)
+        gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages, access=access)
+        made = Recording(folder, gateway, keeps_messages=keeps_messages)
         async with serve_gateway(gateway, host, port) as base_url:
             made.base_url = base_url
             yield made
-    finally:
-        lines.close()

@@ -36,7 +36,9 @@ class VirtualEngine(Protocol):
     def submit(self, submission: Submission, at_ps: int) -> Served: ...
     def end_program(self, program_id: str) -> None: ...
     def usage(self) -> Usage: ...
-    def run(self) -> None: ...
+    def run(self, programs: Iterable[object]) -> None:
+        """Until all turns have ended. Each item of `programs` is asked for, and so submits a first
+        turn, when the one before has arrived, or earlier."""
 
 
 MAX_USAGE_POINTS = 500
@@ -107,6 +109,13 @@ class Replay:
         self.usage: list[Usage] = []
         self._usage_every = 1
         self._usage_seen = 0
+
+    def starting(
+        self, starts_s: Iterable[float] | None, in_flight: int | None
+    ) -> Iterator[Program]:
+        for program, at_ps in self.course.arrivals(starts_s, in_flight):
+            self.course.start(program, at_ps)
+            yield program
 
     def _send(self, run: Run, at_ps: int, line: Line) -> None:
         program, turn = run.program, run.next_turn
@@ -219,8 +228,7 @@ def replay(
     Returns the contents of done.json.
     """
     run = Replay(programs, engine, on_turn, bound=bound)
-    run.course.begin(starts_s, in_flight)
-    run.engine.run()
+    run.engine.run(run.starting(starts_s, in_flight))
     return {
         "finished_programs": run.course.finished_programs,
         "failed_turns": run.course.failed_turns,

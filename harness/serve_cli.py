@@ -15,7 +15,7 @@ import typer
 
 from harness import options as opt
 from harness.ask import one_line_errors
-from harness.booting import booted
+from harness.booting import booted, fresh_folder
 from servers.variants import Tier, variants
 from servers.vllm import command
 from servers.vllm.command import Wanted
@@ -115,7 +115,7 @@ def serve(
     replicas: opt.Replicas = 1,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
-    folder = out or Path("runs/serve") / time.strftime("%Y-%m-%d_%H-%M-%S")
+    folder = out or fresh_folder("serve")
     with one_line_errors():
         name, tier = _policy_and_tier(policy)
         if tier is not None:

@@ -18,20 +18,22 @@ from typing import Any
 
 import orjson
 
+from harness.ask import complain
 from harness.cell import Work, run_cell
+from harness.hidden import hidden_words
 from harness.names import slug
 from harness.pool import Ended, Started, Tick, Ticked, run_jobs
 from harness.progress import SweepProgress
 from harness.question import Cell, Question
 from harness.run_folder import (
-    Unwritable,
     is_done,
     locked,
-    make_folder,
     mark_failed,
     read_json,
     write_json,
 )
+from reports.whole_file import Unwritable, make_folder
+from reports.words import listed
 
 MADE_BY = "made_by"
 """The part of `sweep.json` that is not the question: who asked, and with what."""
@@ -71,6 +73,11 @@ def check_folder(folder: Path, question: Question) -> None:
     if not (folder / "sweep.json").is_file():
         raise ValueError(f"--out {folder}: holds files, but no run; name a new or empty folder")
     held, asked = read_json(folder / "sweep.json"), question.as_json()
+    if "format" not in held:
+        raise ValueError(
+            f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
+            "name another folder, or remove this one"
+        )
     for field in [*asked, *held]:
         if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(asked.get(field))):
             what = _difference(field, held.get(field), asked.get(field))
@@ -105,11 +112,27 @@ def run_sweep(
     with _claimed(folder, question):
         on_begin()
         cells = question.cells()
-        todo = [cell for cell in cells if not is_done(folder / cell.name)]
+        todo = [cell for cell in cells if not _is_finished(folder / cell.name)]
+        if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
+            complain(f"set aside what an earlier run left of {listed(again)}, to run again")
         failed: dict[str, str] = {}
         if todo:
             failed = _run_cells(todo, Work(question, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), len(cells) - len(todo), failed)
+
+
+def _is_finished(cell: Path) -> bool:
+    """One that no report can read is not, which is told."""
+    if not is_done(cell):
+        return False
+    from reports.load import AGAIN, NotARun, check_finished  # takes a second
+
+    try:
+        check_finished(cell)
+    except NotARun as error:
+        complain(f"damaged: {str(error).removesuffix(f'; {AGAIN}')}")
+        return False
+    return True
 
 
 @contextmanager
@@ -160,7 +183,7 @@ def _run_cells(
 
 def made_by() -> dict[str, Any]:
     return {
-        "argv": ["bench", *sys.argv[1:]],
+        "argv": ["bench", *hidden_words(sys.argv[1:])],
         "git_commit": git_commit(),
         "python": platform.python_version(),
     }

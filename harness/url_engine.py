@@ -1,7 +1,8 @@
 """A server that runs already, as the engine of a sweep: `--engine http://127.0.0.1:8000`.
 
 It has its own scheduler, so there is one variant, under the name that the user gives it. Its cache
-lives on from cell to cell: each cell gets token ids of its own.
+lives on from cell to cell: each cell gets token ids of its own, and its texts, the same in each, a
+salt where the server is vLLM.
 """
 
 from __future__ import annotations
@@ -11,24 +12,30 @@ import http.client
 import json
 import os
 import urllib.error
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.asked import Asked
-from harness.client import API_KEY, api_key, authorization
+from harness.client import API_KEY, api_key, fetched
 from harness.course import Line
 from harness.engine import Cannot, Job
+from harness.hidden import server_url
 from harness.live import Replica
 from harness.serving import end_on_sigterm, replay_on
+from harness.watch import Patience
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
-from servers.vllm.model_folder import ORDINARY_TOKENS
+from servers.vllm.model_folder import vocabulary_of
+from traces.lenient import MOST_CHARACTERS, has_control, one_line, shown
 
 ANSWER_WITHIN_S = 10.0
+NO_ANSWER = (OSError, http.client.HTTPException, ValueError)
+NO_LIST = (ValueError, LookupError, TypeError, RecursionError)
+MOST_MODELS_BYTES = 16 << 20
 AS_SERVED = "as-served"
+URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "text", "events")
 
 
 class NoServer(ValueError):
@@ -40,9 +47,12 @@ class UrlEngine:
     name: str
     """Its URL."""
     model: str
+    first_of: int
+    """Models that it serves, where none was asked for by name."""
     longest: tuple[int | None, str]
     events: Path | None
     turn_timeout_s: float
+    patience: Patience
     text: bool
     is_vllm: bool
     """It takes `vllm_xargs`; others may refuse a field that they do not know."""
@@ -50,8 +60,9 @@ class UrlEngine:
     side_by_side: bool = False
 
     def told(self) -> str:
+        of = f" (the first of {self.first_of}; --model chooses)" if self.first_of > 1 else ""
         return (
-            f"engine {self.name}: a server that runs already, {self.model}; its scheduler and "
+            f"engine {self.name}: a server that runs already, {self.model}{of}; its scheduler and "
             "machine are its own business"
         )
 
@@ -86,41 +97,63 @@ class UrlEngine:
             [Replica(self.name, self.events)],
             job,
             model=self.model,
-            vocabulary=range(*ORDINARY_TOKENS),
+            vocabulary=range(*vocabulary_of(self.model)),
             seed=seed,
             turn_timeout_s=self.turn_timeout_s,
+            patience=self.patience,
             text=self.text,
             tagged=self.is_vllm,
             on_turn=on_turn,
             on_event=on_event,
+            cache_salt=nonce if self.is_vllm else None,
         )
         return {**done, "prompt_seed": seed}
 
 
 def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cannot, ...]]:
-    asked.server.refuse_all(asked.engine, but=("turn_timeout_s", "text", "events"))
-    url = asked.engine.rstrip("/").removesuffix("/v1")
+    asked.server.refuse_all(asked.engine, but=URL_OPTIONS)
+    url = server_url(asked.engine, "--engine")
     served = models_of(url, "--engine")
-    chosen = [m for m in served if asked.model in (None, m.get("id"))]
-    if not chosen:
-        names = ", ".join(str(m.get("id")) for m in served)
-        raise NoServer(f"--model {asked.model}: {url} serves {names or 'nothing'}")
-    longest = chosen[0].get("max_model_len")
+    chosen = _chosen(served, asked.model, url)
+    longest = chosen.get("max_model_len")
     if asked.server.events is not None and not asked.server.events.is_file():
         raise NoServer(f"--events {asked.server.events}: no such file; bench serve prints its name")
     engine = UrlEngine(
         name=url,
-        model=str(chosen[0].get("id")),
+        model=chosen["id"],
+        first_of=len(served) if asked.model is None else 1,
         longest=(
             asked.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} takes",
         ),
         events=asked.server.events,
         turn_timeout_s=asked.server.turn_timeout_s,
+        patience=Patience(asked.server.lost_after_s, asked.server.stuck_after_s),
         text=asked.server.text,
-        is_vllm=says_vllm(chosen[0]),
+        is_vllm=says_vllm(chosen),
     )
     return (_as_served(asked.policies),), engine, ()
+
+
+def _chosen(served: Sequence[dict[str, Any]], asked: str | None, url: str) -> dict[str, Any]:
+    """The first, unless asked for by name."""
+    if not served:
+        raise NoServer(f"--engine {url}: /v1/models lists no model; load one there")
+    for model in served:
+        if asked in (None, model.get("id")):
+            _check_name(model.get("id"), url)
+            return model
+    names = one_line(", ".join(str(model.get("id")) for model in served))
+    raise NoServer(f"--model {asked}: {url} serves {names}")
+
+
+def _check_name(name: object, url: str) -> None:
+    """That a run folder can hold it (`reports.schema`)."""
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or has_control(name):
+        raise NoServer(
+            f"--engine {url}: /v1/models lists a model named {shown(name)}; a name is a text of 1 "
+            f"to {MOST_CHARACTERS} characters without control characters"
+        )
 
 
 def _as_served(policies: str) -> Variant:
@@ -147,16 +180,27 @@ def says_vllm(model: dict[str, Any]) -> bool:
 
 def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:
     """What a server says that it serves. Raises NoServer, which begins with `asked_as`."""
-    request = urllib.request.Request(  # noqa: S310
-        f"{url}/v1/models", headers=authorization(api_key())
-    )
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310
-            found = json.load(answer)["data"]
+        said = fetched(f"{url}/v1/models", ANSWER_WITHIN_S, MOST_MODELS_BYTES)
     except urllib.error.HTTPError as error:
-        hint = f"; set {API_KEY}" if error.code == 401 else ""
+        hint = _hint(error.code)
         raise NoServer(f"{asked_as} {url}: /v1/models answered {error.code}{hint}") from None
-    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
-        why = getattr(error, "reason", error)
+    except NO_ANSWER as error:
+        why = one_line(str(getattr(error, "reason", error)))
         raise NoServer(f"{asked_as} {url}: no OpenAI-compatible server answers ({why})") from None
-    return [m for m in found if isinstance(m, dict)]
+    try:
+        models = [m for m in json.loads(said)["data"] if isinstance(m, dict)]
+    except NO_LIST:
+        raise NoServer(
+            f"{asked_as} {url}: /v1/models answered no JSON list of models; give the address of an "
+            "OpenAI-compatible server"
+        ) from None
+    return models
+
+
+def _hint(status: int) -> str:
+    if 300 <= status < 400:
+        return ", a redirect, which is not followed; give the address of the server itself"
+    if status != 401:
+        return ""
+    return f"; it refuses the key of {API_KEY}" if api_key() else f"; set {API_KEY}"

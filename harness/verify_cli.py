@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -54,19 +52,18 @@ def pins(
     vllm_python: opt.VllmPython = None,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
-    from harness.booting import booted
+    from harness.booting import booted, fresh_folder
     from harness.live import Replica
     from harness.show import show_rows
     from harness.verify import DEAR, DEAR_COSTS, expected_blocks, watch
     from servers.variants import make_policy, variants
     from servers.vllm.command import Wanted
 
-    with one_line_errors(), tempfile.TemporaryDirectory(prefix="bench-verify-") as folder:
+    with one_line_errors():
         wanted = Wanted(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
-        with booted(wanted, Path(folder), python=vllm_python, ready_within_s=ready_within_s) as (
-            [server],
-            _,
-        ):
+        with booted(
+            wanted, fresh_folder("verify"), python=vllm_python, ready_within_s=ready_within_s
+        ) as ([server], _):
             info = server.info
             chosen = make_policy(variants(policy)[0], DEAR_COSTS)
             expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)

@@ -18,6 +18,7 @@ from harness.engine import Cannot, CellFailed, Job, able
 from harness.live import Replica
 from harness.serving import end_on_sigterm, replay_on
 from harness.warm_up import warm_up
+from harness.watch import Patience
 from servers.variants import Variant
 from servers.vllm import command
 from servers.vllm.command import Wanted
@@ -39,6 +40,8 @@ VLLM_OPTIONS = (
     "flags",
     "ready_within_s",
     "turn_timeout_s",
+    "lost_after_s",
+    "stuck_after_s",
     "text",
 )
 
@@ -54,6 +57,7 @@ class VllmEngine:
     replicas: int
     ready_within_s: float
     turn_timeout_s: float
+    patience: Patience
     text: bool
     name: str = "vllm"
     side_by_side: bool = False
@@ -169,6 +173,7 @@ class VllmEngine:
                 vocabulary=range(*info.vocabulary),
                 seed=job.seed,
                 turn_timeout_s=self.turn_timeout_s,
+                patience=self.patience,
                 text=self.text,
                 tagged=True,
                 on_turn=count,
@@ -176,7 +181,10 @@ class VllmEngine:
                 failure=lambda: _first_failure(servers),
             )
             if job.variant.offload is not None:
-                done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
+                try:
+                    done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
+                except ServerFailed as failed:
+                    raise CellFailed(str(failed)) from None
         for server in servers:
             server.events_path.unlink()  # all of it is in the cell's own, on the cell's clock
         return {
@@ -229,6 +237,7 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Ca
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
+        patience=Patience(server.lost_after_s, server.stuck_after_s),
         text=server.text,
     )
     chosen, left_out = able(asked.policies, engine.check)

@@ -54,7 +54,7 @@ async def _send(url: str, model: str, vocabulary: range, long: int, short: int) 
                 "vllm_xargs": {"warm_up": 1},
             }
             content = orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-            async with session.post(url, data=content) as response:
+            async with session.post(url, data=content, allow_redirects=False) as response:
                 await response.read()
 
         for _ in range(ROUNDS):

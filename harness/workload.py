@@ -7,16 +7,22 @@ program left out and why. A program and its sub-agents come and go together.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import traces
 from harness.arrivals import choose_programs, root_ids
 from traces import Note, Program
+from traces.lenient import one_line
+from traces.packed import packed
 
 DEFAULT_PACK = "swe-bench"
+NAMED = 3
+"""Files whose names a workload's own has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +39,23 @@ class Workload:
     left_out: tuple[LeftOut, ...]
     rejected_files: tuple[Note, ...] = ()
     repairs: tuple[Note, ...] = ()
+    gap_provenance: Mapping[str, int] = field(init=False)
+    """How many tool gaps by provenance."""
+
+    def __post_init__(self) -> None:
+        """Counted once: of a million turns it takes seconds."""
+        gaps = Counter(
+            turn.gap_provenance.value
+            for p in self.programs
+            for turn in islice(p.turns, max(len(p.turns) - 1, 0))
+        )
+        object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
+
+    def packed(self) -> Workload:
+        """For replay, which unpacks what is under way."""
+        made = copy(self)  # not anew, which would count
+        object.__setattr__(made, "programs", packed(self.programs))
+        return made
 
     @property
     def turns(self) -> int:
@@ -40,15 +63,12 @@ class Workload:
         return sum(len(program.turns) for program in self.programs)
 
     def as_json(self) -> dict[str, Any]:
-        gaps = Counter(
-            turn.gap_provenance.value for program in self.programs for turn in program.turns[:-1]
-        )
         return {
             "name": self.name,
             "programs": len(self.programs),
             "turns": self.turns or None,
             "trace_sha256": self.trace_sha256,
-            "gap_provenance": dict(sorted(gaps.items())),
+            "gap_provenance": self.gap_provenance,
             "shared_prefix_tokens": self._shared_prefix_tokens(),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
@@ -81,7 +101,6 @@ def load_workload(
     `limit`: what sets it, in words; `messages`: keep what was said."""
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
-    name = "+".join(Path(source).name for source in sources)
     kept = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
     if max_tokens is not None:
@@ -92,7 +111,15 @@ def load_workload(
             f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
         )
     programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
-    return Workload(name, programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs)
+    return Workload(
+        _name(sources), programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs
+    )
+
+
+def _name(sources: Sequence[str]) -> str:
+    names = [one_line(Path(source).name) for source in sources]
+    more = len(names) - NAMED
+    return "+".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def leave_out_overlong(

@@ -9,6 +9,20 @@ import orjson
 
 from harness.gateway.identity import OURS
 
+NO_CLIENTS = ("ended", "warm_up")
+"""Of `vllm_xargs`: with the one it would end another's program, with the other be no one's turn."""
+
+
+def parsed(raw: bytes) -> Any:
+    """Raises an orjson.JSONDecodeError also where it could not be written again: orjson reads
+    values nested 1024 deep, and writes 254."""
+    body = orjson.loads(raw)
+    try:
+        orjson.dumps([[[[[[[[body]]]]]]]])  # as deep as we put parts of it
+    except orjson.JSONEncodeError:
+        raise orjson.JSONDecodeError("nested too deeply", "", 0) from None
+    return body
+
 
 def rewritten(
     body: dict[str, Any], raw: bytes, tag: Mapping[str, object] | None
@@ -25,6 +39,7 @@ def rewritten(
     if tag is not None:
         xargs = body.get("vllm_xargs")
         kept = dict(xargs) if isinstance(xargs, Mapping) else {}
+        kept = {name: value for name, value in kept.items() if name not in NO_CLIENTS}
         added["vllm_xargs"] = {**kept, **tag}
     ours = [name for name in OURS if name in body]
     if not added and not ours:

@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from harness.client import FAILURES, ask, authorization, reason
+from harness.client import FAILURES, ask, authorization, known_keys, reason
 from harness.completion import Answer, completion_body, measurements
 from harness.course import shared_prefix
 from harness.gateway.identity import Said
@@ -91,6 +91,7 @@ class Guided:
         self._backends = backends
         self._session = session
         self._api_key = api_key
+        self._secrets = known_keys(api_key)
         self._turns = turns
 
     async def complete(
@@ -119,7 +120,7 @@ class Guided:
         under_way = self._turns.begin(who, model)
         url = f"{self._backends[under_way.replica].url}/v1/completions"
         headers = {**JSON, **authorization(self._api_key)}
-        answer = Answer(under_way.sent_s, secret=self._api_key)
+        answer = Answer(under_way.sent_s, secrets=self._secrets)
         try:
             prompt, is_last = course.conversation.prompt(turn), index == len(program.turns) - 1
             sent = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))

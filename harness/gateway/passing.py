@@ -1,7 +1,7 @@
 """A completion passed through: the client's request to a server, the answer back as it comes.
 
-What the server answers passes unchanged, errors too, byte by byte. A client that goes away takes
-its request with it, so that the server stops.
+What the server answers passes unchanged, errors too, but for the user's key in these. A client that
+goes away takes its request with it, so that the server stops.
 """
 
 from __future__ import annotations
@@ -9,20 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
+from harness.client import known_keys
 from harness.completion import as_client_sees, shortened
 from harness.course import Line
-from harness.gateway.answers import Answer, Tap
+from harness.gateway.answers import Answer, Tap, without
 from harness.gateway.bodies import rewritten
 from harness.gateway.conversations import prompt_of
 from harness.gateway.identity import Said
 from harness.gateway.messages import said_in
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
-from harness.gateway.turns import Turns, UnderWay
+from harness.gateway.turns import Turns, UnderWay, unanswered
+from harness.hidden import LEAST_CHARS, hidden, hidden_in, is_no_word
 
 HOP_BY_HOP = frozenset(
     [
@@ -41,6 +45,14 @@ HOP_BY_HOP = frozenset(
     ]
 )
 """Of one connection (RFC 9110, §7.6.1), or set anew by our client."""
+WHAT = "the gateway knows chat/completions, completions, models and embeddings"
+SAFE = "/:@"
+SHOWN_CHARS = 100
+MOST_ANSWER_BYTES = 64 << 20
+TOO_LONG = f"its answer is longer than {MOST_ANSWER_BYTES >> 20} MiB"
+UNREAD = "the gateway could not read the answer"
+KEYS = ("authorization", "x-api-key", "api-key")
+"""Headers in which clients send one."""
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -52,35 +64,47 @@ class Passing:
         api_key: str | None,
         turns: Turns,
         keeps_messages: bool = False,
+        *,
+        hides_key: bool = False,
     ) -> None:
+        """`hides_key`: what clients send as their key is not for the server."""
         self._backends = backends
         self._session = session
         self._api_key = api_key
         self._turns = turns
         self._keeps_messages = keeps_messages
+        self._hides_key = hides_key
 
     async def other(self, request: web.Request, path: str) -> web.StreamResponse:
-        """What is no completion goes to the first server."""
+        """What is no completion and passes goes to the first server; most does not, since there it
+        would be asked with the user's key (files, adapters, batches) or not be recorded."""
+        if not _passes(request.method, path):
+            return refusal(404, f"{request.method} /v1/{path[:SHOWN_CHARS]} does not pass: {WHAT}")
         body = await request.read() if request.can_read_body else None
-        url = f"{self._backends[0].url}/v1/{path}"
+        url = f"{self._backends[0].url}/v1/{quote(path, safe=SAFE)}"
         try:
             async with self._session.request(
                 request.method,
-                url,
+                URL(url, encoded=True),
                 params=request.query,
                 data=body,
                 headers=self._headers(request),
                 allow_redirects=False,
             ) as answer:
-                return await _whole(answer)
-        except NO_ANSWER as failure:
-            return refusal(502, f"no answer from {url}: {_reason(failure)}", "api_error")
+                response = await _whole(answer)
+                return response if answer.ok else self._without_key(response)
+        except (*NO_ANSWER, ValueError) as failure:
+            return refusal(
+                502,
+                f"no answer from {url}: {_reason(failure, self._secrets(request))}",
+                "api_error",
+            )
 
     async def complete(
         self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, who: Said
     ) -> web.StreamResponse:
+        answer = Answer(secrets=self._secrets(request))
         turn = self._turns.begin(who, body.get("model"), prompt_of(body))
-        answer = Answer(secret=self._api_key)
         streamed = web.StreamResponse()
         error: str | None = None
         try:
@@ -91,7 +115,7 @@ class Passing:
             error = turn.cancelled
             raise
         except (*NO_ANSWER, ValueError) as failure:
-            error = f"no answer from the server: {_reason(failure)}"
+            error = f"no answer from the server: {_reason(failure, answer.secrets)}"
             if not streamed.prepared:
                 return refusal(502, error, "api_error")
             if request.transport is not None:  # a cut stream is cut for the client too
@@ -120,12 +144,14 @@ class Passing:
             if coming.content_type != "text/event-stream":
                 response = await _whole(coming)
                 answer.read(bytes(response.body or b""), now_s())  # type: ignore[arg-type]
-                return response
+                return response if answer.error is None else self._without_key(response)
             streamed.set_status(coming.status)
             streamed.headers.update(_passed_on(coming.headers))
             await streamed.prepare(request)
-            tap = Tap(answer, hide_usage)
+            tap, left = Tap(answer, hide_usage, self._api_key), MOST_ANSWER_BYTES
             async for received in coming.content.iter_any():
+                if (left := left - len(received)) < 0:
+                    raise ValueError(TOO_LONG)
                 if passed := tap.take(received, now_s()):
                     await streamed.write(passed)
             if rest := tap.end():
@@ -136,9 +162,25 @@ class Passing:
     def _over(
         self, turn: UnderWay, body: dict[str, Any], answer: Answer, error: str | None
     ) -> None:
-        program = turn.begun.program
+        """Whatever the answer holds, the turn is over and leaves a line."""
         finished_s = answer.last_byte_at_s if error is None else None
         finished_s = self._turns.now_s() if finished_s is None else finished_s
+        seen = unanswered(turn)
+        told: str | None = UNREAD
+        try:
+            seen, told = self._noted(turn, body, answer, finished_s, error), error
+        finally:
+            self._turns.over(turn, finished_s, told, seen)
+
+    def _noted(
+        self,
+        turn: UnderWay,
+        body: dict[str, Any],
+        answer: Answer,
+        finished_s: float,
+        error: str | None,
+    ) -> Line:
+        program = turn.begun.program
         kept = self._turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
         seen = _seen(turn, answer, finished_s) | {"kept_tokens": max(kept, 0)}
         if error is None:
@@ -146,13 +188,33 @@ class Passing:
                 repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
                 seen |= said_in(body, repeated, answer)
             self._turns.programs.answered(program, turn.prompt, answer)
-        self._turns.over(turn, finished_s, error, seen)
+        return hidden_in(seen, [key for key in answer.secrets if is_no_word(key)])  # type: ignore[no-any-return]
+
+    def _secrets(self, request: web.Request) -> tuple[str, ...]:
+        """What a server may repeat of them."""
+        said = [request.headers.get(name, "").rpartition(" ")[2] for name in KEYS]
+        said = [key for key in said if len(key) >= LEAST_CHARS]
+        return (*known_keys(self._api_key), *said)
+
+    def _without_key(self, response: web.Response) -> web.Response:
+        """Some servers repeat what they refuse."""
+        response.body = without(bytes(response.body or b""), self._api_key)  # type: ignore[arg-type]
+        return response
 
     def _headers(self, request: web.Request) -> dict[str, str]:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
+        if self._hides_key:
+            headers = {k: v for k, v in headers.items() if k.lower() not in KEYS}
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
         return headers
+
+
+def _passes(method: str, path: str) -> bool:
+    kind, *rest = path.split("/")
+    if any(part in ("", ".", "..") for part in rest):
+        return False
+    return (method, kind) == ("GET", "models") or (method, path) == ("POST", "embeddings")
 
 
 def _seen(turn: UnderWay, answer: Answer, finished_s: float) -> Line:
@@ -179,13 +241,17 @@ def _system(turn: UnderWay, answer: Answer) -> Line | None:
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> web.Response:
-    body = await answer.read()
-    return web.Response(status=answer.status, body=body, headers=_passed_on(answer.headers))
+    body = bytearray()
+    async for received in answer.content.iter_any():
+        body += received
+        if len(body) > MOST_ANSWER_BYTES:
+            raise ValueError(TOO_LONG)
+    return web.Response(status=answer.status, body=bytes(body), headers=_passed_on(answer.headers))
 
 
 def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
     return {k: v for k, v in headers.items() if k.lower() not in HOP_BY_HOP}
 
 
-def _reason(failure: BaseException) -> str:
-    return shortened(str(failure) or type(failure).__name__)
+def _reason(failure: BaseException, secrets: Sequence[str]) -> str:
+    return shortened(hidden(str(failure), secrets) or type(failure).__name__)

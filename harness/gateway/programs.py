@@ -5,12 +5,18 @@ Times in seconds on the caller's clock, lengths in tokens.
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 from harness.gateway.answers import Answer
 from harness.gateway.conversations import Conversations, Prompt, with_answer
 from harness.gateway.identity import Said
+
+MOST_PROGRAMS = 100_000
+"""Not every client says that a program has ended; as policies do (`servers.policies.recent`)."""
 
 
 @dataclass(slots=True)
@@ -19,6 +25,8 @@ class Program:
     job_id: str
     named: bool
     """It says who it is; others are known by their conversations."""
+    replica: int = 0
+    """The server of its last turn."""
     model: Any = None
     """That it asked last."""
     turns: int = 0
@@ -43,7 +51,9 @@ class Begun(NamedTuple):
 
 class Programs:
     def __init__(self) -> None:
-        self._programs: dict[str, Program] = {}
+        self._programs: OrderedDict[str, Program] = OrderedDict()
+        """The one heard of last is last."""
+        self._of_job: Counter[str] = Counter()
         self._conversations = Conversations()
         self._unnamed = 0
 
@@ -53,6 +63,8 @@ class Programs:
         if program is None:
             named = said.program_id is not None
             program = self._programs[id] = Program(id, said.job_id or id, named)
+            self._of_job[program.job_id] += 1
+        self._programs.move_to_end(id)
         waited = not program.under_way and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
         begun = Begun(program, program.turns, gap_s)
@@ -83,7 +95,7 @@ class Programs:
         program.prompt = with_answer(prompt, answer.message())
         program.prompt_pieces = len(prompt)
         program.prompt_tokens, program.output_tokens = answer.prompt_tokens, answer.output_tokens
-        program.reasoned = bool(answer.reasoning)
+        program.reasoned = answer.reasoned
         if not program.named:
             self._conversations.keep(program.id, program.prompt)
 
@@ -97,7 +109,25 @@ class Programs:
 
     def ended(self, program_id: str) -> Program | None:
         """Nothing more comes from it."""
-        return self._programs.pop(program_id, None)
+        program = self._programs.pop(program_id, None)
+        if program is not None:
+            self._of_job[program.job_id] -= 1
+            if not self._of_job[program.job_id]:
+                del self._of_job[program.job_id]
+        return program
+
+    def forgotten(self, most: int = MOST_PROGRAMS) -> Iterator[Program]:
+        """Of more than so many, those without a turn under way that were heard of longest ago: they
+        are no longer known."""
+        for id in list(islice(self._programs, max(0, len(self._programs) - most))):
+            if self._programs[id].under_way:
+                self._programs.move_to_end(id)
+            elif (program := self.ended(id)) is not None:
+                yield program
+
+    def has_job(self, job_id: str) -> bool:
+        """Whether a program of it is known."""
+        return job_id in self._of_job
 
     def _idle(self, program_id: str) -> bool:
         program = self._programs.get(program_id)

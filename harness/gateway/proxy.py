@@ -6,6 +6,7 @@ docs/run-folder.md. A program ends when whoever ran it says so.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +19,8 @@ from aiohttp import web
 from harness.client import allow_many_connections, authorization, client_session
 from harness.course import Line
 from harness.engine_log import EngineLogs
+from harness.gateway.access import Access, admitted_as
+from harness.gateway.bodies import parsed
 from harness.gateway.guided import Guide, Guided
 from harness.gateway.identity import BadId, Said, said
 from harness.gateway.passing import Passing
@@ -26,6 +29,9 @@ from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
 
 MOST_BODY_BYTES = 32 << 20
+TOLD_WITHIN_S = 5.0
+"""A server that hangs is not waited for: nothing depends on its knowing that a program is over."""
+HEALTH = "/health"
 COMPLETIONS = ("chat/completions", "completions")
 
 
@@ -41,6 +47,7 @@ class Gateway:
         guide: Guide | None = None,
         keeps_messages: bool = False,
         on_event: Callable[[Line], None] | None = None,
+        access: Access | None = None,
     ) -> None:
         """`guide`: answers come from recorded programs. `keeps_messages`: lines hold what was said.
         `on_event`: takes what the servers' event files say."""
@@ -55,15 +62,15 @@ class Gateway:
 
         self.runner: web.AppRunner
         """That serves it (`harness.gateway.serving`)."""
-        self.only: dict[str, str] = {}
-        """By name of a socket: the program whose alone it is."""
+        self.access = access or Access()
 
     async def __aenter__(self) -> Gateway:
         self.begin(time.monotonic())
         allow_many_connections()
-        self._session = client_session(auto_decompress=False)
+        self._session = client_session()
         behind = self._backends, self._session, self._api_key, self._turns
-        self._passing = Passing(*behind, self._keeps_messages)
+        keeps = self._keeps_messages
+        self._passing = Passing(*behind, keeps, hides_key=self.access.hides_key)
         self._complete = self._passing.complete
         if self._guide is not None:
             self._complete = Guided(self._guide, *behind).complete
@@ -83,11 +90,12 @@ class Gateway:
         self._logs = EngineLogs([b.events for b in self._backends], origin_s, self._on_event)
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[_as_openai])
+        layers = [_as_openai, self._admitted]
+        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=layers)
         for prefix in ("", "/programs/{program}"):
             app.router.add_route("*", prefix + "/v1/{path:.+}", self._handle)
         app.router.add_delete("/programs/{program}", self._end)
-        app.router.add_get("/health", _healthy)
+        app.router.add_get(HEALTH, _healthy)
         return app
 
     def late(self, program_id: str, seconds: float) -> None:
@@ -120,27 +128,32 @@ class Gateway:
             told = orjson.dumps(body | {"vllm_xargs": {"ended": program_id}})
             headers = {"Content-Type": "application/json", **authorization(self._api_key)}
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                async with self._session.post(
-                    f"{backend.url}/v1/completions", data=told, headers=headers
-                ) as answer:
-                    await answer.read()
+                async with (
+                    asyncio.timeout(TOLD_WITHIN_S),
+                    self._session.post(
+                        f"{backend.url}/v1/completions",
+                        data=told,
+                        headers=headers,
+                        allow_redirects=False,
+                    ) as answer,
+                ):
+                    await answer.content.readany()
 
     async def _end(self, request: web.Request) -> web.Response:
-        if (refused := self._anothers(request)) is not None:
-            return refused
         await self.end(request.match_info["program"])
         return web.Response(status=204)
 
-    def _anothers(self, request: web.Request) -> web.Response | None:
-        """The refusal of a program that comes by another's own socket."""
-        only = self._only(request)
-        if only is None or request.match_info.get("program", only) == only:
-            return None
-        return refusal(403, f"this way to the gateway is for program {only} alone")
-
-    def _only(self, request: web.Request) -> str | None:
-        name = request.transport and request.transport.get_extra_info("sockname")
-        return self.only.get(name) if isinstance(name, str) else None
+    @web.middleware
+    async def _admitted(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Before anything of its body is read. That we are up is no secret."""
+        if request.path == HEALTH:
+            healthy: web.StreamResponse = await handler(request)
+            return healthy
+        if (refused := self.access.admit(request)) is not None:
+            return refused
+        with self.access.under_way():
+            response: web.StreamResponse = await handler(request)
+            return response
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
@@ -148,14 +161,12 @@ class Gateway:
             return await self._passing.other(request, path)
         raw = await request.read()
         try:
-            body = orjson.loads(raw)
+            body = parsed(raw)
         except orjson.JSONDecodeError as bad:
             return refusal(400, f"We could not parse the JSON body of your request: {bad}")
         if not isinstance(body, dict):
             return refusal(400, "The JSON body of your request must be an object.")
-        if (refused := self._anothers(request)) is not None:
-            return refused
-        in_path, only = request.match_info.get("program"), self._only(request)
+        in_path, only = request.match_info.get("program"), admitted_as()
         try:
             who = said(in_path, request.headers, body) if only is None else Said(only, None)
         except BadId as bad:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import ipaddress
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -42,7 +44,8 @@ def _near(path: Path) -> Iterator[Path]:
 async def serve_gateway(
     gateway: Gateway, host: str = LOOPBACK, port: int = 0
 ) -> AsyncIterator[str]:
-    """Yields its base URL. Port 0: a free one. Raises an OSError where the port is taken."""
+    """Yields its base URL, by the machine's name where it listens on all addresses. Port 0: a free
+    one. Raises an OSError where the port is taken."""
     async with gateway:
         runner = web.AppRunner(
             gateway.app(), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_S
@@ -51,8 +54,16 @@ async def serve_gateway(
         gateway.runner = runner
         try:
             tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=MOST_WAITING)
-            await tcp.start()
-            yield f"http://{host}:{runner.addresses[0][1]}"
+            try:
+                await tcp.start()
+            except OSError as error:
+                why = os.strerror(error.errno or 0).lower()
+                raise OSError(
+                    f"--listen {host} --port {port}: {why}; give another, --port 0 for a free one"
+                ) from None
+            everywhere = ipaddress.ip_address(host).is_unspecified
+            name = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
+            yield f"http://{name}:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
 
@@ -60,16 +71,15 @@ async def serve_gateway(
 @asynccontextmanager
 async def own_socket(gateway: Gateway, path: Path, program_id: str) -> AsyncIterator[None]:
     """A way to a gateway that is served, for one program alone: whatever comes by this unix socket
-    is from it. Anyone who gets into its folder may use it. Raises an OSError where it is no place
-    to listen."""
+    is from it. Its owner and root may use it. Raises an OSError where it is no place to listen."""
     with _near(path) as near:
         site = web.UnixSite(gateway.runner, near, backlog=MOST_WAITING)
         await site.start()
         try:
-            path.chmod(0o666)
-            gateway.only[str(near)] = program_id
+            path.chmod(0o600)
+            gateway.access.only[str(near)] = program_id
             yield
         finally:
-            gateway.only.pop(str(near), None)
+            gateway.access.only.pop(str(near), None)
             await site.stop()
             path.unlink(missing_ok=True)

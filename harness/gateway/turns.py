@@ -55,15 +55,19 @@ class Turns:
         begun = self.programs.begin(who, prompt, now_s)
         program = begun.program
         program.model = model or program.model
-        replica = self._places.replica_of(program.job_id)
-        turn = UnderWay(begun, prompt, now_s, replica, task)
+        program.replica = self._places.replica_of(program.job_id, now_s)
+        turn = UnderWay(begun, prompt, now_s, program.replica, task)
         self._under_way.add(turn)
+        for forgotten in self.programs.forgotten():
+            self._left(forgotten)
         return turn
 
     def over(self, turn: UnderWay, finished_s: float, error: str | None, seen: Line) -> None:
         """`seen`: the fields of its line that say what was asked and answered."""
         program, index, gap_s = turn.begun
         self._under_way.discard(turn)
+        if error is None or error != turn.cancelled:
+            self._places.served(turn.replica, self.now_s(), well=error is None)
         self.programs.over(program, finished_s)
         late_s = 0.0 if index else self._late_s.pop(program.id, 0.0)
         self._on_line(
@@ -94,15 +98,18 @@ class Turns:
             self.over(turn, turn.sent_s, reason, unanswered(turn))
 
     def ended(self, program_id: str) -> tuple[Program, int] | None:
-        """The program and its server, unless it is not known (any more)."""
+        """The program and the server of its last turn, unless it is not known (any more)."""
         program = self.programs.ended(program_id)
         self._late_s.pop(program_id, None)
         if program is None:
             return None
-        replica = self._places.replica_of(program.job_id)
-        if program.job_id == program.id:
-            self._places.ended(program.id)
-        return program, replica
+        self._left(program)
+        return program, program.replica
+
+    def _left(self, program: Program) -> None:
+        """A job's place goes with its first program, and with the last that is known of it."""
+        if program.job_id == program.id or not self.programs.has_job(program.job_id):
+            self._places.ended(program.job_id)
 
 
 def unanswered(turn: UnderWay) -> Line:

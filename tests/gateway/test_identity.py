@@ -75,7 +75,7 @@ def test_only_programs_without_a_name_are_known_by_their_conversations() -> None
     programs, first = Programs(), prompt_of(messages("system", "task"))
     begun = programs.begin(Said("named", None), first, 0.0)
     programs.over(begun.program, 1.0)
-    programs.answered(begun.program, first, Answer(text="ls"))
+    programs.answered(begun.program, first, Answer(said=["ls"]))
     goes_on = prompt_of(messages("system", "task", "ls", "files"))
     assert programs.begin(Said(None, None), goes_on, 2.0).program.id == "program-1"
 

@@ -9,7 +9,8 @@ import aiohttp
 import orjson
 import pytest
 
-from tests.gateway.upstream import Line, Upstream, gateway_to
+from harness.gateway import Backend, Gateway, serve_gateway
+from tests.gateway.upstream import Line, Upstream, gateway_to, serving
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
 
@@ -141,6 +142,25 @@ def test_a_job_stays_on_the_server_that_has_its_kv_and_new_ones_go_where_there_a
     assert placed == [("a", 0), ("b", 1), ("a", 0), ("c", 0), ("b", 1), ("d", 1), ("sub", 0)]
 
 
+def test_a_server_that_is_lost_draws_no_new_jobs_and_the_other_serves_on() -> None:
+    async def go() -> list[tuple[str, int, bool]]:
+        lines: list[Line] = []
+        async with serving(Upstream()) as alive:
+            backends = [Backend("http://127.0.0.1:9", True), Backend(alive, True)]
+            gateway = Gateway(backends, lines.append)
+            async with serve_gateway(gateway) as url:
+                for name in ("a", "b", "c", "d", "a", "b"):
+                    await post(f"{url}/programs/{name}/v1/chat/completions", ASK)
+        return [(line["program_id"], line["replica"], line["error"] is None) for line in lines]
+
+    assert asyncio.run(go()) == [
+        ("a", 0, False),
+        *((name, 1, True) for name in ("b", "c", "d")),
+        ("a", 0, False),  # it stays where its KV is
+        ("b", 1, True),
+    ]
+
+
 def test_the_server_is_told_when_a_program_is_over() -> None:
     async def go(tagged: bool) -> list[Any]:
         upstream = Upstream()
@@ -201,8 +221,6 @@ def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
 
 
 def test_no_server_behind_it_is_said_as_openai_says_things() -> None:
-    from harness.gateway import Backend, Gateway, serve_gateway
-
     async def go() -> tuple[int, Any, list[Line]]:
         lines: list[Line] = []
         gateway = Gateway([Backend("http://127.0.0.1:9", True)], lines.append)
@@ -217,7 +235,7 @@ def test_no_server_behind_it_is_said_as_openai_says_things() -> None:
     assert len(lines) == 1
 
 
-def test_other_paths_of_the_api_pass() -> None:
+def test_models_pass_and_what_we_do_not_know_is_refused() -> None:
     async def go() -> tuple[int, Any, int]:
         async with gateway_to(Upstream()) as (url, lines), aiohttp.ClientSession() as session:
             async with session.get(f"{url}/programs/p/v1/models") as answer:
@@ -227,4 +245,4 @@ def test_other_paths_of_the_api_pass() -> None:
 
     status, models, turns = asyncio.run(go())
     assert models["data"][0]["id"] == "m"
-    assert (status, turns) == (418, 0)
+    assert (status, turns) == (404, 0)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.gateway import Backend
+from harness.gateway import Backend, Gateway, serve_gateway
 from harness.recording import recording
 from harness.run_folder import Lines
 from tests.gateway.test_proxy import ASK, next_ask, post
@@ -127,6 +127,42 @@ def test_bench_record_keeps_what_an_agent_did_and_gives_its_exit_code(
     assert program.id.startswith("python")
     assert program.prefix is not None
     assert all(turn.tool_gap_s >= 0.05 for turn in program.turns[:-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "ended"),
+    [
+        ("exit 7", 7, "bench: the command exited with 7\n"),
+        ("kill -9 $$", 137, "bench: the command exited with 137\n"),
+        ("true", 1, ""),
+    ],
+)
+def test_a_command_that_asked_nothing_still_gives_its_exit_code(
+    bench: str, tmp_path: Path, script: str, code: int, ended: str
+) -> None:
+    done = run(bench, tmp_path, "--", "sh", "-c", script)
+    assert done.returncode == code
+    assert done.stderr == f"no turn succeeded; 0 in o/turns.jsonl\n{ended}"
+
+
+def test_no_recording_goes_into_a_sweeps_folder(bench: str, tmp_path: Path) -> None:
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o/sweep.json").touch()
+    done = run(bench, tmp_path, "--", "true")
+    assert done.returncode == 2
+    assert done.stderr == "bench: --out o: a sweep is in it (sweep.json); give another folder\n"
+    assert [path.name for path in (tmp_path / "o").iterdir()] == ["sweep.json"]
+
+
+def test_a_port_that_is_taken_is_told_with_its_option() -> None:
+    async def go() -> None:
+        async with serving(Upstream()) as taken:
+            port = int(taken.rpartition(":")[2])
+            with pytest.raises(OSError, match=f"--port {port}: address already in use; give"):
+                async with serve_gateway(Gateway([], print), port=port):
+                    raise AssertionError("it should not listen there")
+
+    asyncio.run(go())
 
 
 def test_what_was_recorded_can_be_swept(bench: str, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import orjson
 from aiohttp import web
 
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.gateway.refusals import refusal
 
 Line = dict[str, Any]
 TOOL_CALL = {
@@ -122,7 +121,7 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
     app.router.add_get("/v1/models", upstream.models)
     app.router.add_post("/v1/chat/completions", upstream.complete)
     app.router.add_post("/v1/completions", upstream.complete)
-    app.router.add_get("/v1/broken", teapot)
+    app.router.add_post("/v1/embeddings", upstream.complete)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
@@ -130,10 +129,6 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
         await runner.cleanup()
-
-
-async def teapot(_request: web.Request) -> web.Response:
-    return refusal(418, "a teapot")
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from small import contents, programs
 
+from tests.harness import calling
 from traces import Program, Turn
 from traces.native import write_programs
 
@@ -63,9 +64,30 @@ def test_a_report_draws_the_cells_that_are_asked_for(
     refused = run(bench, "report", "o", "--gantt", "lru", cwd=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == (
-        "bench: o has no result of a cell 'lru'; choose from fcfs_jps0.5_seed1 and"
+        "bench: --gantt lru: o has no such cell; choose from fcfs_jps0.5_seed1 and"
         " continuum_jps0.5_seed1\n"
     )
+
+
+def test_a_machine_that_knows_ascii_only_leaves_the_same_report(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
+    command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
+    assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
+    page = (tmp_path / "o/report.html").read_bytes()
+    ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    for words in (("report", "o"), ("compare", "o", "o", "--markdown", "c.md"), ("list", "models")):
+        told = subprocess.run(
+            [bench, *words],
+            cwd=tmp_path,
+            env={**os.environ, **ascii_only},
+            capture_output=True,
+            check=False,
+        )
+        assert (told.returncode, told.stderr) == (0, b""), words
+        assert told.stdout.isascii()
+    assert (tmp_path / "o/report.html").read_bytes() == page
+    assert "✅" in (tmp_path / "c.md").read_text(encoding="utf-8")
 
 
 def test_run_shows_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
@@ -109,6 +131,7 @@ def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
     result = run(bench, "sweep", "--traces", trace, *options, cwd=tmp_path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
+    assert result.stderr.count("lost count") == 1
     assert "failed: broken_jps0.5_seed1: RuntimeError: lost count" in result.stderr
     assert "1 of 2 cells failed, see o/broken_jps0.5_seed1/failed.json" in result.stderr
     assert "report: o/report.html" in result.stdout
@@ -143,6 +166,38 @@ def test_stopped_it_says_how_to_go_on_and_leaves_no_process(
         )
     while group := living(process.pid):
         assert time.monotonic() < deadline_s, group
+
+
+def test_stopped_at_the_report_it_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.report_cli.print_report", stopped)
+    command = "sweep --jps 0.2 --policies fcfs --programs 3 --out o"
+    monkeypatch.setattr(sys, "argv", ["bench", *command.split()])
+    code, _, err = calling.bench(*command.split())
+    assert code == 130
+    assert err.endswith(f"bench: stopped; finished cells are kept, go on with: bench {command}\n")
+
+
+@pytest.mark.parametrize("words", ["--version", "list packs"])
+def test_a_stdout_without_room_is_named(bench: str, words: str, tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [bench, *words.split()],
+            cwd=tmp_path,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (
+        2,
+        "bench: cannot write stdout: no space left on device; free some space\n",
+    )
 
 
 def living(group: int) -> list[str]:
@@ -228,32 +283,50 @@ def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path)
         assert f" {command} " in result.stdout
 
 
-def test_completion_knows_the_names(bench: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "known"),
+    [
+        ("bench sweep --policies fcfs,cont", {"fcfs,continuum", "fcfs,continuum-preview"}),
+        ("bench unknown ", set()),
+    ],
+)
+def test_completion_knows_the_names(
+    bench: str, tmp_path: Path, words: str, known: set[str]
+) -> None:
     result = subprocess.run(
         [bench],
         cwd=tmp_path,
         env={
             **os.environ,
             "_BENCH_COMPLETE": "complete_bash",
-            "COMP_WORDS": "bench sweep --policies fcfs,cont",
-            "COMP_CWORD": "3",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(words.count(" ")),
         },
         capture_output=True,
         text=True,
         check=False,
     )
-    assert "fcfs,continuum-preview" in result.stdout.split()
+    assert known <= set(result.stdout.split())
+    assert result.stderr == ""
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("sweep --programs 0", "bench: Invalid value for '--programs': "),
-        ("sweep --workers two", "bench: Invalid value for '--workers': "),
+        ("sweep --programs 0", "bench: --programs '0': must be greater than or equal to 1"),
+        ("sweep --workers two", "bench: --workers 'two': must be a valid integer; "),
         ("sweep --polices fcfs", "bench: No such option: --polices"),
         ("sweeep", "bench: No such command 'sweeep'"),
-        ("list engines", "bench: Invalid value for 'things': "),
+        ("list engines", "bench: THING 'engines': must be one of 'policies', "),
         ("traces inspect", "bench: Missing argument"),
+        (
+            "traces synthesize bfcl --tokens mean --out x",
+            "bench: --tokens 'mean': ",
+        ),
+        (
+            "traces synthesize bfcl --programs 0 --out x",
+            "bench: --programs '0': must be greater",
+        ),
     ],
 )
 def test_options_that_cannot_be_read_are_one_line(

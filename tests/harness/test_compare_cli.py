@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from harness.cli import app
+from tests.harness.calling import bench
 
 SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 20"
 POLICY = """
@@ -21,11 +20,6 @@ class Mine(Fcfs):
     def rank(self, request, now_s):
         return (not request.preempted, {sign}request.arrival_s, request.id)
 """
-
-
-def bench(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,11 +110,20 @@ def test_a_claim_that_fails_is_an_answer_and_no_error(small: Path) -> None:
     ("change", "said"),
     [
         (("max_num_seqs = 2", "max_seqs = 2"), "sweep.max_seqs: bench sweep has no such option"),
-        (("least = 0.5", "leest = 0.5"), "checks.0.leest: Extra inputs are not permitted"),
-        (('recipe = "execution-note"', ""), "workload: recipe: Field required"),
+        (("max_num_seqs = 2", "offload_gb = inf"), "sweep.offload_gb: inf is no number"),
+        (("least = 0.5", "leest = 0.5"), "checks.0.leest is 0.5: not a field of this format"),
+        (('recipe = "execution-note"', ""), "workload: recipe: missing; add it"),
+        (('"execution-note"', '"nope"'), "workload.recipe is 'nope': must be one of swe-bench, "),
         (("[sweep]", "[sweep"), "small.toml"),
-        (("programs = 6", "programs = 0"), "workload: programs: Input should be greater"),
-        (('policies = "fcfs,', 'policies = "fifo,'), "fifo"),
+        (('title = "Small"', "title = 5"), "title is 5: must be a valid string"),
+        (("programs = 6", "programs = 0"), "workload: programs is 0: must be greater"),
+        (('policies = "fcfs,', 'policies = "fifo,'), "sweep.policies: no policy is called 'fifo'"),
+        (('jps = "0.1"', 'jps = "abc"'), "sweep.jps: --jps 'abc': "),
+        (("least = 0.5", 'metric = "nope"'), "checks.0.metric is 'nope': must be 'jct_mean_s', "),
+        (('of = "fcfs"', 'of = "zzz"'), "checks.0.of is 'zzz': must be one of continuum, fcfs\n"),
+        (('to = "continuum"', 'to = "all"'), "checks.0.to is 'all': must be one of continuum, f"),
+        (("least = 0.5", 'arms = ["it"]'), "checks.0.arms is 'it': must be one of as it is, few"),
+        (("least = 0.5", "loads = [0.1, 7]"), "checks.0.loads is 7.0: must be one of 0.1\n"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_field(
@@ -123,6 +133,7 @@ def test_a_bad_file_is_refused_with_its_field(
     code, out, err = bench("run", "small.toml", "--out", "out")
     assert (code, out) == (2, "")
     assert said in err
+    assert err.startswith("bench: small.toml: ")
     assert not Path("out").exists()
 
 
@@ -131,6 +142,16 @@ def test_an_unknown_name_lists_those_there_are() -> None:
         load("fig99")
     assert bench("run")[0] == 2
     assert bench("run", "--all", "fig16")[0] == 2
+
+
+def test_a_file_of_ones_own_that_is_none_is_said_to_be_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.toml")
+    for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is no regular file")):
+        with pytest.raises(BadExperiment, match=f"^{name}: {what}; give a .toml file or a name"):
+            load(name)
 
 
 def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine() -> None:

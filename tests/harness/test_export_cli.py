@@ -7,23 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from harness.cli import app
-
-SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
-
-
-def bench(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = bench(*SWEEP.split())
-    assert code == 0, err
+from tests.harness.calling import bench
 
 
 @pytest.mark.usefixtures("run")
@@ -51,10 +36,10 @@ def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> Non
     [
         (["nowhere", "--format", "csv"], "nowhere: no such folder"),
         (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is one cell of a run; name its run, run"),
-        (["run", "--format", "csv", "--cell", "x"], "--cell x: run has no such cell; it has 2"),
+        (["run", "--format", "csv", "--cell", "x"], "--cell x: run has no such cell; choose"),
         (
             ["run", "--format", "csv", "--out", "run/sweep.json"],
-            "cannot write run/sweep.json/turns",
+            "cannot write run/sweep.json: file exists",
         ),
     ],
 )

@@ -5,23 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from harness.cli import app
-
-SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
-
-
-def bench(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(arguments))
-    return result.exit_code, result.stdout, result.stderr
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = bench(*SWEEP.split())
-    assert code == 0, err
+from tests.harness.calling import bench
 
 
 @pytest.mark.usefixtures("run")
@@ -60,6 +45,8 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
         (["add", "nowhere", "--label", "c"], "nowhere: no such folder"),
         (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time such as"),
         (["add", "run", "--label", "c", "--file", "run/sweep.json"], "run/sweep.json: no history"),
+        (["add", "run", "--label", ""], "--label '': give a short name"),
+        (["add", "run", "--label", "a\tb"], r"--label 'a\\tb': give a short name"),
         (["show", "--file", "nowhere"], "nowhere: no such file"),
         (["draw", "--file", "run/sweep.json"], "run/sweep.json: no history"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.pool import Ended, Started, Tick, Ticked, run_jobs
-from harness.run_folder import Unwritable
+from reports.whole_file import Unwritable
 
 
 def work(shared: str, job: str, tick: Tick) -> None:
@@ -27,6 +28,8 @@ def work(shared: str, job: str, tick: Tick) -> None:
         os._exit(3)
     if job == "full":
         raise Unwritable("cannot write x: no space left on device")
+    if job == "no space":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cell/server.json")
     if job == "sleep":
         time.sleep(60)
 
@@ -65,9 +68,10 @@ def test_an_exception_brings_its_traceback() -> None:
     assert 'raise KeyError("of a policy")' in end.error
 
 
-def test_a_full_disk_ends_everything() -> None:
+@pytest.mark.parametrize("job", ["full", "no space"])
+def test_a_full_disk_ends_everything_whoever_meets_it(job: str) -> None:
     with pytest.raises(Unwritable, match="no space left"):
-        list(run_jobs(["full", "sleep"], work, "", 2))
+        list(run_jobs([job, "sleep"], work, "", 2))
     assert multiprocessing.active_children() == []
 
 

@@ -15,7 +15,8 @@ import pytest
         ("profile --tier native --url http://127.0.0.1:9", "--tier native: reloads are measured"),
         ("profile --url http://127.0.0.1:9", "--url http://127.0.0.1:9: no vLLM that describes"),
         ("profile --model nowhere", "--model nowhere is no folder and no name that we know"),
-        ("profile --within-s 5", "Invalid value for '--within-s': "),
+        ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
+        ("profile --within-s 5", "--within-s '5': must be greater"),
     ],
 )
 def test_a_bad_question_is_one_line(bench: str, options: str, told: str, tmp_path: Path) -> None:

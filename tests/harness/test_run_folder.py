@@ -6,13 +6,15 @@ import errno
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from harness.run_folder import CellFolder, Lines, Unwritable, is_done, locked, mark_failed
+from harness.run_folder import CellFolder, Lines, is_done, locked, mark_failed
+from reports.whole_file import Unwritable
 
 
 def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> None:
@@ -78,8 +80,9 @@ def test_a_failed_cell_says_why_and_is_not_done(tmp_path: Path) -> None:
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "turns.jsonl")
     lines.append({"turn": 0})
-    lines._file.close()
-    lines._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
+    full = os.open("/dev/full", os.O_WRONLY)
+    os.dup2(full, lines._handle)
+    os.close(full)
     with pytest.raises(Unwritable, match=rf"turns\.jsonl: {os.strerror(errno.ENOSPC).lower()}; "):
         lines.close()
 
@@ -105,3 +108,21 @@ def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path)
         other.kill()
     with locked(tmp_path):
         assert os.listdir(tmp_path) == []
+
+
+def test_a_line_that_does_not_fit_is_not_left_torn_and_written_when_it_fits(tmp_path: Path) -> None:
+    lines = Lines(tmp_path / "turns.jsonl")
+    lines.append({"turn": 0})
+    lines.flush()
+    lines.append({"turn": 1})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))  # half of the second line
+    try:
+        with pytest.raises(Unwritable, match="file too large"):
+            lines.flush()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (tmp_path / "turns.jsonl").read_text() == '{"turn":0}\n'
+    lines.append({"turn": 2})
+    lines.close()
+    assert (tmp_path / "turns.jsonl").read_text() == '{"turn":0}\n{"turn":1}\n{"turn":2}\n'

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +68,40 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 2, {})
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("cell.json", "garbage", "cell.json: not JSON"),
+        ("cell.json", None, "cell.json: not there\n"),
+        ("done.json", "{}", "done.json: lacks finished_programs\n"),
+        ("turns.jsonl", None, "turns.jsonl: holds no turn, or not all\n"),
+        ("turns.jsonl", "", "turns.jsonl: holds no turn, or not all\n"),
+        ("turns.jsonl", "{", "turns.jsonl: holds no turn, or not all\n"),
+    ],
+)
+def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    content: str | None,
+    said: str,
+) -> None:
+    folder, cell = tmp_path / "run", "fcfs_jps0.5_seed1"
+    run_sweep(small_question(), folder, workers=1)
+    straight = contents(folder)
+    (folder / cell / name).unlink()
+    if content is not None:
+        (folder / cell / name).write_text(content)
+    capsys.readouterr()
+    again = run_sweep(small_question(), folder, workers=1)
+    assert (again.found_done, again.failed) == (1, {})
+    assert contents(folder) == straight
+    assert (folder / f"{cell}.aside-1").is_dir()
+    told = capsys.readouterr().err
+    assert told.startswith(f"bench: damaged: {folder}/{cell}/{said}")
+    assert f"bench: set aside what an earlier run left of {cell}, to run again\n" in told
+
+
 def test_a_failed_cell_is_marked_the_others_run_and_the_next_time_it_runs_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,6 +117,17 @@ def test_a_failed_cell_is_marked_the_others_run_and_the_next_time_it_runs_again(
     assert (again.found_done, again.failed) == (1, {})
     run_sweep(small_question(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
+
+
+def fail_in_red(_work: Work, _cell: Cell, _tick: Tick) -> None:
+    raise RuntimeError("500: <html>\x1b[31m boom")
+
+
+def test_what_a_failure_quotes_does_not_colour_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_sweep(small_question("fcfs"), tmp_path / "run", workers=1, run=fail_in_red)
+    assert r"500: <html>\x1b[31m boom" in capsys.readouterr().err
 
 
 def test_stop_on_error_leaves_the_rest(tmp_path: Path) -> None:
@@ -117,6 +157,10 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds files, but no run"):
         run_sweep(small_question(), tmp_path, workers=1)
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn/sweep.json").write_text("{}")
+    with pytest.raises(ValueError, match="lacks format, so it is damaged"):
+        run_sweep(small_question(), tmp_path / "torn", workers=1)
     with pytest.raises(ValueError, match="is a file"):
         run_sweep(small_question(), tmp_path / "notes.txt", workers=1)
 
@@ -124,52 +168,3 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 def test_the_default_folder_is_the_same_for_the_same_question_only() -> None:
     assert default_folder(small_question()) == default_folder(small_question())
     assert default_folder(small_question()) != default_folder(small_question(jps=(0.7,)))
-
-
-SLOW = """
-import sys, time
-from dataclasses import replace
-from pathlib import Path
-from harness.cell import run_cell
-from harness.sweep import run_sweep
-from small import small_question
-
-def slow(work, cell, tick):
-    run_cell(work, cell, lambda turns: None)
-    time.sleep(0.05)
-
-if __name__ == "__main__":
-    run_sweep(small_question("fcfs,continuum,autellix", (0.2, 0.5, 1.0)), Path(sys.argv[1]),
-              workers=2, run=slow)
-"""
-
-
-def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
-    script = tmp_path / "slow.py"
-    script.write_text(SLOW)
-    command = [sys.executable, str(script), str(tmp_path / "killed")]
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    for delay_s in (0.0, 0.03, 0.11):
-        with subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL) as process:
-            wait_for_progress(tmp_path / "killed")
-            time.sleep(delay_s)
-            process.send_signal(signal.SIGKILL)
-    question = small_question("fcfs,continuum,autellix", (0.2, 0.5, 1.0))
-    outcome = run_sweep(question, tmp_path / "killed", workers=2)
-    assert outcome.failed == {}
-    run_sweep(question, tmp_path / "straight", workers=2)
-    killed, straight = contents(tmp_path / "killed"), contents(tmp_path / "straight")
-    # Who asked, and how, is not part of the answer.
-    for files in (killed, straight):
-        sweep = json.loads(files.pop("sweep.json"))
-        assert sweep["made_by"].pop("argv")
-    assert killed == straight
-
-
-def wait_for_progress(folder: Path) -> None:
-    """Until one more cell has begun than before."""
-    begun = len(list(folder.glob("*/cell.json")))
-    deadline_s = time.monotonic() + 20
-    while len(list(folder.glob("*/cell.json"))) <= begun:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.005)

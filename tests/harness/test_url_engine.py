@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+import pytest
+from aiohttp import web
+
+from harness.asked import Asked
+from harness.url_engine import url_engine
+from tests.harness.calling import bench as bench_here
 from tests.live.server import Server, serving
+from tests.loopback import on_loopback
 from tests.threaded import threaded
-from traces import Program, Turn
+from traces import Message, Program, Turn
 from traces.native import write_programs
 
 PROGRAMS = [
@@ -16,8 +25,10 @@ PROGRAMS = [
 ]
 
 
-def sweep(bench: str, folder: Path, url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    write_programs(folder / "t.jsonl", PROGRAMS)
+def sweep(
+    bench: str, folder: Path, url: str, *options: str, programs: Sequence[Program] = PROGRAMS
+) -> subprocess.CompletedProcess[str]:
+    write_programs(folder / "t.jsonl", programs)
     command = [bench, "sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20", *options]
     return subprocess.run(
         [*command, "--out", "o"], cwd=folder, capture_output=True, text=True, check=False
@@ -69,6 +80,16 @@ def test_two_cells_of_one_seed_share_no_prompt(bench: str, tmp_path: Path) -> No
     assert all(first[turn][:16] != server.prompts[turn][:16] for turn in first)
 
 
+def test_a_model_of_ours_which_bench_serve_serves_is_sent_its_few_tokens(
+    bench: str, tmp_path: Path
+) -> None:
+    server = Server(model="tiny", think_s=0.3)
+    with threaded(serving(server)) as url:
+        assert fine(sweep(bench, tmp_path, url, "--jps", "10"))
+    first_turns = [ids for (_, turn), ids in server.prompts.items() if turn == 0]
+    assert max(map(max, first_turns)) < 256
+
+
 def test_a_failed_turn_is_a_record_a_gate_and_exit_code_1(bench: str, tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3, faults={("job-1", 0): "500"}))) as url:
         result = sweep(bench, tmp_path, url)
@@ -97,6 +118,88 @@ def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Pat
     assert "a server that runs already has one scheduler" in two.stderr
     assert other.stderr == f"bench: --model n: {url} serves m\n"
     assert useless.stderr == f"bench: --replicas: --engine {url} has no use for it; leave it out\n"
+
+
+def listing(status: int, text: str) -> AbstractAsyncContextManager[str]:
+    async def models(_request: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    return on_loopback(app)
+
+
+NAME = "a name is a text of 1 to 400 characters without control characters"
+
+
+@pytest.mark.parametrize(
+    ("listed", "complaint"),
+    [
+        ('{"data": []}', "/v1/models lists no model; load one there"),
+        ('{"data": [{"id": 5}]}', f"/v1/models lists a model named 5; {NAME}"),
+        ('{"data": [{}]}', f"/v1/models lists a model named None; {NAME}"),
+        (
+            r'{"data": [{"id": "\u001b[31mred"}]}',
+            rf"/v1/models lists a model named '\x1b[31mred'; {NAME}",
+        ),
+        (
+            json.dumps({"data": [{"id": "m" * 401}]}),
+            f"/v1/models lists a model named '{'m' * 56}...; {NAME}",
+        ),
+        (
+            "<h1>welcome</h1>",
+            "/v1/models answered no JSON list of models; give the address of an "
+            "OpenAI-compatible server",
+        ),
+    ],
+)
+def test_a_server_whose_model_has_no_name_of_use_is_refused(listed: str, complaint: str) -> None:
+    with threaded(listing(200, listed)) as url:
+        assert bench_here("sweep", "--engine", url, "--jps", "1") == (
+            2,
+            "",
+            f"bench: --engine {url}: {complaint}\n",
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("", "set TURNSTILE_API_KEY"), ("sk-mine", "it refuses the key of TURNSTILE_API_KEY")],
+)
+def test_a_server_that_wants_a_key_is_told_apart_from_one_that_refuses_it(
+    key: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TURNSTILE_API_KEY", key)
+    with threaded(listing(401, "")) as url:
+        assert bench_here("sweep", "--engine", url, "--jps", "1") == (
+            2,
+            "",
+            f"bench: --engine {url}: /v1/models answered 401; {hint}\n",
+        )
+
+
+def test_of_several_models_the_first_is_taken_and_said_so() -> None:
+    with threaded(listing(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
+        first, named = (url_engine(Asked(engine=url, model=m))[1].told() for m in (None, "b"))
+    assert "already, a (the first of 2; --model chooses); its" in first
+    assert "already, b; its" in named
+
+
+def test_texts_of_two_cells_share_no_kv_where_the_server_is_vllm(
+    bench: str, tmp_path: Path
+) -> None:
+    said = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
+    turns = (Turn(9, 3, 0, ("ls",)), Turn(30, 3, 12))
+    jobs = [Program("text", turns, messages=said, prompt_messages=(1, 3))]
+    for owner, cells in (("vllm", 2), ("somebody", 0)):
+        folder, server = tmp_path / owner, Server(owned_by=owner)
+        folder.mkdir()
+        with threaded(serving(server)) as url:
+            swept = sweep(bench, folder, url, "--prompts", "text", "--seeds", "1,2", programs=jobs)
+        assert fine(swept), swept.stderr
+        salts = [salt for salt in server.salts if salt is not None]
+        assert len(set(salts)) == cells
+        assert len(salts) == 2 * cells  # one for all turns of a cell
 
 
 def test_text_needs_messages(bench: str, tmp_path: Path) -> None:

@@ -17,10 +17,13 @@ import orjson
 from aiohttp import web
 
 Turn = tuple[str, int]
+SLOW_CHUNK_S = 3.0
 
 
 @dataclass
 class Server:
+    model: str = "m"
+    owned_by: str = "somebody"
     think_s: float = 0.0
     """Before the first chunk."""
     chunk_s: float = 0.0
@@ -34,6 +37,8 @@ class Server:
     arrived_s: dict[Turn, float] = field(default_factory=dict)
     conversations: dict[Turn, list[dict[str, str]]] = field(default_factory=dict)
     """What was sent in text mode."""
+    salts: list[str | None] = field(default_factory=list)
+    """`cache_salt` of each turn in text mode."""
     arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
     given_up: list[Turn] = field(default_factory=list)
     """Turns whose client went away."""
@@ -44,13 +49,16 @@ class Server:
     _rng: random.Random = field(default_factory=lambda: random.Random(5))
 
     async def models(self, _request: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "m", "max_model_len": 4096}]})
+        return web.json_response(
+            {"data": [{"id": self.model, "max_model_len": 4096, "owned_by": self.owned_by}]}
+        )
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
         """Counts a token per word; no token ids, as most servers."""
         body = orjson.loads(await request.read())
         turn = body["vllm_xargs"]["program_id"], body["vllm_xargs"]["turn"]
         self.conversations[turn] = body["messages"]
+        self.salts.append(body.get("cache_salt"))
         words = sum(len(message["content"].split()) for message in body["messages"])
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
@@ -64,7 +72,7 @@ class Server:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
-        wrong = _wrong_shape(body)
+        wrong = _wrong_shape(body, self.model)
         if wrong:
             return web.json_response({"error": {"message": f"odd request: {wrong}"}}, status=400)
         xargs = body["vllm_xargs"]
@@ -102,6 +110,8 @@ class Server:
         if self.think_s or fault == "hangs":
             await asyncio.sleep(60 if fault == "hangs" else self.think_s)
         for event in self._events(prompt, ids, fault):
+            if fault == "slow":
+                await asyncio.sleep(SLOW_CHUNK_S)
             if event == "cut" and request.transport is not None:
                 request.transport.abort()
                 return response
@@ -140,9 +150,9 @@ class Server:
         return [*events, last, "[DONE]"]
 
 
-def _wrong_shape(body: dict[str, Any]) -> str | None:
+def _wrong_shape(body: dict[str, Any], model: str) -> str | None:
     wanted = {
-        "model": "m",
+        "model": model,
         "min_tokens": body["max_tokens"],
         "ignore_eos": True,
         "stream": True,
@@ -157,13 +167,18 @@ def _bytes(event: Any) -> bytes:
     return event.encode() if isinstance(event, str) else orjson.dumps(event)
 
 
-@asynccontextmanager
-async def serving(server: Server) -> AsyncIterator[str]:
-    """Serves on loopback; gives the base URL."""
+def application(server: Server) -> web.Application:
     app = web.Application(client_max_size=1 << 30)
     app.router.add_get("/v1/models", server.models)
     app.router.add_post("/v1/chat/completions", server.chat)
     app.router.add_post("/v1/completions", server.completions)
+    return app
+
+
+@asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[str]:
+    """Serves on loopback; gives the base URL."""
+    app = application(server)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     listening = socket.create_server(("127.0.0.1", 0), backlog=4096)

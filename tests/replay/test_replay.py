@@ -91,3 +91,29 @@ def test_a_client_is_too_slow_for_the_step_after_its_last_token_however_short_th
     assert later[0]["finished_at_s"] == pytest.approx(
         0.003 + float(str(at_once[0]["finished_at_s"]))
     )
+
+
+def test_starts_may_be_in_any_order_and_a_program_goes_before_a_turn_due_at_the_same_time() -> None:
+    """Recorded starts are as they are: the third program starts before the second, which starts at
+    the very moment at which the first one's second turn is due, and is asked about first."""
+    asked: list[tuple[str, int]] = []
+
+    class Notes(Policy):
+        name = "notes"
+
+        def arrived(self, request: Request, now_s: float) -> None:
+            asked.append((request.program_id, request.index))
+
+    # A step takes what it takes; the first turn's end is looked up in a run of its own.
+    machine = profile(kv_blocks=1000)
+    engine = partial(Engine, Notes(Costs(prefill_s=float)), machine, Limits())
+    turns: list[dict[str, object]] = []
+    one = Program("one", (Turn(8, 2, 0, (), None, 0.5), Turn(16, 1, 10)))
+    replay([one], [1.0], None, engine, turns.append)
+    due_s = turns[1]["scheduled_at_s"]
+    assert isinstance(due_s, float)
+    asked.clear()
+    others = [Program(name, (Turn(8, 1),)) for name in ("two", "three")]
+    engine = partial(Engine, Notes(Costs(prefill_s=float)), machine, Limits())
+    replay([one, *others], [1.0, due_s, 1.25], None, engine, turns.append)
+    assert asked == [("one", 0), ("three", 0), ("two", 0), ("one", 1)]

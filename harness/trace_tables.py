@@ -1,0 +1,94 @@
+"""Traces as people look at them: tables of programs, of moments, of tools."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from traces import Program
+from traces.lenient import printable
+from traces.stats import Moments, Statistics, ToolGaps
+
+PIPE_COLUMNS = 200
+"""Off a terminal there is no width to fit into: lines stay whole."""
+TOOL_LETTERS = 40
+
+
+def show_programs(programs: Sequence[Program]) -> None:
+    table = _table("program", "turns", "first prompt", "final context", "tool time s", "prefix", "")
+    for program in programs:
+        table.add_row(*_program_row(program))
+    _show(table)
+
+
+def show_statistics(found: Statistics, tools: int) -> None:
+    """`tools`: rows of the second table, besides that of all together."""
+    _show(_moments_table(found))
+    table = _table("tool", "calls", "mean s", "P50 s", "P90 s", "P99 s", "slowest 10% hold")
+    for tool in [found.all_tools, *found.tools[:tools]]:
+        table.add_row(*_tool_row(tool))
+    _show(table)
+
+
+def tool_time_s(program: Program) -> float:
+    return round(sum(turn.tool_gap_s for turn in program.turns[:-1]), 3)
+
+
+def _program_row(program: Program) -> tuple[str, ...]:
+    first, last = program.turns[0], program.turns[-1]
+    return (
+        program.id,
+        str(len(program.turns)),
+        f"{first.prompt_tokens:,}",
+        f"{last.context_tokens:,}",
+        f"{tool_time_s(program):,.1f}",
+        f"{program.prefix.tokens:,}" if program.prefix else "",
+        f"sub-agent of {program.fork.program_id}" if program.fork else "",
+    )
+
+
+def _moments_table(found: Statistics) -> Table:
+    table = _table("", "count", "mean", "deviation")
+    lines: list[tuple[str, Moments, float, int]] = [
+        ("turns per program", found.turns, 1, 1),
+        ("tool time, ms", found.tool_gap_s, 1000, 0),
+        ("tokens per program, final context", found.final_context_tokens, 1, 0),
+        ("tokens per program, sum over turns", found.summed_tokens, 1, 0),
+        ("prompt tokens per turn", found.prompt_tokens, 1, 0),
+        ("output tokens per turn", found.output_tokens, 1, 0),
+        ("pause without a tool, ms", found.pause_s, 1000, 0),
+    ]
+    for name, moments, unit, digits in lines:
+        mean, sd = moments.mean * unit, moments.sd * unit
+        table.add_row(name, f"{moments.count:,}", f"{mean:,.{digits}f}", f"{sd:,.{digits}f}")
+    table.add_row("prompt tokens kept from the turn before", "", f"{found.kept_share:.1%}", "")
+    return table
+
+
+def _tool_row(tool: ToolGaps) -> tuple[str, ...]:
+    seconds = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
+    name = tool.tool
+    return (
+        printable(name if len(name) <= TOOL_LETTERS else f"{name[: TOOL_LETTERS - 1]}…"),
+        f"{tool.calls:,}",
+        *(f"{s:,.3f}" for s in seconds),
+        f"{tool.slowest_tenth_share:.1%}",
+    )
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, overflow="fold")
+    for name in others:
+        table.add_column(name, justify="right" if name else "left", overflow="fold")
+    return table
+
+
+def _show(table: Table) -> None:
+    terminal = sys.stdout.isatty()
+    console = Console(markup=False, highlight=False, width=None if terminal else PIPE_COLUMNS)
+    print()
+    console.print(table)

@@ -1,0 +1,18 @@
+"""A finished run in the folder that a test works in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.calling import bench
+
+SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = bench(*SWEEP.split())
+    assert code == 0, err

@@ -1,0 +1,49 @@
+"""`bench report` on run folders that lack something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.calling import bench
+
+CELL = Path("run/continuum_jps0.2_seed1")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("cell.json", "garbage", "cell.json: not JSON"),
+        ("turns.jsonl", None, "turns.jsonl: holds no turn"),
+        ("done.json", None, "not finished: 102 turns so far"),
+        ("done.json", "{}", "done.json: lacks finished_programs"),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_a_cell_without_a_result_is_a_bad_answer(name: str, content: str | None, why: str) -> None:
+    (CELL / name).unlink()
+    if content is not None:
+        (CELL / name).write_text(content)
+    code, out, err = bench("report", "run")
+    assert code == 1
+    assert err.startswith(f"no result: {CELL.name}: ")
+    assert why in err
+    assert err.count("\n") == 1
+    assert "1 cell of 2 without a result" in out
+
+
+@pytest.mark.usefixtures("run")
+def test_in_a_pipe_a_sentence_is_a_line() -> None:
+    _, out, _ = bench("report", "run")
+    assert any(len(line) > 200 and line.endswith("would tell.") for line in out.splitlines())
+
+
+@pytest.mark.usefixtures("run")
+def test_without_any_result_there_is_no_table() -> None:
+    for done in Path("run").glob("*/done.json"):
+        done.unlink()
+    code, out, err = bench("report", "run")
+    assert (code, err.count("no result: ")) == (1, 2)
+    assert "No cell has finished: there is no answer yet." in out
+    assert "mean" not in out

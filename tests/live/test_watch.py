@@ -1,0 +1,142 @@
+"""When a server counts as lost, and when it does not."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from aiohttp import web
+
+from harness.live import Replica
+from harness.watch import Patience, Pulse, Watch
+from tests.live.server import Server, serving
+
+SHORT = Patience(lost_after_s=0.5, stuck_after_s=1.5)
+LONG = Patience()
+
+
+class Asked(Server):
+    """Counts who looks after it."""
+
+    times = 0
+    answer: int | None = 200
+
+    async def models(self, request: web.Request) -> web.Response:
+        self.times += 1
+        if self.answer is None:
+            await asyncio.sleep(60)
+        if self.answer != 200:
+            return web.Response(status=self.answer or 0)
+        return await super().models(request)
+
+
+def watched(
+    server: Asked,
+    *,
+    meanwhile: Callable[[Pulse], object],
+    within_s: float,
+    patience: Patience = SHORT,
+) -> str | None:
+    """Why it counts as lost; None if not within that time. `meanwhile` is called every 0.1 s."""
+
+    async def go() -> str | None:
+        async with serving(server) as url:
+            watch = Watch([Replica(url)], patience)
+            looking = asyncio.create_task(watch.until_lost())
+            for _ in range(round(within_s / 0.1)):
+                meanwhile(watch.pulses[0])
+                if (await asyncio.wait({looking}, timeout=0.1))[0]:
+                    break
+            looking.cancel()
+            await asyncio.wait({looking})
+            return watch.lost and watch.lost.replace(url, "URL")
+
+    return asyncio.run(go())
+
+
+def nothing(_pulse: Pulse) -> None:
+    pass
+
+
+def test_a_server_that_is_heard_is_asked_nothing() -> None:
+    server = Asked()
+    assert watched(server, meanwhile=Pulse.heard, within_s=2, patience=LONG) is None
+    assert server.times == 0
+
+
+def test_a_turn_may_wait_for_ever_while_others_of_its_server_go_on() -> None:
+    def two_under_way_and_one_goes_on(pulse: Pulse) -> None:
+        pulse.under_way = 2
+        pulse.heard()
+
+    assert watched(Asked(), meanwhile=two_under_way_and_one_goes_on, within_s=3) is None
+
+
+def test_a_server_without_turns_may_be_silent() -> None:
+    server = Asked()
+    assert watched(server, meanwhile=nothing, within_s=3) is None
+    assert server.times > 0
+
+
+def test_one_with_turns_may_not() -> None:
+    def one_under_way(pulse: Pulse) -> None:
+        pulse.under_way = 1
+
+    assert watched(Asked(), meanwhile=one_under_way, within_s=60) == (
+        "URL is stuck: no byte of the turn under way for 1.5 s (--stuck-after-s)"
+    )
+
+
+def test_one_that_answers_nothing_is_lost_also_without_turns() -> None:
+    silent = Asked()
+    silent.answer = None
+    lost = "URL is lost: it does not answer for 0.5 s (--lost-after-s)"
+    assert watched(silent, meanwhile=nothing, within_s=60) == lost
+    behind_a_proxy = Asked()
+    behind_a_proxy.answer = 502
+    lost = "URL is lost: it does not answer (502) for 0.5 s (--lost-after-s)"
+    assert watched(behind_a_proxy, meanwhile=nothing, within_s=60) == lost
+
+
+def test_one_that_nobody_asks_anything_may_be_away_for_a_while() -> None:
+    """Restarted between two turns, say."""
+    began_s, down = time.monotonic(), Watch([Replica("http://127.0.0.1:9")], SHORT)
+    asyncio.run(asyncio.wait_for(down.until_lost(), 60))
+    assert (
+        down.lost == "http://127.0.0.1:9 is lost: it refuses connections for 0.5 s (--lost-after-s)"
+    )
+    assert time.monotonic() - began_s > SHORT.lost_after_s
+
+
+def test_after_the_last_turn_a_doubted_server_has_as_long_as_any() -> None:
+    class Once(Asked):
+        async def models(self, request: web.Request) -> web.Response:
+            self.answer = 503 if not self.times else 200
+            return await super().models(request)
+
+    async def go() -> str | None:
+        async with serving(Once()) as url:
+            watch = Watch([Replica(url)], LONG)
+            watch.pulses[0].doubted = True
+            await watch.last_look(all_failed=False)
+            return watch.lost
+
+    assert asyncio.run(go()) is None
+
+
+def test_one_that_refuses_to_say_what_it_serves_is_there() -> None:
+    server = Asked()
+    server.answer = 401
+    assert watched(server, meanwhile=nothing, within_s=3) is None
+
+
+def test_a_failed_turn_is_asked_after_at_once_and_no_more_when_it_answers() -> None:
+    server, doubts = Asked(), iter([True])
+
+    def one_failed(pulse: Pulse) -> None:
+        pulse.heard()
+        pulse.doubted |= next(doubts, False)
+
+    assert watched(server, meanwhile=one_failed, within_s=3, patience=LONG) is None
+    assert server.times == 1
