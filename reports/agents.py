@@ -1,7 +1,7 @@
 """Cells of real agents in; how their programs ended, and what of their work was right, out.
 
 `programs.jsonl` has a line per program (docs/run-folder.md). `evaluation.json`, where the user
-brought one, is the report of SWE-bench's evaluation of the cell's predictions.
+brought one, holds what SWE-bench's evaluation of the cell's predictions resolved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import orjson
 
 from reports.load import Cell, NotARun, Run, json_lines
+from reports.whole_file import write_file
 from reports.words import share
+from traces.lenient import text
 
 EVALUATION = "evaluation.json"
 RESOLVED = "resolved_ids"
@@ -57,32 +59,38 @@ def unpaired(run: Run) -> str | None:
 
 def keep_evaluation(folder: Path, given: str) -> None:
     """`CELL=FILE`: the report that SWE-bench's evaluation wrote for the cell's predictions. Raises
-    a ValueError that names what is wrong."""
+    NotARun."""
     name, equals, path = given.partition("=")
     cell = folder / name
-    if not equals or "/" in name or not (cell / "predictions.jsonl").is_file():
+    is_name = bool(equals) and "/" not in name and name not in ("", ".", "..")
+    if not is_name or not (cell / "predictions.jsonl").is_file():
         raise NotARun(
             f"--evaluation {given}: give CELL=FILE, with a cell of {folder} that had agents"
         )
-    try:
-        said = orjson.loads(Path(path).read_bytes())
-    except OSError as error:
-        raise NotARun(f"--evaluation {path}: {(error.strerror or str(error)).lower()}") from None
-    except orjson.JSONDecodeError as error:
-        raise NotARun(f"--evaluation {path}: not JSON ({error})") from None
-    ids = said.get(RESOLVED) if isinstance(said, dict) else None
-    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise NotARun(f"--evaluation {path}: has no list {RESOLVED}; give SWE-bench's report")
-    tasks = {str(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
+    ids = _resolved_ids(Path(path), f"--evaluation {path}")
+    tasks = {text(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
     if ids and tasks.isdisjoint(ids):
         raise NotARun(f"--evaluation {path}: resolves none of the cell's tasks; is it another's?")
-    (cell / EVALUATION).write_bytes(orjson.dumps({RESOLVED: ids}))
+    write_file(cell / EVALUATION, orjson.dumps({RESOLVED: ids}))
+
+
+def _resolved_ids(path: Path, told: str) -> list[str]:
+    try:
+        said = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise NotARun(f"{told}: {(error.strerror or str(error)).lower()}") from None
+    except orjson.JSONDecodeError as error:
+        raise NotARun(f"{told}: not JSON ({error})") from None
+    ids = said.get(RESOLVED) if isinstance(said, dict) else None
+    if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
+        raise NotARun(f"{told}: has no list {RESOLVED}; give SWE-bench's report")
+    return ids
 
 
 def _row(cell: Cell, load: str) -> Row:
     programs = _programs(cell)
     statuses = Counter(
-        str(line.get("exit_status") or line.get("error") or "–") for line in programs
+        text(line.get("exit_status")) or text(line.get("error")) or "–" for line in programs
     )
     told = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
     turns = _turns_by_program(cell)
@@ -95,16 +103,19 @@ def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:
     path = cell.folder / EVALUATION
     if not path.is_file():
         return "not evaluated"
-    resolved = set(orjson.loads(path.read_bytes())[RESOLVED])
-    tasks = {str(line.get("task_id")) for line in programs}
+    try:
+        resolved = set(_resolved_ids(path, str(path)))
+    except NotARun:
+        return "its evaluation cannot be read"
+    tasks = {text(line.get("task_id")) for line in programs}
     right = len(tasks & resolved)
     return f"{right} of {len(tasks)} ({share(right / len(tasks))})"
 
 
 def _programs(cell: Cell) -> list[dict[str, Any]]:
-    return json_lines(cell.folder / "programs.jsonl")
+    return list(json_lines(cell.folder / "programs.jsonl"))
 
 
 def _turns_by_program(cell: Cell) -> dict[str, int]:
     lines = json_lines(cell.folder / "turns.jsonl")
-    return dict(Counter(str(line.get("program_id")) for line in lines))
+    return dict(Counter(text(line.get("program_id")) for line in lines))

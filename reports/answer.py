@@ -4,20 +4,18 @@ sure that is, and what is doubtful. Rules in docs/metrics.md, "The answer".
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.intervals import FEWEST_SEEDS, Estimate
-from reports.load import VIRTUAL
+from reports import origin
+from reports.doubts import doubts, short_run
+from reports.intervals import Estimate
 from reports.metrics import Results
 from reports.rounds import advice
 from reports.statistics import Comparison, Point, compare
-from reports.words import counted, interval, listed, seconds, share, times
+from reports.words import interval, listed, seconds, share, times
 
-SETTLES = 8
-"""A run shorter than so many mean JCTs is called short."""
 SAME = 0.02
 """Variants whose mean JCT is within this share of the baseline's do not differ in practice."""
 
@@ -44,11 +42,11 @@ def answer(
     points: Sequence[Point], results: Results, sweep: dict[str, Any], also: str | None = None
 ) -> Answer:
     """`also`: another doubt."""
-    baseline, provenance = str(sweep["baseline"]), _provenance(sweep)
-    doubts = (*filter(None, [also]), *_doubts(points, results, sweep))
+    baseline, provenance = str(sweep["baseline"]), origin.provenance(sweep)
+    doubted = (*filter(None, [also]), *doubts(points, results, sweep))
     contenders = [p for p in points if not p.bound]
     if not contenders:
-        return Answer("No cell has finished: there is no answer yet.", (), doubts, provenance)
+        return Answer("No cell has finished: there is no answer yet.", (), doubted, provenance)
     load, note = _headline_load(contenders)
     here = [p for p in points if p.load == load]
     there = _at(contenders, load)
@@ -66,8 +64,8 @@ def answer(
         *_no_difference(points, baseline),
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
-    doubts = (*_short_run(winner, sweep), *doubts)
-    return Answer(headline, tuple(findings), doubts, provenance, load, winner, base, possible)
+    doubted = (*short_run(winner, sweep), *doubted)
+    return Answer(headline, tuple(findings), doubted, provenance, load, winner, base, possible)
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
@@ -247,118 +245,3 @@ def _no_difference(points: Sequence[Point], baseline: str) -> list[str]:
     if loads[-1] != points[-1].load:
         return [found]
     return [f"{found} Higher rates, or a smaller machine (--hardware), would tell them apart."]
-
-
-def _short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
-    """A queue settles in a few job times; a run of fewer shows a burst, not a rate."""
-    if winner.jps is None or winner.saturated:
-        return []
-    jobs = winner.jobs // len(sweep["seeds"])
-    window_s = jobs / winner.jps
-    if _mean_s(winner) * SETTLES <= window_s:
-        return []
-    enough = math.ceil(_mean_s(winner) * SETTLES * winner.jps / 100) * 100
-    remedy = f"--programs {enough}" if enough <= 20 * jobs else "Lower rates"
-    return [
-        f"Short run: {jobs} jobs arrive within {seconds(window_s)} and take"
-        f" {seconds(_mean_s(winner))} each, so the queue does not settle: saturation sets in at"
-        f" lower rates than this run can show, and gains come out too small. {remedy} would tell."
-    ]
-
-
-def _doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
-    doubts = []
-    if saturated := [p for p in points if p.saturated]:
-        doubts.append(
-            "Past saturation jobs arrive faster than they finish, and a mean JCT grows with the"
-            f" length of the run; so read it as a ranking only: {_first_loads(saturated, points)}."
-        )
-    cells = results.cells
-    failed = cells[cells["failed_gates"] != ""] if len(cells) else cells
-    if len(failed):
-        first = failed.iloc[0]
-        doubts.append(
-            f"{counted(len(failed), 'cell')} of {len(cells)} failed a validity gate; the first,"
-            f" {first['cell']}: {first['failed_gates']}."
-        )
-    if results.missing:
-        total = len(results.missing) + len(cells)
-        name, why = results.missing[0]
-        doubts.append(
-            f"{counted(len(results.missing), 'cell')} of {total} without a result; the first,"
-            f" {name}: {why.rstrip('.')}."
-        )
-    plain, offload = (sweep.get(p) or {} for p in ("profile", "profile_with_offload"))
-    dearer = bool(offload) and plain.get("base_ps") != offload["base_ps"]
-    if dearer and any(p.offload for p in points):
-        doubts.append(
-            f"Each step of a variant with offload is charged {offload['base_ps'] / 1e9:.2f} ms of"
-            f" scheduling, of the others {plain['base_ps'] / 1e9:.2f} ms (Continuum v3, Table 4):"
-            " that is what makes them slower where memory is free."
-        )
-    left_out = (sweep.get("workload") or {}).get("left_out") or []
-    if left_out:
-        first = left_out[0]
-        doubts.append(
-            f"{counted(len(left_out), 'program')} left out; the first, {first['program_id']}:"
-            f" {first['reason']}."
-        )
-    if rejected := sweep.get("rejected_files"):
-        first = rejected[0]
-        doubts.append(
-            f"{counted(len(rejected), 'file')} not read; the first, {first['file']}:"
-            f" {first['reason']}."
-        )
-    if len(sweep["seeds"]) < FEWEST_SEEDS and len(cells):
-        doubts.append(
-            f"{'One seed' if len(sweep['seeds']) == 1 else 'Two seeds'}: the intervals tell how"
-            " much the choice of programs matters, not the draw of their arrivals; three seeds and"
-            " more tell both (--seeds 1..5)."
-        )
-    return doubts
-
-
-def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
-    """`fcfs from 0.15 jobs/s; all others from 0.3 jobs/s`"""
-    since: dict[str, list[str]] = {}
-    for variant in dict.fromkeys(p.variant for p in saturated):
-        load = next(p.load for p in saturated if p.variant == variant)
-        since.setdefault(load, []).append(variant)
-    everyone = len({p.variant for p in points})
-    loads = list(dict.fromkeys(p.load for p in points))
-    place = "from" if len(loads) > 1 else "at"
-    most = max(since.values(), key=len)
-    rest = "every variant" if len(most) == everyone > 1 else "all others"
-    short = rest == "every variant" or (len(most) > 3 and sum(map(len, since.values())) == everyone)
-    groups = [
-        f"{rest if short and names is most else listed(names, at_most=20)} {place} {load}"
-        for load, names in sorted(
-            since.items(), key=lambda i: (short and i[1] is most, loads.index(i[0]))
-        )
-    ]
-    return "; ".join(groups)
-
-
-def _provenance(sweep: dict[str, Any]) -> str:
-    profile = sweep.get("profile") or {}
-    model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
-    engine = str(sweep.get("engine"))
-    if engine in VIRTUAL:
-        kind = profile.get("provenance", "unknown")
-        why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
-        how = VIRTUAL[engine].replace("virtual", "Virtual", 1)
-        time = f"{how}, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
-    else:
-        version = (sweep.get("server") or {}).get("vllm")
-        engine = f"vLLM {version}" if version else engine
-        time = f"Measured on {engine}: {model} on {hardware}"
-    workload = sweep.get("workload") or {}
-    gaps = workload.get("gap_provenance") or {}
-    whole = sum(gaps.values())
-    kinds = [
-        f"{kind} {share(n / whole)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
-    ]
-    what = f"{counted(workload.get('turns', 0), 'turn')} of {workload.get('name', 'unnamed')}"
-    if len(kinds) == 1:
-        return f"{time}; {what}, tool gaps {kinds[0].split()[0]}."
-    return f"{time}; {what}" + (f", tool gaps {listed(kinds)}." if kinds else ".")

@@ -6,15 +6,20 @@ In: a run folder, or a file of `bench compare --save`. Out: `Side`, one of two t
 from __future__ import annotations
 
 import gzip
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Annotated, Any, Literal, cast
 
 import orjson
 import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reports.load import load_run
 from reports.metrics import collect
+from reports.schema import Name
+from reports.whole_file import write_file
+from traces.lenient import Rejected, bounded, one_line
 
 FORMAT = "turnstile-baseline-1"
 QUESTION = (
@@ -31,6 +36,25 @@ class BadBaseline(ValueError):
     """A file that is no baseline."""
 
 
+class _Cell(BaseModel):
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    variant: Name
+    load: Name
+    seed: int
+    jct_s: dict[str, Annotated[float, Field(ge=0)]]
+
+
+class _Saved(BaseModel):
+    """With the fields of `QUESTION`."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    format: Literal["turnstile-baseline-1"]
+    cells: tuple[_Cell, ...]
+    invalid: dict[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class Side:
     name: str
@@ -42,7 +66,7 @@ class Side:
 
     def refuse_invalid(self, what: str) -> None:
         for cell, why in self.invalid.items():
-            raise BadBaseline(f"{self.name}: {cell}: {why}; {what} has to be whole")
+            raise BadBaseline(one_line(f"{self.name}: {cell}: {why}; {what} has to be whole"))
 
 
 def read_side(path: Path) -> Side:
@@ -69,23 +93,30 @@ def save(side: Side, path: Path) -> None:
     ]
     said = {"format": FORMAT, **side.question, "cells": cells, "invalid": side.invalid}
     content = orjson.dumps(said, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    path.write_bytes(gzip.compress(content, mtime=0))
+    write_file(path, gzip.compress(content, mtime=0))
 
 
 def _read(path: Path) -> Side:
     try:
-        said = orjson.loads(gzip.decompress(path.read_bytes()))
-        if said.get("format") != FORMAT:
-            raise BadBaseline(f"{path}: its format is not {FORMAT}")
-        rows = [
-            (cell["variant"], cell["load"], cell["seed"], job, seconds)
-            for cell in said["cells"]
-            for job, seconds in cell["jct_s"].items()
-        ]
-        question = {field: said.get(field) for field in QUESTION}
-        return Side(path.name, question, pd.DataFrame(rows, columns=JOBS), said["invalid"])
-    except (OSError, EOFError, orjson.JSONDecodeError, KeyError, AttributeError) as error:
-        why = f"{type(error).__name__}: {error}"
+        with gzip.open(path) as file:
+            said = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
+    except (OSError, EOFError, zlib.error, Rejected, ValidationError) as error:
+        why = one_line(_told(error) if isinstance(error, ValidationError) else str(error))
         raise BadBaseline(
             f"{path}: no baseline ({why}); make one with bench compare RUN --save FILE"
         ) from None
+    rows = [
+        (cell.variant, cell.load, cell.seed, job, seconds)
+        for cell in said.cells
+        for job, seconds in cell.jct_s.items()
+    ]
+    kept = said.model_extra or {}
+    invalid = {one_line(cell): one_line(why) for cell, why in said.invalid.items()}
+    question = {field: kept.get(field) for field in QUESTION}
+    return Side(path.name, question, pd.DataFrame(rows, columns=JOBS), invalid)
+
+
+def _told(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    field = ".".join(map(str, first["loc"]))
+    return f"{field}: {first['msg']}" if field else first["msg"]

@@ -16,6 +16,45 @@ from pydantic import BaseModel, ConfigDict
 
 from reports.words import counted, listed
 
+Metric = Literal[
+    "jct_mean_s",
+    "jct_p50_s",
+    "jct_p90_s",
+    "jct_p95_s",
+    "jct_p99_s",
+    "jct_steady_mean_s",
+    "throughput_jobs_per_s",
+    "throughput_turns_per_min",
+    "throughput_jobs_per_h_per_gpu",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "ttft_p95_s",
+    "tpot_mean_s",
+    "tpot_p50_s",
+    "tpot_p95_s",
+    "hit_ratio",
+    "device_hit_ratio",
+    "dram_hit_ratio",
+    "ssd_hit_ratio",
+    "computed_ratio",
+    "hit_bound_ratio",
+    "pinned_ratio",
+    "pin_block_s",
+    "pin_unused_block_s",
+    "queue_mean_s",
+    "bubble_share",
+    "slowdown_mean",
+    "jain_index",
+    "preemptions",
+    "jobs",
+    "failed_turns",
+    "drain_s",
+    "drain_ratio",
+    "backlog_growth",
+    "residual",
+    "lateness_ratio",
+]
+"""A column of `cells.csv`, or `bubble_share`: queueing over JCT."""
 STEADY = 0.97
 """A rising number may fall by 3% from one arm to the next."""
 
@@ -28,7 +67,7 @@ class Check(BaseModel):
     says: str
     of: str
     to: str | None = None
-    metric: str = "jct_mean_s"
+    metric: Metric = "jct_mean_s"
     least: float | None = None
     most: float | None = None
     published: str = ""
@@ -81,6 +120,8 @@ def _judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
 
 
 def _values(check: Check, cells: pd.DataFrame) -> list[Value]:
+    if cells.empty:
+        return []
     cells = cells.assign(
         jps=cells["jps"].fillna(0.0), bubble_share=cells["queue_mean_s"] / cells["jct_mean_s"]
     )

@@ -1,4 +1,4 @@
-"""Points of one load in; positions for a drawing of live against virtual time out.
+"""Points in; positions for drawings of live against virtual time out, a panel for each load.
 
 A few circles and lines need no plotting library, which would make a card of some kilobytes one of
 five megabytes. Lengths are in the drawing's own units.
@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from reports.drawing import short
 from reports.fidelity import Point
 from reports.words import seconds
 
 WIDTH, ROW, TOP, BOTTOM, RIGHT = 520, 30, 18, 34, 66
-LONGEST_NAME = 24
 PER_LETTER = 7.4
 TICKS = 5
 
@@ -27,7 +27,7 @@ def dumbbells(points: Sequence[Point]) -> list[dict[str, Any]]:
 
 def _panel(points: Sequence[Point]) -> dict[str, Any]:
     points = sorted(points, key=lambda p: p.live_s)
-    names = [_short(p.variant) for p in points]
+    names = [short(p.variant) for p in points]
     left = round(PER_LETTER * max(map(len, names))) + 20
     most = max(max(p.live_high_s, p.virtual_s) for p in points)
     marks, end = ticks(most)
@@ -74,7 +74,3 @@ def ticks(most: float) -> tuple[list[float], float]:
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
     count = math.ceil(most / step)
     return [round(step * k, 9) for k in range(count + 1)], step * count
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"…{name[1 - LONGEST_NAME :]}"

@@ -16,7 +16,7 @@ import orjson
 from reports.claims import Check, Finding, judge, verdict
 from reports.drawing import Figure, Style, styles
 from reports.figures import figures
-from reports.html import environment
+from reports.html import with_figures
 from reports.load import VIRTUAL, load_run
 from reports.metrics import Results, collect
 from reports.statistics import Point, points
@@ -83,7 +83,7 @@ def finish(
 ) -> ExperimentReport:
     """The files, whatever the findings come from."""
     told = verdict(findings, said.not_testable)
-    page = environment().get_template("experiment.html.j2")
+    page = with_figures().get_template("experiment.html.j2")
     html = page.render(
         said=said,
         verdict=told,
@@ -146,7 +146,7 @@ def _doubts(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[A
     engines = {str(run.sweep.get("engine")) for run in runs}
     told += [f"No GPU was asked: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
     for arm, result in zip(arms, results, strict=True):
-        late = result.cells[result.cells["saturated"]]
+        late = result.cells[result.cells["saturated"]] if len(result.cells) else ()
         if len(late):
             told.append(
                 f"{arm.name}: {counted(len(late), 'cell')} of {len(result.cells)} past saturation, "

@@ -8,15 +8,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from importlib.resources import files
 from typing import Any
 
 import orjson
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reports.dumbbells import dumbbells
 from reports.fidelity import Fidelity, Point, Ranking, Span
 from reports.load import Run
+from reports.pages import environment
 from reports.targets import MEAN_WITHIN, P95_WITHIN, Verdict
 from reports.words import counted, seconds, share
 
@@ -53,29 +52,24 @@ def page(
     doubts: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> str:
-    environment = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    assets = files("reports") / "templates"
     made_by = live[0].sweep.get("made_by") or {}
-    return environment.get_template("fidelity.html.j2").render(
-        heading=[engine(live[0]), (live[0].sweep.get("workload") or {}).get("name", "")],
-        headline=headline(verdict, live[0]),
-        tiles=_tiles(found),
-        checks=verdict.checks,
-        doubts=doubts,
-        plots=dumbbells(found.points),
-        columns=COLUMNS,
-        rows=[_row(point) for point in found.points],
-        rankings=[_ranking(r) for r in found.rankings if r.pairs],
-        invalid=invalid,
-        command=shlex.join(map(str, made_by.get("argv", []))),
-        facts=_facts(live, virtual, made_by),
-        css="".join((assets / name).read_text() for name in ("report.css", "fidelity.css")),
+    return (
+        environment()
+        .get_template("fidelity.html.j2")
+        .render(
+            heading=[engine(live[0]), (live[0].sweep.get("workload") or {}).get("name", "")],
+            headline=headline(verdict, live[0]),
+            tiles=_tiles(found),
+            checks=verdict.checks,
+            doubts=doubts,
+            plots=dumbbells(found.points),
+            columns=COLUMNS,
+            rows=[_row(point) for point in found.points],
+            rankings=[_ranking(r) for r in found.rankings if r.pairs],
+            invalid=invalid,
+            command=shlex.join(map(str, made_by.get("argv", []))),
+            facts=_facts(live, virtual, made_by),
+        )
     )
 
 

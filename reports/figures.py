@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -32,9 +33,8 @@ MEASURES = (
 def figures(
     points: Sequence[Point], style: Mapping[str, Style], emphasised: Sequence[str]
 ) -> list[Figure]:
-    """Against rate; by variant where all points have one load, or loads that are no rates."""
-    if not points:
-        return []
+    """Against rate; by variant where all points have one load, or loads that are no rates. Without
+    those that no point has a number for."""
     by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
     draw = _against_rate if by_rate else _by_variant
     return [
@@ -45,6 +45,7 @@ def figures(
             wide_spread(map(measure.value, points)) if measure.log else None,
         )
         for measure in MEASURES
+        if not all(math.isnan(measure.value(p)) for p in points)
     ]
 
 

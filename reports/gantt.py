@@ -1,4 +1,5 @@
-"""Turns of a cell in; what each program did when out: a row per program, in order of arrival.
+"""Turns of a cell in; what each program did when out: a row per program, in order of arrival: that
+of its first turn, or, of an agent, the one that it was let go at (`programs.jsonl`).
 
 A record tells how long each part of a turn took, not when; they are drawn one after the other, a
 preemption before the decoding.
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from reports.drawing import Figure, KeyEntry, Spec, plain, short
-from reports.load import Cell, read_turns
+from reports.load import Cell, json_lines, read_turns
 from reports.words import counted
 
 MOST_PROGRAMS = 60
@@ -37,7 +38,7 @@ Floats = npt.NDArray[np.float64]
 
 def gantt(cells: Mapping[str, Cell]) -> Figure | None:
     """`cells` by what the reader is told, the first shown first."""
-    specs = {label: _spec(label, read_turns(cell)) for label, cell in cells.items()}
+    specs = {label: _spec(label, cell) for label, cell in cells.items()}
     if not specs:
         return None
     drawn = {trace["meta"]["segment"] for spec in specs.values() for trace in spec["data"]}
@@ -45,9 +46,10 @@ def gantt(cells: Mapping[str, Cell]) -> Figure | None:
     return Figure("gantt", "Program by program", specs, None, "gantt", next(iter(specs)), key)
 
 
-def _spec(label: str, turns: pd.DataFrame) -> Spec:
+def _spec(label: str, cell: Cell) -> Spec:
+    turns = read_turns(cell)
     good = turns[turns["error"].isna()]
-    order = good.groupby("program_id")["scheduled_at_s"].min().sort_values(kind="stable").index
+    order = _in_order(cell, good)
     shown, note = _shown(good, order)
     rows = pd.Series(np.arange(1, len(order) + 1), index=order)[shown["program_id"]].to_numpy()
     segments = _segments(shown)
@@ -71,6 +73,15 @@ def _spec(label: str, turns: pd.DataFrame) -> Spec:
         "height": 150 + 11 * count,
         "note": note,
     }
+
+
+def _in_order(cell: Cell, turns: pd.DataFrame) -> pd.Index:
+    arrival_s = turns.groupby("program_id")["scheduled_at_s"].min()
+    for agent in json_lines(cell.folder / "programs.jsonl"):
+        name, at_s = str(agent.get("program_id")), agent.get("arrival_s")
+        if name in arrival_s.index and isinstance(at_s, int | float):
+            arrival_s[name] = at_s
+    return arrival_s.sort_values(kind="stable").index
 
 
 def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:

@@ -14,6 +14,7 @@ from reports.jobs import extremes
 from reports.load import PARTS, Cell, Turns, failed_turns
 from reports.waterfall import WATERFALL, in_server
 from reports.words import counted, listed
+from traces.lenient import one_line
 
 MAX_RESIDUAL = 0.01
 """Of a program's span: its parts must add up to it."""
@@ -48,7 +49,7 @@ def failed_gates(
     failed: list[str] = []
     expected = cell.config["workload"].get("turns")
     if row["failed_turns"]:
-        first = turns["error"][failed_turns(turns)][0]
+        first = one_line(turns["error"][failed_turns(turns)][0])
         failed.append(
             f"{counted(row['failed_turns'], 'failed turn')} in"
             f" {counted(int(jobs['failed'].sum()), 'job')} (first: {first})"

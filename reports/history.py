@@ -10,7 +10,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -18,13 +19,16 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.baseline import DECIMALS, Side
 from reports.metrics import jct_percentiles
 from reports.regression import differences, question_of
+from reports.schema import Name
 from reports.statistics import mean_jct
+from reports.whole_file import Unwritable, make_folder, sync, write_all
 from reports.words import counted
+from traces.lenient import one_line
 
 FORMAT = "turnstile-history-1"
 
@@ -36,18 +40,18 @@ class BadHistory(ValueError):
 class Entry(BaseModel):
     """What one variant did under one load at one commit. Times in seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    label: str
+    label: Name
     when: AwareDatetime
     question: str
     """Digest of what has to be equal for numbers to be held against each other."""
     turnstile_version: str | None
     code_sha256: str | None
-    variant: str
-    load: str
+    variant: Name
+    load: Name
     jobs: int
-    jct_mean_s: float
+    jct_mean_s: float = Field(gt=0)
     jct_mean_low_s: float
     jct_mean_high_s: float
     """Its 95% interval."""
@@ -113,10 +117,11 @@ def read_history(path: Path) -> History:
 def add(path: Path, side: Side, label: str, when: datetime) -> int:
     """How many lines were new: none where the commit has them already."""
     side.refuse_invalid("a history's run")
+    if not label or one_line(label) != label:
+        raise BadHistory(f"--label {one_line(label)!r}: give a short name of what is measured")
     question = question_of(side)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+b") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    make_folder(path.parent)
+    with _locked(path) as file:
         file.seek(0)
         content = file.read()
         kept = content[: content.rfind(b"\n") + 1]
@@ -140,11 +145,21 @@ def _line(value: dict[str, Any]) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+    except OSError as error:
+        raise Unwritable.of(path, error) from None
+
+
 def _append(file: BinaryIO, lines: Iterable[bytes]) -> None:
     """Down to the disk."""
-    file.write(b"".join(lines))
-    file.flush()
+    write_all(file.fileno(), b"".join(lines))
     os.fsync(file.fileno())
+    sync(Path(file.name).parent)
 
 
 def _digest(question: dict[str, Any]) -> str:
@@ -192,11 +207,12 @@ def _parse(path: Path, content: bytes) -> History:
     try:
         head = orjson.loads(first)
         good = head["format"] == FORMAT and isinstance(head["question"], dict)
+        digest = _digest(head["question"])
     except (orjson.JSONDecodeError, KeyError, TypeError):
         good = False
     if not good:
         raise BadHistory(f"{path}: no history; bench history add makes one")
-    digest, entries = _digest(head["question"]), []
+    entries = []
     for number, line in enumerate(lines, 2):
         try:
             entry = Entry.model_validate_json(line)

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from reports.drawing import Figure, Style, plain, styles
 from reports.figures import spec_of
 from reports.history import History, Series, changed
-from reports.html import environment
+from reports.html import with_figures
 from reports.origin import heading
 from reports.whole_file import write_file
 from reports.words import counted, listed, seconds
@@ -26,7 +26,7 @@ def draw(history: History, out: Path) -> None:
         _figure(number, [s for s in series if s.load == load], style)
         for number, load in enumerate(dict.fromkeys(s.load for s in series))
     ]
-    page = environment().get_template("history.html.j2")
+    page = with_figures().get_template("history.html.j2")
     content = page.render(
         context=heading(history.question),
         verdict=_verdict(series),

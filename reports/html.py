@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from reports.agents import agent_rows
 from reports.answer import Answer
@@ -20,9 +20,20 @@ from reports.load import Run
 from reports.metrics import Results
 from reports.origin import command, facts, heading, left_out
 from reports.packed import packed, packed_plotly
+from reports.pages import environment
 from reports.speed_ups import grid
 from reports.statistics import Point
 from reports.words import counted, interval, seconds, share, times
+
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "overview": {"hits": "The cache-hit ratio is not drawn: this server does not tell it."},
+    "why": {"bubbles": "Bubbles are not drawn: this server does not tell how long turns queued."},
+    "inside": {
+        "memory": "Memory over time is not drawn: only virtual time records it.",
+        "tool-gaps": "How long tools run is not drawn: no tool took any time.",
+    },
+}
+"""By section, figures that not every run has the numbers for, and what a reader is told then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +49,17 @@ class Drawn:
     def all(self) -> list[Figure]:
         return [*self.overview, *self.why, *self.inside]
 
+    def left_out(self, section: str) -> list[str]:
+        there = {figure.id for figure in getattr(self, section)}
+        return [why for figure, why in LEFT_OUT[section].items() if figure not in there]
 
-def environment() -> Environment:
-    made = Environment(
-        loader=PackageLoader("reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.globals |= {"asset": _asset, "packed_plotly": packed_plotly, "packed_specs": _specs}
+
+@cache
+def with_figures() -> Environment:
+    """For pages whose figures a script draws."""
+    made = environment()
+    made.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
     return made
-
-
-def _asset(*names: str) -> str:
-    """Styles and scripts of ours, which go into the page as they are."""
-    templates = files("reports") / "templates"
-    return "".join((templates / name).read_text() for name in names)
 
 
 def _specs(figures: Sequence[Figure]) -> str:
@@ -71,7 +76,7 @@ def page(
 ) -> str:
     strong = [p.variant for p in (told.baseline, told.winner) if p is not None]
     return (
-        environment()
+        with_figures()
         .get_template("report.html.j2")
         .render(
             told=told,

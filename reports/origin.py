@@ -1,4 +1,4 @@
-"""Where a report comes from: the question, its machine, and what was left out."""
+"""Where a report comes from: in a sentence, the question, its machine, and what was left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.load import VIRTUAL
-from reports.words import counted
+from reports.words import counted, listed, share
 
 SHOWN = 40
 """Of each kind of thing left out."""
@@ -19,6 +19,34 @@ def heading(sweep: Mapping[str, Any]) -> list[str]:
     return [
         str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word
     ]
+
+
+def provenance(sweep: Mapping[str, Any]) -> str:
+    """One sentence: what was measured or computed, on what, of which load."""
+    profile = sweep.get("profile") or {}
+    model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
+    engine = str(sweep.get("engine"))
+    if engine in VIRTUAL:
+        kind = profile.get("provenance", "unknown")
+        why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
+        how = VIRTUAL[engine].replace("virtual", "Virtual", 1)
+        time = f"{how}, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
+    else:
+        version = (sweep.get("server") or {}).get("vllm")
+        engine = f"vLLM {version}" if version else engine
+        time = f"Measured on {engine}: {model} on {hardware}"
+    workload = sweep.get("workload") or {}
+    gaps = workload.get("gap_provenance") or {}
+    whole = sum(gaps.values())
+    kinds = [
+        f"{kind} {share(n / whole)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
+    ]
+    what, turns = str(workload.get("name", "unnamed")), workload.get("turns")
+    if turns is not None:  # agents of their own mind: not known before
+        what = f"{counted(turns, 'turn')} of {what}"
+    if len(kinds) == 1:
+        return f"{time}; {what}, tool gaps {kinds[0].split()[0]}."
+    return f"{time}; {what}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
 
 
 def command(sweep: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from reports.load import Cell, NotARun
+from reports.load import ANEW, Cell, NotARun
 
 
 class PinTime(NamedTuple):
@@ -31,7 +31,7 @@ def pin_time(cell: Cell, end_s: float) -> PinTime:
         return _sum(orjson.loads(b"[%s]" % b",".join(_lines_with(told, b'pinned"'))), end_s)
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise NotARun(f"{path}: a pin's event cannot be read ({why}); run the cell again") from None
+        raise NotARun(f"{path}: a pin's event cannot be read ({why}); {ANEW}") from None
 
 
 def _lines_with(text: bytes, wanted: bytes) -> Iterator[bytes]:

@@ -134,8 +134,9 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
 
 
 def _difference(field: str, one: Any, other: Any) -> str:
-    if isinstance(one, dict) and isinstance(other, dict):
-        fields = sorted(k for k in one.keys() | other.keys() if one.get(k) != other.get(k))
+    of_one, of_other = (value if isinstance(value, dict) else {} for value in (one, other))
+    keys = of_one.keys() | of_other.keys()
+    if fields := sorted(key for key in keys if of_one.get(key) != of_other.get(key)):
         return f"{field}: {listed(fields)}"
     said = [v[:12] if isinstance(v, str) else v for v in (one, other)]
     return f"{field} {said[0]} against {said[1]}"

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.answer import Answer
+from reports.cell_names import NoSuchCell, refuse_unknown
 from reports.load import Cell, Run
 from reports.metrics import Results
-from reports.words import listed
 
 MOST = 20
 """Cells whose memory is shown: it keeps the page small."""
-NAMED = 40
-
-
-class NoSuchCell(ValueError):
-    """A cell was asked for that has no result."""
 
 
 def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
@@ -32,13 +27,17 @@ def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
 
 
 def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
-    """By what a reader is told. Raises NoSuchCell, which names those there are."""
-    valid = [] if results.cells.empty else results.cells["cell"].tolist()
-    for name in names:
-        if name not in valid:
-            known = f"; choose from {listed(valid, 'and', NAMED)}" if valid else ""
-            raise NoSuchCell(f"{run.folder} has no result of a cell {name!r}{known}")
+    """By what a reader is told. Raises NoSuchCell."""
+    known = [*_finished(results), *dict(results.missing)]
+    refuse_unknown("--gantt", names, known, run.folder)
+    for name, why in results.missing:
+        if name in names:
+            raise NoSuchCell(f"--gantt {name}: {why}")
     return _labelled(run, results, names)
+
+
+def _finished(results: Results) -> list[str]:
+    return [] if results.cells.empty else results.cells["cell"].tolist()
 
 
 def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:

@@ -13,6 +13,7 @@ from typing import Any
 from reports.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
 from reports.load import Cell, json_lines
 from reports.words import counted, listed, seconds, share
+from traces.lenient import items, text
 
 SHOWN = 8
 POINTS = 120
@@ -31,10 +32,10 @@ class Gaps:
 
 
 def tool_gaps(cell: Cell) -> Figure | None:
-    """None where no turn called a tool. Its `turns.jsonl` has been read before, and is whole but
+    """None where no tool took any time. Its `turns.jsonl` has been read before, and is whole but
     for a torn last line."""
     gaps = _read(cell)
-    if not gaps.by_tool:
+    if not any(map(any, gaps.by_tool.values())):
         return None
     by_time = sorted(gaps.by_tool.items(), key=lambda tool: (-sum(tool[1]), tool[0]))
     shown = by_time[:SHOWN]
@@ -62,12 +63,12 @@ def _read(cell: Cell) -> Gaps:
     called: dict[str, list[str]] = {}
     for turn in json_lines(cell.folder / "turns.jsonl"):
         program, tools = turn["program_id"], called.get(turn["program_id"])
-        called[program] = turn.get("tools") or []
+        called[program] = [name for name in items(turn.get("tools")) if isinstance(name, str)]
         if tools is None or turn.get("gap_s") is None:
             continue
-        gaps.provenance[str(turn.get("gap_provenance") or "not told")] += 1
+        gaps.provenance[text(turn.get("gap_provenance")) or "not told"] += 1
         if tools:
-            gaps.by_tool[str(tools[0])].append(float(turn["gap_s"]))
+            gaps.by_tool[tools[0]].append(float(turn["gap_s"]))
         else:
             gaps.pauses += 1
     return gaps

@@ -35,7 +35,7 @@ def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Colum
     there is nothing of a kind. Of jobs with a failed turn they mean nothing."""
     root = turns["program_id"] == turns["job_id"]
     jobs, mine = len(arrival_s), codes[root]
-    sums = {k: np.bincount(mine, v[root], jobs) for k, v in _parts(turns).items()}
+    sums = {k: np.bincount(mine, v[root], jobs).astype(float) for k, v in _parts(turns).items()}
     ended = arrival_s.copy()
     np.maximum.at(ended, mine, turns["finished_at_s"][root])
     sums["subagents_s"] += departure_s - ended

@@ -22,6 +22,7 @@ from reports.load import Cell, Run, load_run
 from reports.memory import memory
 from reports.metrics import Results, collect
 from reports.shown_cells import answers_cells, asked_cells
+from reports.spreadsheet import harmless
 from reports.statistics import Point, points
 from reports.table import ResultTable
 from reports.tool_gaps import tool_gaps
@@ -37,7 +38,9 @@ class Report:
     """Sentences, the most important first."""
     table: ResultTable
     failed_gates: list[str]
-    """`cell: why`, and cells that failed; saturation is not among them."""
+    """`cell: why`; saturation is not among them."""
+    missing: tuple[tuple[str, str], ...]
+    """Cells without a result, and why."""
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
@@ -54,8 +57,8 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     write_file(run_folder / "cells.json", _json(results.cells))
     write_file(run_folder / "report.html", html.encode())
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
-    failed += [f"{name}: {why}" for name, why in results.missing if why.startswith("failed")]
-    return Report(run_folder / "report.html", told.sentences, ResultTable(found, baseline), failed)
+    table = ResultTable(found, baseline)
+    return Report(run_folder / "report.html", told.sentences, table, failed, results.missing)
 
 
 def _draw(
@@ -80,7 +83,9 @@ def _draw(
 
 
 def _csv(cells: pd.DataFrame) -> bytes:
-    return cells.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+    texts = cells[[name for name in cells if cells[name].dtype.kind not in "bif"]]
+    safe = cells.assign(**texts.map(lambda v: harmless(v) if isinstance(v, str) else v))
+    return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
 
 
 def _json(cells: pd.DataFrame) -> bytes:

@@ -13,8 +13,10 @@ from typing import Any
 
 import orjson
 
+from reports import schema
 from reports.exports.phases import Record, stretches
-from reports.load import HITS, Cell, json_lines
+from reports.load import HITS, Cell, checked_lines
+from reports.schema import Turn
 
 PROGRAMS, ENGINE = 1, 2
 """Processes: `pid`."""
@@ -34,7 +36,8 @@ Event = dict[str, Any]
 
 
 def chrome_trace(cell: Cell) -> bytes:
-    turns, events = (json_lines(cell.folder / f"{n}.jsonl") for n in ("turns", "engine"))
+    turns = checked_lines(cell.folder / "turns.jsonl", Turn)
+    events = checked_lines(cell.folder / "engine.jsonl", schema.Event)
     mine: dict[str, list[Record]] = defaultdict(list)
     for turn in turns:
         mine[turn["program_id"]].append(turn)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from reports.jobs import jobs_of
-from reports.load import HITS, PARTS, Cell, json_lines, read_turns
+from reports.load import HITS, PARTS, Cell, checked_lines, read_turns
+from reports.schema import Turn
+from reports.spreadsheet import harmless
 from reports.waterfall import WATERFALL
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
@@ -66,7 +68,7 @@ def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    turns = json_lines(cell.folder / "turns.jsonl")
+    turns = checked_lines(cell.folder / "turns.jsonl", Turn)
     return [common | turn for turn in turns], [common | job for job in jobs]
 
 
@@ -78,6 +80,7 @@ def open_csv(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
 
 class _Csv:
     def __init__(self, file: Any, columns: Mapping[str, Kind]) -> None:
+        self._text = [name for name, kind in columns.items() if kind == "text"]
         self._texts = [name for name, kind in columns.items() if kind == "texts"]
         self._flags = [name for name, kind in columns.items() if kind == "flag"]
         self._writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
@@ -87,7 +90,8 @@ class _Csv:
         self._writer.writerows(map(self._plain, rows))
 
     def _plain(self, row: Row) -> Row:
-        texts = {name: ",".join(row.get(name) or ()) for name in self._texts}
+        texts = {name: harmless(",".join(row.get(name) or ())) for name in self._texts}
+        texts |= {name: harmless(row.get(name) or "") for name in self._text}
         flags = {name: _flag(row.get(name)) for name in self._flags}
         return {**row, **texts, **flags}
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 
-from reports.load import Cell, NotARun, json_lines
+from reports.load import Cell, NotARun, checked_lines
+from reports.schema import Event
 
 KEYS = {
     "arrival": "Request_arrival_time",
@@ -30,7 +31,7 @@ def scheduler_timestamps(cell: Cell) -> bytes:
     """JSON: program → list of events."""
     path = cell.folder / "engine.jsonl"
     history: dict[str, list[dict[str, Any]]] = {}
-    for event in json_lines(path):
+    for event in checked_lines(path, Event):
         if (key := KEYS.get(event.get("event", ""))) is None:
             continue
         lengths = {name: event[name] for name in LENGTHS if name in event}

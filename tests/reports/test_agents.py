@@ -10,7 +10,8 @@ from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports import write_report
 from reports.agents import keep_evaluation
-from reports.load import NotARun
+from reports.gantt import gantt
+from reports.load import NotARun, load_run
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"
@@ -30,6 +31,21 @@ def run_of_agents(folder: Path, *, guided: bool = False, more_turns: int = 0) ->
         )
         write_lines(cell / "predictions.jsonl", [{"instance_id": id[0]} for id, _ in ends])
     return run
+
+
+def test_agents_are_drawn_in_the_order_in_which_they_were_let_go(tmp_path: Path) -> None:
+    turns = [turn("slow to ask", 0, 3.0), turn("quick", 0, 2.0)]
+    cell = write_cell(write_sweep(tmp_path, ["fcfs"]), "fcfs", turns)
+    arrivals = {"slow to ask": 1.0, "quick": 1.5, "never asked": 0.0, "never begun": None}
+    lines = [{"program_id": id, "arrival_s": at_s} for id, at_s in arrivals.items()]
+    write_lines(cell / "programs.jsonl", lines)
+    drawn = gantt({"fcfs": load_run(tmp_path).cells[0]})
+    assert drawn is not None
+    [decodes] = drawn.spec["data"]
+    assert dict(zip(decodes["text"], decodes["y"], strict=True)) == {
+        "slow to ask, turn 0": 1,
+        "quick, turn 0": 2,
+    }
 
 
 def test_the_page_says_how_programs_ended(tmp_path: Path) -> None:

@@ -197,6 +197,12 @@ def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Pat
     assert short[0].endswith("--programs 100 would tell.")
 
 
+def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> None:
+    write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
+    run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
+    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(told(run).doubts)
+
+
 def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])

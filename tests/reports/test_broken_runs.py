@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import turn, write_cell, write_lines, write_sweep
 
-from reports.load import NotARun, load_run
+from reports.load import ANEW, NotARun, load_run
 from reports.metrics import Results, collect
 from reports.write import write
 
@@ -102,7 +102,24 @@ def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
     ((_, why),) = told(tmp_path).missing
-    assert why.endswith("turns.jsonl, line 2: a turn whose job_id is no text; run it again")
+    assert why.endswith(f"turns.jsonl, line 2: a turn whose job_id is no text; {ANEW}")
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("output_tokens", "x", "output_tokens is 'x'"),
+        ("queue_s", {}, "queue_s is a dict"),
+        ("decode_s", [1.0], "decode_s is a list"),
+    ],
+)
+def test_a_value_that_is_no_number_is_named_with_its_line(
+    tmp_path: Path, field: str, value: object, said: str
+) -> None:
+    cell = two_cells(tmp_path)
+    write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1") | {field: value}])
+    ((_, why),) = told(tmp_path).missing
+    assert why.endswith(f"turns.jsonl, line 2: {said}; {ANEW}")
 
 
 def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path) -> None:

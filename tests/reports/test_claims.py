@@ -46,6 +46,11 @@ def test_a_claim_of_some_point_needs_one() -> None:
     assert not judge(gain(least=1.6, where="some"), ARM).holds
 
 
+def test_an_arm_whose_cells_all_failed_has_no_result() -> None:
+    found = judge(gain(least=1.0), {"arm": pd.DataFrame()})
+    assert (found.holds, found.ours) == (False, "no result")
+
+
 def test_both_bounds_count_and_a_load_can_be_picked() -> None:
     assert judge(gain(least=1.4, most=1.6, loads=[0.2]), ARM).holds
     assert not judge(gain(most=1.4, loads=[0.2]), ARM).holds

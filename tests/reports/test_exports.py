@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from make_run import turn, write_cell, write_lines, write_sweep
 from pyarrow import parquet
 
-from reports.exports.choose import NoSuchCell
+from reports.cell_names import NoSuchCell
 from reports.exports.phases import stretches
 from reports.exports.write import export
 from reports.jobs import jobs_of

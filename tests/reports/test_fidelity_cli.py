@@ -140,7 +140,8 @@ def test_other_kv_memory_is_refused_but_for_the_null_block(
 
     def live_has(blocks: int) -> None:
         for done in (tmp_path / "live").glob("*/done.json"):
-            done.write_text(json.dumps({"kv_blocks": blocks, "block_tokens": 16}))
+            held = {"finished_programs": 30, "kv_blocks": blocks, "block_tokens": 16}
+            done.write_text(json.dumps(held))
 
     live_has(300)
     refused(options, "KV blocks 300 against 399$")

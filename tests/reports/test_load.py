@@ -1,9 +1,10 @@
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from make_run import turn, write_cell, write_sweep
 
-from reports.load import NotARun, load_run, read_turns
+from reports.load import PIECE_BYTES, NotARun, load_run, read_columns, read_turns
 
 
 def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) -> None:
@@ -68,6 +69,9 @@ def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(NotARun, match="no such folder"):
         load_run(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotARun, match="file: is a file; name the one that"):
+        load_run(tmp_path / "file")
     with pytest.raises(NotARun, match=r"no run: it holds no sweep\.json"):
         load_run(tmp_path)
     cell = write_cell(tmp_path, "fcfs", [turn()])
@@ -79,3 +83,38 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "sweep.json").write_text('{"format": ')
     with pytest.raises(NotARun, match=r"sweep\.json: not JSON"):
         load_run(tmp_path)
+
+
+def test_a_file_of_many_pieces_is_read_whole_and_its_lines_are_counted_through(
+    tmp_path: Path,
+) -> None:
+    run = write_sweep(tmp_path, ["fcfs"])
+    count = 3 * PIECE_BYTES // 400
+    cell = write_cell(run, "fcfs", [turn(f"p{n}") for n in range(count)])
+    path = cell / "turns.jsonl"
+    assert path.stat().st_size > 2 * PIECE_BYTES
+    assert list(read_turns(load_run(run).cells[0])["program_id"]) == [f"p{n}" for n in range(count)]
+    lines = path.read_bytes().splitlines()
+    lines[count - 7] = b"[]"
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    with pytest.raises(NotARun, match=rf"turns\.jsonl, line {count - 6}: not a JSON object"):
+        read_turns(load_run(run).cells[0])
+
+
+def test_a_turn_read_takes_little_more_memory_than_its_line(tmp_path: Path) -> None:
+    """A double for each number, and again while all are checked; its texts once for a program."""
+
+    def peak_bytes(name: str, count: int) -> tuple[int, int]:
+        run = write_sweep(tmp_path / name, ["fcfs"])
+        cell = write_cell(run, "fcfs", [turn("p0", n) for n in range(count)])
+        loaded = load_run(run).cells[0]
+        tracemalloc.start()
+        try:
+            read_columns(loaded)
+            return tracemalloc.get_traced_memory()[1], (cell / "turns.jsonl").stat().st_size
+        finally:
+            tracemalloc.stop()
+
+    few, small = peak_bytes("few", 2 * PIECE_BYTES // 400)
+    many, large = peak_bytes("many", 8 * PIECE_BYTES // 400)
+    assert many - few < 1.5 * (large - small)

@@ -1,12 +1,13 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import simulate, turn, workload, write_cell, write_sweep
 
+from reports.claims import Metric
 from reports.load import load_run
 from reports.metrics import collect
 
@@ -15,6 +16,12 @@ def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict
     write_sweep(run, ["fcfs"])
     write_cell(run, "fcfs", turns, **config)
     return collect(load_run(run)).cells.to_dict("records")[0]  # type: ignore[return-value]
+
+
+def test_a_claim_can_be_of_each_number_of_a_cell_and_of_no_other(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0", 0, 2.0)])
+    numbers = {name for name, value in row.items() if type(value) in (int, float)}
+    assert numbers - {"jps", "seed"} == set(get_args(Metric)) - {"bubble_share"}
 
 
 def test_jct_runs_from_the_first_arrival_to_the_last_departure(tmp_path: Path) -> None:

@@ -55,7 +55,9 @@ def test_a_program_may_be_called_like_an_event(tmp_path: Path) -> None:
 def test_a_live_engine_says_itself_how_many_blocks_it_has(tmp_path: Path) -> None:
     events = [event(0.0, "pinned", blocks=5), event(10.0, "unpinned", reason="reused")]
     row_of(tmp_path, events, engine="vllm", profile=None)
-    (tmp_path / "fcfs_jps0.5_seed1" / "done.json").write_text('{"kv_blocks": 10}')
+    (tmp_path / "fcfs_jps0.5_seed1" / "done.json").write_text(
+        '{"finished_programs": 1, "kv_blocks": 10}'
+    )
     (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
     assert row["pinned_ratio"] == pytest.approx(0.5)
 

@@ -149,7 +149,7 @@ def test_cells_drawn_program_by_program_are_the_answers_or_the_ones_asked_for(
 
 def test_a_cell_that_is_not_there_is_refused_with_those_that_are(contended: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"no result of a cell 'fcfs'; choose from fcfs_jps0\.05_seed1, .* and "
+        ValueError, match=r"--gantt fcfs: .*; choose from fcfs_jps0\.05_seed1, .* and \d+ more"
     ):
         write_report(contended, ["fcfs"])
 
@@ -221,10 +221,25 @@ def test_an_unwritable_folder_is_refused_in_one_line(
 ) -> None:
     run = new_run(("fcfs",), jps=(0.5,), programs=2)
     (run / "cells.csv").mkdir()
-    with pytest.raises(ValueError, match=r"^cannot write .*cells\.csv: is a directory$"):
+    with pytest.raises(ValueError, match=r"^cannot write .*cells\.csv: is a directory; "):
         write_report(run)
 
 
 def test_importing_reports_brings_in_neither_pandas_nor_plotly() -> None:
     code = "import reports, sys; sys.exit(bool({'pandas', 'plotly', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_figure_without_numbers_is_left_out_and_the_page_says_why(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs"], engine="http://127.0.0.1:8000")
+    silent = {"queue_s": None, "prefill_s": None, "device_hit_tokens": None, "tools": []}
+    write_cell(run, "fcfs", [turn(**silent, first_token_at_s=0.5, finished_at_s=1.5)], engine="u")
+    page = write_report(run).path.read_text()
+    for id, said in (
+        ("hits", "The cache-hit ratio is not drawn: this server does not tell it."),
+        ("bubbles", "Bubbles are not drawn: this server does not tell how long turns queued."),
+        ("memory", "Memory over time is not drawn: only virtual time records it."),
+        ("tool-gaps", "How long tools run is not drawn: no tool took any time."),
+    ):
+        assert said in page
+        assert f'id="{id}"' not in page

@@ -66,3 +66,7 @@ def test_where_gaps_come_from_is_said(tmp_path: Path) -> None:
 
 def test_no_tools_no_figure(tmp_path: Path) -> None:
     assert drawn(tmp_path, [turn(tools=[]), turn(index=1, tools=[], gap_s=3.0)]) is None
+
+
+def test_tools_that_take_no_time_are_no_figure(tmp_path: Path) -> None:
+    assert drawn(tmp_path, program("p0", (["think"], 0.0), (["think"], 0.0))) is None

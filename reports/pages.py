@@ -1,0 +1,25 @@
+"""What every page of ours is made with: templates that escape by default, and their styles."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+
+def environment() -> Environment:
+    """Templates find styles and scripts of ours with `asset(NAME, …)`."""
+    made = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals["asset"] = _asset
+    return made
+
+
+def _asset(*names: str) -> str:
+    templates = files("reports") / "templates"
+    return "".join((templates / name).read_text(encoding="utf-8") for name in names)

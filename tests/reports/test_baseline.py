@@ -1,0 +1,63 @@
+"""Files of `bench compare --save` as they may come back: cut, flipped, or of somebody else."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.baseline import FORMAT, BadBaseline, read_side
+from traces import lenient
+
+GOOD: dict[str, Any] = {
+    "format": FORMAT,
+    "cells": [{"variant": "fcfs", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 2.5}}],
+    "invalid": {},
+}
+
+
+def packed(said: object) -> bytes:
+    return gzip.compress(json.dumps(said).encode())
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no gzip",
+        packed(GOOD)[:-9],
+        flipped(packed(GOOD)),
+        packed([GOOD]),
+        packed({"format": "another"}),
+        packed({"format": FORMAT}),
+        packed(GOOD | {"cells": 3}),
+        packed(GOOD | {"cells": [[]]}),
+        packed(GOOD | {"cells": [GOOD["cells"][0] | {"jct_s": {"a": "soon"}}]}),
+        packed(GOOD | {"cells": [GOOD["cells"][0] | {"jct_s": {"a": None}}]}),
+        packed(GOOD | {"invalid": 3}),
+    ],
+)
+def test_what_is_no_baseline_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "kept.json.gz"
+    path.write_bytes(content)
+    with pytest.raises(BadBaseline, match=r"kept\.json\.gz: ") as refused:
+        read_side(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_good_one_is_read(tmp_path: Path) -> None:
+    (tmp_path / "kept.json.gz").write_bytes(packed(GOOD))
+    assert read_side(tmp_path / "kept.json.gz").jobs["jct_s"].tolist() == [2.5]
+
+
+def test_one_that_swells_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 20)
+    (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * (1 << 21)))
+    with pytest.raises(BadBaseline, match="larger than 1 MiB unpacked"):
+        read_side(tmp_path / "bomb.json.gz")

@@ -1,0 +1,78 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from reports.whole_file import Unwritable, refuse_unwritable, whole, write_file
+
+
+def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "report.html"
+    write_file(path, b"old")
+    with whole(path) as part:
+        part.write_bytes(b"new, and l")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new, and l"
+    with suppress(KeyError), whole(path) as part:
+        part.write_bytes(b"never")
+        raise KeyError
+    assert path.read_bytes() == b"new, and l"
+    assert os.listdir(path.parent) == ["report.html"]
+
+
+def test_a_part_that_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
+    (tmp_path / ".report.html.part").write_bytes(b"longer than what comes now")
+    write_file(tmp_path / "report.html", b"new")
+    assert (tmp_path / "report.html").read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_who_may_read_a_file_stays_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "a").touch(mode=0o600)
+    write_file(tmp_path / "a", b"new")
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    write_file(tmp_path / "link", b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == b"new"
+
+
+def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    found: list[bytes] = []
+    reading = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()))
+    reading.start()
+    write_file(tmp_path / "pipe", b"new")
+    reading.join()
+    assert found == [b"new"]
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_a_folder_in_a_files_place_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Unwritable, match=r"/file: file exists; choose another place$"):
+        write_file(tmp_path / "file" / "report.html", b"")
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(Unwritable, match=r"/report.html: is a directory; choose another place$"):
+        write_file(tmp_path / "report.html", b"")
+    assert sorted(os.listdir(tmp_path)) == ["file", "report.html"]
+
+
+def test_a_place_that_takes_no_file_is_refused_before_there_is_one(tmp_path: Path) -> None:
+    refuse_unwritable(tmp_path / "a" / "profile.json")
+    assert os.listdir(tmp_path / "a") == []
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file" / "profile.json", Path("/proc/self/profile.json")):
+        with pytest.raises(Unwritable, match=r"profile\.json|file: "):
+            refuse_unwritable(place)
