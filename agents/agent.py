@@ -41,10 +41,12 @@ class Launch:
     config: str | None = None
     """File of the agent's own settings."""
 
-    def write(self) -> Path:
-        path = Path(self.folder) / "launch.json"
-        path.write_bytes(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
-        return path
+    @property
+    def file(self) -> Path:
+        return Path(self.folder) / "launch.json"
+
+    def write(self) -> None:
+        self.file.write_bytes(orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2))
 
 
 @dataclass(frozen=True, slots=True)

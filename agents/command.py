@@ -15,6 +15,8 @@ from pathlib import Path
 
 import orjson
 
+from traces.lenient import one_line
+
 PLACES = ("task", "base_url", "model", "workspace", "program_id", "folder")
 _PLACE = re.compile(r"\{([A-Za-z_-]+)\}")
 
@@ -49,7 +51,7 @@ def command_agent(line: str) -> CommandAgent:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise ValueError(f"--agent-command: {error}, in {line}") from None
+        raise ValueError(f"--agent-command: {error}, in {one_line(line)}") from None
     if not words:
         raise ValueError("--agent-command: is empty; give the command that runs your agent")
     for word in words:
@@ -57,7 +59,7 @@ def command_agent(line: str) -> CommandAgent:
             if place not in PLACES:
                 known = ", ".join(f"{{{name}}}" for name in PLACES)
                 raise ValueError(
-                    f"--agent-command: {{{place}}} is no place of ours; there are {known}"
+                    f"--agent-command: {{{one_line(place)}}} is no place of ours; there are {known}"
                 )
     if not any("{task}" in word or "{folder}" in word for word in words):
         raise ValueError(
@@ -65,8 +67,8 @@ def command_agent(line: str) -> CommandAgent:
         )
     program = shutil.which(words[0])
     if program is None:
-        why = "cannot be executed" if Path(words[0]).is_file() else "no such program"
-        raise ValueError(f"--agent-command: {words[0]}: {why}")
+        why = "cannot be executed" if _is_file(words[0]) else "no such program"
+        raise ValueError(f"--agent-command: {one_line(words[0])}: {why}")
     if Path(program).parent.name == "shims":
         raise ValueError(
             f"--agent-command: {program} is a shim, which asks for more than a sandbox shows; name "
@@ -78,7 +80,10 @@ def command_agent(line: str) -> CommandAgent:
 
 
 def _is_file(word: str) -> bool:
-    return "{" not in word and Path(word).is_file()
+    try:
+        return "{" not in word and Path(word).is_file()
+    except OSError:  # too long for a name
+        return False
 
 
 def _environment(program: Path) -> list[Path]:

@@ -13,12 +13,13 @@ def memory_of(pid: int, more_than_bytes: int = 0) -> int:
     That is dear to ask (PSS: the kernel walks their pages), so where even the sum of what each has
     (RSS) is not more than `more_than_bytes`, the answer is that sum. What files of a tmpfs hold is
     not in it."""
-    tree = _tree(pid)
+    tree = tree_of(pid)
     rough_bytes = sum(map(_resident_bytes, tree))
     return sum(map(_share_bytes, tree)) if rough_bytes > more_than_bytes else rough_bytes
 
 
-def _tree(pid: int) -> list[int]:
+def tree_of(pid: int) -> list[int]:
+    """A process and all below it."""
     tree = [pid]
     for parent in tree:
         tree += _children(parent)

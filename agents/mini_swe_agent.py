@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import mini_swe_agent_process
-from agents.pythons import chosen, prefixes, version_in
+from agents.pythons import chosen, prefixes, version_in, wrong_yaml
+from traces.lenient import one_line
 
 PYTHON = "TURNSTILE_AGENT_PYTHON"
 OURS = ".venv-agents/bin/python"
@@ -35,6 +36,11 @@ class MiniSweAgent:
                 f"mini-swe-agent {version} in {self._python}: needs 2 or newer; {REMEDY}"
             )
         return version
+
+    def check_config(self, file: Path) -> None:
+        """Raises a ValueError in one line for settings that cannot be read."""
+        if (why := wrong_yaml(self._python, file)) is not None:
+            raise ValueError(one_line(f"--agent-config {file}: {why}"))
 
     def command(self, launch_file: Path) -> list[str]:
         return [self._python, mini_swe_agent_process.__file__, str(launch_file)]

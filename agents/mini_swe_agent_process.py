@@ -20,7 +20,7 @@ NO_TIMEOUT_S = 86400
 
 
 def main() -> int:
-    launch: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
+    launch: dict[str, Any] = json.loads(Path(sys.argv[1]).read_bytes())
     say = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the agent prints is for the log
     from minisweagent.agents.default import DefaultAgent
@@ -35,6 +35,8 @@ def main() -> int:
     if launch["config"] is not None:
         configs.append(get_config_from_spec(launch["config"]))
     config = recursive_merge(*configs, _ours(launch))
+    # The key is in OPENAI_API_KEY: settings are kept in the trajectory.
+    config["model"]["model_kwargs"].pop("api_key", None)
     model = get_model(config=config["model"])
     folder = Path(launch["folder"])
     # A container and its image are there before its time runs.
@@ -64,7 +66,7 @@ def main() -> int:
 def _ours(launch: dict[str, Any]) -> dict[str, Any]:
     """What the harness decides, over what the agent's settings say."""
     limit = {} if launch["max_turns"] is None else {"step_limit": launch["max_turns"]}
-    reach = {"api_base": launch["base_url"], "api_key": "none"}
+    reach = {"api_base": launch["base_url"]}
     patience = {"timeout": NO_TIMEOUT_S, "max_retries": 0}
     return {
         "agent": {"cost_limit": 0.0, **limit},

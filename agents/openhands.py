@@ -43,4 +43,4 @@ class OpenHands:
         return [*prefixes(self._python), Path(openhands_process.__file__)]
 
     def env(self) -> Mapping[str, str]:
-        return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "OPENHANDS_SUPPRESS_BANNER": "1"}
+        return {}  # the process sets its own, before it imports the SDK

@@ -29,7 +29,7 @@ TRACING = ("OTEL_", "LMNR_", "LAMINAR_", "LANGFUSE_", "OPENHANDS_OBSERVABILITY_"
 
 
 def main() -> int:
-    launch = json.loads(Path(sys.argv[1]).read_text())
+    launch = json.loads(Path(sys.argv[1]).read_bytes())
     _alone(launch["folder"])
     ready = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is no answer to our parent

@@ -8,15 +8,23 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from servers.kept import keeping
+from servers.kept import alive_while_open, keeping
 
 GRACE_S = 3.0
 """Between SIGTERM and SIGKILL."""
 STOP_WITHIN_S = 30.0
 BOOT_WITHIN_S = 600.0
+LOGGED_WITHIN_S = 5.0
 SHOWN_CHARS = 200
+PIECE_BYTES = 1 << 16
+LAST_BYTES = 1 << 16
+MOST_LOG_BYTES = 64 << 20
+"""Of what it prints, on both of its outputs."""
+LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Opened once, before the program begins, which may then put a link or a pipe in its place."""
 
 
 class Broken(Exception):
@@ -32,25 +40,23 @@ class Process:
         self._command, self._env, self._cwd, self._log = command, env, cwd, log
 
     async def __aenter__(self) -> Process:
-        theirs, self._alive = os.pipe()
-        try:
-            with self._log.open("wb") as log:
+        with alive_while_open() as (theirs, self._alive):
+            self._said = os.open(self._log, LOG_FLAGS, 0o600)
+            try:
                 self._process = await asyncio.create_subprocess_exec(
                     *keeping(self._command, theirs, GRACE_S),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
-                    stderr=log,
+                    stderr=asyncio.subprocess.PIPE,
                     env=dict(self._env),
                     cwd=self._cwd,
                     pass_fds=[theirs],
                     start_new_session=True,
                 )
-        except BaseException:
-            os.close(self._alive)
-            raise
-        finally:
-            os.close(theirs)
-        self._output: asyncio.Task[None] | None = None
+            except BaseException:
+                os.close(self._said)
+                raise
+        self._logged = {asyncio.create_task(self._log_all(self._process.stderr))}
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -61,8 +67,9 @@ class Process:
             self._process.kill()
             await self._process.wait()
         finally:
-            if self._output is not None:
-                self._output.cancel()
+            for each in self._logged:
+                each.cancel()
+            os.close(self._said)
 
     @property
     def pid(self) -> int:
@@ -79,6 +86,7 @@ class Process:
         except TimeoutError:
             raise Broken(f"not ready within {BOOT_WITHIN_S:g} s{self.last_words()}") from None
         if line.strip() != b"ready":
+            await self._all_logged()
             raise Broken(f"ended before it was ready{self.last_words()}")
 
     def go(self) -> None:
@@ -86,26 +94,30 @@ class Process:
             raise RuntimeError("started without a pipe")
         self._process.stdin.write(b"go\n")
         self._process.stdin.close()
-        self._output = asyncio.create_task(self._keep_output())
+        self._logged.add(asyncio.create_task(self._log_all(self._process.stdout)))
 
     async def ended(self) -> int:
         """Its exit code; 128 + number for a signal."""
         code = await self._process.wait()
+        await self._all_logged()
         return code if code >= 0 else 128 - code
 
-    async def _keep_output(self) -> None:
-        """What it prints goes to its log, too."""
-        if self._process.stdout is None:
-            return
-        with self._log.open("ab", buffering=0) as log:
-            while said := await self._process.stdout.read(1 << 16):
-                log.write(said)
+    async def _all_logged(self) -> None:
+        """What it said before it ended; one that only closed its output may go on."""
+        await asyncio.wait(self._logged, timeout=LOGGED_WITHIN_S)
+
+    async def _log_all(self, said: asyncio.StreamReader | None) -> None:
+        """Up to an end: what is past that is read, lest it wait, and dropped."""
+        while said is not None and (piece := await said.read(PIECE_BYTES)):
+            room = max(MOST_LOG_BYTES - os.fstat(self._said).st_size, 0)
+            with suppress(OSError):  # A disk that is full.
+                os.write(self._said, piece[:room])
 
     def last_words(self) -> str:
         """The last line of its log, after a colon; empty where there is none."""
-        try:
-            lines = self._log.read_text(errors="replace").split("\n")
-        except OSError:
-            return ""
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        start = max(os.fstat(self._said).st_size - LAST_BYTES, 0)
+        said = os.pread(self._said, LAST_BYTES, start).decode(errors="replace")
+        # A terminal obeys what is not printable.
+        lines = ["".join(filter(str.isprintable, line)).strip() for line in said.split("\n")]
+        last = next(filter(None, reversed(lines)), "")
         return f": {last[:SHOWN_CHARS]}" if last else ""

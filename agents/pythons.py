@@ -22,6 +22,15 @@ _PREFIXES = """
 import json, sys
 print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))
 """
+_YAML = """
+import json, sys, yaml
+try:
+    found = yaml.safe_load(open(sys.argv[1], "rb").read())
+    wrong = None if isinstance(found, dict) else f"holds no settings, but a {type(found).__name__}"
+except (yaml.YAMLError, ValueError, RecursionError) as error:
+    wrong = " ".join(str(error).split())
+print(json.dumps(wrong))
+"""
 
 
 def chosen(asked: str | None, variable: str, ours: str) -> str:
@@ -45,6 +54,12 @@ def version_in(python: str, distribution: str, module: str, remedy: str) -> str:
 def prefixes(python: str) -> list[Path]:
     """Folders that its processes read: the environment's and its base's."""
     return [Path(prefix) for prefix in _ask(python, _PREFIXES)]
+
+
+def wrong_yaml(python: str, file: Path) -> str | None:
+    """Why the file gives no settings, read by the library of that environment."""
+    found: str | None = _ask(python, _YAML, str(file))
+    return found
 
 
 def _ask(python: str, code: str, *args: str) -> Any:

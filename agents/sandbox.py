@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from agents import inside
+from agents import filtered, inside, system_calls
 
 INSIDE_PORT = 17331
 HOME = "/tmp/home"  # noqa: S108
@@ -47,6 +47,8 @@ class Limits:
     (`agents.memory`). Most test suites take less than 1 GiB."""
     file_bytes: int = 1 << 30
     """Of each file, and of all of /tmp."""
+    disk_bytes: int = 10 << 30
+    """Of all files of the program together, where the parent looks (`agents.files`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,10 @@ class Bubblewrap:
             )
         try:
             with tempfile.TemporaryDirectory() as folder:
+                command, env = self.wrap(["true"], env={}, workspace=Path(folder))
                 subprocess.run(  # noqa: S603
-                    self.wrap(["true"], env={}, workspace=Path(folder)),
+                    command,
+                    env=env,
                     stdin=subprocess.DEVNULL,
                     capture_output=True,
                     text=True,
@@ -92,8 +96,9 @@ class Bubblewrap:
         writable: Sequence[Path] = (),
         readable: Sequence[Path] = (),
         socket: Path | None = None,
-    ) -> list[str]:
-        """The command line that runs `command` inside, its `env` the only one there.
+    ) -> tuple[list[str], dict[str, str]]:
+        """The command line that runs `command` inside, and the environment, the only one there, to
+        run it with: a key may be in it, and command lines are everybody's to read.
 
         It reads and writes `workspace`, where it starts, and `writable`; reads `readable`; all are
         found at their own paths. `socket`: the gateway's, in none of them. ValueError where one is
@@ -103,7 +108,7 @@ class Bubblewrap:
         shown |= dict.fromkeys(owned, "--bind")
         launch = {**asdict(self.limits), "owned": [HOME, *map(str, owned)], "port": INSIDE_PORT}
         launch |= {"socket": None, "uids": None}
-        wrapped = [*_namespaces(self.network), *_system(self), *_mounts(shown)]
+        wrapped = [*_filtered(), *_namespaces(self.network), *_system(self), *_mounts(shown)]
         if socket is not None and not self.network:
             launch["socket"] = "/run/gateway"
             wrapped += ["--ro-bind", str(socket), "/run/gateway"]
@@ -111,17 +116,23 @@ class Bubblewrap:
             UIDS.touch(0o600)
             launch["uids"] = "/run/uids"
             wrapped += ["--bind", str(UIDS), "/run/uids"]
-        for name, value in {**_defaults(), **env}.items():
-            wrapped += ["--setenv", name, value]
         wrapped += ["--ro-bind", inside.__file__, "/run/inside.py", "--chdir", str(owned[0])]
         wrapped += ["--remount-ro", "/dev", "--remount-ro", "/", "--"]
-        python = [str(_python()[0]), "-I", "-S", "-B", "/run/inside.py", json.dumps(launch)]
-        return [*wrapped, *python, *command]
+        within = [*_running("/run/inside.py"), json.dumps(launch)]
+        return [*wrapped, *within, *command], {**_defaults(), **env}
+
+
+def _filtered() -> list[str]:
+    program = system_calls.here()
+    return [*_running(filtered.__file__), program.hex()] if program else []
+
+
+def _running(script: str) -> list[str]:
+    return [str(_python()[0]), "-I", "-S", "-B", script]
 
 
 def _namespaces(network: bool) -> list[str]:
-    # env -i: bubblewrap's own environment is read in /proc/1/environ.
-    command = ["env", "-i", shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
+    command = [shutil.which("bwrap") or "bwrap", "--die-with-parent", "--new-session"]
     command += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--hostname", inside.HOSTNAME]
     command += [] if network else ["--unshare-net"]

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from traces import Program
+from traces.lenient import one_line
 
 IDS = ("instance_id", "id", "task_id", "program_id")
 LONGEST = 190
@@ -107,13 +108,20 @@ def _task(row: Any, number: int, path: Path) -> Task:
     if text is None:
         raise ValueError(f"{where} ({id}): none of {', '.join(TEXTS)} is a text; {REMEDY}")
     workspace = _first(row, ("workspace",))
-    begun = None if workspace is None else (path.parent / workspace).resolve()
-    if begun is not None and not begun.is_dir():
-        raise ValueError(f"{where} ({id}): workspace {workspace}: no such folder")
+    begun = None if workspace is None else _folder(path.parent / workspace)
+    if workspace is not None and begun is None:
+        raise ValueError(f"{where} ({id}): workspace {one_line(workspace)}: no such folder")
     image = _first(row, IMAGES)
     if image is None and "base_commit" in row:
         image = SWE_BENCH_IMAGE.format(id.replace("__", "_1776_").lower())
     return Task(id, text, image, begun)
+
+
+def _folder(path: Path) -> Path | None:
+    try:
+        return path.resolve() if path.is_dir() else None
+    except (OSError, ValueError):  # too long for a name, or with a NUL
+        return None
 
 
 def _first(row: dict[str, Any], names: Sequence[str]) -> str | None:

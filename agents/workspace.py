@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+REMOVE = ("rm", "-rf", "--one-file-system")
+"""`shutil.rmtree` has a file open, and a call, for each folder on the way down."""
 US = ("-c", "user.name=Turnstile", "-c", "user.email=turnstile@localhost")
 
 OWN_GIT = {
@@ -39,5 +41,8 @@ def make_workspace(path: Path, begun: Path | None) -> None:
 
 
 def remove_workspace(path: Path) -> None:
-    """With all that was left in it. What cannot be removed stays in the cell's folder."""
-    shutil.rmtree(path, ignore_errors=True)
+    """With all that was left in it, however deep and locked. What cannot be removed stays in the
+    cell's folder."""
+    for command in (REMOVE, ("chmod", "-R", "u+rwX"), REMOVE):
+        if os.path.lexists(path):
+            subprocess.run([*command, "--", str(path)], capture_output=True)  # noqa: S603

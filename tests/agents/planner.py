@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from aiohttp import web
 
+from tests.loopback import on_loopback
 from tests.threaded import threaded
 
 
@@ -35,13 +36,8 @@ async def serving() -> AsyncIterator[str]:
     app = web.Application()
     app.router.add_get("/v1/models", models)
     app.router.add_post("/v1/chat/completions", chat)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+    async with on_loopback(app) as url:
+        yield url
 
 
 @contextmanager

@@ -6,6 +6,7 @@ python small_agent.py TASK BASE_URL FOLDER; the standard library only, so that i
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.request
@@ -23,7 +24,8 @@ BASH = {
 
 def ask(base_url: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
     body = json.dumps({"model": "m", "messages": messages, "tools": [BASH]}).encode()
-    headers = {"Content-Type": "application/json"}
+    key = os.environ.get("OPENAI_API_KEY", "none")
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
     request = urllib.request.Request(  # noqa: S310
         f"{base_url}/chat/completions", body, headers
     )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agents import container
 from agents.container import Containers
 from agents.sandbox import Limits
 
@@ -25,15 +26,52 @@ def test_one_that_does_not_answer_is_told_with_what_it_said(tmp_path: Path) -> N
 
 def test_limits_are_its_arguments(tmp_path: Path) -> None:
     limits = Limits(processes=64, memory_bytes=1000)
-    args = " ".join(Containers("podman", tmp_path, limits).run_args())
+    args = " ".join(Containers("podman", tmp_path, limits).run_args("a"))
     assert "--pids-limit 64 --memory 1000 --memory-swap 1000 --network none" in args
-    assert "--network" not in Containers("podman", tmp_path, network=True).run_args()
+    assert "--network" not in Containers("podman", tmp_path, network=True).run_args("a")
 
 
 def test_a_runs_label_is_its_folders_however_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    args = Containers("podman", tmp_path / "runs/cell").run_args()
-    assert Containers("podman", Path("runs/cell")).run_args() == args
-    assert Containers("podman", tmp_path / "runs/other").run_args() != args
+    args = Containers("podman", tmp_path / "runs/cell").run_args("a")
+    assert Containers("podman", Path("runs/cell")).run_args("a") == args
+    assert Containers("podman", tmp_path / "runs/other").run_args("a") != args
+
+
+def engine(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_podman_under_the_name_of_docker_has_its_files_watched(tmp_path: Path) -> None:
+    """The package podman-docker."""
+    docker = engine(
+        tmp_path / "docker",
+        f'case "$*" in *.Store.GraphRoot*) echo {tmp_path};; *) exit 125;; esac',
+    )
+    watched = Containers(str(docker), tmp_path).files("a")
+    assert watched is not None
+    assert watched.too_much() is None
+
+
+def test_docker_has_its_files_watched_and_one_on_another_machine_not(tmp_path: Path) -> None:
+    answer = 'case "$*" in *.DockerRootDir*) echo {};; *) exit 1;; esac'
+    docker = engine(tmp_path / "docker", answer.format(tmp_path))
+    assert Containers(str(docker), tmp_path).files("a") is not None
+    engine(docker, answer.format(tmp_path / "elsewhere"))
+    assert Containers(str(docker), tmp_path).files("a") is None
+
+
+@pytest.mark.parametrize("says", ["exit 125", "kill -9 $$", "echo 'a b\udcff'"])
+def test_an_engine_that_fails_once_fails_no_cell(
+    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the end of one program; at the run's, all of its containers are removed."""
+    monkeypatch.setattr(container, "REMOVED_WITHIN_S", 0)
+    podman = tmp_path / "podman"
+    podman.write_bytes(f"#!/bin/sh\n{says}\n".encode(errors="surrogateescape"))
+    podman.chmod(0o755)
+    Containers(str(podman), tmp_path).end("a")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from agents import processes
 from agents.processes import Broken, Process
 
 PYTHON = sys.executable
@@ -85,3 +87,74 @@ def test_an_exit_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
             return await started.ended()
 
     assert asyncio.run(run()) == 137
+
+
+def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
+    async def start() -> None:
+        async with Process([PYTHON], {}, tmp_path / "nowhere", tmp_path / "log"):
+            raise AssertionError("it started")
+
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(FileNotFoundError):
+        asyncio.run(start())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("output", [1, 2])
+def test_what_it_prints_fills_its_log_to_an_end(
+    output: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "MOST_LOG_BYTES", 300_000)
+    code = f"import os\nfor _ in range(100): os.write({output}, b'x' * 9999 + b'.')"
+
+    async def run() -> int:
+        async with process(tmp_path, code) as started:
+            started.go()
+            return await started.ended()
+
+    assert asyncio.run(run()) == 0
+    assert (tmp_path / "log").stat().st_size == 300_000
+
+
+def test_all_that_one_said_before_it_ended_is_in_its_log(tmp_path: Path) -> None:
+    code = "import sys; sys.stderr.write('x' * 1_000_000 + '\\nlast'); sys.exit(1)"
+
+    async def run() -> str:
+        async with process(tmp_path, code) as started:
+            started.go()
+            await started.ended()
+            return started.last_words()
+
+    assert asyncio.run(run()) == ": last"
+    assert (tmp_path / "log").stat().st_size == 1_000_005
+
+
+HARNESS = """
+import asyncio, os, sys; from pathlib import Path; from agents import processes
+async def run():
+    here = Path.cwd()
+    command = [sys.executable, "-c", sys.argv[1]]
+    async with processes.Process(command, os.environ, here, here / "log"):
+        await asyncio.sleep(600)
+asyncio.run(run())
+"""
+DEAF = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if child := os.fork(): open("new", "w").write(f"{os.getpid()} {child}"); os.rename("new", "pids")
+else: os.setsid()
+time.sleep(600)
+"""
+
+
+def test_what_ignores_the_end_is_ended_where_nobody_reads_the_keeper_any_more(
+    tmp_path: Path,
+) -> None:
+    root = Path(processes.__file__).parents[1]
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root)}
+    with subprocess.Popen([PYTHON, "-c", HARNESS, DEAF], cwd=tmp_path, env=env) as harness:
+        while not (tmp_path / "pids").exists():
+            assert harness.poll() is None
+            time.sleep(0.02)
+        harness.kill()
+    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())

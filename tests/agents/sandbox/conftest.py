@@ -39,7 +39,8 @@ class Boxed:
     def command(
         self, *command: str, env: Mapping[str, str] | None = None, **paths: Any
     ) -> list[str]:
-        return self.sandbox.wrap(command, env=env or {}, workspace=self.workspace, **paths)
+        wrapped, env = self.sandbox.wrap(command, env=env or {}, workspace=self.workspace, **paths)
+        return ["env", "-i", *(f"{name}={value}" for name, value in env.items()), *wrapped]
 
     def start(self, command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -79,6 +80,8 @@ def own() -> Iterator[Boxed]:
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boxed]:
     """Of an ordinary user, where root runs the tests."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
     become_ordinary(monkeypatch)
     with workspace_of(ORDINARY_UID) as boxed:
         yield boxed

@@ -1,0 +1,63 @@
+"""What a program may use up is looked at each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from agents.sandbox import Bubblewrap, Limits
+from harness import agent_limits
+from harness.agent_limits import ProgramLimits
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "memory_bytes", "passed"),
+    [(0.1, 1 << 40, "0.1 s"), (600, 1 << 20, "0.000976562 GiB of memory")],
+)
+def test_time_and_memory_are_limited_while_files_are_counted(
+    limit_s: float,
+    memory_bytes: int,
+    passed: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A program may make a maze of them, that takes minutes to walk."""
+    counted = threading.Event()
+
+    def count(*_: object) -> int:
+        counted.wait(60)
+        return 0
+
+    monkeypatch.setattr(agent_limits, "taken", count)
+    limits = ProgramLimits(limit_s, Bubblewrap(Limits(memory_bytes=memory_bytes)), 1)
+    try:
+        first = asyncio.run(asyncio.wait_for(limits.passed(os.getpid(), tmp_path, 0.0), 30))
+    finally:
+        counted.set()
+        limits.close()
+    assert first == passed
+
+
+def test_one_programs_count_waits_for_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def count(*_: object) -> int:
+        both.wait(60)
+        return 1 << 40
+
+    monkeypatch.setattr(agent_limits, "taken", count)
+    limits = ProgramLimits(600, Bubblewrap(Limits(memory_bytes=1 << 60)), 2)
+
+    async def run() -> list[str]:
+        return await asyncio.gather(*(limits.passed(os.getpid(), tmp_path, 0.0) for _ in range(2)))
+
+    try:
+        assert asyncio.run(run()) == ["10 GiB of files"] * 2
+    finally:
+        limits.close()
