@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.tool_names import call_names, command_names, only_bash_block_tool, tool_names
+from servers.tool_names import call_names, command_names, tool_names
 
 
 @pytest.mark.parametrize(
@@ -88,22 +88,6 @@ def test_an_answer_without_calls_has_no_tools(nothing: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("```bash\ngit status\n```", "git"),
-        ('```bash\nfind . -name "*.py" | head -20\n```', "find"),
-        ("```bash\nls\n```\n```bash\npwd\n```", None),
-        ("no block", None),
-        ("```bash\n\n```", None),
-    ],
-)
-def test_the_public_fork_takes_the_first_word_of_the_only_block(
-    text: str, name: str | None
-) -> None:
-    assert only_bash_block_tool(text) == name
-
-
-@pytest.mark.parametrize(
     ("tool", "command", "names"),
     [
         ("terminal", "cd x && make", ("cd", "make")),
@@ -125,7 +109,6 @@ shellish = st.text(st.sampled_from(string.ascii_lowercase + " \n\t'\"`$(){};|&<>
 def test_no_text_breaks_it(text: str) -> None:
     assert all(isinstance(name, str) and name for name in tool_names(text))
     assert all(isinstance(name, str) and name for name in command_names(text))
-    only_bash_block_tool(f"```bash\n{text}\n```")
 
 
 json_values = st.recursive(

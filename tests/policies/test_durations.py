@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,3 +88,21 @@ def test_more_samples_than_a_block_holds_change_nothing() -> None:
     durations = of(*(0.01 * i for i in range(1, 5 * BLOCK + 1)))
     assert durations.best_ttl_s(0.02 * 5 * BLOCK) == 0.01 * 5 * BLOCK
     assert len(durations) == 5 * BLOCK
+
+
+def test_blocks_grow_with_the_samples_and_answers_stay_exact() -> None:
+    """Times are whole 64ths and benefits whole, so that gains are compared as whole numbers."""
+    rng, durations, seen = random.Random(7), Durations(), []
+    for number in range(1, 8001):
+        sample = round(rng.lognormvariate(0, 1.5) * 64) / 64
+        durations.add(sample)
+        seen.append(sample)
+        if number % 500:
+            continue
+        benefit, ordered = rng.randrange(1, 40), sorted(seen)
+        last = {t: i for i, t in enumerate(ordered, 1)}
+        gain = {t: round(i * benefit * 64 - t * 64 * number) for t, i in last.items()} | {
+            0.0: last.get(0.0, 0) * benefit * 64
+        }
+        most = max(gain.values())
+        assert durations.best_ttl_s(benefit) == min(t for t, g in gain.items() if g == most)

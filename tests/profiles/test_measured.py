@@ -17,7 +17,6 @@ from servers.profiles.measured import (
     fitted,
     profile_for,
     read_measured,
-    read_profile,
 )
 from servers.vllm.command import Wanted, policy_costs
 from servers.vllm.installed import Installed
@@ -63,7 +62,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
-    profile = read_profile(path)
+    profile = read_measured(path).profile()
     assert (profile.provenance, profile.hardware, profile.model) == (
         "measured",
         "cpu, 2 cores",
@@ -142,7 +141,7 @@ def test_bad_files_are_told_in_one_line(content: str | None, told: str, tmp_path
     if content is not None:
         path.write_text(content)
     with pytest.raises(BadProfile) as failed:
-        read_profile(path)
+        read_measured(path)
     assert str(failed.value).startswith(f"{path}: ")
     assert told in str(failed.value)
     assert "\n" not in str(failed.value)

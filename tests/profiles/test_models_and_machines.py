@@ -91,11 +91,11 @@ def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> N
     with pytest.raises(UnknownProfileError) as caught:
         hardware("A100-80GB")
     message = str(caught.value)
-    assert "'A100-80GB'; did you mean a100-80g?" in message
+    assert "--hardware A100-80GB: unknown; did you mean a100-80g?" in message
     assert all(name in message for name in HARDWARE)
     assert "\n" not in message
 
 
 def test_an_unknown_model_with_nothing_close_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownProfileError, match=r"^unknown model 'xyz' \(known: llama-3.1-8b, "):
+    with pytest.raises(UnknownProfileError, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
         model("xyz")

@@ -46,7 +46,9 @@ def _made(folder: Path) -> Path:
     conf.write_text(CONF)
     storage = f"--root {folder}/root --runroot {folder}/run --storage-driver vfs"
     podman.write_text(
-        f'#!/bin/sh\nCONTAINERS_CONF={conf} exec {shutil.which("podman")} {storage} "$@"\n'
+        # Where it stands its monitor leaves a file `oom` when memory was out.
+        f"#!/bin/sh\ncd {folder} || exit 1\n"
+        f'CONTAINERS_CONF={conf} exec {shutil.which("podman")} {storage} "$@"\n'
     )
     podman.chmod(0o755)
     (folder / "rootfs/tmp").mkdir(parents=True)

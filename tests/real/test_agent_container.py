@@ -36,8 +36,8 @@ def containers(podman: Path, tmp_path: Path) -> Containers:
     return found
 
 
-def start(containers: Containers) -> str:
-    args = [*containers.run_args(), *MOUNTS, IMAGE, "sleep", "2h"]
+def start(containers: Containers, program: str = "a") -> str:
+    args = [*containers.run_args(program), *MOUNTS, IMAGE, "sleep", "2h"]
     return said_by(containers, "run", "-d", "-w", "/", *args).strip()
 
 
@@ -111,7 +111,7 @@ def test_no_container_outlives_a_bench_that_was_killed(
         "podman, folder, *rest = sys.argv[1:]\n"
         "containers = Containers(podman, Path(folder))\n"
         "with containers.ending_with_us(Path(folder, 'log')):\n"
-        "    command = [podman, 'run', '-d', *containers.run_args(), *rest, 'sleep', '2h']\n"
+        "    command = [podman, 'run', '-d', *containers.run_args('a'), *rest, 'sleep', '2h']\n"
         "    subprocess.run(command, check=True)\n"
         "    input()\n"
     )

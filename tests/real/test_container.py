@@ -3,6 +3,7 @@ test mounts this machine's own Python and vLLM."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.keeper import descendants
 from servers.vllm.command import Wanted
 from servers.vllm.container import NoContainers
 from servers.vllm.installed import find_vllm
@@ -89,6 +91,30 @@ def test_no_container_outlives_a_bench_that_was_killed(tmp_path: Path) -> None:
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
     client.close()
+
+
+def test_the_process_that_stands_for_it_killed_its_container_goes_with_the_server(
+    tmp_path: Path,
+) -> None:
+    import docker
+
+    python = stand_in(tmp_path, "healthy")
+    client = docker.from_env()
+    with launch(wanted(tmp_path), tmp_path / "run", python=python, ready_within_s=60) as server:
+        (stands_for_it,) = descendants(server.pid)
+        os.kill(stands_for_it, signal.SIGKILL)
+        server.wait(20)
+        assert "was ended by signal 9" in str(server.failure())
+        assert len(client.containers.list()) == 1
+    assert client.containers.list(all=True) == []
+    client.close()
+
+
+def test_the_shared_memory_of_a_killed_server_goes_with_its_container(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "sharing")
+    with launch(wanted(tmp_path), tmp_path / "run", python=python, ready_within_s=60):
+        pass
+    assert tmp_path.name not in os.listdir("/dev/shm")  # noqa: S108
 
 
 def test_a_real_vllm_serves_from_a_container(tmp_path: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 
 from harness.course import Line
 from harness.live import Replica, replay_live
+from servers.keeper import descendants
 from servers.vllm.command import Wanted
 from servers.vllm.launcher import VllmServer, launch
 from servers.vllm.offloading import Offloading
@@ -109,7 +113,7 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
         assert line["load_s"] > 0 or not line["dram_hit_tokens"]
 
 
-def test_nothing_of_it_is_left(tmp_path: Path) -> None:
+def test_lmcache_killed_is_a_failure_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     with launch(
         Wanted(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
         tmp_path,
@@ -118,6 +122,15 @@ def test_nothing_of_it_is_left(tmp_path: Path) -> None:
         groups = running.process_groups
         assert all(_alive(group) for group in groups)
         assert len(groups) == 2
+        assert running.failure() is None
+        for process in descendants(groups[1]):
+            os.kill(process, signal.SIGKILL)
+        deadline_s = time.monotonic() + 30
+        while (failure := running.failure()) is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+        lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
+        assert str(failure).startswith(lost)
     assert not any(_alive(group) for group in groups)
     assert not (tmp_path / "lmcache-disk").exists()
 

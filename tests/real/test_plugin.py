@@ -24,7 +24,7 @@ sys.exit(pytest.main(sys.argv[2:]))
 """
 
 
-def test_the_plug_in_keeps_its_promises_inside_vllm() -> None:
+def test_the_plug_in_keeps_its_promises_inside_vllm(tmp_path: Path) -> None:
     python = os.environ.get("TURNSTILE_VLLM_PYTHON")
     if not python:
         pytest.skip("TURNSTILE_VLLM_PYTHON is not set: make test-real sets it")
@@ -35,7 +35,7 @@ def test_the_plug_in_keeps_its_promises_inside_vllm() -> None:
     done = subprocess.run(
         [python, "-c", RUN, ours, *plain, tests],
         cwd=ROOT,
-        env=os.environ | QUIET | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | QUIET | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

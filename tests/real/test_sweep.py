@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -107,27 +106,3 @@ def test_ctrl_c_in_mid_start_leaves_no_process_and_says_how_to_go_on(tmp_path: P
     assert sweep.returncode == 130
     assert "bench: stopped; finished cells are kept, go on with: bench sweep" in complaints
     until_gone(processes)
-
-
-def test_an_engine_killed_in_mid_run_becomes_records_and_a_failed_cell(tmp_path: Path) -> None:
-    sweep = begin(tmp_path, "--jps", "0.2", "--policies", "fcfs")
-    cell = tmp_path / "o/fcfs_jps0.2_seed1"
-    until(
-        sweep, lambda: (cell / "engine.jsonl").exists() and (cell / "engine.jsonl").stat().st_size
-    )
-    processes = descendants(sweep.pid)
-    (engine,) = [pid for pid in processes if b"EngineCore" in _name(pid)]
-    os.kill(engine, signal.SIGKILL)
-    _, complaints = sweep.communicate(timeout=90)
-    assert sweep.returncode == 1
-    assert "1 of 1 cells failed" in complaints
-    failed = json.loads((cell / "failed.json").read_text())
-    assert failed["error"].startswith("vLLM ")
-    assert failed["traceback"] is None
-    assert not (cell / "done.json").exists()
-    assert (cell / "turns.jsonl").read_text()
-    until_gone(processes)
-
-
-def _name(pid: int) -> bytes:
-    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -58,7 +58,9 @@ if HOW == "hangs":
     time.sleep(600)
 if HOW in ("stubborn", "dies"):
     forsaken()
-if HOW == "stubborn":
+if HOW == "sharing":
+    open("/dev/shm/" + os.path.basename(FOLDER), "w").close()
+if HOW in ("stubborn", "sharing"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 http.server.HTTPServer((flags["--host"], int(flags["--port"])), Answers).serve_forever()
 '''

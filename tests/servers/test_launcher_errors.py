@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from servers import kept
+from servers.port import PortTaken
 from servers.vllm.command import CannotServe, Wanted
 from servers.vllm.cost_curve import CostCurve
 from servers.vllm.installed import VllmMissing, find_vllm
-from servers.vllm.launcher import PortTaken, ServerFailed, VllmServer, launch
+from servers.vllm.launcher import ServerFailed, VllmServer, launch
 from servers.vllm.model_folder import UnknownModel
 from servers.vllm.offloading import Offloading
 from tests.servers.stand_in import living, stand_in

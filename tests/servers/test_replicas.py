@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
+from servers import kept
 from servers.vllm import replicas
 from servers.vllm.command import CannotServe, Wanted
 from servers.vllm.installed import Installed
-from servers.vllm.replicas import machine_shares
+from servers.vllm.replicas import launch_replicas, machine_shares
+from tests.servers.stand_in import living, stand_in
 
 ON_CPU = Installed("python", "0.32.0", True, None, True)
 ON_GPU = Installed("python", "0.32.0", False, None, True)
@@ -37,3 +43,31 @@ def test_cores_are_split_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     with pytest.raises(CannotServe, match="--replicas 6: they need 6 cores, and 5 are here"):
         machine_shares(Wanted(), ON_CPU, 6)
+
+
+def test_an_interruption_while_they_boot_ends_them_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(kept, "GRACE_S", 0.3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    told: list[float] = []
+
+    def interrupt(seconds: float, _line: str) -> None:
+        if not told:
+            threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+        told.append(seconds)
+
+    began_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launch_replicas(
+            Wanted(),
+            2,
+            tmp_path / "run",
+            python=stand_in(tmp_path, "hangs"),
+            ready_within_s=600,
+            on_progress=interrupt,
+        )
+    assert time.monotonic() - began_s < 60
+    assert told
+    assert living(tmp_path) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Seq
+
 import pytest
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Request, Retention, pin
@@ -211,6 +213,34 @@ def test_what_was_evicted_from_the_device_is_loaded_from_dram_while_others_run()
     assert again.spent_ps[1] == pytest.approx(loaded_tokens * 1e-3 * S, rel=1e-6)
 
 
+class NewestFirst(Policy):
+    name = "newest-first"
+
+    def rank(self, request: Request, now_s: float) -> tuple[float, ...]:
+        return (-request.id,)
+
+    def displaced(self, head: Request, running: Seq[Request], now_s: float) -> Request | None:
+        return running[0] if head.id > running[0].id else None
+
+
+def test_who_arrives_during_a_load_displaces_it_after_its_first_chunk() -> None:
+    """The step that lets the loaded turn run asks nobody; the next one does."""
+    made, _, events = engine(
+        NewestFirst, kv_blocks=8, limits=Limits(1, 16), offload=Offload(1.0, chunk_tokens=32)
+    )
+    segment = Segment(0)
+    made.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    made.submit(turn("b", 90, 30), S)
+    made.submit(turn("a", 120, 3, segment=segment), 10 * S)
+    made.submit(turn("c", 90, 3), 10 * S + S // 100)
+    made.run()
+    loaded = next(e for e in events if e["event"] == "loaded")
+    (displaced,) = [e for e in events if e["event"] == "preempted"]
+    assert (displaced["program_id"], displaced["turn"]) == ("a", 1)
+    # base 1 ms, weights 9 ms, a few microseconds a token: one step of one chunk.
+    assert float(str(displaced["t"])) - float(str(loaded["t"])) == pytest.approx(0.01, rel=0.2)
+
+
 def test_a_turn_that_could_never_run_is_refused() -> None:
     made, _, _ = engine(kv_blocks=4)
     with pytest.raises(ValueError, match="a turn of 65 tokens does not fit the 64 tokens"):
@@ -220,5 +250,5 @@ def test_a_turn_that_could_never_run_is_refused() -> None:
 
 
 def test_more_seats_than_step_tokens_are_refused() -> None:
-    with pytest.raises(ValueError, match="max_num_seqs is 32"):
+    with pytest.raises(ValueError, match="less than --max-num-seqs 32: each"):
         Limits(32, 16)

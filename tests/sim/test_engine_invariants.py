@@ -82,8 +82,7 @@ def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World
         return engine
 
     replaying = Replay(world.programs, build, lambda _: None, bound=variants(name)[0].bound)
-    replaying.course.begin(world.starts_s, None)
-    engines[0].run()
+    engines[0].run(replaying.starting(world.starts_s, None))
     scheduler = engines[0].scheduler
     check_blocks(scheduler)
     assert len(scheduler.pins) == 0
@@ -113,8 +112,13 @@ def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
 @SOME
 @given(world=worlds())
 def test_without_contention_every_policy_gives_the_same_job_times(world: World) -> None:
+    """And without prefixes to share: of two who come at once the first computes them."""
     roomy = replace(
-        world, profile=profile(kv_blocks=100_000), limits=Limits(256, 1_000_000), offload=None
+        world,
+        programs=[replace(program, prefix=None) for program in world.programs],
+        profile=profile(kv_blocks=100_000),
+        limits=Limits(256, 1_000_000),
+        offload=None,
     )
     ends = [
         {(t["program_id"], t["turn"]): t["finished_at_s"] for t in run(roomy, name)[0]}

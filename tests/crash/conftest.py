@@ -1,0 +1,24 @@
+"""One warm `bench` for all trials, and the run that nobody interrupted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.crash import trials
+from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.trials import Warm, bytes_of
+
+
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    with trials.warm() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = asked_in(tmp_path_factory.mktemp("straight"))
+    assert warm.run(folder, ALONE) == 0, said_in(folder)
+    return bytes_of(folder / RUN)

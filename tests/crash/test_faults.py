@@ -1,0 +1,103 @@
+"""Every operation on a run folder fails once, in every way; the same command then ends the run."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.crash.faults import FAULTS, Fault, Operation, operations
+from tests.crash.power import cut_power
+from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.trials import Warm, finished, resumes
+
+EVERY = bool(os.environ.get("TURNSTILE_EVERY_FAULT"))
+"""Else each operation meets one of the faults, in turn."""
+ERRORS = ("full", "eio")
+
+
+@pytest.fixture(scope="module")
+def done(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
+    """Of an uninterrupted run."""
+    folder = asked_in(tmp_path_factory.mktemp("counted"))
+    fault = Fault(str(folder / RUN), str(folder / "log"))
+    assert warm.run(folder, ALONE, fault) == 0, said_in(folder)
+    return [op for op in operations(folder / "log") if op.path.startswith(fault.folder)]
+
+
+def test_every_file_of_a_run_is_written_whole_or_line_by_line_and_synced(
+    done: list[Operation], straight: dict[str, bytes]
+) -> None:
+    for name in straight:
+        path = Path(RUN, name)
+        own = [op.kind for op in done if op.path.endswith(f"/{path}")]
+        part = str(path.with_name(f".{path.name}.part"))
+        hidden = [op.kind for op in done if op.path.endswith(f"/{part}")]
+        if path.suffix == ".jsonl":
+            assert (own, hidden) == (["create", "write", "fsync"], []), name
+        else:
+            assert (own, hidden) == ([], ["create", "open", "write", "fsync", "rename"]), name
+
+
+MEETS = {"full": ("create", "mkdir", "write"), "half": ("write",), "lost": ("rename",)}
+"""Operations that a fault makes sense of, where not all."""
+
+
+def met(kind: str, operation: Operation) -> bool:
+    if kind == "alone":
+        return "_seed1/" in operation.path
+    return operation.kind in MEETS.get(kind, operation.kind)
+
+
+def trials(done: list[Operation]) -> list[tuple[int, str]]:
+    found = [(at, [k for k in FAULTS if met(k, op)]) for at, op in enumerate(done)]
+    if EVERY:
+        return [(at, kind) for at, kinds in found for kind in kinds]
+    # The second cell is as the first.
+    return [
+        (at, kinds[at % len(kinds)]) for at, kinds in found if "/continuum" not in done[at].path
+    ]
+
+
+def test_after_a_fault_at_any_operation_the_same_command_ends_the_run(
+    warm: Warm, done: list[Operation], straight: dict[str, bytes], tmp_path: Path
+) -> None:
+    for at, kind in trials(done):
+        folder = asked_in(tmp_path / f"{at}-{kind}")
+        fault = Fault(str(folder / RUN), str(folder / "log"), at, kind)
+        code = warm.run(folder, ALONE, fault)
+        where = f"{kind} at {at}, {done[at]}: {said_in(folder)}"
+        assert "Traceback" not in said_in(folder), where
+        if kind in ERRORS:
+            assert code == 2, where
+            assert said_in(folder).splitlines()[-1].startswith("bench: cannot write "), where
+        elif kind == "alone":
+            assert code == 1, where
+            assert "_seed1: its worker process was killed by SIGKILL" in said_in(folder), where
+        else:
+            assert code == -9, where
+        if kind == "power":
+            cut_power(folder / RUN, operations(folder / "log"))
+            lasts_what_was_done(folder / RUN, done, at)
+        if kind == "half":
+            reports_what_is_finished(warm, folder)
+        resumes(warm, folder, ALONE, straight)
+
+
+def lasts_what_was_done(run: Path, done: list[Operation], at: int) -> None:
+    for cell in ("fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"):
+        own = [place for place, op in enumerate(done) if f"/{RUN}/{cell}" in op.path]
+        assert at < own[-1] or (run / cell / "done.json").exists(), (cell, done[at])
+
+
+def reports_what_is_finished(warm: Warm, folder: Path) -> None:
+    before = finished(folder / RUN)
+    code = warm.run(folder, ("report", RUN))
+    if (folder / RUN / "sweep.json").exists():
+        cells = list((folder / RUN).glob("*_seed1/done.json"))
+        assert code == (len(cells) < 2), said_in(folder)
+    else:
+        assert code == 2
+        assert said_in(folder).startswith("bench: run is no run: it holds no sweep.json")
+    assert finished(folder / RUN) == before

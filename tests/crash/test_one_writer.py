@@ -1,0 +1,112 @@
+"""Two who write to one place: the second is refused or waits, and nothing is ever half of each."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness.recording import recording
+from harness.run_folder import CellFolder, locked
+from reports.whole_file import Unwritable, write_file
+from tests.crash.faults import STOPPED, Fault, operations
+from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.trials import WITHIN_S, Warm, bytes_of, contents, session_of
+
+IN_USE = "bench: run: another bench is writing it; wait for its end, or choose another --out\n"
+ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "--out", RUN)
+
+
+@pytest.mark.parametrize("argv", [ALONE, ONE_CELL], ids=["sweep", "run"])
+def test_who_comes_second_is_refused_and_changes_nothing(
+    warm: Warm, tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    folder = asked_in(tmp_path)
+    assert warm.run(folder, argv) == 0
+    before = contents(folder / RUN)
+    with locked(folder / RUN):
+        assert warm.run(folder, argv) == 2
+        assert said_in(folder) == IN_USE
+        assert contents(folder / RUN) == before
+        assert warm.run(folder, ("report", RUN)) == 0
+    assert bytes_of(folder / RUN).items() >= {n: k.content for n, k in before.items()}.items()
+
+
+def test_a_recording_takes_no_folder_that_is_in_use(tmp_path: Path) -> None:
+    async def record() -> None:
+        async with recording([], tmp_path):
+            pass
+
+    with locked(tmp_path), pytest.raises(ValueError, match="another bench is writing it"):
+        asyncio.run(record())
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_file_written_by_many_at_once_is_always_one_of_theirs_whole(tmp_path: Path) -> None:
+    path, theirs = tmp_path / "report.html", [bytes([k]) * 300_000 for k in range(8)]
+    write_file(path, theirs[0])
+    over = threading.Event()
+
+    def look() -> int:
+        looks = 0
+        while not over.is_set():
+            assert path.read_bytes() in theirs
+            looks += 1
+        return looks
+
+    with ThreadPoolExecutor(9) as pool:
+        looking = pool.submit(look)
+        list(pool.map(lambda content: write_file(path, content), theirs * 4))
+        over.set()
+        assert looking.result() > 0
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with CellFolder(tmp_path / "cell", {"attempt": 1}):
+        monkeypatch.setattr("harness.run_folder.LEFT_WITHIN_S", 0.1)
+        with pytest.raises(Unwritable, match="a process of an earlier run still writes it"):
+            CellFolder(tmp_path / "cell", {"attempt": 2})
+    assert os.listdir(tmp_path) == ["cell"]
+
+
+def test_a_worker_that_outlives_its_killed_parent_writes_nothing_into_the_next_run(
+    warm: Warm, straight: dict[str, bytes], tmp_path: Path
+) -> None:
+    counted = asked_in(tmp_path / "counted")
+    log = counted / "log"
+    assert warm.run(counted, ALONE, Fault(str(counted / RUN), str(log))) == 0
+    part = f"{counted / RUN}/fcfs_jps0.5_seed1/.done.json.part"
+    own = [op.path for op in operations(log) if op.path.startswith(f"{counted / RUN}")]
+    done = own.index(part)
+    folder = asked_in(tmp_path / "run")
+    fault = Fault(str(folder / RUN), str(folder / "log"), done, STOPPED)
+    first = warm.begin(folder, ALONE, fault)
+    until(lambda: [state for _, state in session_of(first)].count("T") == 1)
+    ((worker, _),) = [found for found in session_of(first) if found[1] == "T"]
+    os.kill(first, signal.SIGKILL)
+    warm.end()
+    second = warm.begin(folder, ALONE)
+    until(lambda: len(session_of(second)) == 2)
+    time.sleep(0.5)
+    assert not list((folder / RUN).glob("*.aside-*"))
+    os.kill(worker, signal.SIGCONT)
+    assert warm.end() == 0, said_in(folder)
+    assert session_of(first) == session_of(second) == []
+    assert bytes_of(folder / RUN) == straight
+
+
+def until(happened: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + WITHIN_S
+    while not happened():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)

@@ -1,0 +1,75 @@
+"""`bench` forked from a process that has run it before: a start costs milliseconds, so that
+hundreds of them can be killed.
+
+`python -m tests.crash.warm`: a line of JSON in (`argv`, `cwd`, `fault`), its process id out, which
+is that of a session of its own, and at its end its exit code. Workers are forked too, where `bench`
+itself starts them afresh.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from harness.cli import main as bench
+from tests.crash.faults import Fault
+from tests.crash.question import ALONE, ROOT, SAID, asked_in
+
+
+def main() -> None:
+    fork = multiprocessing.get_context("fork")
+    multiprocessing.get_context = lambda _kind=None: fork
+    os.register_at_fork(after_in_child=_as_started_afresh)
+    _warm_up()
+    gc.freeze()
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            _become(order)
+            bench()
+        print(pid, flush=True)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _warm_up() -> None:
+    """Imports, and what libraries make at their first use."""
+    with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
+        os.chdir(asked_in(Path(folder)))
+        sys.argv = ["bench", *ALONE]
+        with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit):
+            bench()
+        os.chdir(ROOT)
+
+
+def _as_started_afresh() -> None:
+    """A process does not take over its parent's handlers, nor the lock that it has on a folder."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for handle in Path("/proc/self/fd").iterdir():
+        if handle.is_dir():
+            os.close(int(handle.name))
+
+
+def _become(order: dict[str, Any]) -> None:
+    os.setsid()
+    os.chdir(order["cwd"])
+    said = os.open(SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(said, 1)
+    os.dup2(said, 2)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    sys.argv = ["bench", *order["argv"]]
+    if order["fault"] is not None:
+        Fault(**order["fault"]).install()
+
+
+if __name__ == "__main__":
+    main()

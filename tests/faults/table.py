@@ -1,0 +1,295 @@
+"""What goes wrong with an engine, and what becomes of it: the rows of docs/reliability.md.
+
+`tests/faults` and `tests/real/test_faults.py` assert each row as it stands here; "…" stands for
+anything.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Outcome(Enum):
+    """What becomes of the cell, what the sweep then does, and its exit code."""
+
+    FINE = ("finished", "`done.json`", "goes on", "goes on", 0)
+    MARKED = (
+        "marked",
+        "finished; fails a validity gate, which the report shows and `bench` names on stderr",
+        "goes on",
+        "goes on",
+        1,
+    )
+    FAILED = (
+        "failed",
+        "no `done.json`; `failed.json` and the report say why; the same command runs it again",
+        "goes on",
+        "stops",
+        1,
+    )
+    REFUSED = ("none", "the question is refused", "does not begin", "does not begin", 2)
+
+    def __init__(
+        self, cell: str, meaning: str, on_continue: str, on_stop: str, exit_code: int
+    ) -> None:
+        self.cell = cell
+        self.meaning = meaning
+        self.on_continue = on_continue
+        self.on_stop = on_stop
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    name: str
+    key: str
+    """By which the tests bring it about."""
+    error: str | None
+    """What the line of the turn that it hits says; None: no turn is hit."""
+    outcome: Outcome
+    why: str
+    """What `failed.json`, the gate or stderr says."""
+    noticed: str
+    """How soon, and what sets that."""
+
+
+PROCESS = "0.5 s; its process is watched"
+TURN = "at once; each answer is checked"
+GONE = "2 s after a turn that failed for it, else 7 s without a byte of one under way"
+START = "`--ready-within-s` (900 s)"
+
+REPLAYED = [
+    Fault(
+        "Server killed (SIGKILL)",
+        "killed",
+        "the connection was lost; 0 of the answer's tokens had come",
+        Outcome.FAILED,
+        "vLLM was ended by signal 9 (out of memory?): … (log: …/server.log)",
+        PROCESS,
+    ),
+    Fault(
+        "Server stopped (SIGSTOP), or its machine hangs",
+        "stopped",
+        "http://… is lost: it does not answer for 5 s (--lost-after-s)",
+        Outcome.FAILED,
+        "http://… is lost: it does not answer for 5 s (--lost-after-s)",
+        "`--lost-after-s` (60 s) without a byte and an answer to `/v1/models`, and 10 s",
+    ),
+    Fault(
+        "Engine hangs, its HTTP server answers",
+        "stuck",
+        "http://… is stuck: no byte of the … under way for 6 s (--stuck-after-s)",
+        Outcome.FAILED,
+        "http://… is stuck: no byte of the … under way for 6 s (--stuck-after-s)",
+        "`--stuck-after-s` (900 s) without a byte of any turn",
+    ),
+    Fault(
+        "Server closes its port and lives",
+        "refuses",
+        "the connection was lost; 0 of the answer's tokens had come",
+        Outcome.FAILED,
+        "http://… is lost: it refuses connections",
+        GONE + "; then 10 s for its end",
+    ),
+    Fault(
+        "Every answer has the wrong length",
+        "all one short",
+        "the server counts … prompt and 5 output tokens, recorded are … and 6",
+        Outcome.FAILED,
+        "no program finished; the first failed turn: the server counts …",
+        TURN,
+    ),
+    Fault(
+        "Port stolen between its choice and its use",
+        "port stolen",
+        None,
+        Outcome.FINE,
+        "",
+        "at once; another port is taken, three times at most",
+    ),
+]
+OF_A_TURN = [
+    Fault(name, key, error, Outcome.MARKED, "… failed turns in … jobs (first: …)", noticed)
+    for name, key, error, noticed in [
+        (
+            "Connection cut in an answer",
+            "cut",
+            "the connection was lost; 3 of the answer's tokens had come",
+            TURN,
+        ),
+        ("Stream ends early", "ends early", "the stream was cut after 3 tokens", TURN),
+        (
+            "Stream is no completion",
+            "garbage",
+            "the stream is not a completion: …",
+            TURN,
+        ),
+        (
+            "Answer too short",
+            "one short",
+            "the server counts 26 prompt and 5 output tokens, recorded are 26 and 6",
+            TURN,
+        ),
+        (
+            "Prompt cut short by the server",
+            "prompt cut short",
+            "the server counts 25 prompt and 6 output tokens, recorded are 26 and 6",
+            TURN,
+        ),
+        ("Answers 500", "500", "the server answered 500: EngineDeadError …", TURN),
+        ("Error inside a stream", "engine error", "the engine failed: CUDA error", TURN),
+        (
+            "One turn hangs, others go on",
+            "hangs",
+            "not over within 8 s; 0 of the answer's tokens had come",
+            "`--turn-timeout-s` (3600 s)",
+        ),
+        (
+            "A turn is slow beyond measure",
+            "slow",
+            "not over within 8 s; … of the answer's tokens had come",
+            "`--turn-timeout-s` (3600 s)",
+        ),
+    ]
+]
+AT_START = [
+    Fault(
+        "Server dies at start",
+        "dies at start",
+        None,
+        Outcome.FAILED,
+        "vLLM exited with code 1: ValueError: the KV cache is too small (log: …)",
+        "0.2 s",
+    ),
+    Fault(
+        "Server never becomes healthy",
+        "never healthy",
+        None,
+        Outcome.FAILED,
+        "vLLM was not healthy after …: loading weights (log: …)",
+        START,
+    ),
+]
+TIER = [
+    Fault(
+        "LMCache server killed",
+        "lmcache killed",
+        "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): …",
+        Outcome.FAILED,
+        "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): …",
+        PROCESS,
+    ),
+    Fault(
+        "LMCache brings nothing back",
+        "no hits",
+        None,
+        Outcome.MARKED,
+        "no token came from the offload tier: it does not work, or was not needed",
+        "at the end of the cell",
+    ),
+]
+REPLICAS = [
+    Fault(
+        "One of several replicas killed",
+        "killed",
+        "the connection was lost; 0 of the answer's tokens had come",
+        Outcome.FAILED,
+        "vLLM was ended by signal 9 (out of memory?): … (log: …/replica-0/server.log)",
+        PROCESS,
+    ),
+]
+BEHIND_THE_GATEWAY = [
+    Fault(
+        "The same, with agents behind the gateway",
+        "killed",
+        "no answer from the server: …",
+        Outcome.FAILED,
+        "vLLM was ended by signal 9 (out of memory?): … (log: …/replica-…/server.log)",
+        PROCESS,
+    ),
+    Fault(
+        "The same, stopped (SIGSTOP)",
+        "stopped",
+        "replica … (http://…) is lost: it does not answer for 5 s (--lost-after-s)",
+        Outcome.FAILED,
+        "replica … (http://…) is lost: it does not answer for 5 s (--lost-after-s)",
+        "`--lost-after-s` (60 s) without a finished turn and an answer to `/v1/models`, and 10 s",
+    ),
+]
+OF_A_URL = [
+    Fault(
+        "`--engine URL`: server killed",
+        "killed",
+        "the connection was lost; 0 of the answer's tokens had come",
+        Outcome.FAILED,
+        "http://… is lost: it refuses connections",
+        GONE,
+    ),
+    Fault(
+        "`--engine URL`: nobody listens when a cell begins",
+        "gone",
+        "cannot connect to …: connection refused",
+        Outcome.FAILED,
+        "http://… is lost: it refuses connections",
+        GONE,
+    ),
+    Fault(
+        "`--engine URL`: nobody listens when the sweep begins",
+        "gone",
+        None,
+        Outcome.REFUSED,
+        "bench: --engine …: no OpenAI-compatible server answers (… Connection refused)",
+        "10 s",
+    ),
+]
+REAL = [
+    Fault(
+        "vLLM: EngineCore killed (SIGKILL)",
+        "core killed",
+        "…: EngineCore encountered an issue…",
+        Outcome.FAILED,
+        "vLLM exited with code …: …engine core exited unexpectedly…",
+        "when vLLM ends, within seconds",
+    ),
+    Fault(
+        "vLLM: a worker killed (SIGKILL), as the kernel does when memory is out",
+        "worker killed",
+        "…: EngineCore encountered an issue…",
+        Outcome.FAILED,
+        "vLLM exited with code …: …died unexpectedly…",
+        "when vLLM ends, within seconds",
+    ),
+    Fault(
+        "vLLM: an allocation of a worker fails (a limit on its memory)",
+        "out of memory",
+        "…: EngineCore encountered an issue…",
+        Outcome.FAILED,
+        "vLLM exited with code …: …",
+        "when vLLM ends, within seconds",
+    ),
+    Fault(
+        "vLLM: EngineCore stopped (SIGSTOP); `/health` answers 200 all the while",
+        "core stopped",
+        "http://… is stuck: no byte of the … under way for 12 s (--stuck-after-s)",
+        Outcome.FAILED,
+        "http://… is stuck: no byte of the … under way for 12 s (--stuck-after-s)",
+        "`--stuck-after-s` (900 s) without a byte of any turn",
+    ),
+]
+"""With vLLM itself: `make test-real`."""
+STANDING_IN = [
+    *REPLAYED,
+    *OF_A_TURN,
+    *AT_START,
+    *TIER,
+    *REPLICAS,
+    *BEHIND_THE_GATEWAY,
+    *OF_A_URL,
+]
+
+
+def says(expected: str, told: str) -> bool:
+    """As a whole, "…" being anything."""
+    return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), told, re.DOTALL) is not None

@@ -1,0 +1,111 @@
+"""Run folders with one file mutated: its cell is missing and says why, or is in the report."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from reports.load import NotARun, load_run
+from reports.metrics import collect
+from reports.write import write
+from tests.fuzz import injected
+from tests.fuzz.loaders import assert_one_line, folder
+from tests.fuzz.mutations import mutated
+from tests.fuzz.samples import turn
+from tests.fuzz.target import Target
+from tests.reports.make_run import write_cell, write_lines, write_sweep
+
+CELL = "fcfs_jps0.5_seed1"
+TURNS = [
+    turn("p", 0, 0.0, job_id="p"),
+    turn("q", 0, 0.2, job_id="q"),
+    turn("p", 1, 2.0, job_id="p", error="the server answered 500: no"),
+]
+USAGE = [[1.0, 9, 2, 0, 1, 5, 0], [3.0, 4, 0, 1, 0, 3, 0]]
+EVENTS = [
+    {"t": 1.0, "event": "pinned", "program_id": "p", "turn": 0, "ttl_s": 3.0, "blocks": 6},
+    {"t": 2.0, "event": "unpinned", "program_id": "p", "turn": 0, "reason": "reused"},
+]
+AGENTS = [{"program_id": "p", "task_id": "p", "exit_status": "Submitted", "error": None}]
+FILES = ("sweep.json", *(f"{CELL}/{name}" for name in (
+    "cell.json", "done.json", "turns.jsonl", "engine.jsonl", "failed.json", "programs.jsonl",
+    "evaluation.json")))  # fmt: skip
+
+
+def run() -> Path:
+    """One folder for all inputs of a process; each puts its file back."""
+    made = folder() / "run"
+    if not made.exists():
+        _fill(made)
+    return made
+
+
+def _fill(made: Path) -> None:
+    write_sweep(made, ["fcfs", "continuum"], agent={"name": "x", "guided": False})
+    for name in ("fcfs", "continuum"):
+        cell = write_cell(made, name, TURNS, usage=USAGE)
+        write_lines(cell / "engine.jsonl", EVENTS)
+    write_lines(made / CELL / "programs.jsonl", AGENTS)
+    (made / CELL / "evaluation.json").write_bytes(orjson.dumps({"resolved_ids": ["p"]}))
+
+
+@cache
+def _samples() -> tuple[bytes, ...]:
+    failed = orjson.dumps({"error": "no memory", "traceback": None})
+    paths = [run() / name for name in FILES]
+    return tuple(path.read_bytes() if path.is_file() else failed for path in paths)
+
+
+def _make(random: Random) -> bytes:
+    place = random.randrange(len(FILES))
+    return bytes([place]) + mutated(_samples()[place], random)
+
+
+def _with(data: bytes, read: Callable[[], object]) -> bool:
+    place = data[0] % len(FILES) if data else 0
+    path, whole = run() / FILES[place], _samples()[place]
+    path.write_bytes(data[1:])
+    done = run() / CELL / "done.json"
+    is_failed = path.name == "failed.json"
+    if is_failed:
+        done.unlink()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            read()
+    except NotARun as error:
+        assert_one_line(str(error))
+        return False
+    finally:
+        path.write_bytes(whole)
+        if is_failed:
+            path.unlink()
+            done.write_bytes(_samples()[FILES.index(f"{CELL}/done.json")])
+    return True
+
+
+def numbers() -> None:
+    results = collect(load_run(run()))
+    for name, why in results.missing:
+        assert_one_line(name)
+        assert_one_line(why)
+    names = {*results.cells.get("cell", ()), *(name for name, _ in results.missing)}
+    assert "continuum_jps0.5_seed1" in names, names
+
+
+def page() -> None:
+    report = write(run())
+    for sentence in (*report.answer, *report.failed_gates, *(why for _, why in report.missing)):
+        assert_one_line(sentence)
+    injected.refuse(report.path.read_text())
+
+
+TARGETS = [
+    Target("run folder", _make, partial(_with, read=numbers), 1.5),
+    Target("report page", _make, partial(_with, read=page), 0.1),
+]

@@ -1,0 +1,174 @@
+"""What users write, mutated: ranges on the command line, experiments, tasks, profiles, costs,
+baselines, histories. A complaint of ours in one line, or an answer that is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from random import Random
+
+import orjson
+
+from agents.command import command_agent
+from agents.tasks import read_tasks
+from harness.arrivals import parse_arrivals
+from harness.ask import is_ours
+from harness.experiment import FOLDER, load
+from harness.rates import MOST, parse_rates, parse_seeds
+from harness.traces_cli import output_range
+from reports.baseline import BadBaseline, read_side
+from reports.history import read_history
+from reports.history_page import draw
+from servers.profiles.measured import read_measured
+from servers.vllm.cost_curve import read_costs
+from tests.fuzz import injected
+from tests.fuzz.loaders import assert_one_line, folder
+from tests.fuzz.mutations import mutated, mutated_gzip
+from tests.fuzz.target import Target
+from tests.profiles.test_measured import measured
+from traces.lenient import printable
+
+TASKS = b"\n".join(
+    orjson.dumps(task)
+    for task in (
+        {"instance_id": "a__b-1", "problem_statement": "fix it", "base_commit": "c0de"},
+        {"id": "b", "task": "run", "workspace": ".", "image": "docker.io/x:1"},
+    )
+)
+COSTS = b'{"base_s": 0.01, "linear_s": 1e-4, "quadratic_s": 1e-8, "reload_s_per_token": 1e-5}'
+BASELINE = orjson.dumps(
+    {"format": "turnstile-baseline-1", "engine": "sim", "hardware": "a100-80g", "seeds": [1],
+     "cells": [{"variant": "fcfs", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.5, "b": 2.0}},
+               {"variant": "continuum", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.0}}],
+     "invalid": {"lmcache_jps0.1_seed1": "not run yet"}}
+)  # fmt: skip
+HISTORY = b"\n".join(
+    orjson.dumps(line)
+    for line in (
+        {"format": "turnstile-history-1", "question": {"engine": "sim"}},
+        {"label": "abc", "when": "2026-01-31T12:00:00Z", "question": "65e72301068e",
+         "turnstile_version": "0.1.0", "code_sha256": "c0de", "variant": "fcfs",
+         "load": "0.1 jobs/s", "jobs": 3, "jct_mean_s": 20.0, "jct_mean_low_s": 10.0,
+         "jct_mean_high_s": 30.0,
+         "jct_p50_s": 20.0, "jct_p90_s": 30.0, "jct_p95_s": 30.0, "jct_p99_s": 30.0},
+    )
+)  # fmt: skip
+COMMANDS = (b"env -i 'a b' {task} --url {base_url}", b'sh -c "$0" {folder}')
+RANGE = "0123456789.,:-+eE ainfx_\u0663\x00\n"
+RANGES = ("0.05..0.9", "0.1,0.5", "0.05..0.9:0.05", "1..5", "0,3,7", "closed:4", "gamma:0.25",
+          "poisson", "7..150", "0..1e9:1e-9", "1..999999999999999999")  # fmt: skip
+
+
+def refused(error: ValueError) -> None:
+    assert is_ours(error), f"{type(error).__name__} of another library: {error}"
+    assert_one_line(printable(str(error)))
+
+
+def _range(parse: Callable[[str], object], data: bytes) -> bool:
+    try:
+        found = parse(data.decode())
+    except ValueError as error:
+        refused(error)
+        return False
+    if isinstance(found, tuple) and parse is not output_range:
+        assert 0 < len(found) <= MOST
+        assert list(found) == sorted(found)
+    return True
+
+
+def _a_range(random: Random) -> bytes:
+    text = list(random.choice(RANGES))
+    for _ in range(random.randint(0, 5)):
+        at = random.randint(0, len(text))
+        text[at : at + random.randint(0, 2)] = random.choices(RANGE, k=random.choice((0, 1, 1, 9)))
+    return "".join(text).encode()
+
+
+def _a_command(random: Random) -> bytes:
+    return mutated(random.choice(COMMANDS), random).decode("utf-8", "replace").encode()
+
+
+def _file(name: str, read: Callable[[Path], object], data: bytes) -> bool:
+    path = folder() / name
+    path.write_bytes(data)
+    try:
+        read(path)
+    except OSError:  # `one_line_errors` tells it
+        return False
+    except ValueError as error:
+        refused(error)
+        return False
+    return True
+
+
+@cache
+def _experiments() -> tuple[bytes, ...]:
+    return tuple(entry.read_bytes() for entry in FOLDER.iterdir())
+
+
+def _experiment(random: Random) -> bytes:
+    """TOML's values changed as text: a key, a line, a number."""
+    lines = random.choice(_experiments()).decode().split("\n")
+    for _ in range(random.randint(1, 3)):
+        at = random.randrange(len(lines))
+        key, equals, _ = lines[at].partition("=")
+        others = ("nan", "-1", "1e400", "[]", "{}", '""', "true", "[[[]]]", '"<b>"', "[1, 'a']",
+                  "1979-05-27", "9" * 40, '"\\u0007"', "[" * 500 + "]" * 500)  # fmt: skip
+        change = random.randrange(5)
+        if change < 3 and equals:
+            lines[at] = f"{key}= {random.choice(others)}"
+        elif change == 3:
+            lines[at : at + 1] = []
+        else:
+            lines[at] = mutated(lines[at].encode(), random).decode("utf-8", "replace")
+        lines = lines or [""]
+    return "\n".join(lines).encode()
+
+
+def _drawn(path: Path) -> None:
+    page = path.with_suffix(".html")
+    draw(read_history(path), page)
+    injected.refuse(page.read_text())
+
+
+def _baseline(path: Path) -> None:
+    side = read_side(path)
+    try:
+        side.refuse_invalid("a baseline")
+    except BadBaseline as error:
+        refused(error)
+
+
+def _gzipped(random: Random) -> bytes:
+    return mutated_gzip(mutated(BASELINE, random), random)
+
+
+FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], float], ...] = (
+    ("e.toml", lambda path: load(str(path)), _experiment, 2),
+    ("tasks.jsonl", read_tasks, lambda r: mutated(TASKS, r), 3),
+    ("profile.json", lambda p: read_measured(p).notes(), lambda r: mutated(_profile(), r), 2),
+    ("costs.json", read_costs, lambda r: mutated(COSTS, r), 3),
+    ("baseline.json.gz", _baseline, _gzipped, 2),
+    ("history.jsonl", _drawn, lambda r: mutated(HISTORY, r), 0.3),
+)
+
+
+@cache
+def _profile() -> bytes:
+    return measured().model_dump_json().encode()
+
+
+TARGETS = [
+    *(
+        Target(name, _a_range, partial(_range, parse), share)
+        for name, parse, share in (
+            ("--jps", parse_rates, 20),
+            ("--seeds", parse_seeds, 15),
+            ("--arrivals", parse_arrivals, 5),
+            ("--output-tokens", output_range, 3),
+        )
+    ),
+    Target("--agent-command", _a_command, partial(_range, command_agent), 3),
+    *(Target(name, make, partial(_file, name, read), share) for name, read, make, share in FILES),
+]

@@ -1,0 +1,21 @@
+"""Inputs that `make fuzz` found to be answered wrongly, kept small."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fuzz.target import answered, bounded, input_of
+from tests.fuzz.targets import TARGETS
+
+FOUND = {
+    ("run folder", 12, 2): "a number that is a long text was told in full",
+    ("run folder", 12, 1446): "a number that is a long text was told in full",
+    ("run folder", 77, 563): "a list in the place of a turn's number was a table to numpy",
+}
+
+
+@pytest.mark.parametrize(("name", "seed", "number"), FOUND)
+def test_it_is_answered_rightly_now(name: str, seed: int, number: int) -> None:
+    target = TARGETS[name]
+    with bounded():
+        answered(target, input_of(target, seed, number))

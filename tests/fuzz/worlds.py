@@ -1,0 +1,65 @@
+"""Mutated traces that can be read, all the way: counted, cut, and replayed in virtual time."""
+
+from __future__ import annotations
+
+from functools import partial
+from random import Random
+from typing import Any
+
+import orjson
+
+from harness.arrivals import parse_arrivals, roots
+from harness.replay import replay
+from harness.workload import Overlong, load_workload
+from servers.profiles import costs
+from servers.sim import Engine, Limits
+from servers.variants import make_policy, variants
+from tests.fuzz.loaders import folder
+from tests.fuzz.mutations import mutated
+from tests.fuzz.samples import TRACES
+from tests.fuzz.target import Target
+from tests.sim.worlds import profile
+from traces import Program, TraceError
+from traces.cut import cut
+from traces.lenient import Rejected
+from traces.stats import statistics
+
+MACHINE = profile(kv_blocks=200)
+COSTS = costs(MACHINE, step_tokens=2048, offload=False)
+LONGEST = MACHINE.kv_blocks * MACHINE.block_tokens
+POLICIES = variants("fcfs,continuum,autellix,infercept,clairvoyant")
+NAMES = ("a.jsonl", "turns.jsonl", "a.json")
+
+
+def world(data: bytes) -> bool:
+    name = NAMES[data[0] % len(NAMES)] if data else NAMES[0]
+    path = folder() / name
+    path.write_bytes(data[1:])
+    try:
+        load = load_workload([str(path)], None, LONGEST, "the memory", refuse=False)
+    except (TraceError, Rejected, Overlong):
+        return False
+    orjson.dumps([statistics(load.programs).as_json(), load.as_json()])
+    _replay(list(load.programs), data)
+    _replay(cut(load.programs, jobs=1, max_turns=2, token_scale=0.5, gap_scale=2.0), data)
+    return True
+
+
+def _replay(programs: list[Program], data: bytes) -> None:
+    lines: list[Any] = []
+    variant = POLICIES[len(data) % len(POLICIES)]
+    arrivals = parse_arrivals(("poisson", "closed:2")[len(data) % 2])
+    starts_s, in_flight = arrivals.draw(programs, 0.5, 1)
+    engine = partial(Engine, make_policy(variant, COSTS), MACHINE, Limits())
+    done = replay(programs, starts_s, in_flight, engine, lines.append, bound=variant.bound)
+    assert done["finished_programs"] == len(roots(programs)) or any(p.fork for p in programs), done
+    assert len(lines) == sum(len(program.turns) for program in programs)
+    orjson.dumps([done, lines])
+
+
+def _make(random: Random) -> bytes:
+    place = random.randrange(len(NAMES))
+    return bytes([place]) + mutated(random.choice(TRACES[NAMES[place]]), random)
+
+
+TARGETS = [Target("virtual replay", _make, world, 1)]

@@ -1,0 +1,214 @@
+"""After each test nothing of ours remains: no process, port, container, file, mount, thread.
+
+A session marks its environment, which all that it starts inherits, also what hangs on init by now
+because a test killed its parent; and it has a folder for temporary files of its own. What fixtures
+of a wider scope hold when a test begins may stay until they end. Ports, containers and the memory
+of a GPU are held by processes, or by what a process leaves here: a mount, a segment of shared
+memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+MARK = "TURNSTILE_TESTS"
+"""Environment variable: the sessions that a process belongs to, an inner one after an outer."""
+GRACE_S = 5.0
+"""What a test ended may take so long to go, on a busy machine."""
+SURE_AFTER_S = 2.0
+"""A process that is older has the environment that it keeps; before, it may not have begun its own
+program."""
+SEMAPHORE = "sem.mp-"
+"""Of multiprocessing, whose tracker removes them in its own time, also after a SIGKILL; which of
+several sessions made one is nowhere to be seen."""
+PODMANS = {"libpod_lock", "libpod_rootless_lock"}
+"""Made by the first podman on a machine, for all that come."""
+TRACKER = b"multiprocessing.resource_tracker"
+"""One for all of a session, which multiprocessing starts when it needs it."""
+
+
+class Watch:
+    """What is ours at the moment, by kind; each thing with what to call it."""
+
+    def __init__(self, token: str, temporary: Path, basetemp: Path) -> None:
+        self._token = token.encode()
+        self._temporary = temporary
+        self._below = (f"{temporary}/", f"{basetemp}/")
+        self._others: dict[int, float] = {}
+        """Processes that are not ours, and when they were seen first."""
+
+    def look(self) -> dict[str, dict[str, str]]:
+        return {
+            "process": {str(pid): command(pid) for pid in self.pids()},
+            "thread": {str(t.ident): t.name for t in threading.enumerate()},
+            "temporary file": {name: name for name in os.listdir(self._temporary)},
+            "mount": {at: at for at in mounts() if at.startswith(self._below)},
+            "shared memory": {name: name for name in segments()},
+            "open file": open_files(),
+        }
+
+    def pids(self) -> set[int]:
+        now_s = time.monotonic()
+        here = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+        self._others = {pid: at_s for pid, at_s in self._others.items() if pid in here}
+        sure = {pid for pid, at_s in self._others.items() if now_s - at_s > SURE_AFTER_S}
+        children = descendants(os.getpid())
+        found = set()
+        for pid in here - (sure - children):
+            if pid in children or self._token in read(f"/proc/{pid}/environ"):
+                if TRACKER not in read(f"/proc/{pid}/cmdline") and not is_zombie(pid):
+                    found.add(pid)
+            else:
+                self._others.setdefault(pid, now_s)
+        return found
+
+    def left(self, before: dict[str, dict[str, str]]) -> list[str]:
+        now = self.look()
+        new = [
+            (kind, name)
+            for kind, things in now.items()
+            for key, name in things.items()
+            if key not in before[kind]
+        ]
+        if len(now["open file"]) <= len(before["open file"]):
+            new = [(kind, name) for kind, name in new if kind != "open file"]
+        return [f"{kind}: {name}" for kind, name in new if kind != "shared memory" or unused(name)]
+
+
+def read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def is_zombie(pid: int) -> bool:
+    """It has no command line; but neither has for a moment what begins its own program."""
+    return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
+
+
+def command(pid: int) -> str:
+    return f"{pid} " + read(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace")
+
+
+def descendants(pid: int) -> set[int]:
+    found: set[int] = set()
+    for thread in Path(f"/proc/{pid}/task").glob("*"):
+        for child in read(f"{thread}/children").split():
+            found |= {int(child)} | descendants(int(child))
+    return found
+
+
+def mounts() -> list[str]:
+    return [line.split()[1] for line in read("/proc/self/mounts").decode().splitlines()]
+
+
+def segments() -> list[str]:
+    try:
+        found = os.scandir("/dev/shm")  # noqa: S108
+        own = [f.name for f in found if f.is_file() and f.stat().st_uid == os.getuid()]
+        return [name for name in own if not name.startswith(SEMAPHORE) and name not in PODMANS]
+    except OSError:
+        return []
+
+
+def unused(segment: str) -> bool:
+    """By any process; others than ours make some too."""
+    said = f"/dev/shm/{segment}".encode()  # noqa: S108
+    return not any(said in read(f"{process}/maps") for process in Path("/proc").glob("[0-9]*"))
+
+
+def open_files() -> dict[str, str]:
+    """But for the pipe to multiprocessing's tracker."""
+    found = {}
+    trackers = str(getattr(resource_tracker._resource_tracker, "_fd", None))
+    for number in set(os.listdir("/proc/self/fd")) - {trackers}:
+        try:
+            target = os.readlink(f"/proc/self/fd/{number}")
+        except OSError:
+            continue
+        found[f"{number} {target}"] = f"{number} {target}{port(target)}"
+    return found
+
+
+def port(target: str) -> str:
+    """Of a socket that listens on TCP."""
+    if not target.startswith("socket:["):
+        return ""
+    for line in read("/proc/self/net/tcp").decode().splitlines()[1:]:
+        columns = line.split()
+        if columns[3] == "0A" and columns[9] == target[8:-1]:
+            return f" (port {int(columns[1].split(':')[1], 16)})"
+    return ""
+
+
+def gone(left: Callable[[], list[str]]) -> list[str]:
+    """What is left once it has had its time."""
+    if found := left():
+        gc.collect()
+    deadline_s = time.monotonic() + GRACE_S
+    while (found := left()) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return found
+
+
+def end(found: list[str]) -> None:
+    """So that what one test left behind disturbs no other."""
+    for line in found:
+        kind, _, name = line.partition(": ")
+        if kind == "process":
+            with suppress(ProcessLookupError):
+                os.kill(int(name.split()[0]), signal.SIGKILL)
+        elif kind == "mount":
+            subprocess.run(["umount", "-l", name], check=False)
+        elif kind == "shared memory":
+            Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108
+
+
+@pytest.fixture(scope="session")
+def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
+    basetemp = tmp_path_factory.getbasetemp()  # not below the folder that is made here
+    before = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
+    token = f"{os.getpid()}.{time.time_ns()}"
+    with tempfile.TemporaryDirectory(prefix="ts-") as temporary:
+        os.chmod(temporary, 0o1777)  # noqa: S103 (as /tmp: tests run things as other users too)
+        os.environ[MARK] = f"{before[MARK] or ''} {token}"
+        os.environ["TMPDIR"] = temporary
+        tempfile.tempdir = None
+        resource_tracker.ensure_running()  # else a test that needs it first is told of its pipe
+        yield Watch(token, Path(temporary), basetemp)
+        tempfile.tempdir = None
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left_by_the_session(watch: Watch) -> Iterator[None]:
+    before = watch.look()
+    yield
+    fail_if_left(watch, before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(watch: Watch) -> Iterator[None]:
+    before = watch.look()
+    yield
+    fail_if_left(watch, before)
+
+
+def fail_if_left(watch: Watch, before: dict[str, dict[str, str]]) -> None:
+    if found := gone(lambda: watch.left(before)):
+        end(found)
+        pytest.fail("left behind:\n  " + "\n  ".join(found), pytrace=False)

@@ -1,0 +1,398 @@
+"""Who gets into a gateway, and as which program."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+from yarl import URL
+
+from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.access import MOST_AT_ONCE, TOKEN, Access, check_listen
+from harness.gateway.passing import MOST_ANSWER_BYTES
+from harness.gateway.serving import own_socket
+from tests.gateway.upstream import Upstream, serving
+from tests.loopback import on_loopback
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
+SECRET = "a-token-of-24-characters"  # noqa: S105
+
+
+@asynccontextmanager
+async def guarded(
+    access: Access, upstream: Upstream, api_key: str | None = None
+) -> AsyncIterator[tuple[str, list[Any]]]:
+    lines: list[Any] = []
+    async with serving(upstream) as server:
+        gateway = Gateway([Backend(server, True)], lines.append, api_key, access=access)
+        async with serve_gateway(gateway) as url:
+            yield url, lines
+
+
+@asynccontextmanager
+async def answering(
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[str]:
+    """A server that does the same on every path."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    async with on_loopback(app) as url:
+        yield url
+
+
+async def asked(
+    url: str, key: str | None = None, method: str = "POST", **headers: str
+) -> tuple[int, dict[str, Any]]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    if key is not None:
+        named["Authorization"] = f"Bearer {key}"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(
+            method, url, data=orjson.dumps(ASK) if method == "POST" else None, headers=named
+        ) as answer,
+    ):
+        return answer.status, orjson.loads(await answer.read() or b"{}")
+
+
+def statuses(access: Access, asking: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, int]:
+    """By name of the case: a path, and the options of `asked`."""
+
+    async def go() -> dict[str, int]:
+        async with guarded(access, Upstream()) as (url, _):
+            return {
+                case: (await asked(url + path, **options))[0]
+                for case, (path, options) in asking.items()
+            }
+
+    return asyncio.run(go())
+
+
+CHAT = "/v1/chat/completions"
+
+
+def test_on_loopback_programs_of_this_machine_need_no_token() -> None:
+    assert statuses(
+        Access(),
+        {
+            "plain": (CHAT, {}),
+            "by name": (CHAT, {"Host": "localhost:9000"}),
+            "in IPv6": (CHAT, {"Host": "[::1]:9000"}),
+            "with a key of the server's": (CHAT, {"key": "sk-1"}),
+        },
+    ) == {"plain": 200, "by name": 200, "in IPv6": 200, "with a key of the server's": 200}
+
+
+def test_web_pages_cannot_ask_by_their_visitors_browser() -> None:
+    """A page can send a form or a fetch to any port of its visitor's machine (Origin), and can have
+    its own name mean 127.0.0.1 (DNS rebinding, Host)."""
+    assert statuses(
+        Access(),
+        {
+            "fetch": (CHAT, {"Origin": "https://page.example"}),
+            "sandboxed frame": (CHAT, {"Origin": "null"}),
+            "no-cors": ("/v1/models", {"method": "GET", "Sec_Fetch_Site": "cross-site"}),
+            "preflight": (CHAT, {"method": "OPTIONS", "Origin": "https://page.example"}),
+            "rebound": (CHAT, {"Host": "page.example:9000"}),
+            "rebound to all": ("/v1/models", {"method": "GET", "Host": "127.0.0.1.page.example"}),
+            "ends a program": ("/programs/p", {"method": "DELETE", "Host": "page.example"}),
+        },
+    ) == dict.fromkeys(
+        [
+            *("fetch", "sandboxed frame", "no-cors", "preflight"),
+            *("rebound", "rebound to all", "ends a program"),
+        ],
+        403,
+    )
+
+
+def test_a_token_is_wanted_on_every_path_where_there_is_one() -> None:
+    wrong = {"key": SECRET[:-1]}
+    assert statuses(
+        Access(SECRET),
+        {
+            "right": (CHAT, {"key": SECRET}),
+            "right, of a page that knows it": (
+                CHAT,
+                {"key": SECRET, "Origin": "https://a.example"},
+            ),
+            "none": (CHAT, {}),
+            "wrong": (CHAT, wrong),
+            "not ASCII": (CHAT, {"key": "ключ"}),
+            "models": ("/v1/models", {"method": "GET", **wrong}),
+            "as a program": (f"/programs/p{CHAT}", wrong),
+            "end of a program": ("/programs/p", {"method": "DELETE", **wrong}),
+            "no such path": ("/admin", {"method": "GET", **wrong}),
+        },
+    ) == {
+        **dict.fromkeys(["right", "right, of a page that knows it"], 200),
+        **dict.fromkeys(["none", "wrong", "not ASCII", "models", "as a program"], 401),
+        **dict.fromkeys(["end of a program", "no such path"], 401),
+    }
+
+
+def test_that_it_is_up_is_all_that_a_stranger_learns() -> None:
+    async def go() -> tuple[int, bytes]:
+        async with (
+            guarded(Access(SECRET), Upstream()) as (url, _),
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}/health") as answer,
+        ):
+            return answer.status, await answer.read()
+
+    assert asyncio.run(go()) == (200, b"ok\n")
+
+
+def test_the_token_goes_no_further_than_the_gateway() -> None:
+    async def go(api_key: str | None) -> dict[str, str]:
+        upstream = Upstream()
+        async with guarded(Access(SECRET), upstream, api_key) as (url, _):
+            await asked(url + CHAT, SECRET, api_key=SECRET, x_api_key=SECRET)
+        return upstream.headers[0]
+
+    assert SECRET not in str(asyncio.run(go(None)))
+    assert asyncio.run(go("sk-mine"))["Authorization"] == "Bearer sk-mine"
+
+
+def test_a_programs_key_is_for_that_program_whatever_it_says() -> None:
+    access = Access(keyed=True)
+
+    async def go() -> tuple[list[int], list[str]]:
+        with access.key("p1") as one, access.key("p2"):
+            async with guarded(access, Upstream()) as (url, lines):
+                found = [
+                    await asked(f"{url}/programs/p1{CHAT}", one),
+                    await asked(url + CHAT, one, X_Program_Id="p2"),
+                    await asked(f"{url}/programs/p2{CHAT}", one),
+                    await asked(f"{url}/programs/p2", one, "DELETE"),
+                    await asked(url + CHAT, "none"),
+                    await asked(url + CHAT),
+                    await asked(f"{url}/v1/models", method="GET"),
+                ]
+                return [status for status, _ in found], [line["program_id"] for line in lines]
+
+    assert asyncio.run(go()) == ([200, 200, 403, 403, 401, 401, 401], ["p1", "p1"])
+
+
+def test_a_programs_key_ends_with_it() -> None:
+    access = Access(keyed=True)
+    with access.key("p1") as key:
+        pass
+    assert statuses(access, {"late": (CHAT, {"key": key})}) == {"late": 401}
+
+
+def test_who_asks_is_decided_before_its_body_has_come() -> None:
+    """A key that ends meanwhile makes nobody of its program, and so anybody."""
+    access = Access(keyed=True)
+
+    async def go() -> tuple[int, list[str]]:
+        async with guarded(access, Upstream()) as (url, lines):
+            holds, begun = access.key("p1"), asyncio.Event()
+            headers = {"Authorization": f"Bearer {holds.__enter__()}", "X-Program-Id": "victim"}
+
+            async def slowly() -> AsyncIterator[bytes]:
+                body = orjson.dumps(ASK)
+                yield body[:10]
+                begun.set()
+                while access._keys:
+                    await asyncio.sleep(0.01)
+                yield body[10:]
+
+            async def end() -> None:
+                await begun.wait()
+                while not access._under_way["p1"]:
+                    await asyncio.sleep(0.01)
+                holds.__exit__(None, None, None)
+
+            async with aiohttp.ClientSession() as session:
+                ending = asyncio.create_task(end())
+                async with session.post(url + CHAT, data=slowly(), headers=headers) as answer:
+                    await ending
+                    return answer.status, [line["program_id"] for line in lines]
+
+    assert asyncio.run(go()) == (200, ["p1"])
+    assert not access._under_way, "and none is counted on"
+
+
+def test_a_way_whose_program_has_ended_is_nobodys(tmp_path: Path) -> None:
+    """A connection outlives the socket that it came by."""
+
+    async def go() -> tuple[int, int]:
+        gateway = Gateway([Backend("http://127.0.0.1:9", False)], print)
+        path = tmp_path / "s"
+        async with serve_gateway(gateway):
+            way = own_socket(gateway, path, "p1")
+            await way.__aenter__()
+            connector = aiohttp.UnixConnector(str(path))
+            async with aiohttp.ClientSession(connector=connector) as session:
+                async with session.delete("http://localhost/programs/p1") as answer:
+                    before = answer.status
+                gateway.access.only.clear()
+                async with session.delete("http://localhost/programs/victim") as answer:
+                    after = answer.status
+            await way.__aexit__(None, None, None)
+        return before, after
+
+    assert asyncio.run(go()) == (204, 403)
+
+
+def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
+    """And those beyond are refused before anything of them is read."""
+    access = Access(keyed=True)
+
+    async def go() -> list[int]:
+        with access.key("flood") as flood, access.key("other") as other:
+            async with guarded(access, Upstream(chunk_s=0.5)) as (url, lines):
+                streamed = orjson.dumps({**ASK, "stream": True})
+
+                async def stream(key: str) -> int:
+                    headers = {"Authorization": f"Bearer {key}"}
+                    async with (
+                        aiohttp.ClientSession() as session,
+                        session.post(url + CHAT, data=streamed, headers=headers) as answer,
+                    ):
+                        await answer.read()
+                        return answer.status
+
+                all_at_once = [stream(flood) for _ in range(MOST_AT_ONCE + 20)]
+                found = await asyncio.gather(*all_at_once, stream(other))
+                assert found.pop() == 200
+                assert len(lines) == MOST_AT_ONCE + 1
+                assert await stream(flood) == 200, "once they are over"
+                return found
+
+    found = asyncio.run(go())
+    assert (found.count(200), found.count(429)) == (MOST_AT_ONCE, 20)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        *(
+            ("POST", path)
+            for path in ("files", "load_lora_adapter", "batches", "responses", "models")
+        ),
+        *(
+            ("GET", path)
+            for path in ("files/a", "models/%2e%2e/%2e%2e/pause", "models/..%2f..%2fx")
+        ),
+        *(("GET", "models//x"), ("DELETE", "models/mine"), ("GET", "models/.")),
+        *(("POST", "embeddings/.."), ("POST", "embeddings%3Fx"), ("POST", "chat/completions/")),
+    ],
+)
+def test_no_other_path_of_the_server_is_reached_with_the_users_key(method: str, path: str) -> None:
+    async def go() -> tuple[int, list[str]]:
+        reached: list[str] = []
+
+        async def note(request: web.Request) -> web.Response:
+            reached.append(request.raw_path)
+            return web.Response()
+
+        async with (
+            answering(note) as server,
+            serve_gateway(Gateway([Backend(server, False)], print, "sk-mine")) as url,
+            aiohttp.ClientSession() as session,
+            session.request(method, URL(f"{url}/v1/{path}", encoded=True)) as answer,
+        ):
+            return answer.status, reached
+
+    assert asyncio.run(go()) == (404, [])
+
+
+def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
+    async def go() -> Any:
+        upstream = Upstream()
+        async with (
+            guarded(Access(), upstream) as (url, _),
+            aiohttp.ClientSession() as session,
+        ):
+            xargs = {"ended": "other", "warm_up": 1, "program_id": "other", "is_last": 1}
+            body = {**ASK, "vllm_xargs": xargs}
+            async with session.post(f"{url}/programs/p{CHAT}", json=body) as answer:
+                await answer.read()
+        return upstream.bodies[0]["vllm_xargs"]
+
+    assert asyncio.run(go()) == {"program_id": "p", "turn": 0, "is_last": 1}
+
+
+@pytest.mark.parametrize(
+    ("address", "token", "told"),
+    [
+        ("0.0.0.0", None, rf"others could ask your server; set {TOKEN} to a secret"),  # noqa: S104
+        ("::", None, "others could ask your server"),
+        ("192.168.0.1", None, "others could ask your server"),
+        ("everywhere", SECRET, "not an address of this machine"),
+        ("127.0.0.1", "short", f"{TOKEN}: at least 16 characters"),
+    ],
+)
+def test_elsewhere_than_on_loopback_a_token_is_wanted(
+    address: str, token: str | None, told: str
+) -> None:
+    with pytest.raises(ValueError, match=told):
+        check_listen(address, token)
+
+
+@pytest.mark.parametrize(
+    ("address", "token"),
+    [("127.0.0.1", None), ("127.0.0.2", None), ("::1", None), ("0.0.0.0", SECRET)],  # noqa: S104
+)
+def test_loopback_is_anyones_and_the_world_is_for_a_token(address: str, token: str | None) -> None:
+    check_listen(address, token)
+
+
+def test_bench_gateway_refuses_to_be_open_to_all(bench: str, tmp_path: Path) -> None:
+    env = {name: value for name, value in os.environ.items() if name != TOKEN}
+    ran = subprocess.run(
+        [bench, "gateway", "http://127.0.0.1:9", "--listen", "0.0.0.0"],  # noqa: S104
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=env,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("bench: --listen 0.0.0.0: others could ask your server; set")
+    assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_an_answer_without_end_is_cut(streamed: bool) -> None:
+    """A server could fill the memory of a machine that runs for days."""
+
+    async def endless(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        kind = "text/event-stream" if streamed else "application/json"
+        response = web.StreamResponse(headers={"Content-Type": kind})
+        await response.prepare(request)
+        piece = b'data: {"choices": [], "filler": "' + b"x" * (1 << 20) + b'"}\n\n'
+        with suppress(ConnectionError):
+            while True:
+                await response.write(piece)
+        return response
+
+    async def go() -> tuple[int, str]:
+        lines: list[Any] = []
+        passed = 0
+        async with (
+            answering(endless) as server,
+            serve_gateway(Gateway([Backend(server, False)], lines.append)) as url,
+            aiohttp.ClientSession() as session,
+        ):
+            with suppress(aiohttp.ClientPayloadError):
+                async with session.post(url + CHAT, json=ASK) as answer:
+                    async for piece in answer.content.iter_any():
+                        passed += len(piece)
+        return passed, lines[0]["error"]
+
+    passed, error = asyncio.run(go())
+    assert passed <= MOST_ANSWER_BYTES
+    assert error == "no answer from the server: its answer is longer than 64 MiB"

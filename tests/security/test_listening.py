@@ -1,0 +1,98 @@
+"""What listens, and where: on this machine's loopback, unless its user says otherwise."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.gateway.access import TOKEN
+from servers.keeper import descendants
+from servers.vllm.command import CannotServe, Wanted, flags
+from servers.vllm.installed import in_image
+from servers.vllm.model_folder import loadable
+from tests.agents.planner import planner
+from tests.agents.test_runs import CELL, UNCONFINED, begin, fine
+
+LISTENS = "0A"
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
+"""127.0.0.1 and ::1 as /proc/net/tcp writes them, on a machine that is little endian."""
+
+
+def listening(pid: int) -> set[str]:
+    """Addresses, of a process and all below it."""
+    inodes = set()
+    for each in (pid, *descendants(pid)):
+        for fd in Path(f"/proc/{each}/fd").iterdir():
+            try:
+                inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(fd)))
+            except OSError:
+                continue
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+    ]
+    return {row[1].partition(":")[0] for row in rows if row[3] == LISTENS and row[9] in inodes}
+
+
+def gateway(
+    bench: str, folder: Path, url: str, *options: str, named: str = "127.0.0.1"
+) -> set[str]:
+    with subprocess.Popen(
+        [bench, "gateway", url, *options],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, TOKEN: "sixteen-characters"},
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith(f"http://{named}:")
+        found = listening(running.pid)
+        running.terminate()
+        running.communicate()
+    return found
+
+
+def test_a_gateway_is_on_loopback_unless_told_otherwise(bench: str, tmp_path: Path) -> None:
+    with planner() as url:
+        assert gateway(bench, tmp_path, url) == {"0100007F"}
+        named, anywhere = socket.gethostname(), ("--listen", "0.0.0.0")  # noqa: S104
+        everywhere = gateway(bench, tmp_path, url, *anywhere, named=named)
+    assert everywhere == {"00000000"}
+
+
+def test_a_run_of_agents_listens_on_loopback_alone(bench: str, tmp_path: Path) -> None:
+    with planner() as url:
+        run = begin(bench, tmp_path, url, {"a": ["touch here; sleep 3"]}, *UNCONFINED)
+        while not list(tmp_path.glob(f"o/{CELL}/agents/*/workspace/here")):
+            assert run.poll() is None
+            time.sleep(0.05)
+        found = listening(run.pid)
+        assert fine(run)
+    assert found
+    assert found <= LOOPBACK
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        (("--host", "0.0.0.0"), "put bench gateway --listen before it"),  # noqa: S104
+        (("--host=::",), "put bench gateway --listen before it"),
+        (("--api-key", "hush"), "set VLLM_API_KEY in the environment"),
+        (("--api_key=hush",), "set VLLM_API_KEY in the environment"),
+        (("--hf-token", "hush"), "set HF_TOKEN in the environment"),
+    ],
+)
+def test_vllm_gets_no_flag_that_opens_it_or_shows_a_key(
+    given: tuple[str, ...], remedy: str, tmp_path: Path
+) -> None:
+    with pytest.raises(CannotServe, match=remedy) as refused:
+        flags(Wanted(flags=given), in_image(None), loadable("tiny", "dummy", tmp_path), 8000)
+    assert "hush" not in str(refused.value)

@@ -1,0 +1,119 @@
+"""A redirect takes no key, and no request, to a server that nobody named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from harness.client import API_KEY
+from harness.gateway import Backend, Gateway, serve_gateway
+from harness.live import Replica
+from harness.probe import MeasuringFailed, Target, probing
+from harness.url_engine import NoServer, models_of
+from harness.vllm_at_url import NoVllm, describe
+from harness.warm_up import warm_up
+from harness.watch import Patience, Watch
+from tests.gateway.test_proxy import ASK, post
+from tests.harness.calling import bench
+from tests.loopback import on_loopback
+from tests.threaded import threaded
+
+KEY = "sk-planted-12345"
+
+
+@dataclass
+class Elsewhere:
+    """A server that sends each request on to another one, and what came to that."""
+
+    status: int
+    asked: list[str] = field(default_factory=list)
+    came: list[str] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[str]:
+        async def stolen(request: web.Request) -> web.Response:
+            self.came.append(f"{request.path} {request.headers.get('Authorization')}")
+            return web.json_response({"data": [{"id": "m"}]})
+
+        async def send_on(request: web.Request) -> web.Response:
+            self.asked.append(request.headers["Authorization"])
+            return web.Response(status=self.status, headers={"Location": f"{other}/stolen"})
+
+        there, here = web.Application(), web.Application()
+        there.router.add_route("*", "/{path:.*}", stolen)
+        here.router.add_route("*", "/{path:.*}", send_on)
+        async with on_loopback(there) as other, on_loopback(here) as url:
+            yield url.replace("127.0.0.1", "localhost")
+
+
+async def lists_models(url: str) -> None:
+    with pytest.raises(NoServer, match="a redirect, which is not followed"):
+        await asyncio.to_thread(models_of, url, "--engine")
+
+
+async def describes(url: str) -> None:
+    with pytest.raises(NoVllm, match="HTTP Error 30"):
+        await asyncio.to_thread(describe, url)
+
+
+async def watches(url: str) -> None:
+    watch = Watch([Replica(url)], Patience(5.0), KEY)
+    watch.pulses[0].doubted = True
+    await watch.last_look(all_failed=False)
+    assert watch.lost is None
+
+
+async def warms_up(url: str) -> None:
+    await asyncio.to_thread(warm_up, url, "m", range(9), 9, 99, 999)
+
+
+async def probes(url: str) -> None:
+    async with probing(Target(url, "m", range(9), 99, 99, 9, 9)) as probe:
+        with pytest.raises(MeasuringFailed, match="the server answered 30"):
+            await probe.first_token(probe.new(2))
+
+
+async def is_told_an_end(url: str) -> None:
+    gateway = Gateway([Backend(url, True)], lambda _line: None, KEY)
+    async with serve_gateway(gateway) as base_url:
+        path = f"{base_url}/programs/p/v1/chat/completions"
+        await post(path, ASK, allow_redirects=False)
+        await gateway.end("p")
+
+
+@pytest.mark.parametrize("status", [302, 307])
+@pytest.mark.parametrize(
+    "asks", [lists_models, describes, watches, warms_up, probes, is_told_an_end]
+)
+def test_no_redirect_is_followed(
+    asks: Callable[[str], Awaitable[None]], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(API_KEY, KEY)
+    server = Elsewhere(status)
+
+    async def go() -> None:
+        async with server.serving() as url:
+            await asks(url)
+
+    asyncio.run(go())
+    assert set(server.asked) == {f"Bearer {KEY}"}
+    assert server.came == []
+
+
+def test_a_sweep_on_a_redirect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(API_KEY, KEY)
+    server = Elsewhere(302)
+    with threaded(server.serving()) as url:
+        for words in (["sweep", "--engine", url, "--jps", "1"], ["gateway", url]):
+            code, _, complaint = bench(*words)
+            assert code == 2
+            assert complaint.endswith(
+                f"{url}: /v1/models answered 302, a redirect, which is not followed; give the "
+                "address of the server itself\n"
+            )
+    assert server.came == []

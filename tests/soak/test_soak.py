@@ -1,0 +1,143 @@
+"""Turns by the ten thousand, some of which fail: open files, tasks, threads, objects and memory
+stay as they are.
+
+Programs are replayed against a trivial server in a process of its own, a fifth of them through the
+gateway. Each fiftieth turn there fails: a 500, a cut stream, or no answer, until the client hangs
+up. `make soak` takes 50,000 turns (SOAK_TURNS), which an hour of 14 turns/s has; here are a few.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+import numpy as np
+import pytest
+
+from harness.arrivals import choose_programs
+from harness.course import Line
+from harness.gateway.proxy import Gateway
+from harness.gateway.servers import Backend
+from harness.gateway.serving import serve_gateway
+from harness.live import Replica, replay_live
+from tests.bench.trivial_server import beside
+from traces import Program, Turn
+
+WANTED_TURNS = int(os.environ.get("SOAK_TURNS", "2000"))
+FAULTS_EVERY, TURN_TIMEOUT_S = 50, 5.0
+TURNS, IN_FLIGHT = 10, 5
+"""Of a program; of each fifth of the load."""
+SAMPLES = 40
+
+
+class Sample(NamedTuple):
+    turns: int
+    open_files: int
+    tasks: int
+    threads: int
+    objects: int
+    """That the garbage collector knows, after a search."""
+    rss_kb: int
+
+
+def sample(turns: int) -> Sample:
+    gc.collect()
+    return Sample(
+        turns,
+        len(os.listdir("/proc/self/fd")),
+        len(asyncio.all_tasks()),
+        threading.active_count(),
+        len(gc.get_objects()),
+        int(Path("/proc/self/statm").read_text().split()[1]) * (os.sysconf("SC_PAGE_SIZE") // 1024),
+    )
+
+
+def programs(jobs: int, prefix: str) -> list[Program]:
+    turns = tuple(
+        Turn(30 + 20 * at, 8, 18 + 20 * at if at else 0, ("ls",), None, 0.001 * at)
+        for at in range(TURNS)
+    )
+    return choose_programs([Program(f"{prefix}{n}", turns) for n in range(5)], jobs)
+
+
+class Soak:
+    def __init__(self, turns: int) -> None:
+        self.turns = self.failed = 0
+        self.samples: list[Sample] = []
+        self._every = turns // SAMPLES
+
+    def took(self, line: Line) -> None:
+        self.turns += 1
+        self.failed += line["error"] is not None
+        if self.turns % self._every == 0:
+            self.samples.append(sample(self.turns))
+
+    async def run(self, url: str, jobs: int) -> None:
+        gateway = Gateway([Backend(url, tagged=True)], lambda _: None)
+        async with serve_gateway(gateway) as by_gateway, aiohttp.ClientSession() as session:
+            ended: set[asyncio.Task[None]] = set()
+
+            async def end(program_id: str) -> None:
+                async with session.delete(f"{by_gateway}/programs/{quote(program_id)}") as answer:
+                    await answer.read()
+
+            def took(line: Line) -> None:
+                self.took(line)
+                if line["error"] is not None or line["turn"] == TURNS - 1:
+                    task = asyncio.create_task(end(line["program_id"]))
+                    ended.add(task)
+                    task.add_done_callback(ended.discard)
+
+            await asyncio.gather(
+                self._replay(programs(4 * jobs // 5, "direct"), 4 * IN_FLIGHT, url, self.took),
+                self._replay(programs(jobs // 5, "through"), IN_FLIGHT, by_gateway, took),
+            )
+            await asyncio.gather(*ended)
+
+    async def _replay(self, load: list[Program], in_flight: int, url: str, took: object) -> None:
+        await replay_live(
+            load,
+            None,
+            in_flight,
+            replicas=[Replica(url)],
+            model="m",
+            vocabulary=range(1000, 100_000),
+            seed=0,
+            on_turn=took,  # type: ignore[arg-type]
+            turn_timeout_s=TURN_TIMEOUT_S,
+        )
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    with beside(FAULTS_EVERY) as url:
+        yield url
+
+
+def rise(samples: list[Sample], field: str) -> float:
+    """From the second quarter to the last before the end, when fewer are in flight; of medians."""
+    values, quarter = np.array([getattr(s, field) for s in samples]), len(samples) // 4
+    late, early = values[-quarter - 5 : -5], values[quarter : 2 * quarter]
+    return float(np.median(late) - np.median(early))
+
+
+def test_nothing_grows_over_many_turns(url: str) -> None:
+    """A turn that left one object behind would add a third of all turns, and more."""
+    soak = Soak(WANTED_TURNS)
+    # One turn in fifty ends its program: of ten turns a program plays about eight.
+    asyncio.run(soak.run(url, WANTED_TURNS // 8))
+    print("\n" + "\n".join(map(str, soak.samples[:: SAMPLES // 8])))
+    assert soak.turns > 0.9 * WANTED_TURNS
+    assert soak.failed > 0.015 * soak.turns
+    assert abs(rise(soak.samples, "open_files")) <= 4 * IN_FLIGHT
+    assert abs(rise(soak.samples, "tasks")) <= 4 * IN_FLIGHT
+    assert rise(soak.samples, "threads") == 0
+    assert rise(soak.samples, "objects") < 0.02 * soak.turns + 500
+    assert rise(soak.samples, "rss_kb") < 0.05 * soak.turns + 2000

@@ -1,0 +1,125 @@
+"""The fixture that looks for what a test left behind: `tests.leaks`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.leaks import read
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+CONFTEST = """
+import tests.leaks
+from tests.leaks import nothing_left, nothing_left_by_the_session, watch
+tests.leaks.GRACE_S = 0.3
+"""
+OWN_S = f"61.{os.getpid()}"
+"""Several sessions may run this at once."""
+LEAKS = {
+    "process": f'subprocess.Popen(["sleep", "{OWN_S}"])',
+    "orphan": "subprocess.run(['sh', '-c', 'setsid sleep 62 >/dev/null &'], check=True)",
+    "thread": "threading.Thread(target=time.sleep, args=(2,), name='forgotten').start()",
+    "port": 'kept.append(socket.create_server(("127.0.0.1", 0)))',
+    "file": "kept.append(open(os.devnull))",
+    "loop": "kept.append(asyncio.new_event_loop())",
+    "temporary": 'tempfile.mkdtemp(prefix="turnstile-")',
+    "segment": "open(f'/dev/shm/forgotten-by-a-test-{os.getpid()}', 'w').close()",
+}
+NAMED = {
+    "process": f"process: [0-9]+ sleep {OWN_S}",
+    "orphan": "process: [0-9]+ sleep 62",
+    "thread": "thread: forgotten",
+    "port": r"open file: [0-9]+ socket:\[[0-9]+\] \(port [0-9]+\)",
+    "file": "open file: [0-9]+ /dev/null",
+    "loop": r"open file: [0-9]+ anon_inode:\[eventpoll\]",
+    "temporary": "temporary file: turnstile-",
+    "segment": "shared memory: forgotten-by-a-test-",
+}
+if os.getuid() == 0:
+    LEAKS["mount"] = 'subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)'
+    NAMED["mount"] = "mount: .*/test_mount0"
+HEAD = """
+import asyncio, multiprocessing.resource_tracker, os, pytest
+import socket, subprocess, tempfile, threading, time
+kept = []
+"""
+
+
+def pytest_says(folder: Path, tests: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST)
+    (folder / "test_inner.py").write_text(HEAD + textwrap.dedent(tests))
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+    command += ["-W", "ignore", "--rootdir", str(folder), "--basetemp", str(folder / "base")]
+    found = subprocess.run(
+        [*command, str(folder)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)},
+    )
+    return found.stdout + found.stderr
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    tests = "".join(f"def test_{name}(tmp_path):\n    {leak}\n" for name, leak in LEAKS.items())
+    return pytest_says(tmp_path_factory.mktemp("leaky"), tests)
+
+
+@pytest.mark.parametrize("kind", LEAKS)
+def test_what_a_test_leaves_behind_fails_it_by_name(kind: str, said: str) -> None:
+    errors = said.split("ERROR at teardown of ")
+    (own,) = [error for error in errors if error.startswith(f"test_{kind} ")]
+    assert re.search(NAMED[kind], own)
+
+
+def test_what_is_left_behind_is_removed_so_that_the_next_test_is_clean(said: str) -> None:
+    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in said
+    assert not [
+        p
+        for p in Path("/proc").glob("[0-9]*/cmdline")
+        if f"sleep\0{OWN_S}".encode() in read(str(p))
+    ]
+    assert not list(Path("/dev/shm").glob("forgotten-by-a-test-*"))  # noqa: S108
+
+
+def test_what_a_fixture_of_wider_scope_holds_may_stay_until_its_end(tmp_path: Path) -> None:
+    said = pytest_says(
+        tmp_path,
+        """
+        @pytest.fixture(scope="module")
+        def server():
+            process = subprocess.Popen(["sleep", "63"])
+            multiprocessing.resource_tracker.ensure_running()
+            yield
+            process.kill()
+            process.wait()
+
+        def test_first(server): ...
+        def test_second(server): ...
+        """,
+    )
+    assert "2 passed" in said
+
+
+def test_what_such_a_fixture_leaves_fails_the_session(tmp_path: Path) -> None:
+    said = pytest_says(
+        tmp_path,
+        """
+        @pytest.fixture(scope="module")
+        def server():
+            subprocess.Popen(["sleep", "64"])
+
+        def test_first(server): ...
+        """,
+    )
+    assert re.search("process: [0-9]+ sleep 64", said)
+    assert "1 passed, 1 error" in said
