@@ -1,10 +1,13 @@
-"""Runs a process, and ends it with its parent: python keeper.py PARENT_PID PIPE_FD GRACE_S COMMAND…
+"""Runs a process, and ends it with its parent.
 
-The launcher starts this in a session of its own and holds the other end of the pipe. When that end
-closes, which the kernel does even when the launcher is killed with SIGKILL, the server gets
-SIGTERM, and after GRACE_S seconds everything that came of it SIGKILL. The same where the server
-dies by itself: vLLM's engine processes outlive an API server that is killed. Exits with the
-server's code, 128 + number for a signal, 127 where it cannot be started. Linux; standard library.
+python keeper.py PARENT_PID PIPE_FD GRACE_S FOLDER COMMAND…
+
+Whoever starts this (`servers.kept`) does so in a session of its own and holds the other end of the
+pipe. When that end closes, which the kernel does even where SIGKILL ends its holder, the server
+(any process) gets SIGTERM, and after GRACE_S seconds everything that came of it SIGKILL. The same
+where the server dies by itself: vLLM's engine processes outlive an API server that is killed. What
+they kept in FOLDER, unless that is "", goes with them. Exits with the server's code, 128 + number
+for a signal, 127 where it cannot be started. Linux; standard library.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from __future__ import annotations
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
@@ -28,7 +33,15 @@ TRACKER_WITHIN_S = 2.0
 
 
 def main() -> int:
-    parent, pipe, grace_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    folder, command = sys.argv[4], sys.argv[5:]
+    try:
+        return keep(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), command)
+    finally:
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def keep(parent: int, pipe: int, grace_s: float, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
     # Orphans of the server become our children, wherever they moved, so that none is lost.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -39,12 +52,12 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     try:
         server = subprocess.Popen(  # noqa: S603
-            sys.argv[4:],
+            command,
             # Should we be killed, it ends by itself.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
         )
     except OSError as error:
-        print(f"{sys.argv[4]}: {error.strerror}", flush=True)
+        print(f"{command[0]}: {error.strerror}", flush=True)
         return 127
     _wait(server.pid, parent, pipe, signalled)
     if server.poll() is None:
@@ -52,9 +65,10 @@ def main() -> int:
         try:
             server.wait(grace_s)
         except subprocess.TimeoutExpired:
-            print(f"still there {grace_s:g} s after SIGTERM: killed", flush=True)
             server.kill()
             server.wait()
+            with suppress(OSError):  # Who read it is gone.
+                print(f"still there {grace_s:g} s after SIGTERM: killed", flush=True)
     _kill_the_rest()
     return server.returncode if server.returncode >= 0 else 128 - server.returncode
 

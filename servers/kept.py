@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from servers import keeper
@@ -16,33 +17,50 @@ GRACE_S = 10.0
 """Between SIGTERM and SIGKILL."""
 
 
-def keeping(command: Sequence[str], alive: int, grace_s: float) -> list[str]:
-    """To be started in a session of its own, with `alive` passed on: one end of a pipe whose other
-    end is ours, so that it closes however we end."""
+def keeping(
+    command: Sequence[str], alive: int, grace_s: float, folder: Path | None = None
+) -> list[str]:
+    """To be started in a session of its own, with `alive` passed on: their end of an
+    `alive_while_open`. `folder` is removed when all of it has ended."""
     keep = [sys.executable, "-I", "-S", keeper.__file__]
-    return [*keep, str(os.getpid()), str(alive), str(grace_s), *command]
+    return [*keep, str(os.getpid()), str(alive), str(grace_s), str(folder or ""), *command]
+
+
+@contextmanager
+def alive_while_open() -> Iterator[tuple[int, int]]:
+    """Their end and ours of a pipe, while a keeper is started. Ours stays open, unless that fails:
+    to close it, which the kernel does however we end, tells the keeper to end."""
+    theirs, ours = os.pipe()
+    try:
+        yield theirs, ours
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
 
 
 class Kept:
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> None:
-        theirs, self._alive = os.pipe()
-        try:
-            with log.open("wb") as output:
-                self._process = subprocess.Popen(  # noqa: S603
-                    keeping(command, theirs, GRACE_S),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    env=env,
-                    pass_fds=[theirs],
-                    start_new_session=True,
-                )
-        except BaseException:
-            os.close(self._alive)
-            raise
-        finally:
-            os.close(theirs)
+    def __init__(
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        log: Path,
+        folder: Path | None = None,
+    ) -> None:
+        """`folder` is removed when it has ended."""
+        with alive_while_open() as (theirs, self._alive), log.open("wb") as output:
+            self._process = subprocess.Popen(  # noqa: S603
+                keeping(command, theirs, GRACE_S, folder),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=env,
+                pass_fds=[theirs],
+                start_new_session=True,
+            )
         self.log = log
+        self._folder = folder
         self.pid = self._process.pid
         """Of the process group, led by the keeper."""
         self._stopped = False
@@ -54,7 +72,10 @@ class Kept:
             return None
         if code < 0:
             return f"and its keeper were ended by signal {-code}"
-        return f"was ended by signal {code - 128}" if code > 128 else f"exited with code {code}"
+        if code <= 128:
+            return f"exited with code {code}"
+        hint = " (out of memory?)" if code - 128 == signal.SIGKILL else ""
+        return f"was ended by signal {code - 128}{hint}"
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Until it ends by itself; subprocess.TimeoutExpired if it does not."""
@@ -72,5 +93,7 @@ class Kept:
             self._process.kill()
             self._process.wait()
         if self._process.returncode < 0:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
+            if self._folder is not None:  # which the keeper was to remove
+                shutil.rmtree(self._folder, ignore_errors=True)

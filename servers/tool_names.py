@@ -26,7 +26,6 @@ _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([A-Za-z0-9_.+-]+)")
 _LEADING = frozenset(["if", "then", "elif", "else", "do", "while", "until", "!", "{"])
 """Shell words that another command may follow."""
 _NO_COMMAND = frozenset(["for", "select", "case", "function", "done", "fi", "esac", "}"])
-_FORK_BLOCK = re.compile(r"```bash\s*\n(.*?)\n```", re.DOTALL)
 _EDITORS = frozenset({"file_editor", "planning_file_editor", "str_replace_editor"})
 _SUBCOMMANDS = _EDITORS | {"str_replace_based_edit_tool", "task_tracker"}
 """Tools whose `command` is one of their own (`view`), not a shell's."""
@@ -41,16 +40,6 @@ def tool_names(answer: str | Iterable[Any] | None) -> tuple[str, ...]:
         return tuple(name for call in answer if (name := _function_name(call)))
     text = answer.rpartition("</think>")[2]
     return tuple(_called_in_json(text) or _called_in_blocks(text))
-
-
-def only_bash_block_tool(text: str) -> str | None:
-    """First word of the only ```` ```bash ```` block; None with no block, or with two. The public
-    fork's rule, which takes mini-swe-agent's regular expression (implementation analysis, §4.2)."""
-    if text.count("```bash") > _STARTS:
-        return None
-    blocks = _FORK_BLOCK.findall(text)
-    words = blocks[0].split(maxsplit=1) if len(blocks) == 1 else []
-    return words[0] if words else None
 
 
 def call_names(name: str, command: str) -> tuple[str, ...]:

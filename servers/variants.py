@@ -129,7 +129,10 @@ def _by_path(path: str, spec: str) -> Variant:
     module_name, _, class_name = path.rpartition(":" if ":" in path else ".")
     if not module_name or not class_name:
         raise UnknownVariant(_unknown(spec))
-    policy = check(_load(module_name, class_name, spec))
+    found = _load(module_name, class_name, spec)
+    if not isinstance(found, type):
+        raise BrokenPolicy(f"{spec}: is no class; derive one from servers.policies.base.Policy")
+    policy = check(found)
     if policy.name in VARIANTS:
         raise BrokenPolicy(
             f"{spec}: its name, {policy.name}, is one of ours; give the class another"

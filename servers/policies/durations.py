@@ -14,9 +14,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
+from math import isqrt
 
 BLOCK = 128
-"""Most samples in a block: balances mending a hull against looking at many blocks."""
+"""Most samples in a block, of few samples; of many, four times the root of their number: balances
+mending a hull against looking at many blocks."""
 
 
 class Durations:
@@ -63,11 +65,15 @@ class Durations:
         self._ttl_s = best_t
         return best_t
 
+    @property
+    def _most(self) -> int:
+        return max(BLOCK, 4 * isqrt(self._size))
+
     def _sort_in(self) -> None:
         pending, self._pending = self._pending, []
         if 8 * len(pending) > self._size:
             values = sorted([v for block in self._blocks for v in block.values] + pending)
-            half = BLOCK // 2
+            half = self._most // 2
             self._blocks = [_Block(values[i : i + half]) for i in range(0, len(values), half)]
             self._lasts = [block.values[-1] for block in self._blocks]
             return
@@ -78,8 +84,8 @@ class Durations:
         at = min(bisect_left(self._lasts, seconds), len(self._lasts) - 1)
         values = self._blocks[at].insert(seconds)
         self._lasts[at] = values[-1]
-        if len(values) > BLOCK:
-            half = BLOCK // 2
+        if len(values) > self._most:
+            half = len(values) // 2
             self._blocks[at : at + 1] = [_Block(values[:half]), _Block(values[half:])]
             self._lasts.insert(at, values[half - 1])
 

@@ -58,9 +58,6 @@ class Coefficients:
         attention = seen.context * self.context_ps + seen.pairs * self.pair_ps
         return (steps + attention + seen.request * self.request_ps) / PS_PER_S
 
-    def relative_error(self, seen: Observation) -> float:
-        return self.seconds(seen) / seen.seconds - 1
-
 
 def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) -> Observation:
     """Alone in the engine, `tokens` to compute after those cached: full chunks and a rest; each

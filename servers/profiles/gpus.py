@@ -7,8 +7,9 @@ FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from servers.profiles.profile import find
+from servers.profiles.profile import UnknownProfileError, find
 
 GIB = 1 << 30
 PCIE3_X16 = 15_750_000_000
@@ -123,4 +124,8 @@ HARDWARE = {
 
 
 def hardware(name: str) -> Hardware:
+    if name not in HARDWARE and Path(name).is_file():
+        raise UnknownProfileError(
+            f"--hardware {name}: the name of a file of bench profile ends in .json"
+        )
     return find("hardware", HARDWARE, name)

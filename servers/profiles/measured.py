@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -32,10 +32,10 @@ class BadProfile(ValueError):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-Times = tuple[float, ...]
+Times = tuple[Annotated[float, Field(gt=0)], ...]
 
 
 class PrefillTimes(_Model):
@@ -111,8 +111,8 @@ class Measured(_Model):
     max_model_len: int = Field(ge=1)
     kv_bytes_per_token: int = Field(ge=1)
     step_tokens: int = Field(ge=1)
-    prefill: tuple[PrefillTimes, ...]
-    decode: tuple[DecodeTimes, ...]
+    prefill: tuple[PrefillTimes, ...] = Field(min_length=1)
+    decode: tuple[DecodeTimes, ...] = Field(min_length=1)
     reload: ReloadTimes | None
     left_out: tuple[str, ...]
     """What there was no time or memory for."""
@@ -230,10 +230,6 @@ def read_measured(path: Path) -> Measured:
             f"{path}: {error.strerror}; name a machine (bench list hardware), or a file that "
             "bench profile wrote"
         ) from None
-
-
-def read_profile(path: Path) -> Profile:
-    return read_measured(path).profile()
 
 
 def is_file(hardware: str) -> bool:

@@ -64,8 +64,9 @@ T = TypeVar("T")
 
 
 def find(kind: str, table: Mapping[str, T], name: str) -> T:
+    """`kind`: the option that names it."""
     if name in table:
         return table[name]
     close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise UnknownProfileError(f"unknown {kind} {name!r}{hint} (known: {', '.join(table)})")
+    raise UnknownProfileError(f"--{kind} {name}: unknown{hint} (known: {', '.join(table)})")

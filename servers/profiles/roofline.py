@@ -59,8 +59,9 @@ def analytic_profile(
     longest = min(llm.max_model_len, blocks * block_tokens)
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFitError(
-            f"max_model_len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold one "
-            f"request of {longest} tokens; ask for at most that, or for more GPUs or KV blocks"
+            f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
+            f"one request of {longest} tokens; ask for at most that, or for more --gpus or "
+            "--kv-blocks"
         )
     return Profile(
         hardware=gpu.name,
@@ -133,15 +134,15 @@ def _check(
     utilization: float,
 ) -> None:
     if n not in TENSOR_PARALLEL:
-        raise ValueError(f"gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
+        raise ValueError(f"--gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
     if not 0 < utilization <= 1:
         raise ValueError(f"gpu_memory_utilization {utilization:g}: use a share above 0, at most 1")
-    for name, value in (("kv_blocks", kv_blocks), ("block_tokens", block_tokens)):
+    for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):
         if value is not None and value < 1:
             raise ValueError(f"{name} {value}: use at least 1")
     if max_model_len is not None and not 1 <= max_model_len <= llm.max_model_len:
         raise ValueError(
-            f"max_model_len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
+            f"--max-model-len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
         )
 
 

@@ -8,7 +8,7 @@ that a stride (steps between which nothing is decided) ends exactly where single
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 from servers.policies.base import Policy, Request
 from servers.profiles import Profile
@@ -52,8 +52,12 @@ class Engine:
         self._on_event = on_event
         self._strides = strides
         self._requests = 0
-        self._events: list[tuple[int, int, Sequence]] = []
-        """Arrivals by time; a sequence that has arrived already is aborted."""
+        self._events: list[tuple[int, bool, int, Sequence]] = []
+        """Arrivals by time, first turns of `_programs` before others; a sequence that has arrived
+        already is aborted."""
+        self._programs: Iterator[object] = iter(())
+        self._begins = False
+        """What is submitted now is a first turn of these."""
         self._serial = 0
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
@@ -82,13 +86,19 @@ class Engine:
         """No more turns of the program will come; needed where no turn was said to be its last."""
         self.scheduler.end_program(program_id)
 
-    def run(self) -> None:
-        """Until every submitted turn has ended."""
+    def run(self, programs: Iterable[object] = ()) -> None:
+        """Until every submitted turn has ended. Each item of `programs` submits a first turn when
+        it is asked for, which is once the one before has arrived; they come in order of time."""
         scheduler = self.scheduler
+        self._programs = iter(programs)
+        self._begin_next()
         while True:
             scheduler.set_clock(self.now_ps)
             while self._events and self._events[0][0] <= self.now_ps:
-                self._take(heapq.heappop(self._events)[2])
+                _, later, _, sequence = heapq.heappop(self._events)
+                self._take(sequence)
+                if not later:
+                    self._begin_next()
             batch = scheduler.schedule()
             self.strides += 1
             lost = batch.preempted or batch.aside
@@ -99,9 +109,14 @@ class Engine:
             for sequence in batch.skipped:
                 scheduler.decodes.join(sequence)
 
+    def _begin_next(self) -> None:
+        self._begins = True
+        next(self._programs, None)
+        self._begins = False
+
     def _push(self, at_ps: int, sequence: Sequence) -> None:
         self._serial += 1
-        heapq.heappush(self._events, (at_ps, self._serial, sequence))
+        heapq.heappush(self._events, (at_ps, not self._begins, self._serial, sequence))
 
     def _take(self, sequence: Sequence) -> None:
         if not sequence.arrived:

@@ -37,10 +37,16 @@ class Limits:
     step_tokens: int = 2048
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_num_seqs <= self.step_tokens:
+        for option, said in (
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--step-tokens", self.step_tokens),
+        ):
+            if said < 1:
+                raise ValueError(f"{option} {said}: must be at least 1")
+        if self.step_tokens < self.max_num_seqs:
             raise ValueError(
-                f"max_num_seqs is {self.max_num_seqs}: it must be at least 1 and at most "
-                f"step_tokens ({self.step_tokens}), since each running turn needs a token per step"
+                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
             )
 
 
@@ -56,7 +62,8 @@ class Batch:
     aside: list[Sequence] = field(default_factory=list)
     """Displaced before it: queued again after it."""
     may_displace: bool = False
-    """The head of the queue fitted before it, or somebody had to go: the next step asks again."""
+    """The head of the queue fitted before it, somebody had to go, or nobody was asked: the next
+    step asks again."""
     skipped: list[Sequence] = field(default_factory=list)
     """Decodes that sit it out; `Decodes.join` takes them back after it."""
 
@@ -249,8 +256,11 @@ class Scheduler:
         if self._wakes:
             self._wake()
         batch = Batch()
-        if self._displaces and len(self.waiting) and self.running and not self.loaded:
-            self._displace(batch)
+        if self._displaces and len(self.waiting):
+            if self.running and not self.loaded:
+                self._displace(batch)
+            else:
+                batch.may_displace = True
         self._extend_running(batch)
         if not batch.preempted:
             self._admit(batch)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,19 @@ CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
 
 class CannotServe(ValueError):
     """A combination that vLLM, or our plug-in in it, cannot do."""
+
+
+_ELSEWHERE = (
+    "a server of ours listens on 127.0.0.1; for others put bench gateway --listen before it"
+)
+_SEEN = "command lines are kept and shown to everybody on the machine; set {} in the environment"
+NOT_GIVEN = {
+    "--host": _ELSEWHERE,
+    "--uds": _ELSEWHERE,
+    "--api-key": _SEEN.format("VLLM_API_KEY"),
+    "--hf-token": _SEEN.format("HF_TOKEN"),
+}
+"""Flags of vLLM that nobody may give, and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +82,12 @@ def check_policy(name: str) -> None:
 def flags(
     wanted: Wanted, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
+    _refuse(wanted.flags)
     chosen = [
         *("--model", load.path, "--served-model-name", load.name, *load.flags),
         *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
+        # Older ones take requests that pages send by their visitors' browsers.
+        *("--allowed-origins", "[]"),
         *("--max-num-seqs", str(wanted.max_num_seqs)),
         *("--max-num-batched-tokens", str(wanted.step_tokens)),
         *("--generation-config", "vllm", "--enable-prefix-caching"),
@@ -90,6 +106,12 @@ def flags(
     if wanted.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
     return (*chosen, *tier, *wanted.flags)
+
+
+def _refuse(given: Sequence[str]) -> None:
+    for flag in given:
+        if (why := NOT_GIVEN.get(flag.partition("=")[0].replace("_", "-"))) is not None:
+            raise CannotServe(f"{flag.partition('=')[0]}: {why}")
 
 
 def tensor_parallel(wanted: Wanted) -> int:

@@ -10,6 +10,7 @@ binds to loopback. As a script it needs the `docker` package and the standard li
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,10 @@ STOP_WITHIN_S = 5
 """Between SIGTERM and SIGKILL; less than what a keeper waits."""
 INSIDE = ("TURNSTILE_", "VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LMCACHE_")
 """Variables that a container is given; the others are the host's own affair."""
+SHM_BYTES = 16 << 30
+"""At most: vLLM's processes hand one another pictures and, with several GPUs, tensors there."""
+IN_FOLDER = "turnstile.folder"
+"""Label by which a container is found when the process that stands for it was killed."""
 FAILED = 125
 """Exit code of `docker run` where the container could not be started."""
 
@@ -62,11 +67,13 @@ def container_command(
     *,
     gpus: bool,
 ) -> list[str]:
-    """`mounts`: host paths, found at the same place inside, each "ro" or "rw"."""
+    """`mounts`: host paths, found at the same place inside, each "ro" or "rw". The command is to be
+    run with `env`, of which the folder gets the names alone: HF_TOKEN is one."""
     job = {
+        "folder": str(folder),
         "image": image,
         "command": list(command),
-        "env": {name: value for name, value in env.items() if name.startswith(INSIDE)},
+        "env": [name for name in env if name.startswith(INSIDE)],
         "mounts": {str(path): {"bind": str(path), "mode": mode} for path, mode in mounts},
         "gpus": gpus,
     }
@@ -76,6 +83,23 @@ def container_command(
     return [sys.executable, "-P", __file__, str(path)]
 
 
+def remove_left(folder: Path) -> None:
+    """The container of a server in this folder, should its process have been killed."""
+    import docker
+
+    with suppress(docker.errors.DockerException):
+        client = docker.from_env()
+        try:
+            _remove_left(client, str(folder))
+        finally:
+            client.close()
+
+
+def _remove_left(client: Any, folder: str) -> None:
+    for left in client.containers.list(all=True, filters={"label": f"{IN_FOLDER}={folder}"}):
+        left.remove(force=True)
+
+
 def run(job: Mapping[str, Any]) -> int:
     import docker
 
@@ -83,16 +107,19 @@ def run(job: Mapping[str, Any]) -> int:
     client = docker.from_env()
     container = None
     try:
+        _remove_left(client, job["folder"])
         container = client.containers.create(
             job["image"],
             entrypoint=job["command"][:1],
             command=job["command"][1:],
-            environment=job["env"],
+            environment={name: os.environ[name] for name in job["env"]},
             volumes=job["mounts"],
             network_mode="host",
-            ipc_mode="host",
+            # Its own, so that what a killed server kept in shared memory goes with the container.
+            ipc_mode="private",
+            shm_size=SHM_BYTES,
             init=True,
-            labels={"turnstile": "server"},
+            labels={"turnstile": "server", IN_FOLDER: job["folder"]},
             device_requests=gpus if job["gpus"] else None,
         )
         container.start()

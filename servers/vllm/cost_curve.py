@@ -20,7 +20,7 @@ FIT_FROM_TOKENS = 256
 
 
 class CostCurve(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     base_s: float = Field(ge=0)
     linear_s: float = Field(ge=0)

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-import socket
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -22,11 +22,12 @@ from types import TracebackType
 from typing import Self
 
 from servers.kept import Kept
+from servers.port import Port
 from servers.vllm import command
 from servers.vllm.command import Wanted
-from servers.vllm.container import check_image, container_command
+from servers.vllm.container import check_image, container_command, remove_left
 from servers.vllm.installed import Installed, find_vllm, in_image
-from servers.vllm.model_folder import Loadable, loadable
+from servers.vllm.model_folder import Loadable, keep_compiled, loadable
 from servers.vllm.offloading import Tier, TierFailed, start_tier
 from servers.vllm.server_log import cause, last_lines
 
@@ -51,10 +52,6 @@ class ServerFailed(RuntimeError):
         self.log_path = log
         self.tail = last_lines(log, TAIL_LINES)
         super().__init__(f"vLLM {what}: {why or f'{cause(log)} (log: {log})'}")
-
-
-class PortTaken(ValueError):
-    """Another process has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +82,17 @@ class VllmServer:
         self,
         process: Kept,
         tier: Tier | None,
-        port: _Port,
+        port: Port,
         folder: Path,
         flags: tuple[str, ...],
         vocabulary: tuple[int, int],
+        in_container: bool,
     ) -> None:
         self._process = process
         self._tier = tier
         self._port = port
         self._stopped = False
+        self._in_container = in_container
         self.folder = folder
         self.flags = flags
         self.vocabulary = vocabulary
@@ -133,8 +132,12 @@ class VllmServer:
         self._process.wait(timeout_s)
 
     def external_hit_tokens(self) -> int:
-        """Prompt tokens that came from the offload tier since the start."""
-        page = _get(self, "/metrics")[1].decode()
+        """Prompt tokens that came from the offload tier since the start. Raises ServerFailed."""
+        try:
+            page = _get(self, "/metrics")[1].decode()
+        except (OSError, http.client.HTTPException) as error:
+            what = f"does not say what came from its tier ({type(error).__name__}: {error})"
+            raise ServerFailed(what, self.log_path) from error
         found = re.findall(r"^vllm:external_prefix_cache_hits_total\S* (\S+)$", page, re.MULTILINE)
         return int(sum(map(float, found)))
 
@@ -144,30 +147,12 @@ class VllmServer:
             return
         self._stopped = True
         self._process.stop()
+        if self._in_container:
+            remove_left(self.folder)
         if self._tier is not None:
             self._tier.stop()
         self._port.close()
         shutil.rmtree(self.folder / ON_PATH, ignore_errors=True)
-
-
-class _Port:
-    """Bound, not listening, so that nobody else gets it before vLLM does: Linux lets a second
-    socket with SO_REUSEADDR, which vLLM sets, listen on it."""
-
-    def __init__(self, number: int | None) -> None:
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            self._socket.bind(("127.0.0.1", number or 0))
-        except OSError as error:
-            self._socket.close()
-            raise PortTaken(
-                f"--port {number}: {error.strerror}; leave it out to have a free one found"
-            ) from None
-        self.number: int = self._socket.getsockname()[1]
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 def launch(
@@ -211,7 +196,7 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
     folder.mkdir(parents=True, exist_ok=True)
     if wanted.policy is not None:
         command.policy_costs(wanted, vllm)[0].write(folder / "costs.json")
-    port, tier = _Port(port_number), None
+    port, tier, temporary = Port(port_number), None, None
     try:
         if wanted.offload is not None:
             try:
@@ -226,14 +211,26 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
         if wanted.image is not None:
             mounts = _mounts(wanted, load, folder)
             run = container_command(wanted.image, run, env, mounts, folder, gpus=not vllm.cpu)
-            env = dict(os.environ)
-        process = Kept(run, env, folder / "server.log")
+        else:
+            temporary = _temporary(env)
+        process = Kept(run, env, folder / "server.log", temporary)
     except BaseException:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
         if tier is not None:
             tier.stop()
         port.close()
         raise
-    return VllmServer(process, tier, port, folder, flags, load.vocabulary)
+    in_container = wanted.image is not None
+    return VllmServer(process, tier, port, folder, flags, load.vocabulary, in_container)
+
+
+def _temporary(env: dict[str, str]) -> Path:
+    """For vLLM's sockets, which stay behind in the common one when it is killed. Short: a socket's
+    address has 108 bytes."""
+    keep_compiled(env)
+    folder = env["TMPDIR"] = tempfile.mkdtemp(prefix="turnstile-")
+    return Path(folder)
 
 
 def _mounts(wanted: Wanted, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
@@ -276,7 +273,9 @@ def _get(server: VllmServer, path: str, timeout_s: float = 30.0) -> tuple[int, b
         server.base_url.removeprefix("http://"), timeout=timeout_s
     )
     try:
-        connection.request("GET", path)
+        key = os.environ.get("VLLM_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

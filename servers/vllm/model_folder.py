@@ -79,9 +79,19 @@ def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Lo
     )
 
 
+def vocabulary_of(served: str) -> tuple[int, int]:
+    """Of a server that somebody else started, by the name of its model: ours have few tokens."""
+    return BYTES if served in CONFIGS else ORDINARY_TOKENS
+
+
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "turnstile/models"
+
+
+def keep_compiled(env: dict[str, str]) -> None:
+    """What torch compiles is for later processes too, and no temporary file."""
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder().with_name("torchinductor")))
 
 
 def _cached(name: str, random: bool, cache: Path) -> Path:

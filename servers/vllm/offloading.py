@@ -10,16 +10,15 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
-import socket
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from servers.kept import Kept
+from servers.port import Port
 from servers.vllm.installed import Installed
 from servers.vllm.server_log import cause
 
@@ -48,24 +47,26 @@ class Offloading:
 class Tier:
     """A tier that runs, and the flags with which vLLM finds it."""
 
-    def __init__(
-        self, flags: tuple[str, ...], server: Kept | None = None, disk: Path | None = None
-    ) -> None:
+    def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
         self.flags = flags
-        self._server = server
-        self._disk = disk
-        self.pid = None if server is None else server.pid
+        self.server: Kept | None = None
+        """`lmcache` has one."""
+        self._ports = ports
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.server is None else self.server.pid
 
     def failure(self) -> str | None:
-        if self._server is None or (how := self._server.ended()) is None:
+        if self.server is None or (how := self.server.ended()) is None:
             return None
-        return f"LMCache {how}: {cause(self._server.log)} (log: {self._server.log})"
+        return f"LMCache {how}: {cause(self.server.log)} (log: {self.server.log})"
 
     def stop(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-        if self._disk is not None:
-            shutil.rmtree(self._disk, ignore_errors=True)
+        if self.server is not None:
+            self.server.stop()
+        for port in self._ports:
+            port.close()
 
 
 def check_tier(offloading: Offloading, vllm: Installed) -> None:
@@ -82,23 +83,23 @@ def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
     check_tier(offloading, vllm)
     if offloading.kind == "native":
         return Tier(_native_flags(offloading, vllm))
-    with _free_ports(2) as (port, http_port):
-        pass
+    port, http_port = ports = (Port(), Port())
     disk = folder / "lmcache-disk"
-    server = Kept(
-        [
-            vllm.python,
-            "-m",
-            "lmcache.cli.main",
-            "server",
-            *_flags(offloading, port, http_port, disk),
-        ],
-        {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
-        folder / "lmcache.log",
-    )
-    tier = Tier(_lmcache_flags(port), server, disk)
+    tier = Tier(_lmcache_flags(port.number), ports=ports)
     try:
-        _until_healthy(tier, http_port, server.log)
+        tier.server = Kept(
+            [
+                vllm.python,
+                "-m",
+                "lmcache.cli.main",
+                "server",
+                *_flags(offloading, port.number, http_port.number, disk),
+            ],
+            {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
+            folder / "lmcache.log",
+            disk,
+        )
+        _until_healthy(tier, http_port.number, tier.server.log)
     except BaseException:
         tier.stop()
         raise
@@ -160,15 +161,3 @@ def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
                     return
         time.sleep(POLL_S)
     raise TierFailed(f"LMCache was not healthy after {READY_WITHIN_S:g} s (log: {log})")
-
-
-@contextmanager
-def _free_ports(count: int) -> Iterator[list[int]]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        yield [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()

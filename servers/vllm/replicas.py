@@ -1,19 +1,25 @@
 """Several vLLM servers of one kind at once, booted side by side, each on its share of the machine.
 
-GPUs and CPU cores are split evenly. One that fails takes the others with it.
+GPUs and CPU cores are split evenly. One that fails, or an interruption, ends the others at once.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from servers.vllm.command import CannotServe, Wanted, tensor_parallel
 from servers.vllm.installed import Installed, find_vllm, gpu_names, in_image
 from servers.vllm.launcher import Progress, VllmServer, launch
+
+
+class GivenUp(Exception):
+    """Another one failed to start, or nobody waits for it any more."""
 
 
 def launch_replicas(
@@ -43,6 +49,14 @@ def launch_replicas(
     vllm = find_vllm(python) if wanted.image is None else in_image(python)
     shares = machine_shares(wanted, vllm, count)
 
+    over = threading.Event()
+
+    def going_on(number: int, seconds: float, line: str) -> None:
+        if over.is_set():
+            raise GivenUp
+        if number == 0 and on_progress is not None:
+            on_progress(seconds, line)
+
     def start(number: int) -> VllmServer:
         env = {**wanted.env, **shares[number]}
         return launch(
@@ -50,16 +64,19 @@ def launch_replicas(
             folder / f"replica-{number}",
             python=python,
             ready_within_s=ready_within_s,
-            on_progress=on_progress if number == 0 else None,
+            on_progress=partial(going_on, number),
         )
 
     with ThreadPoolExecutor(count) as pool:
         starts = [pool.submit(start, number) for number in range(count)]
-        failures = [started.exception() for started in starts]
-    first = next((failure for failure in failures if failure is not None), None)
-    if first is not None:
-        stop(started.result() for started, f in zip(starts, failures, strict=True) if f is None)
-        raise first
+        try:
+            for started in as_completed(starts):
+                started.result()
+        except BaseException:
+            over.set()
+            wait(starts)
+            stop(started.result() for started in starts if started.exception() is None)
+            raise
     return [started.result() for started in starts]
 
 

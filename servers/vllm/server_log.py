@@ -12,8 +12,15 @@ from pathlib import Path
 
 END_BYTES = 65_536
 PREFIX = re.compile(r"^(\((\w+) pid=\d+\) ?)?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] )?")
+A_WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
 NAMES_AN_ERROR = re.compile(r"\w*(Error|Exception|error): ")
-NOT_THE_CAUSE = "See root cause above"
+NOT_THE_CAUSE = re.compile(
+    r"See root cause above|See stack trace \(above\)|^RuntimeError: cancelled$"
+)
+WORKER_DIED = re.compile(r"Worker proc .* died unexpectedly")
+CORE_DIED = re.compile(r"engine core exited unexpectedly")
+"""Of processes of vLLM that were killed, and could not say why; of others it is said when they end
+for another reason too."""
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -21,12 +28,16 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 def cause(log: Path) -> str:
-    """The last exception that a traceback ends with, or else the last line that names an error, or
-    else the last line."""
-    lines = _lines(log)
-    raised = [line for line in _raised(lines) if NOT_THE_CAUSE not in line]
-    named = [line for line in lines if NAMES_AN_ERROR.search(line)]
-    return (raised or named or lines or ["it said nothing"])[-1].strip()
+    """The last exception that a traceback ends with, or a process that died, or the last line that
+    names an error, or the last line."""
+    lines = [PREFIX.sub("", line).rstrip() for line in _raw(log) if not A_WARNING.match(line)]
+    own = [line for line in lines if not NOT_THE_CAUSE.search(line)]
+    raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
+    named = [line for line in own if NAMES_AN_ERROR.search(line) and not line.startswith(" ")]
+    worker, core = (
+        [line for line in _lines(log) if died.search(line)] for died in (WORKER_DIED, CORE_DIED)
+    )
+    return (raised or worker or core or named or lines or ["it said nothing"])[-1].strip()
 
 
 def _raised(lines: list[str]) -> list[str]:
@@ -46,8 +57,12 @@ def _raised(lines: list[str]) -> list[str]:
 
 
 def _lines(log: Path) -> list[str]:
+    return [PREFIX.sub("", line).rstrip() for line in _raw(log)]
+
+
+def _raw(log: Path) -> list[str]:
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))
-        lines = (PREFIX.sub("", line) for line in file.read().decode(errors="replace").split("\n"))
-        return [line.rstrip() for line in lines if line.strip()]
+        lines = file.read().decode(errors="replace").split("\n")
+        return [line for line in lines if PREFIX.sub("", line).strip()]
     return []

@@ -183,4 +183,4 @@ def write_safetensors(
 
 
 def _write_json(path: Path, contents: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(contents, indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(contents, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

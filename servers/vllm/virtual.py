@@ -11,7 +11,7 @@ hash of its tokens. Runs under vLLM's interpreter; one replica, no offload tier.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
@@ -143,8 +143,10 @@ class VirtualVllm:
             len(self.vllm.running),
         )
 
-    def run(self) -> None:
-        """Until every submitted turn has ended."""
+    def run(self, programs: Iterable[object] = ()) -> None:
+        """Until every submitted turn has ended. It is told of all programs at once."""
+        for _ in programs:
+            pass
         vllm, runner = self.vllm, self._runner
         while True:
             while self._due and self._due[0][0] <= self.now_ps:

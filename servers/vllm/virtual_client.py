@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +16,7 @@ from servers.profiles import Profile
 from servers.sim import Limits, Segment, Submission, Usage, refuse_unfit
 from servers.sim import Sequence as Served
 from servers.vllm.installed import ROOT
+from servers.vllm.model_folder import keep_compiled
 
 QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -29,7 +30,9 @@ OnEvent = Callable[[dict[str, object]], None]
 def environment() -> dict[str, str]:
     """For a module of ours under vLLM's Python: it finds our sources, and vLLM keeps quiet."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
+    env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
+    keep_compiled(env)
+    return env
 
 
 class VirtualVllmFailed(RuntimeError):
@@ -128,7 +131,10 @@ class RemoteVllm:
     def usage(self) -> Usage:
         return self._usage
 
-    def run(self) -> None:
+    def run(self, programs: Iterable[object] = ()) -> None:
+        """It is told of all programs at once."""
+        for _ in programs:
+            pass
         while True:
             self._process.send({"do": "go"}, flush=True)
             said = self._process.receive()
