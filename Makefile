@@ -8,9 +8,15 @@ LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
 AXE ?= 4.14.1
+PIP_AUDIT ?= 2.10.1
 TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
+INPUTS ?= 1000000
+SEED ?= 0
+PROGRAMS ?= 10000
+SOAK_TURNS ?= 50000
+KILLS ?= 200
 OUT ?=
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
@@ -23,7 +29,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential vllm agents openhands bench clean
+.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit vllm agents openhands bench scale soak clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -66,11 +72,32 @@ agents: .venv-agents/installed  ## mini-swe-agent into .venv-agents, which `benc
 
 openhands: .venv-openhands/installed  ## OpenHands SDK into .venv-openhands, which `bench` finds by itself
 
+fuzz: .venv/installed-test  ## hostile input for every reader (docs/hostile-input.md): INPUTS=1000000 SEED=0, some minutes
+	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
+
+reliability: .venv/installed-test  ## docs/reliability.md anew, from what the tests of engine faults assert
+	$(BIN)/python -m tests.faults.page
+
+crash: .venv/installed-test  ## kill `bench sweep` KILLS=200 times, and fail every write in every way
+	TURNSTILE_KILLS=$(KILLS) TURNSTILE_EVERY_FAULT=1 $(BIN)/pytest -q tests/crash
+
+crash-live: .venv/installed-test .venv-vllm/installed  ## the same at KILLS=200 moments against a real vLLM
+	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_crash.py -k random
+
 bench: .venv/installed-test  ## how fast the simulator is
-	$(BIN)/pytest -q tests/bench --benchmark-only
+	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
+
+scale: .venv/installed-test  ## a million turns in a cell, virtual and live: PROGRAMS=10000 (of 100 turns); an hour
+	PROGRAMS=$(PROGRAMS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
+
+soak: .venv/installed-test  ## turns by the ten thousand, some of which fail: nothing may grow; SOAK_TURNS=50000, some minutes
+	SOAK_TURNS=$(SOAK_TURNS) $(BIN)/pytest -q -s tests/soak
+
+audit: .venv/installed-test .venv-audit/installed  ## known vulnerabilities of what is installed (asks a database of advisories)
+	@.ci/audit
 
 clean:  ## remove .venv, .venv-vllm, .venv-agents, .venv-openhands and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-audit build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -114,6 +141,11 @@ clean:  ## remove .venv, .venv-vllm, .venv-agents, .venv-openhands and caches; r
 	@.venv-agents/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
 		mini-swe-agent==$(MINI_SWE_AGENT) mcp
 	@.venv-agents/bin/python -m compileall -qq -j 0 .venv-agents/lib || true
+	@touch $@
+
+.venv-audit/installed:
+	@$(PYTHON) -m venv .venv-audit
+	@.venv-audit/bin/python -m pip install --disable-pip-version-check -q -q pip-audit==$(PIP_AUDIT)
 	@touch $@
 
 .venv-openhands/installed:
