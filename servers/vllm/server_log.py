@@ -15,8 +15,9 @@ PREFIX = re.compile(r"^(\((\w+) pid=\d+\) ?)?((INFO|WARNING|ERROR) [\d-]+ [\d:]+
 A_WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
 NAMES_AN_ERROR = re.compile(r"\w*(Error|Exception|error): ")
 NOT_THE_CAUSE = re.compile(
-    r"See root cause above|See stack trace \(above\)|^RuntimeError: cancelled$"
+    r"See root cause above|See stack trace \(above\)|^RuntimeError: (cancelled|Executor failed\.)$"
 )
+OF_THE_CORE = re.compile(r"^\(EngineCore\S* pid=\d+\)")
 WORKER_DIED = re.compile(r"Worker proc .* died unexpectedly")
 CORE_DIED = re.compile(r"engine core exited unexpectedly")
 """Of processes of vLLM that were killed, and could not say why; of others it is said when they end
@@ -30,7 +31,8 @@ def last_lines(log: Path, count: int) -> list[str]:
 def cause(log: Path) -> str:
     """The last exception that a traceback ends with, or a process that died, or the last line that
     names an error, or the last line."""
-    lines = [PREFIX.sub("", line).rstrip() for line in _raw(log) if not A_WARNING.match(line)]
+    told = [line for line in _raw(log) if not A_WARNING.match(line)]
+    lines = [PREFIX.sub("", line).rstrip() for line in _without_what_follows(told)]
     own = [line for line in lines if not NOT_THE_CAUSE.search(line)]
     raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
     named = [line for line in own if NAMES_AN_ERROR.search(line) and not line.startswith(" ")]
@@ -38,6 +40,12 @@ def cause(log: Path) -> str:
         [line for line in _lines(log) if died.search(line)] for died in (WORKER_DIED, CORE_DIED)
     )
     return (raised or worker or core or named or lines or ["it said nothing"])[-1].strip()
+
+
+def _without_what_follows(told: list[str]) -> list[str]:
+    """What the core raises after a worker's death is of the queues that it lost with it."""
+    died = next((number for number, line in enumerate(told) if WORKER_DIED.search(line)), len(told))
+    return told[:died] + [line for line in told[died:] if not OF_THE_CORE.match(line)]
 
 
 def _raised(lines: list[str]) -> list[str]:

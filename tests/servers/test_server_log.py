@@ -52,6 +52,21 @@ WORKER_KILLED = f"""{WORKER_GONE}\
 (EngineCore pid=7)   File "multiproc_executor.py", line 8
 (EngineCore pid=7) RuntimeError: cancelled
 """
+CORE_SAW_IT_FIRST = f"""\
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "core.py", line 1702
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] RuntimeError: Executor failed.
+{WORKER_GONE}"""
+CORE_LOST_ITS_QUEUE = f"""{WORKER_GONE}\
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "multiproc_executor.py", line 395
+(EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] AssertionError: collective_rpc should not be
+"""
+WORKER_DIED_OF_IT = f"""{WORKER_GONE}\
+(Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] Traceback (most recent call last):
+(Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063]   File "cpu.py", line 8
+(Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] MemoryError: std::bad_alloc
+"""
 OF_OUR_OWN = """\
 Traceback (most recent call last):
   File "plugin.py", line 3
@@ -67,6 +82,9 @@ servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set
         (ENGINE_KILLED, "engine core exited unexpectedly; starting cleanup"),
         (ENGINE_FAILED + WORKER_GONE, "ValueError: max seq len (4096) is too long"),
         (WORKER_KILLED, "Worker proc VllmWorker-0 died unexpectedly"),
+        (CORE_SAW_IT_FIRST, "Worker proc VllmWorker-0 died unexpectedly"),
+        (CORE_LOST_ITS_QUEUE, "Worker proc VllmWorker-0 died unexpectedly"),
+        (WORKER_DIED_OF_IT, "MemoryError: std::bad_alloc"),
         (WORKER_FAILED, "MemoryError: std::bad_alloc"),
         (REFUSED, "1 validation error for ModelConfig Value error, the model is not supported"),
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
