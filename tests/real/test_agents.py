@@ -25,6 +25,10 @@ EXAMPLES = ROOT / "examples"
 PROGRAMS = 20
 SCALE = 0.05
 """Of their tokens: contexts of some hundred to two thousand."""
+AT_ONCE = "20"
+"""Jobs a second: all twenty within a second or two, so that no machine is too fast to contend."""
+DEAR = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
+"""Above the one second from which on Continuum's first TTL is not 0, however short the queue."""
 
 pytestmark = needs_bubblewrap
 
@@ -60,17 +64,18 @@ def shape(program: Program) -> list[tuple[int, int, int]]:
 def test_twenty_programs_of_mini_swe_agent_under_two_schedulers(tmp_path: Path) -> None:
     programs = recorded()
     write_programs(tmp_path / "t.jsonl", programs)
+    (tmp_path / "costs.json").write_text(json.dumps(DEAR))
     run = bench(
         tmp_path,
         *("sweep", "--agent", "mini-swe-agent", "--guided", "--traces", "t.jsonl", "--out", "o"),
-        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", "1"),
-        *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum"),
+        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", AT_ONCE),
+        *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum", "--costs", "costs.json"),
     )
     assert run.returncode in (0, 1), run.stderr
     assert "agent mini-swe-agent 2." in run.stdout
     by_id = {program.id: program for program in programs}
     for name in ("fcfs", "continuum"):
-        cell = tmp_path / "o" / f"{name}_jps1_seed1"
+        cell = tmp_path / "o" / f"{name}_jps{AT_ONCE}_seed1"
         ends = lines(cell / "programs.jsonl")
         assert Counter(end["exit_status"] for end in ends) == {"Submitted": PROGRAMS}
         assert all(end["error"] is None for end in ends)
@@ -89,7 +94,7 @@ def test_twenty_programs_of_mini_swe_agent_under_two_schedulers(tmp_path: Path) 
     for row in rows.values():
         assert (row["jobs"], row["failed_turns"]) == (PROGRAMS, 0)
         assert not row["failed_gates"] or row["failed_gates"].startswith("client lateness")
-    log = (tmp_path / "o/continuum_jps1_seed1/engine.jsonl").read_text()
+    log = (tmp_path / f"o/continuum_jps{AT_ONCE}_seed1/engine.jsonl").read_text()
     assert '"event":"pinned"' in log
     assert rows["continuum"]["hit_ratio"] > rows["fcfs"]["hit_ratio"]
 
