@@ -229,4 +229,7 @@ def test_it_is_looked_for_where_asked_then_by_name_then_here(
     assert OpenHands("/asked").command(launch)[0] == "/asked"
     assert OpenHands().command(launch)[0] == "/named"
     monkeypatch.delenv(PYTHON)
-    assert OpenHands().command(launch)[0] == str(tmp_path / ".venv-openhands/bin/python")
+    here = tmp_path / ".venv-openhands/bin/python"
+    here.parent.mkdir(parents=True)
+    here.touch()
+    assert OpenHands().command(launch)[0] == str(here)
