@@ -87,11 +87,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Agent", _agent(sweep.get("agent") or {})),
         ("Profile", profile),
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
-        (
-            "Workload",
-            f"{workload.get('name')}: {counted(workload.get('programs', 0), 'program')}"
-            + (f", {counted(turns, 'turn')}" if (turns := workload.get("turns")) else ""),
-        ),
+        ("Workload", _load(workload)),
         ("Trace SHA-256", workload.get("trace_sha256")),
         ("Tool gaps", gaps),
         ("Arrivals", sweep.get("arrivals")),
@@ -103,6 +99,12 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Python", made_by.get("python")),
     )
     return [(name, str(value)) for name, value in told if value]
+
+
+def _load(workload: Mapping[str, Any]) -> str:
+    counts = [(workload.get(f"{noun}s"), noun) for noun in ("program", "turn")]
+    told = ", ".join(counted(count, noun) for count, noun in counts if count)
+    return ": ".join(filter(None, (workload.get("name"), told)))
 
 
 def _agent(agent: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ FOUND = {
     ("run folder", 12, 2): "a number that is a long text was told in full",
     ("run folder", 12, 1446): "a number that is a long text was told in full",
     ("run folder", 77, 563): "a list in the place of a turn's number was a table to numpy",
+    ("report page", 1123, 692): "a workload without a number of programs was counted",
 }
 
 
