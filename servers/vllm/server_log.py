@@ -25,19 +25,19 @@ for another reason too."""
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    return _lines(log)[-count:]
+    return _bare(_raw(log))[-count:]
 
 
 def cause(log: Path) -> str:
     """The last exception that a traceback ends with, or a process that died, or the last line that
     names an error, or the last line."""
-    told = [line for line in _raw(log) if not A_WARNING.match(line)]
-    lines = [PREFIX.sub("", line).rstrip() for line in _without_what_follows(told)]
+    raw = _raw(log)
+    lines = _bare(_without_what_follows([line for line in raw if not A_WARNING.match(line)]))
     own = [line for line in lines if not NOT_THE_CAUSE.search(line)]
     raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
     named = [line for line in own if NAMES_AN_ERROR.search(line) and not line.startswith(" ")]
     worker, core = (
-        [line for line in _lines(log) if died.search(line)] for died in (WORKER_DIED, CORE_DIED)
+        [line for line in _bare(raw) if died.search(line)] for died in (WORKER_DIED, CORE_DIED)
     )
     return (raised or worker or core or named or lines or ["it said nothing"])[-1].strip()
 
@@ -64,8 +64,8 @@ def _raised(lines: list[str]) -> list[str]:
     return found
 
 
-def _lines(log: Path) -> list[str]:
-    return [PREFIX.sub("", line).rstrip() for line in _raw(log)]
+def _bare(raw: list[str]) -> list[str]:
+    return [PREFIX.sub("", line).rstrip() for line in raw]
 
 
 def _raw(log: Path) -> list[str]:
