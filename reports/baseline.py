@@ -19,7 +19,7 @@ from reports.load import load_run
 from reports.metrics import collect
 from reports.schema import Name
 from reports.whole_file import write_file
-from traces.lenient import Rejected, bounded, one_line
+from traces.lenient import Rejected, bounded, first_error, one_line
 
 FORMAT = "turnstile-baseline-1"
 QUESTION = (
@@ -117,6 +117,5 @@ def _read(path: Path) -> Side:
 
 
 def _told(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"]))
+    field, first = first_error(error)
     return f"{field}: {first['msg']}" if field else first["msg"]

@@ -28,7 +28,7 @@ from reports.schema import Name
 from reports.statistics import mean_jct
 from reports.whole_file import Unwritable, make_folder, sync, write_all
 from reports.words import counted
-from traces.lenient import one_line
+from traces.lenient import first_error, one_line
 
 FORMAT = "turnstile-history-1"
 
@@ -217,9 +217,9 @@ def _parse(path: Path, content: bytes) -> History:
         try:
             entry = Entry.model_validate_json(line)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            what = ".".join(map(str, wrong["loc"])) or "the line"
-            raise BadHistory(f"{path}, line {number}: {what}: {wrong['msg']}") from None
+            field, said = first_error(error)
+            what = field or "the line"
+            raise BadHistory(f"{path}, line {number}: {what}: {said['msg']}") from None
         if entry.question != digest:
             raise BadHistory(f"{path}, line {number}: of another question than the first line's")
         entries.append(entry)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from traces.lenient import MOST_CHARACTERS, has_control, shown
+from traces.lenient import MOST_CHARACTERS, first_error, has_control, shown
 
 MOST = 1e15
 """Seconds, tokens, blocks: no run has more, and sums of a million of these stay finite."""
@@ -176,7 +176,6 @@ def wrong(model: type[BaseModel], value: dict[str, Any]) -> str | None:
     try:
         model.model_validate(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(map(str, first["loc"]))
+        field, first = first_error(error)
         return f"{field} is {shown(first['input'])}: {first['msg']}"
     return None

@@ -20,6 +20,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic_core import ErrorDetails
 
 MAX_BYTES = 1 << 30
 """Of one file, unpacked."""
@@ -142,10 +143,16 @@ def must(message: str) -> str:
     return re.sub(r"^\w+ should ", "must ", message).removeprefix("Value error, ")
 
 
+def first_error(error: ValidationError) -> tuple[str, ErrorDetails]:
+    """The first field that a strict reader refused, "" for the whole, and what pydantic says."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first
+
+
 def first_wrong(error: ValidationError) -> str:
     """The first field that a strict reader refused, its value, and what to do."""
-    first = error.errors(include_url=False)[0]
-    field = ".".join(map(str, first["loc"])) or "the line"
+    field, first = first_error(error)
+    field = field or "the line"
     told = must(first["msg"])
     if first["type"] == "missing":
         return f"{field}: missing; add it"
