@@ -1,6 +1,7 @@
 """A program's process: booted ahead, let go at its arrival, ended with all that came of it.
 
-It runs under a keeper (`servers.keeper`), so that none outlives the harness, however that ends.
+It runs under a keeper (`servers.processes.supervisor`), so that none outlives the harness, however
+that ends.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from servers.kept import alive_while_open, keeping
+from servers.processes.supervised import alive_while_open, keeping
 
 GRACE_S = 3.0
 """Between SIGTERM and SIGKILL."""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from reports.write import Report
+    from reports.page.write import Report
 
 __all__ = ["write_report"]
 
@@ -19,6 +19,6 @@ def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
     """Writes `report.html`, `cells.csv` and `cells.json` into a run folder, each whole or not at
     all. The same folder gives the same bytes. `gantt` names cells to be drawn program by program;
     without, those of the answer are."""
-    from reports.write import write
+    from reports.page.write import write
 
     return write(run_folder, gantt)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.policies.base import Pin, Request
-from servers.waiting import Held, Pins, RankedQueue
+from servers.ranked_queue import Held, Pins, RankedQueue
 
 
 @given(

@@ -3,8 +3,8 @@
 from traces.lenient import TraceError
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 from traces.read import Loaded, Note, packs, read_traces
-from traces.recipes import RECIPES
-from traces.synthesis import synthesize
+from traces.synthesis.recipes import RECIPES
+from traces.synthesis.synthesize import synthesize
 
 __all__ = [
     "RECIPES",

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from traces import mini_swe_agent, native, openhands, turns, weka
 from traces.check import check
+from traces.formats import mini_swe_agent, native, openhands, run_turns, weka
 from traces.lenient import (
     Rejected,
     Repairs,
@@ -192,8 +192,8 @@ def _is(what: Callable[[], bool]) -> bool:
 def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
     first_line = data.lstrip().split(b"\n", 1)[0]
     said = re.match(rb'\s*\{\s*"format"\s*:\s*"([^"]{0,80})"', first_line)
-    if not said and turns.matches_line(first_line):
-        programs = [replace(p, source=path.name) for p in turns.load(data, repairs)]
+    if not said and run_turns.matches_line(first_line):
+        programs = [replace(p, source=path.name) for p in run_turns.load(data, repairs)]
         check(programs)
         return "turns.jsonl", programs
     lines = path.name.removesuffix(".gz").endswith(".jsonl")
@@ -209,7 +209,7 @@ def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]
             return format, programs
     keys = ", ".join(sorted(mapping(document))[:5])
     what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
-    known = f"{', '.join(LOADERS)}, a run's turns.jsonl, and {native.FORMAT}"
+    known = f"{', '.join(LOADERS)}, a run's run_turns.jsonl, and {native.FORMAT}"
     raise Rejected(f"unknown format ({what}); known are {known}")
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import orjson
 
-from harness.completion import cached_tokens, count, error_message, queue_s
-from harness.hidden import LEAST_CHARS, hidden
+from harness.redact import LEAST_CHARS, hidden
+from harness.replay.completion import cached_tokens, count, error_message, queue_s
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
 

@@ -17,15 +17,15 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from harness.client import FAILURES, ask, authorization, known_keys, reason
-from harness.completion import Answer, completion_body, measurements
-from harness.course import shared_prefix
 from harness.gateway.identity import Said
 from harness.gateway.recorded import Recorded
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns, UnderWay
-from harness.prompts import Conversation, Prompts
+from harness.replay.completion import Answer, completion_body, measurements
+from harness.replay.http import FAILURES, ask, authorization, known_keys, reason
+from harness.replay.schedule import shared_prefix
+from harness.replay.token_prompts import Conversation, Prompts
 from traces import Program, Turn
 
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}

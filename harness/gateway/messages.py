@@ -1,6 +1,7 @@
 """What was said in a turn, for a recording that keeps it.
 
-In: a chat's request and its answer. Out: fields of the turn's line, from which `traces.turns` puts
+In: a chat's request and its answer. Out: fields of the turn's line, from which
+`traces.formats.run_turns` puts
 the program's conversation together again.
 """
 
@@ -9,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from harness.course import Line
 from harness.gateway.answers import Answer, command_in
 from harness.gateway.conversations import SYSTEM
-from traces.mini_swe_agent import bash_blocks
+from harness.replay.schedule import Line
+from traces.formats.mini_swe_agent import bash_blocks
 
 
 def said_in(body: Mapping[str, Any], repeated: int, answer: Answer) -> Line:

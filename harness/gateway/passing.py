@@ -15,9 +15,6 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from harness.client import known_keys
-from harness.completion import as_client_sees, shortened
-from harness.course import Line
 from harness.gateway.answers import Answer, Tap, without
 from harness.gateway.bodies import rewritten
 from harness.gateway.conversations import prompt_of
@@ -26,7 +23,10 @@ from harness.gateway.messages import said_in
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns, UnderWay, unanswered
-from harness.hidden import LEAST_CHARS, hidden, hidden_in, is_no_word
+from harness.redact import LEAST_CHARS, hidden, hidden_in, is_no_word
+from harness.replay.completion import as_client_sees, shortened
+from harness.replay.http import known_keys
+from harness.replay.schedule import Line
 
 HOP_BY_HOP = frozenset(
     [

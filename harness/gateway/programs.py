@@ -16,7 +16,8 @@ from harness.gateway.conversations import Conversations, Prompt, with_answer
 from harness.gateway.identity import Said
 
 MOST_PROGRAMS = 100_000
-"""Not every client says that a program has ended; as policies do (`servers.policies.recent`)."""
+"""Not every client says that a program has ended; as policies do
+(`servers.policies.estimates.recent`)."""
 
 
 @dataclass(slots=True)

@@ -16,9 +16,6 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from harness.client import allow_many_connections, authorization, client_session
-from harness.course import Line
-from harness.engine_log import EngineLogs
 from harness.gateway.access import Access, admitted_as
 from harness.gateway.bodies import parsed
 from harness.gateway.guided import Guide, Guided
@@ -27,6 +24,9 @@ from harness.gateway.passing import Passing
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
+from harness.replay.engine_events import EngineLogs
+from harness.replay.http import allow_many_connections, authorization, client_session
+from harness.replay.schedule import Line
 
 MOST_BODY_BYTES = 32 << 20
 TOLD_WITHIN_S = 5.0

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from harness.completion import as_client_sees
-from harness.course import Line
 from harness.gateway.conversations import Prompt
 from harness.gateway.identity import Said
 from harness.gateway.programs import Begun, Program, Programs
 from harness.gateway.servers import Places
+from harness.replay.completion import as_client_sees
+from harness.replay.schedule import Line
 
 WENT_AWAY = "the client went away"
 NO_PROMPT = Prompt((), (), 0)

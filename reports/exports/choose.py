@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.cell_names import refuse_unknown
-from reports.load import Cell, Run
+from reports.run_folder.cell_names import refuse_unknown
+from reports.run_folder.read import Cell, Run
 
 
 @dataclass(frozen=True, slots=True)

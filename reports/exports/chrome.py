@@ -13,10 +13,10 @@ from typing import Any
 
 import orjson
 
-from reports import schema
 from reports.exports.phases import Record, stretches
-from reports.load import HITS, Cell, checked_lines
-from reports.schema import Turn
+from reports.run_folder import records
+from reports.run_folder.read import HITS, Cell, checked_lines
+from reports.run_folder.records import Turn
 
 PROGRAMS, ENGINE = 1, 2
 """Processes: `pid`."""
@@ -37,7 +37,7 @@ Event = dict[str, Any]
 
 def chrome_trace(cell: Cell) -> bytes:
     turns = checked_lines(cell.folder / "turns.jsonl", Turn)
-    events = checked_lines(cell.folder / "engine.jsonl", schema.Event)
+    events = checked_lines(cell.folder / "engine.jsonl", records.Event)
     mine: dict[str, list[Record]] = defaultdict(list)
     for turn in turns:
         mine[turn["program_id"]].append(turn)

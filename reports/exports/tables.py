@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from reports.jobs import jobs_of
-from reports.load import HITS, PARTS, Cell, checked_lines, read_turns
-from reports.schema import Turn
+from reports.metrics.jobs import jobs_of
+from reports.metrics.waterfall import WATERFALL
+from reports.run_folder.read import HITS, PARTS, Cell, checked_lines, read_turns
+from reports.run_folder.records import Turn
 from reports.spreadsheet import harmless
-from reports.waterfall import WATERFALL
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
@@ -47,7 +47,7 @@ JOBS: dict[str, Kind] = {
     "failed": "flag",
     **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
 }
-"""As `reports.jobs.jobs_of`; a failed job has no JCT that counts."""
+"""As `reports.metrics.jobs.jobs_of`; a failed job has no JCT that counts."""
 
 
 class NeedsPyarrow(ValueError):

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from reports.load import Cell, NotARun, checked_lines
-from reports.schema import Event
+from reports.run_folder.read import Cell, NotARun, checked_lines
+from reports.run_folder.records import Event
 
 KEYS = {
     "arrival": "Request_arrival_time",

@@ -11,8 +11,8 @@ from reports.exports.choose import choose
 from reports.exports.chrome import chrome_trace
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
-from reports.load import Cell, NotARun, load_run
-from reports.whole_file import whole, write_file
+from reports.run_folder.atomic import whole, write_file
+from reports.run_folder.read import Cell, NotARun, load_run
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
 OF_A_CELL: dict[str, tuple[str, Callable[[Cell], bytes]]] = {

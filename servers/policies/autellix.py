@@ -33,7 +33,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
-from servers.policies.recent import Recent
+from servers.policies.estimates.recent import Recent
 
 QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 """Of all levels but the last, which has no end."""

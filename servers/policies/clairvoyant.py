@@ -27,7 +27,7 @@ from servers.policies.base import (
     Retention,
     pin,
 )
-from servers.policies.queue_delays import QueueDelays
+from servers.policies.estimates.queue_delays import QueueDelays
 
 BATCH_CONTEXTS = 10
 """Measured: 10 beats 1 and 3 on the shipped pack and on real traces; infinity gains little more,

@@ -20,7 +20,7 @@ from typing import Literal
 
 from servers.policies.base import FREE, SHELL_PREAMBLE, Costs, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
-from servers.policies.ttl_model import TtlModel
+from servers.policies.estimates.ttl_model import TtlModel
 
 FAST_TTL_S = 3.0
 

@@ -25,9 +25,9 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention
+from servers.policies.estimates.queue_delays import WINDOW
+from servers.policies.estimates.ttl_model import K, TtlModel
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
-from servers.policies.queue_delays import WINDOW
-from servers.policies.ttl_model import K, TtlModel
 
 
 class Continuum(Policy):

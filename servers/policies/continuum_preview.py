@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
-from servers.policies.moments import Moments
-from servers.policies.tool_gaps import ToolGaps
+from servers.policies.estimates.moments import Moments
+from servers.policies.estimates.tool_gaps import ToolGaps
 
 THRESHOLD_S = 2.0
 """Both the longest mean that is pinned, and the TTL (§5.3)."""

@@ -22,10 +22,10 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
-from servers.policies.moments import Moments
+from servers.policies.estimates.moments import Moments
+from servers.policies.estimates.tool_gaps import ToolGaps
+from servers.policies.estimates.turn_counts import TurnCounts
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
-from servers.policies.tool_gaps import ToolGaps
-from servers.policies.turn_counts import TurnCounts
 
 
 def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:

@@ -35,8 +35,8 @@ from collections.abc import Collection, Iterable
 from typing import ClassVar, Literal
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.estimates.recent import Recent
 from servers.policies.program_order import pinned_programs_first
-from servers.policies.recent import Recent
 
 
 class Infercept(Policy):

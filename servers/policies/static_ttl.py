@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from servers.policies.base import FREE, Costs, Pin, Request, Retention, pin
+from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
+from servers.policies.estimates.ttl_model import default_ttl_s
 from servers.policies.program_fcfs import ProgramFcfs
 from servers.policies.program_order import latest_programs_first
-from servers.policies.queue_delays import WINDOW, QueueDelays
-from servers.policies.ttl_model import default_ttl_s
 
 
 class StaticTtl(ProgramFcfs):

@@ -22,11 +22,11 @@ from typing import NamedTuple
 
 from servers.policies.base import Oracle, Pin, Policy, Retention
 from servers.profiles import PS_PER_S, Profile
+from servers.ranked_queue import Held, Pins, RankedQueue
 from servers.sim.decodes import Decodes
 from servers.sim.kv import DeviceKV, Holder
 from servers.sim.sequence import Phase, Sequence
 from servers.sim.tiers import Tier
-from servers.waiting import Held, Pins, RankedQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.sandbox import Bubblewrap
+from agents.sandbox.bubblewrap import Bubblewrap
 
 
 def why_not() -> str:

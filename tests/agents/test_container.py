@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agents import container
-from agents.container import Containers
-from agents.sandbox import Limits
+from agents.sandbox import container
+from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.container import Containers
 
 
 def test_one_that_is_not_installed_is_told(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox import Bubblewrap, Limits
-from harness import agent_limits
-from harness.agent_limits import ProgramLimits
+from agents.sandbox.bubblewrap import Bubblewrap, Limits
+from harness.live_agents import limits as agent_limits
+from harness.live_agents.limits import ProgramLimits
 
 
 @pytest.mark.parametrize(

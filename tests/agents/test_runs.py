@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from servers.keeper import descendants
+from servers.processes.supervisor import descendants
 from tests.agents import small_agent
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner

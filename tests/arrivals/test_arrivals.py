@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.arrivals import (
+from harness.load.arrivals import (
     Arrivals,
     choose_programs,
     drawn_starts,

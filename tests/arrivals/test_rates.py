@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rates import parse_rates, parse_seeds
+from harness.load.rates import parse_rates, parse_seeds
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from harness import replay as harness_replay
+from harness.replay import virtual as harness_replay
 from servers.profiles import PS_PER_S, Profile, analytic_profile, costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

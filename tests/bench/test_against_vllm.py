@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from harness.arrivals import parse_arrivals
-from harness.replay import replay
+from harness.load.arrivals import parse_arrivals
+from harness.replay.virtual import replay
 from servers.profiles import analytic_profile, costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
-from servers.vllm.installed import VllmMissing, find_vllm
-from servers.vllm.virtual_client import RemoteVllm, VllmProcess
+from servers.vllm.launch.find_vllm import VllmMissing, find_vllm
+from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 from traces import Program, read_traces
 
 ROUNDS = 3

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
 from traces import Program, Turn
 
 PROGRAMS, TURNS, GAP_S = 500, 5, 1.5

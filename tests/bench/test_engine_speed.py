@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from harness.arrivals import parse_arrivals
-from harness.replay import replay
+from harness.load.arrivals import parse_arrivals
+from harness.replay.virtual import replay
 from servers.profiles import analytic_profile, costs
 from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants

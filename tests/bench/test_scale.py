@@ -23,7 +23,7 @@ import pytest
 from tests.bench.trivial_server import beside
 from tests.leaks import descendants
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 PROGRAMS = int(os.environ.get("PROGRAMS", "10000"))
 SIZES = (PROGRAMS // 10, PROGRAMS)

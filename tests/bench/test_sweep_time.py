@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from harness.doctor import cpu_cores
-from harness.question import Asked, resolve
-from harness.sweep import run_sweep
+from harness.installation import cpu_cores
+from harness.sweep.plan import Asked, resolve
+from harness.sweep.run import run_sweep
 
 
 def test_the_default_sweep(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from browsing import Open, all_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
-from reports.experiment import ArmRun, Said, write_experiment
+from reports.experiment.page import ArmRun, Said, write_experiment
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 FIGURES = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 ROOT = Path(__file__).parents[2]
 RUN = "run"

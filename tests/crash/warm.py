@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from harness.cli import main as bench
+from harness.cli.main import main as bench
 from tests.crash.faults import Fault
 from tests.crash.question import ALONE, ROOT, SAID, asked_in
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import typer
 
-from harness.cli import app
+from harness.cli.main import app
 from tests.docs.pages import PAGES, ROOT, Command, anchors, code, commands, links, mentioned
 from tests.gateway.upstream import Upstream, serving
 from tests.threaded import threaded

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.faults.engine import engine
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = [

@@ -10,9 +10,9 @@ from random import Random
 
 import orjson
 
-from reports.load import NotARun, load_run
-from reports.metrics import collect
-from reports.write import write
+from reports.metrics.cells import collect
+from reports.page.write import write
+from reports.run_folder.read import NotARun, load_run
 from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated

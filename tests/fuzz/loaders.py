@@ -12,8 +12,8 @@ from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.samples import TRACES
 from tests.fuzz.target import Target
 from traces import TraceError, read_traces
+from traces.formats.native import parse_programs, program_line
 from traces.lenient import has_control
-from traces.native import parse_programs, program_line
 
 
 def read(name: str, data: bytes) -> bool:

@@ -12,16 +12,16 @@ import orjson
 
 from agents.command import command_agent
 from agents.tasks import read_tasks
-from harness.arrivals import parse_arrivals
-from harness.ask import is_ours
-from harness.experiment import FOLDER, load
-from harness.rates import MOST, parse_rates, parse_seeds
-from harness.traces_cli import output_range
-from reports.baseline import BadBaseline, read_side
-from reports.history import read_history
-from reports.history_page import draw
+from harness.cli.commands.traces import output_range
+from harness.cli.errors import is_ours
+from harness.experiments.definition import FOLDER, load
+from harness.load.arrivals import parse_arrivals
+from harness.load.rates import MOST, parse_rates, parse_seeds
+from reports.compare.baseline import BadBaseline, read_side
+from reports.compare.history import read_history
+from reports.compare.history_page import draw
 from servers.profiles.measured import read_measured
-from servers.vllm.cost_curve import read_costs
+from servers.vllm.launch.cost_curve import read_costs
 from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated, mutated_gzip

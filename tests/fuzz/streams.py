@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import orjson
 
-from harness.completion import Answer, TurnFailed, error_message, measurements
 from harness.gateway.answers import Answer as Passed
 from harness.gateway.answers import Tap
 from harness.gateway.bodies import parsed, rewritten
@@ -17,8 +16,9 @@ from harness.gateway.conversations import prompt_of
 from harness.gateway.identity import BadId, said
 from harness.gateway.messages import said_in
 from harness.gateway.programs import Programs
-from harness.prompts import Conversation
-from harness.sse import Events
+from harness.replay.completion import Answer, TurnFailed, error_message, measurements
+from harness.replay.sse import Events
+from harness.replay.token_prompts import Conversation
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
 from traces import Turn

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fuzz.target import bounded
 from traces import Program, TraceError, Turn, lenient, read_traces
-from traces.native import program_line
+from traces.formats.native import program_line
 
 GOOD = program_line(Program("p", (Turn(10, 2),)))
 

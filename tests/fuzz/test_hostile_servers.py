@@ -17,7 +17,7 @@ import pytest
 from harness.gateway.proxy import Gateway
 from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
 from tests.fuzz.mutations import mutated
 from tests.fuzz.streams import CHUNKS, _stream
 from tests.gateway.test_proxy import ASK, post

@@ -13,17 +13,17 @@ import orjson
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
 from reports.exports.write import export
-from reports.load import NotARun, load_run
+from reports.page.write import write
+from reports.run_folder.read import NotARun, load_run
 from reports.spreadsheet import FORMULA
-from reports.write import write
 from tests.fuzz import injected
 from tests.fuzz.samples import turn
 from tests.reports.make_run import write_cell, write_lines, write_sweep
 from traces import Program, Turn, read_traces
+from traces.formats.native import program_line
 from traces.lenient import has_control
-from traces.native import program_line
 
 MARKUP = (
     "<script>alert(1)</script>",

@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 
-from harness.arrivals import parse_arrivals, roots
-from harness.replay import replay
-from harness.workload import Overlong, load_workload
+from harness.load.arrivals import parse_arrivals, roots
+from harness.load.workload import Overlong, load_workload
+from harness.replay.virtual import replay
 from servers.profiles import costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from harness.cells.folder import Lines
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.recording import recording
-from harness.run_folder import Lines
+from harness.gateway.recording import recording
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
 from traces import TraceError, read_traces
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 ROOT = Path(__file__).parents[2]
 AGENT = """

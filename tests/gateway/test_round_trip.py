@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 
 from harness.gateway import Backend, Gateway, Guide, serve_gateway
-from harness.recording import recording
+from harness.gateway.recording import recording
 from tests.gateway.test_guided import BASH, offered
 from tests.gateway.test_proxy import post
 from tests.gateway.upstream import Upstream, serving
 from tests.live import server as live
 from traces import Message, Program, read_traces
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 SYSTEM = {"role": "system", "content": "be brief and to the point"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:

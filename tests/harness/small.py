@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from harness.arrivals import parse_arrivals
-from harness.question import Question, code_sha256
-from harness.sim_engine import SimEngine
-from harness.workload import Workload
+from harness.engines.sim import SimEngine
+from harness.load.arrivals import parse_arrivals
+from harness.load.workload import Workload
+from harness.sweep.plan import Question, code_sha256
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants

@@ -10,9 +10,9 @@ import pytest
 from small import programs
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from small import contents, programs
 
 from tests.harness import calling
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 ANSI = "\x1b["
 
@@ -175,7 +175,7 @@ def test_stopped_at_the_report_it_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("harness.report_cli.print_report", stopped)
+    monkeypatch.setattr("harness.cli.print_report.print_report", stopped)
     command = "sweep --jps 0.2 --policies fcfs --programs 3 --out o"
     monkeypatch.setattr(sys, "argv", ["bench", *command.split()])
     code, _, err = calling.bench(*command.split())
@@ -269,7 +269,7 @@ def test_a_foreign_package_of_our_name_is_told(bench: str, trace: str, tmp_path:
 def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path) -> None:
     assert run(bench, "--version", cwd=tmp_path).stdout.startswith("bench 0.")
     script = (
-        "import sys; from harness.cli import app\n"
+        "import sys; from harness.cli.main import app\n"
         "try: app(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'pandas', 'plotly', 'numpy', 'pydantic'} & set(sys.modules)\n"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.doctor import Check, checks
+from harness.cli.commands.doctor import checks
+from harness.installation import Check
 
 
 def found() -> dict[str, Check]:

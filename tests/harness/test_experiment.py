@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.asked import Asked
-from harness.cli import app
-from harness.experiment import BadExperiment, load, names, questions, with_engine
+from harness.cli.main import app
+from harness.experiments.definition import BadExperiment, load, names, questions, with_engine
+from harness.load.settings import Asked
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
 """SEEDS §4, and tables 4 and 5."""
@@ -173,8 +173,8 @@ def test_what_needs_a_gpu_and_a_capable_model_says_so(
 def test_without_vllm_its_steps_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness import experiment_kinds
-    from servers.vllm.installed import NotInstalled
+    from harness.experiments import special_kinds as experiment_kinds
+    from servers.vllm.launch.find_vllm import NotInstalled
 
     def nowhere() -> None:
         raise NotInstalled("vLLM is not installed here; get it with: make vllm")

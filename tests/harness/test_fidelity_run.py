@@ -11,12 +11,12 @@ import pytest
 from small import programs
 from typer.testing import CliRunner
 
-import harness.ask
-from harness.asked import Asked, AskedServer
-from harness.cli import app
+import harness.cli.answer
+from harness.cli.main import app
+from harness.load.settings import Asked, AskedServer
 from tests.profiles.test_measured import measured
 from tests.servers.stand_in import stand_in
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 COMMAND = (
     "fidelity --traces three.jsonl --policies fcfs,continuum --jps 0.5,1 --seeds 1,2 "
@@ -30,8 +30,8 @@ class Stage:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: dict[str, Asked] = {}
         self.measured: list[dict[str, Any]] = []
-        monkeypatch.setattr("harness.profile_cli.profile", self.measure)
-        monkeypatch.setattr("harness.fidelity_cli.answer", self.answer)
+        monkeypatch.setattr("harness.cli.commands.profile.profile", self.measure)
+        monkeypatch.setattr("harness.cli.commands.fidelity.answer", self.answer)
 
     def measure(self, **options: Any) -> None:
         self.measured.append(options)
@@ -42,7 +42,7 @@ class Stage:
         if asked.engine == "vllm":
             blocks = None if asked.kv_blocks is None else asked.kv_blocks - 1
             asked = replace(asked, engine="sim", server=AskedServer(), kv_blocks=blocks)
-        told = harness.ask.answer(asked, folder, workers)
+        told = harness.cli.answer.answer(asked, folder, workers)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))

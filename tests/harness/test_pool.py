@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.pool import Ended, Started, Tick, Ticked, run_jobs
-from reports.whole_file import Unwritable
+from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
+from reports.run_folder.atomic import Unwritable
 
 
 def work(shared: str, job: str, tick: Tick) -> None:
@@ -86,7 +86,7 @@ def test_closing_kills_what_still_runs() -> None:
 PARENT = """
 import sys
 from test_pool import work
-from harness.pool import Ticked, run_jobs
+from harness.cells.workers import Ticked, run_jobs
 import multiprocessing
 if __name__ == "__main__":
     for event in run_jobs(["sleep"], work, "", 1):

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.run_folder import CellFolder, Lines, is_done, locked, mark_failed
-from reports.whole_file import Unwritable
+from harness.cells.folder import CellFolder, Lines, is_done, locked, mark_failed
+from reports.run_folder.atomic import Unwritable
 
 
 def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from harness.run_folder import locked
+from harness.cells.folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from small import programs, small_question
 
-from harness.question import Asked, resolve
-from harness.sweep import run_sweep
-from harness.workload import Workload
-from reports.load import load_run
-from reports.metrics import collect
+from harness.load.workload import Workload
+from harness.sweep.plan import Asked, resolve
+from harness.sweep.run import run_sweep
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
 from servers.profiles import analytic_profile
 from traces import Program
 from traces.program import SharedPrefix

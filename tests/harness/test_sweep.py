@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from small import contents, small_question
 
-from harness.cell import Work, run_cell
-from harness.pool import Tick
-from harness.question import Cell
-from harness.sweep import default_folder, run_sweep
+from harness.cells.workers import Tick
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.plan import Cell
+from harness.sweep.run import default_folder, run_sweep
 from servers.sim import Limits
 
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from harness.asked import Asked
-from harness.url_engine import url_engine
+from harness.engines.url import url_engine
+from harness.load.settings import Asked
 from tests.harness.calling import bench as bench_here
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
 from tests.threaded import threaded
 from traces import Message, Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 PROGRAMS = [
     Program(f"job-{k}", (Turn(20, 6, 0, ("ls",), None, 0.01), Turn(40, 6, 26))) for k in range(4)

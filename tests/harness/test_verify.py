@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.verify import DEAR_COSTS, expected_blocks, kv_usage
+from harness.calibrate.verify_pins import DEAR_COSTS, expected_blocks, kv_usage
 from servers.variants import make_policy, variants
 
 

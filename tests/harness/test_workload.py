@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.workload import load_workload
+from harness.load.workload import load_workload
 from tests.harness.small import programs
 from traces import Program
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 
 def files(folder: Path, count: int) -> list[str]:

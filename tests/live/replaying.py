@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from harness.course import Line
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
 from tests.live.server import Server, serving
 from traces import Fork, Program, Turn
 

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.engine_log import EngineLog
+from harness.replay.engine_events import EngineLog
 
 ORIGIN_S = 1000.0
 LINE: dict[str, Any] = {

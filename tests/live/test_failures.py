@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 
@@ -115,7 +115,7 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
 
 INTERRUPTED = """
 import asyncio, sys, orjson
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 

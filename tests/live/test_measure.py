@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
-from harness.measure import Times, measure, step_seconds
-from harness.probe import MeasuringFailed, Target
-from harness.vllm_at_url import NoVllm, describe
+from harness.calibrate.probe import MeasuringFailed, Target
+from harness.calibrate.step_times import Times, measure, step_seconds
+from harness.engines.vllm_at_url import NoVllm, describe
 from tests.live.server import Server, serving
 
 TOKENS = 1000

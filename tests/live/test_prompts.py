@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.live import Replica, replay_live
-from harness.prompts import Prompts
+from harness.replay.live import Replica, replay_live
+from harness.replay.token_prompts import Prompts
 from tests.live.server import Server, common_prefix, serving
 from tests.sim.worlds import turns
 from traces import Program, SharedPrefix, Turn

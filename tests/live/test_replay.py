@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.live import Replica, replay_live
+from harness.replay.live import Replica, replay_live
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 from traces import Fork

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from harness.affinity import Affinity
-from harness.course import Line
-from harness.live import Replica, replay_live
+from harness.replay.affinity import Affinity
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 from traces import Fork

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness import sse
-from harness.sse import Events
+from harness.replay import sse
+from harness.replay.sse import Events
 
 STREAM = (
     b": a comment\n\n"

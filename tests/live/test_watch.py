@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from harness.live import Replica
-from harness.watch import Patience, Pulse, Watch
+from harness.replay.live import Replica
+from harness.replay.liveness import Patience, Pulse, Watch
 from tests.live.server import Server, serving
 
 SHORT = Patience(lost_after_s=0.5, stuck_after_s=1.5)

@@ -8,8 +8,8 @@ import pytest
 from policy_turns import COSTS, TIERED, held, order, run, tool_call, turn
 
 from servers.policies.continuum import Continuum
+from servers.policies.estimates.ttl_model import default_ttl_s
 from servers.policies.static_ttl import StaticTtl
-from servers.policies.ttl_model import default_ttl_s
 
 
 def warm(k: int, **tools: tuple[float, int]) -> Continuum:

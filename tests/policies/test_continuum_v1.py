@@ -8,7 +8,7 @@ import pytest
 from policy_turns import COSTS, run, tool_call, turn
 
 from servers.policies.continuum_v1 import ContinuumV1, bernstein_bound_s
-from servers.policies.moments import Moments
+from servers.policies.estimates.moments import Moments
 
 
 def moments(*values: float) -> Moments:

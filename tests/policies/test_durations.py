@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.policies.durations import BLOCK, Durations
+from servers.policies.estimates.durations import BLOCK, Durations
 
 
 def of(*seconds: float) -> Durations:

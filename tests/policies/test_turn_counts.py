@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from servers.policies.recent import Recent
-from servers.policies.turn_counts import TurnCounts
+from servers.policies.estimates.recent import Recent
+from servers.policies.estimates.turn_counts import TurnCounts
 
 
 def after(*lengths: int) -> TurnCounts:

@@ -18,8 +18,8 @@ from servers.profiles.measured import (
     profile_for,
     read_measured,
 )
-from servers.vllm.command import Wanted, policy_costs
-from servers.vllm.installed import Installed
+from servers.vllm.launch.command_line import Wanted, policy_costs
+from servers.vllm.launch.find_vllm import Installed
 
 PREFILL = tuple(
     PrefillTimes(tokens=n, seconds=(s, 1.1 * s, 0.9 * s))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.container import Containers
-from agents.sandbox import Limits
+from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.container import Containers
 from tests.agents.planner import planner
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 
@@ -107,7 +107,7 @@ def test_no_container_outlives_a_bench_that_was_killed(
     script = (
         "import subprocess, sys\n"
         "from pathlib import Path\n"
-        "from agents.container import Containers\n"
+        "from agents.sandbox.container import Containers\n"
         "podman, folder, *rest = sys.argv[1:]\n"
         "containers = Containers(podman, Path(folder))\n"
         "with containers.ending_with_us(Path(folder, 'log')):\n"

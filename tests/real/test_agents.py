@@ -15,7 +15,7 @@ import pytest
 from tests.agents.bubblewrap import needs_bubblewrap
 from traces import Program, read_traces
 from traces.cut import cut
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
 ROOT = Path(__file__).parents[2]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from servers.keeper import descendants
-from servers.vllm.command import Wanted
-from servers.vllm.container import NoContainers
-from servers.vllm.installed import find_vllm
-from servers.vllm.launcher import ServerFailed, launch
+from servers.processes.supervisor import descendants
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.container import NoContainers
+from servers.vllm.launch.find_vllm import find_vllm
+from servers.vllm.launch.server import ServerFailed, launch
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 from tests.servers.stand_in import stand_in
 

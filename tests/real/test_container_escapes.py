@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.container import LABEL, Containers
+from agents.sandbox.container import LABEL, Containers
 from tests.real.podman import needs_podman, podman_at
 from tests.real.test_agent_container import LIMITS, bash, said_by, start
 

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from servers.keeper import descendants
-from servers.vllm.command import Wanted
-from servers.vllm.launcher import launch
+from servers.processes.supervisor import descendants
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.server import launch
 from tests.crash import trials
 from tests.crash.live import survives
 from tests.crash.trials import Left

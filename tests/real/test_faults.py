@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.keeper import descendants
+from servers.processes.supervisor import descendants
 from tests.faults.sweeping import Cell
 from tests.faults.table import REAL, Fault, says
 from tests.faults.test_faults import rows

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.profiles.test_measured import measured
 from tests.real.test_sweep import AT_ONCE, POOL_BLOCKS, PROGRAMS
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from harness.course import Line
-from harness.live import Replica, replay_live
-from servers.vllm.command import Wanted
-from servers.vllm.launcher import ServerFailed, VllmServer, launch
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.server import ServerFailed, VllmServer, launch
 from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0

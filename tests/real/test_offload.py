@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from harness.course import Line
-from harness.live import Replica, replay_live
-from servers.keeper import descendants
-from servers.vllm.command import Wanted
-from servers.vllm.launcher import VllmServer, launch
-from servers.vllm.offloading import Offloading
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
+from servers.processes.supervisor import descendants
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.server import VllmServer, launch
 from traces import Program, Turn
 
 READY_WITHIN_S = 300.0

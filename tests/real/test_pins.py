@@ -12,14 +12,14 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from harness.course import Line
+from harness.calibrate.verify_pins import DEAR, DEAR_COSTS, expected_blocks, kv_usage, watch
 from harness.gateway import Gateway, serve_gateway
-from harness.live import Replica, replay_live
-from harness.recording import backends
-from harness.verify import DEAR, DEAR_COSTS, expected_blocks, kv_usage, watch
+from harness.gateway.recording import backends
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
 from servers.variants import make_policy, variants
-from servers.vllm.command import Wanted
-from servers.vllm.launcher import VllmServer, launch
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.server import VllmServer, launch
 from traces import Program, Turn
 
 GAP_S = 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm.virtual_client import QUIET
+from servers.vllm.virtual_time.client import QUIET
 
 ROOT = Path(__file__).parents[2]
 RUN = """

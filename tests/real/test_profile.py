@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from harness.course import Line
-from harness.live import Replica, replay_live
-from harness.replay import replay
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
+from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles.measured import Measured, read_measured
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
-from servers.vllm.command import Wanted
-from servers.vllm.launcher import VllmServer, launch
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.server import VllmServer, launch
 from tests.real.test_sweep import PROGRAMS
 
 BENCH = str(Path(sys.executable).parent / "bench")

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from servers.keeper import descendants
+from servers.processes.supervisor import descendants
 from servers.variants import VARIANTS
 from traces import Program, Turn
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
 POLICIES = [name for name, v in VARIANTS.items() if not v.bound and not v.offload]

@@ -12,7 +12,7 @@ import pytest
 
 from servers.variants import VARIANTS
 from tests.real.test_sweep import PROGRAMS
-from traces.native import write_programs
+from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
 PLAYED = [name for name, v in VARIANTS.items() if not v.offload]
@@ -80,7 +80,7 @@ def _processes() -> list[str]:
     return [
         command
         for path in Path("/proc").glob("[0-9]*/cmdline")
-        if "servers.vllm.virtual_process" in (command := _read(path))
+        if "servers.vllm.virtual_time.process" in (command := _read(path))
     ]
 
 

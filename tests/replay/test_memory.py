@@ -9,9 +9,9 @@ from functools import partial
 
 import pytest
 
-from harness.arrivals import choose_programs
-from harness.live import Replica, replay_live
-from harness.replay import replay
+from harness.load.arrivals import choose_programs
+from harness.replay.live import Replica, replay_live
+from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from harness.replay import replay
+from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy, Request
 from servers.policies.program_fcfs import ProgramFcfs
 from servers.sim import Engine, Limits

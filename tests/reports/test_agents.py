@@ -9,9 +9,9 @@ import pytest
 from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports import write_report
-from reports.agents import keep_evaluation
-from reports.gantt import gantt
-from reports.load import NotARun, load_run
+from reports.figures.gantt import gantt
+from reports.metrics.agents import keep_evaluation
+from reports.run_folder.read import NotARun, load_run
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"

@@ -4,10 +4,10 @@ from typing import Any
 
 from make_run import turn, workload, write_cell, write_sweep
 
-from reports.answer import Answer, answer
-from reports.load import load_run
-from reports.metrics import collect
-from reports.statistics import points
+from reports.answer.verdict import Answer, answer
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
+from reports.statistics.points import points
 
 
 def told(run: Path) -> Answer:

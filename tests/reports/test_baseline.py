@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reports.baseline import FORMAT, BadBaseline, read_side
+from reports.compare.baseline import FORMAT, BadBaseline, read_side
 from traces import lenient
 
 GOOD: dict[str, Any] = {

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import turn, write_cell, write_lines, write_sweep
 
-from reports.load import ANEW, NotARun, load_run
-from reports.metrics import Results, collect
-from reports.write import write
+from reports.metrics.cells import Results, collect
+from reports.page.write import write
+from reports.run_folder.read import ANEW, NotARun, load_run
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
 FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from reports.claims import Check, Finding, judge, verdict
+from reports.experiment.claims import Check, Finding, judge, verdict
 
 
 def cells(**means: tuple[float, ...]) -> pd.DataFrame:

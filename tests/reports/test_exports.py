@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from make_run import turn, write_cell, write_lines, write_sweep
 from pyarrow import parquet
 
-from reports.cell_names import NoSuchCell
 from reports.exports.phases import stretches
 from reports.exports.write import export
-from reports.jobs import jobs_of
-from reports.load import json_lines, load_run, read_turns
+from reports.metrics.jobs import jobs_of
+from reports.run_folder.cell_names import NoSuchCell
+from reports.run_folder.read import json_lines, load_run, read_turns
 
 
 def events_of(*told: tuple[float, str], **lengths: Any) -> list[dict[str, Any]]:
@@ -114,9 +114,9 @@ def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real cells in virtual time, short of memory: preemptions, reloads, pins."""
-    from harness.asked import Asked
-    from harness.question import resolve
-    from harness.sweep import run_sweep
+    from harness.load.settings import Asked
+    from harness.sweep.plan import resolve
+    from harness.sweep.run import run_sweep
 
     folder = tmp_path_factory.mktemp("simulated") / "run"
     asked = Asked(

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 import pytest
 
-from reports.dumbbells import dumbbells, ticks
-from reports.fidelity import Fidelity, Span, fidelity, kendall_tau
-from reports.targets import judge
+from reports.fidelity.distance import Fidelity, Span, fidelity, kendall_tau
+from reports.fidelity.dumbbells import dumbbells, ticks
+from reports.fidelity.targets import judge
 
 Cell = tuple[str, str, int]
 """Policy, load, seed."""
@@ -19,7 +19,7 @@ Values = float | tuple[float, float, float]
 
 
 def frame(cells: Mapping[Cell, Values], saturated: Sequence[str] = ()) -> pd.DataFrame:
-    """As `reports.metrics.collect` gives cells; P95 is twice the mean where not given."""
+    """As `reports.metrics.cells.collect` gives cells; P95 is twice the mean where not given."""
     rows = []
     for (variant, load, seed), values in cells.items():
         mean, p95, hits = values if isinstance(values, tuple) else (values, 2 * values, 0.5)

@@ -14,7 +14,7 @@ from make_run import make_run, turn, workload, write_cell, write_sweep
 from test_report import EVIL, Page
 from typer.testing import CliRunner
 
-from harness.cli import app
+from harness.cli.main import app
 
 POLICIES = ("fcfs", "continuum")
 MEASURED = {"provenance": "measured", "kv_blocks": 399, "block_tokens": 16}

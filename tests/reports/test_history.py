@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_regression import JCT_S, side
 
-from reports.baseline import BadBaseline
-from reports.history import BadHistory, add, read_history, told
-from reports.history_page import draw
+from reports.compare.baseline import BadBaseline
+from reports.compare.history import BadHistory, add, read_history, told
+from reports.compare.history_page import draw
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

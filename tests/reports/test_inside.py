@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from make_run import turn, write_cell, write_sweep
 
-from reports.drawing import Spec
-from reports.gantt import gantt
-from reports.load import Cell, load_run
-from reports.memory import memory
+from reports.figures.drawing import Spec
+from reports.figures.gantt import gantt
+from reports.figures.memory import memory
+from reports.run_folder.read import Cell, load_run
 
 
 def cell(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> Cell:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.intervals import Estimate, drawn, draws, of, widened
+from reports.statistics.bootstrap import Estimate, drawn, draws, of, widened
 
 JCTS = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 999)).map(
     lambda shape: np.random.default_rng(shape[2]).lognormal(3, 1, shape[:2]).round(1)

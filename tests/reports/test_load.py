@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from make_run import turn, write_cell, write_sweep
 
-from reports.load import PIECE_BYTES, NotARun, load_run, read_columns, read_turns
+from reports.run_folder.read import PIECE_BYTES, NotARun, load_run, read_columns, read_turns
 
 
 def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import simulate, turn, workload, write_cell, write_sweep
 
-from reports.claims import Metric
-from reports.load import load_run
-from reports.metrics import collect
+from reports.experiment.claims import Metric
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
 
 
 def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from make_run import turn, write_cell, write_lines, write_sweep
 
-from reports.load import load_run
-from reports.metrics import collect
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
 
 
 def event(t: float, name: str, program: str = "p", **fields: Any) -> dict[str, Any]:

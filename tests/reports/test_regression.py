@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reports.baseline import JOBS, Side
-from reports.regression import NotComparable, Outcome, Verdict, compare_sides
-from reports.verdict_files import headline, junit, markdown
+from reports.compare.baseline import JOBS, Side
+from reports.compare.regression import NotComparable, Outcome, Verdict, compare_sides
+from reports.compare.verdict_files import headline, junit, markdown
 
 QUESTION: dict[str, Any] = {
     "engine": "sim",

@@ -9,8 +9,8 @@ import math
 import numpy as np
 import pytest
 
-from reports.intervals import Estimate, Floats, drawn, estimate, ratio
-from reports.rounds import advice, seeds_needed
+from reports.statistics.bootstrap import Estimate, Floats, drawn, estimate, ratio
+from reports.statistics.seeds_needed import advice, seeds_needed
 
 PROGRAMS = 60
 SIGMAS = {"shock": 0.03, "taste": 0.0, "noise": 0.2}

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pandas.testing import assert_frame_equal
 
-from reports import side_by_side
-from reports.load import load_run
-from reports.metrics import collect
-from reports.side_by_side import MANY, each
+from reports import parallel as side_by_side
+from reports.metrics.cells import collect
+from reports.parallel import MANY, each
+from reports.run_folder.read import load_run
 from tests.leaks import descendants
 
 
@@ -49,7 +49,7 @@ def runs(process: int) -> bool:
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_parent_that_is_killed_leaves_no_process() -> None:
-    code = "import time; from reports.side_by_side import each; list(each(time.sleep, [1] * 999))"
+    code = "import time; from reports.parallel import each; list(each(time.sleep, [1] * 999))"
     root = Path(__file__).parents[2]
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL

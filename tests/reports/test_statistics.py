@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reports.statistics import Comparison, compare, mean_jct
+from reports.statistics.points import Comparison, compare, mean_jct
 
 
 def jobs(*jct_s: float, seed: int = 1, first: int = 0) -> pd.DataFrame:

@@ -4,9 +4,9 @@ from typing import Any
 
 from make_run import turn, write_cell, write_sweep
 
-from reports.drawing import Figure
-from reports.load import load_run
-from reports.tool_gaps import tool_gaps
+from reports.figures.drawing import Figure
+from reports.figures.tool_gaps import tool_gaps
+from reports.run_folder.read import load_run
 
 
 def drawn(tmp_path: Path, turns: Sequence[dict[str, Any]]) -> Figure | None:

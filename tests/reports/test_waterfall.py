@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import simulate, turn, write_cell, write_sweep
 
-from reports.load import load_run
-from reports.metrics import Results, collect
-from reports.waterfall import WATERFALL
+from reports.metrics.cells import Results, collect
+from reports.metrics.waterfall import WATERFALL
+from reports.run_folder.read import load_run
 
 PARTS = list(WATERFALL)
 

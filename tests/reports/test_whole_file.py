@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.whole_file import Unwritable, refuse_unwritable, whole, write_file
+from reports.run_folder.atomic import Unwritable, refuse_unwritable, whole, write_file
 
 
 def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:

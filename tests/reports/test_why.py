@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.drawing import Style, distribution
-from reports.waterfall import WATERFALL
-from reports.why import why
+from reports.figures.drawing import Style, distribution
+from reports.figures.job_time import why
+from reports.metrics.waterfall import WATERFALL
 
 STYLE = {"fcfs": Style(0, "circle", "solid"), "continuum": Style(2, "square", "solid")}
 

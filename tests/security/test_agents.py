@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from agents import files
-from agents.files import Files, Kind, walked
+from agents.sandbox import files
+from agents.sandbox.files import Files, Kind, walked
 from agents.workspace import remove_workspace
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
@@ -94,7 +94,7 @@ def test_so_many_files_are_too_much_as_well(
 def test_what_a_locked_folder_holds_is_taken_from_what_the_disk_has_lost(ordinary: Boxed) -> None:
     """An ordinary user's `du` cannot look into what that user's program has locked."""
     script = (
-        "import os, sys; from pathlib import Path; from agents.files import Files\n"
+        "import os, sys; from pathlib import Path; from agents.sandbox.files import Files\n"
         "Path('locked').mkdir(); Path('locked/big').write_bytes(os.urandom(40 << 20))\n"
         "os.chmod('locked', 0); watched = Files(Path('.'), 20 << 20)\n"
         "print(watched.too_much())\n"
@@ -124,7 +124,7 @@ time.sleep(600)
 """
 """With a word, it is no longer to be looked into (PR_SET_DUMPABLE)."""
 TAKEN = """
-import sys; from pathlib import Path; from agents.files import Kind, taken
+import sys; from pathlib import Path; from agents.sandbox.files import Kind, taken
 print(*(taken(Path(sys.argv[1]), int(sys.argv[2]), kind) for kind in Kind))
 """
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.system_calls import PROCESSORS, filter_for, here
+from agents.sandbox.system_calls import PROCESSORS, filter_for, here
 from tests.agents.sandbox.conftest import Boxed
 
 CALL = """

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from harness.gateway.access import TOKEN
-from servers.keeper import descendants
-from servers.vllm.command import CannotServe, Wanted, flags
-from servers.vllm.installed import in_image
-from servers.vllm.model_folder import loadable
+from servers.processes.supervisor import descendants
+from servers.vllm.launch.command_line import CannotServe, Wanted, flags
+from servers.vllm.launch.find_vllm import in_image
+from servers.vllm.models.model_folder import loadable
 from tests.agents.planner import planner
 from tests.agents.test_runs import CELL, UNCONFINED, begin, fine
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from harness.client import API_KEY
+from harness.calibrate.probe import MeasuringFailed, Target, probing
+from harness.engines.vllm_at_url import NoVllm, describe
+from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.live import Replica
-from harness.probe import MeasuringFailed, Target, probing
-from harness.url_engine import NoServer, models_of
-from harness.vllm_at_url import NoVllm, describe
-from harness.warm_up import warm_up
-from harness.watch import Patience, Watch
+from harness.replay.http import API_KEY
+from harness.replay.live import Replica
+from harness.replay.liveness import Patience, Watch
+from harness.replay.served_models import NoServer, models_of
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.calling import bench
 from tests.loopback import on_loopback

@@ -19,10 +19,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from harness.ask import same_command
-from harness.client import known_keys, reason
-from harness.completion import Answer, TurnFailed, error_message
-from harness.hidden import (
+from harness.cli.answer import same_command
+from harness.redact import (
     hidden,
     hidden_in,
     hidden_settings,
@@ -30,7 +28,9 @@ from harness.hidden import (
     is_no_word,
     server_url,
 )
-from servers.vllm.container import container_command
+from harness.replay.completion import Answer, TurnFailed, error_message
+from harness.replay.http import known_keys, reason
+from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.test_runs import AGENT, UNCONFINED
 from tests.loopback import on_loopback

@@ -12,7 +12,7 @@ from tests.servers.stand_in import living
 OURS = """
 import sys, time
 from pathlib import Path
-from servers import kept
+from servers.processes import supervised as kept
 kept.GRACE_S = 0.3
 folder = Path(sys.argv[1])
 kept.Kept(["sleep", "600.5"], {}, folder / "log", folder / "disk")

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from servers import kept
-from servers.port import PortTaken
-from servers.vllm.command import CannotServe, Wanted
-from servers.vllm.cost_curve import CostCurve
-from servers.vllm.installed import VllmMissing, find_vllm
-from servers.vllm.launcher import ServerFailed, VllmServer, launch
-from servers.vllm.model_folder import UnknownModel
-from servers.vllm.offloading import Offloading
+from servers.processes import supervised as kept
+from servers.processes.port import PortTaken
+from servers.vllm.launch.command_line import CannotServe, Wanted
+from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.launch.find_vllm import VllmMissing, find_vllm
+from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.server import ServerFailed, VllmServer, launch
+from servers.vllm.models.model_folder import UnknownModel
 from tests.servers.stand_in import living, stand_in
 
 NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
@@ -140,7 +140,7 @@ def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> No
 KILLED = """
 import os, time
 from pathlib import Path
-from servers import kept
+from servers.processes import supervised as kept
 from servers.vllm import launcher
 kept.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]

@@ -12,10 +12,15 @@ import pytest
 
 from servers.policies.base import Costs
 from servers.profiles import MODELS
-from servers.vllm.configs import CONFIGS
-from servers.vllm.cost_curve import BadCosts, analytic_costs, fit, read_costs
-from servers.vllm.model_folder import loadable
-from servers.vllm.tiny_model import TINY_CONFIG, byte_tokenizer, llama_weights, write_safetensors
+from servers.vllm.launch.cost_curve import BadCosts, analytic_costs, fit, read_costs
+from servers.vllm.models.configs import CONFIGS
+from servers.vllm.models.model_folder import loadable
+from servers.vllm.models.tiny_model import (
+    TINY_CONFIG,
+    byte_tokenizer,
+    llama_weights,
+    write_safetensors,
+)
 
 
 def parameters(config: dict[str, Any]) -> int:

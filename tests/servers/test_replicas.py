@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from servers import kept
-from servers.vllm import replicas
-from servers.vllm.command import CannotServe, Wanted
-from servers.vllm.installed import Installed
-from servers.vllm.replicas import launch_replicas, machine_shares
+from servers.processes import supervised as kept
+from servers.vllm.launch import replicas
+from servers.vllm.launch.command_line import CannotServe, Wanted
+from servers.vllm.launch.find_vllm import Installed
+from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from tests.servers.stand_in import living, stand_in
 
 ON_CPU = Installed("python", "0.32.0", True, None, True)

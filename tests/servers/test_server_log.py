@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm.server_log import cause, last_lines
+from servers.vllm.launch.failure_cause import cause, last_lines
 
 ENGINE_FAILED = """\
 (EngineCore pid=7) INFO 11-21 00:41:02 [core.py:1] starting
@@ -29,24 +29,29 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
 BAD_FLAG = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no\n"
 ENGINE_KILLED = """\
 (APIServer pid=6) WARNING 11-21 00:41:01 [system_utils.py:255] errors like `OSError: [Errno 24]`
-(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup
+(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core
+exited unexpectedly; starting cleanup
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] Traceback (most recent call last):
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906]   File "async_llm.py", line 860
-(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError:
+EngineCore encountered an issue. See stack trace (above) for the root cause.
 nanobind: leaked 4 instances!
-"""  # noqa: E501
+"""
 WORKER_FAILED = """\
-(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup
+(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core
+exited unexpectedly; starting cleanup
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] Traceback (most recent call last):
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063]   File "cpu.py", line 8
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] MemoryError: std::bad_alloc
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] Traceback (most recent call last):
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906]   File "async_llm.py", line 860
-(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
-"""  # noqa: E501
+(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError:
+EngineCore encountered an issue. See stack trace (above) for the root cause.
+"""
 WORKER_GONE = """\
-(EngineCore pid=7) ERROR 11-21 00:41:02 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor.
-"""  # noqa: E501
+(EngineCore pid=7) ERROR 11-21 00:41:02 [multiproc_executor.py:315] Worker proc VllmWorker-0 died
+unexpectedly (exit code: None), shutting down executor.
+"""
 WORKER_KILLED = f"""{WORKER_GONE}\
 (EngineCore pid=7) Traceback (most recent call last):
 (EngineCore pid=7)   File "multiproc_executor.py", line 8
@@ -70,7 +75,7 @@ WORKER_DIED_OF_IT = f"""{WORKER_GONE}\
 OF_OUR_OWN = """\
 Traceback (most recent call last):
   File "plugin.py", line 3
-servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set
+servers.vllm.plugin.settings.BadEnvironment: TURNSTILE_COSTS is not set
   warnings.warn("shutting down")
 """
 
@@ -88,7 +93,7 @@ servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set
         (WORKER_FAILED, "MemoryError: std::bad_alloc"),
         (REFUSED, "1 validation error for ModelConfig Value error, the model is not supported"),
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
-        (OF_OUR_OWN, "servers.vllm.environment.BadEnvironment: TURNSTILE_COSTS is not set"),
+        (OF_OUR_OWN, "servers.vllm.plugin.settings.BadEnvironment: TURNSTILE_COSTS is not set"),
         ("loading\n\n", "loading"),
         ("", "it said nothing"),
     ],

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from harness.replay import Replay, replay
+from harness.replay.virtual import Replay, replay
 from servers.policies.base import Policy
 from servers.profiles import Profile, costs
 from servers.sim import Engine, Limits, Sequence

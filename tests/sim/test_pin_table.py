@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from harness.replay import replay
+from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants

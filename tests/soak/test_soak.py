@@ -21,12 +21,12 @@ import aiohttp
 import numpy as np
 import pytest
 
-from harness.arrivals import choose_programs
-from harness.course import Line
 from harness.gateway.proxy import Gateway
 from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
-from harness.live import Replica, replay_live
+from harness.load.arrivals import choose_programs
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
 from tests.bench.trivial_server import beside
 from traces import Program, Turn
 

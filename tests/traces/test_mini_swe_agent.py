@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from traces import Program, Provenance
+from traces.formats.mini_swe_agent import load
 from traces.lenient import Rejected, Repairs
-from traces.mini_swe_agent import load
 
 START = 1_763_511_859
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traces import Fork, Message, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
-from traces.native import parse_programs, program_line, write_programs
+from traces.formats.native import parse_programs, program_line, write_programs
 
 ids = st.text(
     st.characters(exclude_categories=["Cs", "Cc", "Cf", "Zl", "Zp"]), min_size=1, max_size=8

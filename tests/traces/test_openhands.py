@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
+from traces.formats.openhands import load, matches
 from traces.lenient import Rejected, Repairs
-from traces.openhands import load, matches
 
 SYSTEM = "s" * 90
 TASK = "t" * 10

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from traces import Program, SharedPrefix, TraceError, Turn, read_traces
-from traces.native import program_line
+from traces.formats.native import program_line
 
 WEKA = {
     "id": "s", "block_size": 64, "hash_id_scope": "local",

@@ -11,7 +11,7 @@ import pytest
 
 from traces import Program, Provenance, TraceError, synthesize
 from traces.check import check
-from traces.native import program_line
+from traces.formats.native import program_line
 from traces.read import PACKS
 from traces.stats import Moments, Statistics, statistics
 

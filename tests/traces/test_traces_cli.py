@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from harness.traces_cli import app
+from harness.cli.commands.traces import app
 from traces import read_traces
 from traces.read import PACKS
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from traces import Fork, Program, Provenance
+from traces.formats.weka import load
 from traces.lenient import Rejected, Repairs
-from traces.weka import load
 
 
 def request(

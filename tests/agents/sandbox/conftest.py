@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from agents import inside
-from agents.sandbox import Bubblewrap, Limits
+from agents.sandbox import inside
+from agents.sandbox.bubblewrap import Bubblewrap, Limits
 from tests.agents.bubblewrap import WHY_NOT
 
 ORDINARY_UID = 4242

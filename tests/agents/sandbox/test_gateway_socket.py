@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agents.sandbox import INSIDE_PORT
+from agents.sandbox.bubblewrap import INSIDE_PORT
 from tests.agents.sandbox.conftest import WITHIN_S, Boxed
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]

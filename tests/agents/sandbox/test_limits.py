@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from agents.memory import memory_of
-from agents.sandbox import Limits
+from agents.sandbox.bubblewrap import Limits
+from agents.sandbox.memory import memory_of
 from tests.agents.sandbox.conftest import WITHIN_S, Boxed
 
 MIB = 1 << 20

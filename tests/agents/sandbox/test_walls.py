@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox import INSIDE_PORT, Bubblewrap
+from agents.sandbox.bubblewrap import INSIDE_PORT, Bubblewrap
 from tests.agents.sandbox.conftest import Boxed
 
 

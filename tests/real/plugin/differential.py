@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 
-from harness.replay import replay
+from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.sim import Engine
 from servers.variants import VARIANTS
-from servers.vllm.virtual import VirtualVllm
+from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.real.plugin.random_worlds import World, unruly, world
 
 POLICIES = [v.name for v in VARIANTS.values() if not v.offload]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from harness.replay import OnEnd
+from harness.replay.virtual import OnEnd
 from servers.profiles import PS_PER_S, Profile
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile

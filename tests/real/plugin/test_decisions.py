@@ -12,9 +12,9 @@ import pytest
 
 from servers.sim import Limits
 from servers.variants import VARIANTS
-from servers.vllm.by_hand import free_blocks
-from servers.vllm.versions import UnsupportedVllm
-from servers.vllm.virtual import VirtualVllm
+from servers.vllm.plugin.compatibility import UnsupportedVllm
+from servers.vllm.virtual_time.engine import VirtualVllm
+from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play
 from tests.real.plugin.random_worlds import World, world
 from tests.sim.worlds import profile

@@ -18,7 +18,7 @@ from vllm.v1.request import RequestStatus
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.variants import VARIANTS
-from servers.vllm.by_hand import build_plugged, free_blocks, request, step
+from servers.vllm.virtual_time.stepping import build_plugged, free_blocks, request, step
 
 DEAR = Costs(prefill_s=float)
 BLOCKS = 1000

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-from servers.vllm import bare, plugin
-from servers.vllm.by_hand import build
-from servers.vllm.environment import BadEnvironment, read_policy
-from servers.vllm.versions import UnsupportedVllm, check_scheduler
+from servers.vllm.plugin import scheduler as plugin
+from servers.vllm.plugin.compatibility import UnsupportedVllm, check_scheduler
+from servers.vllm.plugin.settings import BadEnvironment, read_policy
+from servers.vllm.virtual_time import headless as bare
+from servers.vllm.virtual_time.stepping import build
 
 COSTS = {
     "base_s": 0.01,

@@ -1,0 +1,1 @@
+"""Confinement of agents and of the commands that a model runs: bubblewrap, seccomp, containers."""

@@ -1,0 +1,153 @@
+"""Are pins there in a real engine? One program's turns are driven, and vLLM's own gauge of its KV
+memory is watched between them (execution note, §4).
+
+In: a server with a policy inside. Out: for each tool gap the blocks that virtual time says are
+held under the same policy, and the least and most that the gauge showed. Tokens, blocks, seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+
+from harness.replay.live import Replica, replay_live
+from harness.replay.schedule import Line
+from harness.replay.virtual import replay
+from servers.policies.base import Costs, Policy
+from servers.profiles import analytic_profile
+from servers.sim import Engine, Limits
+from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.launch.server import ServerInfo
+from traces import Program, Turn
+
+LENGTHS = ((66, 7), (131, 9), (279, 12), (397, 8), (503, 7))
+"""Prompt and output tokens of the note's turns; each prompt begins with the context before."""
+TOOLS = ("ls", "cat", "grep", "git", "pytest")
+DEAR = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
+"""A second a token: any policy that weighs a rebuild against a short gap pins."""
+DEAR_COSTS = Costs(prefill_s=float)
+"""The same, as virtual time takes it."""
+LOOK_EVERY_S = 0.1
+SETTLED_S = 0.2
+"""After a turn's last byte its blocks are surely in the gauge."""
+AFTERWARDS_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What was held after a turn."""
+
+    turn: int
+    held_tokens: int
+    """Prompt and output, less the last token, which has no KV yet."""
+    expected_blocks: int
+    least_blocks: int
+    most_blocks: int
+    next_hit_tokens: int | None
+    """Of the next turn; None after the last."""
+
+    @property
+    def good(self) -> bool:
+        return self.least_blocks == self.most_blocks == self.expected_blocks
+
+
+def job(gap_s: float) -> Program:
+    turns, context = [], 0
+    for (prompt, output), tool in zip(LENGTHS, TOOLS, strict=True):
+        turns.append(Turn(prompt, output, context, (tool,), None, tool_gap_s=gap_s))
+        context = prompt + output
+    return Program("pins", tuple(turns))
+
+
+def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: int) -> list[int]:
+    """Blocks pinned after each turn in virtual time; 0 where the policy frees."""
+    held = [0] * len(LENGTHS)
+
+    def on_event(event: Line) -> None:
+        if event["event"] == "pinned":
+            held[event["turn"]] = event["blocks"]
+
+    profile = analytic_profile(
+        "b200", "llama-3.1-8b", kv_blocks=kv_blocks, block_tokens=block_tokens
+    )
+    engine = partial(Engine, policy, profile, Limits(), on_event=on_event)
+    replay([job(gap_s)], [0.0], None, engine, on_turn=lambda _: None)
+    return held
+
+
+def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float) -> list[Gap]:
+    lines, samples, origin_s = asyncio.run(_drive(info, replica, gap_s))
+    lines.sort(key=lambda line: line["turn"])
+    if failed := next((line for line in lines if line["error"]), None):
+        raise RuntimeError(f"turn {failed['turn']} failed: {failed['error']}")
+    ends = [line["sent_at_s"] for line in lines[1:]] + [math.inf]
+    gaps = []
+    for number, (line, end_s) in enumerate(zip(lines, ends, strict=True)):
+        since_s = line["finished_at_s"] + SETTLED_S
+        seen = [
+            round(usage * (info.kv_blocks - 1))  # one block is vLLM's own
+            for at_s, usage in samples
+            if since_s <= at_s - origin_s < end_s
+        ]
+        following = lines[number + 1] if number + 1 < len(lines) else None
+        gaps.append(
+            Gap(
+                turn=number,
+                held_tokens=line["prompt_tokens"] + line["output_tokens"] - 1,
+                expected_blocks=expected[number],
+                least_blocks=min(seen),
+                most_blocks=max(seen),
+                next_hit_tokens=None if following is None else following["device_hit_tokens"],
+            )
+        )
+    return gaps
+
+
+async def _drive(
+    info: ServerInfo, replica: Replica, gap_s: float
+) -> tuple[list[Line], list[tuple[float, float]], float]:
+    lines: list[Line] = []
+    samples: list[tuple[float, float]] = []
+    watching = asyncio.create_task(_watch(replica.base_url, samples))
+    try:
+        done = await replay_live(
+            [job(gap_s)],
+            [0.0],
+            None,
+            replicas=[replica],
+            model=info.model,
+            vocabulary=range(*info.vocabulary),
+            seed=0,
+            on_turn=lines.append,
+            turn_timeout_s=60.0,
+        )
+        await asyncio.sleep(AFTERWARDS_S)
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+    return lines, samples, done["started_monotonic_s"]
+
+
+async def _watch(base_url: str, samples: list[tuple[float, float]]) -> None:
+    clock = asyncio.get_running_loop().time
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"{base_url}/metrics") as answer:
+                samples.append((clock(), kv_usage(await answer.text())))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+def kv_usage(metrics: str) -> float:
+    """Share of the KV memory that somebody holds, 0 to 1, as vLLM counts it."""
+    found = re.search(r"^vllm:kv_cache_usage_perc(?:\{.*\})? (\S+)$", metrics, re.MULTILINE)
+    if found is None:
+        raise RuntimeError("/metrics has no vllm:kv_cache_usage_perc; is this vLLM?")
+    return float(found[1])

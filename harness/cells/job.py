@@ -1,0 +1,35 @@
+"""What an engine is given for one cell, and the error that says that it could not do it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from servers.variants import Variant
+from traces import Program
+
+if TYPE_CHECKING:
+    from harness.load.agent_plan import AgentPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cell, as an engine sees it."""
+
+    name: str
+    variant: Variant
+    seed: int
+    programs: Sequence[Program]
+    starts_s: Sequence[float] | None
+    """None in a closed loop."""
+    in_flight: int | None
+    folder: Path
+    """For what the engine itself leaves; exists."""
+    agents: AgentPlan | None = None
+    """Real agents instead of a replay."""
+
+
+class CellFailed(Exception):
+    """The engine could not do the job. One line, for people; no bug, so no traceback."""

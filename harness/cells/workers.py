@@ -1,0 +1,170 @@
+"""Cells over worker processes: jobs in, one outcome each out, in whatever order they end.
+
+A worker gets what all jobs share once, at its start, and then one job at a time. One that dies
+takes only its own job with it. None outlives the parent, however that ends.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from harness.cells.job import CellFailed
+from reports.run_folder.atomic import FULL, Unwritable
+
+Job = TypeVar("Job")
+Tick = Callable[[int, str], None]
+"""Tells the parent how far a job is, in a unit of the caller's choice, and at what, in words."""
+STOP_WITHIN_S = 30.0
+"""What a worker may take after SIGTERM to end what it has started; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started(Generic[Job]):
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked(Generic[Job]):
+    job: Job
+    amount: int
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Generic[Job]):
+    job: Job
+    error: str | None
+    """One line and, for an exception, its traceback below; None if the job went well."""
+
+
+Event = Started[Job] | Ticked[Job] | Ended[Job]
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    process: SpawnProcess
+    pipe: Connection
+
+    def stop(self, deadline_s: float) -> None:
+        """It was told to end: SIGTERM."""
+        self.process.join(max(deadline_s - time.monotonic(), 0))
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+def run_jobs(
+    jobs: Iterable[Job], run: Callable[[Any, Job, Tick], None], shared: Any, workers: int
+) -> Generator[Event[Job], None, None]:
+    """Runs `run(shared, job, tick)` for each job. Close the generator to end what still runs."""
+    queue = deque(jobs)
+    idle: list[_Worker] = []
+    busy: dict[Any, tuple[_Worker, Job]] = {}
+    try:
+        while queue or busy:
+            while queue and len(busy) < workers:
+                worker = idle.pop() if idle else _start(run, shared)
+                job = queue.popleft()
+                busy[worker.pipe] = worker, job
+                yield Started(job)
+                with suppress(BrokenPipeError):  # it died idle: `_receive` finds out and says so
+                    worker.pipe.send(job)
+            for pipe in wait(list(busy)):
+                worker, job = busy[pipe]
+                event = _receive(worker, job)
+                if isinstance(event, Ended):
+                    del busy[pipe]
+                    if worker.process.is_alive():
+                        idle.append(worker)
+                yield event
+    finally:
+        workers_left = [*idle, *(worker for worker, _ in busy.values())]
+        for worker in workers_left:
+            worker.process.terminate()
+        deadline_s = time.monotonic() + STOP_WITHIN_S
+        for worker in workers_left:
+            worker.stop(deadline_s)
+
+
+def _receive(worker: _Worker, job: Job) -> Event[Job]:
+    try:
+        kind, value = worker.pipe.recv()
+    except (EOFError, ConnectionResetError):
+        worker.process.join()
+        return Ended(job, _death(worker.process.exitcode))
+    if kind == "unwritable":
+        raise Unwritable(value)
+    return Ticked(job, *value) if kind == "tick" else Ended(job, value)
+
+
+def _death(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        hint = " (out of memory? try fewer --workers)" if name == "SIGKILL" else ""
+        return f"its worker process was killed by {name}{hint}"
+    return f"its worker process ended with exit code {exit_code}"
+
+
+def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, run, shared), daemon=True)
+    # A worker is born ignoring Ctrl-C: the terminal sends it to all, and the parent decides.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    while True:
+        try:
+            job: Job = pipe.recv()
+        except EOFError:
+            return
+        try:
+            run(shared, job, lambda amount, stage: pipe.send(("tick", (amount, stage))))
+        except Unwritable as error:
+            pipe.send(("unwritable", str(error)))
+        except OSError as error:
+            if error.errno in FULL:  # whoever met it: no other cell would fare better
+                pipe.send(
+                    ("unwritable", str(Unwritable.of(Path(str(error.filename or ".")), error)))
+                )
+            else:
+                pipe.send(("ended", _with_traceback(error)))
+        except CellFailed as error:
+            pipe.send(("ended", str(error)))
+        except Exception as error:  # whatever a policy does, the other cells go on
+            pipe.send(("ended", _with_traceback(error)))
+        else:
+            pipe.send(("ended", None))
+
+
+def _with_traceback(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
+
+
+def _die_with_parent() -> None:
+    """A killed parent cannot tell its workers; they must not go on writing its folder."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

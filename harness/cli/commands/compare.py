@@ -1,0 +1,116 @@
+"""`bench compare`: is a run slower than another of the same question?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.console import complain
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+
+HELP = """Is a run slower than another of the same question, or is it noise?
+
+Pairs each job with itself under the same arrivals. Exit code 0: no regression; 1: one, or a cell
+of NEW without a valid result; 2: the two cannot be compared, and why.
+
+[bold]Examples[/bold]
+
+  bench compare runs/before runs/after
+
+  bench compare runs/main --save baseline.json.gz          # small; belongs in a repository
+
+  bench compare baseline.json.gz runs/now --max-regression 2% --markdown comment.md
+
+  bench compare baseline.json.gz runs/now --identical      # virtual time: any change fails
+"""
+
+
+@app.command(help=HELP)
+def compare(
+    base: Annotated[
+        Path, typer.Argument(metavar="BASE", help="A run folder, or a file of --save.")
+    ],
+    new: Annotated[
+        Path | None, typer.Argument(metavar="NEW", help="A run folder, or such a file.")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option("--metric", help="jct.mean, jct.p50, jct.p90, jct.p95, jct.p99.")
+    ] = "jct.mean,jct.p95",
+    max_regression: Annotated[
+        str, typer.Option("--max-regression", metavar="SHARE", help="3%, or 0.03.")
+    ] = "3%",
+    confidence: Annotated[
+        float,
+        typer.Option(
+            "--confidence", min=0.5, max=0.999, help="How sure the intervals are: 0.95 is 95%."
+        ),
+    ] = 0.95,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="For a pull request.")
+    ] = None,
+    junit: Annotated[
+        Path | None, typer.Option("--junit", metavar="FILE", help="For a CI server, as XML.")
+    ] = None,
+    identical: Annotated[
+        bool, typer.Option("--identical", help="Any change fails, also one for the better.")
+    ] = False,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="Keep BASE as a small file.")
+    ] = None,
+) -> None:
+    from harness.cli.tables import show_rows
+    from reports.compare import baseline
+    from reports.compare import verdict_files as files
+    from reports.compare.regression import compare_sides
+    from reports.run_folder.atomic import write_file
+
+    with one_line_errors():
+        if (new is None) == (save is None):
+            raise ValueError("give NEW, the run to hold against BASE, or --save FILE, not both")
+        old = baseline.read_side(base)
+        if new is None and save is not None:
+            old.refuse_invalid("a baseline")
+            baseline.save(old, save)
+            print(f"baseline: {save}, {save.stat().st_size:,} bytes, {len(old.jobs):,} jobs")
+            return
+        metrics, most = _metrics(metric), _share(max_regression)
+        verdict = compare_sides(old, baseline.read_side(new or base), metrics, most, confidence)
+        if markdown is not None:
+            write_file(markdown, files.markdown(verdict, most).encode())
+        if junit is not None:
+            write_file(junit, files.junit(verdict))
+    if found := files.shown(verdict.changes):
+        show_rows([files.HEAD, *map(files.row, found)])
+    for line in verdict.unpaired:
+        complain(f"in one run only: {line}")
+    for line in verdict.invalid:
+        complain(f"not valid: {line}")
+    print(files.headline(verdict, most))
+    if identical and verdict.good and not verdict.identical:
+        complain("not identical to the digit, as --identical asks")
+    if not verdict.good or (identical and not verdict.identical):
+        raise typer.Exit(1)
+
+
+def _metrics(text: str) -> list[str]:
+    from reports.compare.regression import METRICS
+
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in METRICS:
+            raise ValueError(f"--metric {name}: unknown; use {', '.join(METRICS)}")
+    return list(dict.fromkeys(names))
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        raise ValueError(f"--max-regression {text}: use a share such as 3% or 0.03")
+    return share

@@ -1,0 +1,251 @@
+"""`bench fidelity`: can virtual time be believed for this engine?
+
+The table and the verdict go to stdout, what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import options as opt
+from harness.cli.answer import answer, go_on
+from harness.cli.errors import one_line_errors
+from harness.console import complain
+from harness.load.settings import Asked, AskedServer
+
+if TYPE_CHECKING:
+    from reports.fidelity.write import Card
+    from servers.profiles.measured import Measured
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
+COMPARING = ("live", "sim", "out", "hardware")
+"""All that there is to ask about runs that exist already."""
+
+HELP = """Hold virtual time against a live vLLM: the same cells on both, and how far apart they are.
+
+Measures the engine (or takes a profile of it), runs the cells in virtual time and live, and writes
+fidelity.html and fidelity.json. The same command resumes. The machine should have nothing else to
+do. What follows -- goes to vLLM as it is. Exit code 0: within the targets; 1: not.
+
+[bold]Examples[/bold]
+
+  bench fidelity --traces small.jsonl --jps 0.2,0.5,2 --seeds 1..3 --kv-blocks 400 --repeats 2
+
+  bench fidelity --hardware here.json --jps 0.1,0.3,0.9 --policies fcfs,continuum
+
+  bench fidelity --live runs/live-1 --live runs/live-2 --sim runs/sim
+"""
+RUNS, LOAD, MACHINE = "Runs that exist already", opt.LOAD, opt.MACHINE
+
+
+@app.command(help=HELP)
+def fidelity(
+    context: typer.Context,
+    flags: opt.VllmFlags = None,
+    jps: opt.Jps = None,
+    policies: opt.Policies = POLICIES,
+    traces: opt.Traces = None,
+    programs: opt.Programs = None,
+    arrivals: opt.Arrivals = "poisson",
+    seeds: opt.Seeds = "1",
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware",
+            metavar="FILE",
+            help="A measured profile of this engine (bench profile). Default: measured first.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    model: opt.Model = None,
+    gpus: opt.Gpus = None,
+    kv_blocks: opt.KvBlocks = None,
+    max_model_len: opt.MaxModelLen = None,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    vllm_python: opt.VllmPython = None,
+    weights: opt.Weights = "auto",
+    ready_within_s: opt.ReadyWithin = 900.0,
+    turn_timeout_s: opt.TurnTimeout = 3600.0,
+    within_s: Annotated[
+        float,
+        typer.Option(
+            "--within-s", min=10, max=540, help="Time for measuring.", rich_help_panel=opt.RUN
+        ),
+    ] = 120.0,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats",
+            metavar="N",
+            min=1,
+            help="Run each live cell so often: shows what the live engine differs from itself.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Default: runs/fidelity_…, named after the question; with --live that run's.",
+            rich_help_panel=opt.RUN,
+        ),
+    ] = None,
+    workers: opt.Workers = None,
+    live: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--live",
+            metavar="RUN",
+            help="A live run of the cells; repeatable, for repeats. Nothing is run.",
+            rich_help_panel=RUNS,
+        ),
+    ] = None,
+    sim: Annotated[
+        Path | None,
+        typer.Option(
+            "--sim",
+            metavar="RUN",
+            help="A run of the same cells in virtual time.",
+            rich_help_panel=RUNS,
+        ),
+    ] = None,
+) -> None:
+    if live or sim is not None:
+        with one_line_errors():
+            _compare(context, live or [], sim, out, hardware)
+        return
+    asked = Asked(
+        jps=jps,
+        policies=policies,
+        traces=tuple(traces or ()),
+        engine="vllm",
+        hardware=hardware,
+        model=model,
+        gpus=gpus,
+        programs=programs,
+        seeds=seeds,
+        arrivals=arrivals,
+        max_num_seqs=max_num_seqs,
+        step_tokens=step_tokens,
+        max_model_len=max_model_len,
+        kv_blocks=kv_blocks,
+        server=AskedServer(
+            vllm_python=vllm_python,
+            weights=weights,
+            flags=tuple(flags or ()),
+            ready_within_s=ready_within_s,
+            turn_timeout_s=turn_timeout_s,
+        ),
+    )
+    _run(asked, out, repeats, workers, within_s)
+
+
+def _compare(
+    context: typer.Context,
+    live: list[Path],
+    sim: Path | None,
+    out: Path | None,
+    hardware: str | None,
+) -> None:
+    from servers.profiles.measured import read_measured
+
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in COMPARING and source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option}: with --live and --sim nothing is run; leave it out")
+    if not live or sim is None:
+        lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
+        raise ValueError(f"to compare runs give {lacking} of the same cells, too")
+    measured = read_measured(Path(hardware)) if hardware is not None else None
+    _tell(live, sim, out or live[0], measured, failed=False)
+
+
+def _run(
+    asked: Asked, out: Path | None, repeats: int, workers: int | None, within_s: float
+) -> None:
+    from harness.calibrate import fidelity as own
+    from servers.profiles.measured import read_measured
+
+    with one_line_errors():
+        own.check(asked)
+        folder = out or own.default_folder(asked)
+        profile = own.claim(folder, asked.hardware)
+    if not profile.exists():
+        _measure(asked, profile, within_s)
+    with one_line_errors():
+        on_vllm, in_sim = own.live_and_virtual(asked, profile)
+        measured = read_measured(profile)
+        arriving_s = own.arriving_s(on_vllm, repeats)
+    _, failed = answer(in_sim, folder / "sim", workers)
+    if failed:
+        raise typer.Exit(1)  # said why; hours of live cells would have nothing beside them
+    print(
+        f"live: jobs arrive for {arriving_s / 60:.0f} minutes in all, and servers start",
+        file=sys.stderr,
+    )
+    live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
+    for number, place in enumerate(live, 1):
+        print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
+        _, broken = answer(on_vllm, place, workers)
+        failed = failed or broken
+    with one_line_errors(go_on()):
+        _tell(live, folder / "sim", folder, measured, bool(failed))
+
+
+def _measure(asked: Asked, profile: Path, within_s: float) -> None:
+    """As `bench profile` does, and tells it. Without --kv-blocks: a step takes no longer for KV
+    memory that nobody uses, and longer contexts can be measured."""
+    from harness.cli.commands.profile import profile as measure
+
+    server = asked.server
+    print("measuring the engine", file=sys.stderr, flush=True)
+    measure(
+        flags=list(server.flags),
+        model=asked.model,
+        out=profile,
+        within_s=within_s,
+        weights=server.weights,
+        gpus=asked.gpus,
+        max_model_len=asked.max_model_len,
+        max_num_seqs=asked.max_num_seqs,
+        step_tokens=asked.step_tokens,
+        vllm_python=server.vllm_python,
+        ready_within_s=server.ready_within_s,
+    )
+
+
+def _tell(
+    live: Sequence[Path], sim: Path, out: Path, measured: Measured | None, failed: bool
+) -> None:
+    """Exit code 1 outside the targets, and where cells failed."""
+    from reports.fidelity.write import write_fidelity
+
+    notes = [f"Profile: {note}" for note in measured.notes()] if measured is not None else []
+    card = write_fidelity(live, sim, out, notes=notes)
+    _show(card)
+    if failed or not card.verdict.good:
+        raise typer.Exit(1)
+
+
+def _show(card: Card) -> None:
+    from harness.cli.tables import show_rows
+    from reports.fidelity.card import ranking_rows, table_rows
+
+    show_rows(table_rows(card.fidelity), "virtual time against live, mean over seeds")
+    if rows := ranking_rows(card.fidelity):
+        show_rows(rows, "ranking by mean JCT")
+    marks = {True: "held", False: "MISSED", None: "–"}
+    show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
+    for run, cell, why in card.invalid:
+        complain(f"{run}, {cell}: {why}")
+    print(f"\n{card.headline}")
+    print(f"fidelity card: {card.path}")

@@ -1,0 +1,115 @@
+"""`bench gateway`: the proxy by itself, until Ctrl-C.
+
+Its base URLs go to stdout, what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+
+if TYPE_CHECKING:
+    from harness.gateway.recording import Recording
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+LOOK_EVERY_S = 0.5
+
+Urls = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="URL...",
+        help="OpenAI-compatible servers; several share the programs. Their key: TURNSTILE_API_KEY.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/gateway/."),
+]
+
+HELP = """Stand between agents and a server: know their programs, and record each turn.
+
+A program is the one of the path ([bold]/programs/NAME/v1/…[/bold]), of a header (X-Program-Id,
+X-Job-Id, X-Session-Id), of a field (program_id, job_id, session_id, prompt_cache_key), or whoever's
+conversation goes on. vLLM with one of our policies is told, so that it can keep what the program
+will need.
+
+[bold]Examples[/bold]
+
+  bench gateway http://127.0.0.1:8000 --port 9000
+
+  OPENAI_BASE_URL=http://127.0.0.1:9000/programs/task-7/v1 my-agent
+
+  bench sweep --traces runs/gateway/…/trace.jsonl
+"""
+
+
+@app.command(help=HELP)
+def gateway(
+    urls: Urls,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 0,
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen",
+            metavar="ADDRESS",
+            help="Who can reach it. Default: this machine only; others need the token that "
+            "TURNSTILE_GATEWAY_TOKEN says.",
+        ),
+    ] = "127.0.0.1",
+    out: Out = None,
+) -> None:
+    from harness.gateway.access import TOKEN, check_listen
+    from harness.gateway.recording import backends, default_folder, recording
+    from harness.gateway.serving import pause_seldom
+
+    recorded: list[Recording] = []
+
+    async def run() -> None:
+        async with recording(servers, folder, listen, port, token=token) as made:
+            recorded.append(made)
+            print(f"{made.base_url}/v1")
+            print(f"{made.base_url}/programs/NAME/v1", flush=True)
+            print(f"recording to {made.lines_file}; Ctrl-C ends it", file=sys.stderr)
+            await asyncio.Event().wait()
+
+    pause_seldom()
+    with one_line_errors():
+        token = os.environ.get(TOKEN, "").strip() or None
+        check_listen(listen, token)
+        servers = backends(urls)
+        folder = out or default_folder("gateway")
+        try:
+            asyncio.run(run())
+        except KeyboardInterrupt:
+            if not recorded:
+                raise
+    if not tell(recorded[0]):
+        raise typer.Exit(1)
+
+
+def tell(made: Recording) -> bool:
+    """What was recorded, and what to do with it. Returns whether a turn succeeded."""
+    from reports.phrasing import counted
+
+    loaded = made.keep_trace()
+    if loaded is None:
+        print(f"no turn succeeded; {made.turns} in {made.lines_file}", file=sys.stderr)
+        return False
+    turns = sum(len(program.turns) for program in loaded.programs)
+    failed = f", {made.failed} failed" if made.failed else ""
+    print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
+    if made.silent:
+        print(
+            f"{counted(made.silent, 'turn')} of them no chats: no messages are kept in the trace",
+            file=sys.stderr,
+        )
+    print(f"trace: {made.trace_file}")
+    print(f"replay it: bench sweep --traces {made.trace_file}")
+    return True

@@ -1,0 +1,82 @@
+"""`bench history`: keep a question's numbers for each commit, and draw their trend."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+
+HELP = "Keep and draw the trend of a run over commits."
+app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)
+
+File = Annotated[Path, typer.Option("--file", metavar="FILE", help="The history, JSON lines.")]
+FILE = Path("history.jsonl")
+
+ADD_HELP = """Keep what each policy did under each load, as a line of the history.
+
+Adding the same commit again adds nothing. Another question is refused: a history holds one.
+
+[bold]Examples[/bold]
+
+  bench history add runs/NAME --label $(git rev-parse --short HEAD)
+
+  bench history add baseline.json.gz --label v1.0 --when 2026-01-31T12:00:00Z
+"""
+
+
+@app.command("add", help=ADD_HELP)
+def add_command(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, or a file of bench compare --save.")
+    ],
+    label: Annotated[str, typer.Option("--label", metavar="COMMIT", help="What is measured.")],
+    file: File = FILE,
+    when: Annotated[str | None, typer.Option("--when", metavar="ISO", help="Default: now.")] = None,
+) -> None:
+    from reports.compare.baseline import read_side
+    from reports.compare.history import add
+
+    with one_line_errors():
+        new = add(file, read_side(run), label, _when(when))
+    print(f"{file}: {new} added for {label}" if new else f"{file}: {label} is there already")
+
+
+@app.command("show")
+def show_command(file: File = FILE) -> None:
+    """The last number of each policy and load, its change, and where it jumped."""
+    from harness.cli.tables import show_rows
+    from reports.compare.history import HEAD, read_history, told
+
+    with one_line_errors():
+        history = read_history(file)
+    show_rows([HEAD, *map(told, history.series())])
+
+
+@app.command("draw")
+def draw_command(
+    file: File = FILE,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="One offline page.")] = Path(
+        "history.html"
+    ),
+) -> None:
+    """The trend of each policy at each load, jumps marked with their commit."""
+    from reports.compare.history import read_history
+    from reports.compare.history_page import draw
+
+    with one_line_errors():
+        draw(read_history(file), out)
+    print(f"page: {out}")
+
+
+def _when(text: str | None) -> datetime:
+    if text is None:
+        return datetime.now(UTC).replace(microsecond=0)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"--when {text}: use a time such as 2026-01-31T12:00:00Z") from None
+    return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -1,0 +1,279 @@
+"""`bench profile`: how fast a live engine is, as a file that virtual time and policies read.
+
+The summary goes to stdout, what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import options as opt
+from harness.cli.errors import one_line_errors
+from harness.console import complain
+from harness.redact import server_url
+
+if TYPE_CHECKING:
+    from harness.calibrate.probe import Target
+    from harness.calibrate.step_times import Times
+    from servers.profiles.measured import Measured
+    from servers.vllm.launch.command_line import Wanted
+    from servers.vllm.launch.server import ServerInfo, VllmServer
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+PLAIN_EVERY_S = 10.0
+
+HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
+
+Starts a server, without policy, and stops it; its log stays in runs/profile/. The file that is
+written stands for a machine: --hardware FILE. The machine should have nothing else to do. What
+follows -- goes to vLLM as it is.
+
+[bold]Examples[/bold]
+
+  bench profile
+
+  bench profile --model llama-3.1-8b --out h200.json
+
+  bench profile --tier lmcache
+
+  bench profile --url http://127.0.0.1:8000 --within-s 300
+"""
+
+
+@app.command(help=HELP)
+def profile(
+    flags: opt.VllmFlags = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model",
+            metavar="NAME|PATH",
+            help="As for bench serve; with --url what is served there, if the server's name for it "
+            "does not say. Default: tiny.",
+        ),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option("--url", metavar="URL", help="A vLLM that runs already, idle; none is begun."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", dir_okay=False, help="Default: MODEL-profile.json."),
+    ] = None,
+    within_s: Annotated[
+        float, typer.Option("--within-s", min=10, max=540, help="Time for measuring.")
+    ] = 120.0,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            "--tier", metavar="KIND", help="Measure reloads too: lmcache, or native (vLLM's own)."
+        ),
+    ] = None,
+    offload_gb: opt.OffloadGb = None,
+    weights: opt.Weights = "auto",
+    gpus: opt.Gpus = None,
+    kv_blocks: opt.KvBlocks = None,
+    max_model_len: opt.MaxModelLen = None,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    vllm_python: opt.VllmPython = None,
+    ready_within_s: opt.ReadyWithin = 900.0,
+) -> None:
+    from harness.calibrate.probe import MeasuringFailed
+    from reports.run_folder.atomic import refuse_unwritable, write_file
+    from servers.vllm.launch.command_line import Wanted
+
+    with one_line_errors():
+        refuse_unwritable(out or Path("profile.json"))
+        wanted = Wanted(
+            model=model or "tiny",
+            weights=weights,
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            step_tokens=step_tokens,
+            gpus=gpus,
+            flags=tuple(flags or ()),
+        )
+        if tier is not None:
+            wanted = _with_tier(wanted, tier, offload_gb, url, vllm_python)
+        try:
+            if url is not None:
+                found = _of_url(url, model, wanted, within_s)
+            else:
+                found = _of_own(wanted, vllm_python, ready_within_s, within_s)
+        except MeasuringFailed as failed:
+            complain(str(failed))
+            raise typer.Exit(1) from None
+        path = out or Path(f"{found.model}-profile.json")
+        write_file(path, f"{found.model_dump_json(indent=1)}\n".encode())
+    _show(found, path)
+
+
+def _with_tier(
+    wanted: Wanted, tier: str, offload_gb: float | None, url: str | None, python: str | None
+) -> Wanted:
+    from dataclasses import replace
+    from typing import get_args
+
+    from harness.calibrate.reload_times import DEV_MODE
+    from servers.variants import Tier
+    from servers.vllm.launch.command_line import dram_gb
+    from servers.vllm.launch.find_vllm import find_vllm
+    from servers.vllm.launch.offload_tier import Offloading
+
+    kind = next((kind for kind in get_args(Tier) if kind == tier), None)
+    if kind is None:
+        raise ValueError(f"--tier {tier}: use lmcache or native")
+    if url is not None:
+        raise ValueError(f"--tier {tier}: reloads are measured on a server of our own; no --url")
+    gb = dram_gb(offload_gb, find_vllm(python), wanted.gpus)
+    return replace(wanted, offload=Offloading(kind, gb), env=DEV_MODE)
+
+
+def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
+    from harness.cli.start_server import booted, fresh_folder
+    from servers.vllm.models.kv_bytes import kv_bytes_per_token
+
+    kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
+    folder = fresh_folder("profile")
+    with booted(wanted, folder, python=python, ready_within_s=ready_within_s) as ([server], _):
+        return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
+
+
+def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:
+    from harness.engines.vllm_at_url import describe
+    from servers.vllm.models.kv_bytes import kv_bytes_per_token
+
+    info = describe(base_url := server_url(url, "--url"))
+    kv_bytes = kv_bytes_per_token(model or info.model, wanted.weights)
+    return _measured(base_url, info, wanted, kv_bytes, within_s)
+
+
+def _measured(
+    base_url: str,
+    info: ServerInfo,
+    wanted: Wanted,
+    kv_bytes: int,
+    within_s: float,
+    server: VllmServer | None = None,
+) -> Measured:
+    from harness.calibrate.probe import Target
+    from harness.calibrate.reload_times import measure_reload
+    from servers.profiles.measured import Measured, fitted
+
+    target = Target(
+        base_url=base_url,
+        model=info.model,
+        vocabulary=range(*info.vocabulary),
+        max_model_len=info.max_model_len,
+        kv_tokens=(info.kv_blocks - 1) * info.block_size,  # one block is vLLM's own
+        step_tokens=wanted.step_tokens,
+        max_num_seqs=wanted.max_num_seqs,
+    )
+    times = _with_progress(target, within_s)
+    reload = None
+    if server is not None and wanted.offload is not None:
+        print("reloads from the tier", file=sys.stderr, flush=True)
+        reload = measure_reload(server, target)
+    prefill, decode = tuple(times.prefill), tuple(times.decode)
+    return Measured.model_validate(
+        {
+            "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "made_by": f"turnstile-bench {metadata.version('turnstile-bench')}",
+            "machine": info.device,
+            "engine": f"vLLM {info.version}",
+            "flags": info.flags,
+            "model": info.model,
+            "gpus": wanted.gpus,
+            "kv_blocks": info.kv_blocks,
+            "block_tokens": info.block_size,
+            "max_model_len": info.max_model_len,
+            "kv_bytes_per_token": kv_bytes,
+            "step_tokens": wanted.step_tokens,
+            "prefill": prefill,
+            "decode": decode,
+            "reload": reload,
+            "left_out": tuple(times.left_out),
+            **fitted(prefill, decode, wanted.step_tokens),
+        }
+    )
+
+
+def _with_progress(target: Target, within_s: float) -> Times:
+    from rich.console import Console
+    from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+    from harness.calibrate.step_times import measure
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        said_at_s = -PLAIN_EVERY_S
+
+        def say(share: float, what: str) -> None:
+            nonlocal said_at_s
+            if time.monotonic() - said_at_s >= PLAIN_EVERY_S:
+                said_at_s = time.monotonic()
+                print(f"{share:.0%} of {within_s:g} s: {what}", file=sys.stderr, flush=True)
+
+        return measure(target, within_s, say)
+    columns = (TextColumn("{task.description}"), TaskProgressColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("", total=1.0)
+        return measure(
+            target,
+            within_s,
+            lambda share, what: bar.update(task, completed=share, description=what),
+        )
+
+
+def _show(found: Measured, path: Path) -> None:
+    from statistics import median
+
+    from harness.cli.tables import show_rows
+    from servers.profiles.measured import prompt_name
+
+    def times(seconds: tuple[float, ...]) -> tuple[str, str]:
+        middle = median(seconds)
+        spread = f"{min(seconds) / middle - 1:+.0%} {max(seconds) / middle - 1:+.0%}"
+        return f"{1000 * middle:.3g} ms", spread
+
+    print(f"{found.engine}, {found.model}, on {found.machine}")
+    show_rows(
+        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in found.prefill],
+        "prefill",
+    )
+    show_rows(
+        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in found.decode],
+        "decode step of a batch",
+    )
+    if found.reload is not None:
+        said = f"{found.reload.from_tier_tokens} of {found.reload.tokens} tokens"
+        show_rows([(said, *times(found.reload.seconds))], "reload from the tier")
+    steps, curve = found.steps, found.curve
+    rows = [
+        (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
+        for name, ps in steps.model_dump().items()
+    ]
+    fits = (
+        ("step formula, prefills", found.prefill_errors),
+        ("step formula, decodes", found.decode_errors),
+        ("quadratic, prefills", found.curve_errors),
+    )
+    rows += [
+        ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
+        *(
+            (name, f"error {e.median:.0%} in the middle, {e.worst:.0%} worst ({e.worst_at})")
+            for name, e in fits
+        ),
+    ]
+    show_rows(rows, "fit")
+    for note in (*found.left_out, *found.notes()[1:]):
+        complain(note)
+    print(f"profile: {path}")

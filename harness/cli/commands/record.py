@@ -1,0 +1,120 @@
+"""`bench record`: a trace of any program that talks to an OpenAI URL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.redact import server_url
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+GRACE_S = 10.0
+NAMES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+"""Of the server, in a client's environment."""
+
+HELP = """Run a command whose OpenAI client talks to a server through us, and keep a trace of it.
+
+The command finds its server in OPENAI_BASE_URL and OPENAI_API_BASE. All that it asks is one
+program, unless --many: then it runs several, which are told apart by what they say of themselves,
+or by their conversations. The exit code is the command's, or 1 where that is 0 and no turn
+succeeded.
+
+[bold]Examples[/bold]
+
+  bench record http://127.0.0.1:8000 -- python my_agent.py
+
+  OPENAI_BASE_URL=http://127.0.0.1:8000/v1 bench record -- python my_agent.py
+
+  bench record http://127.0.0.1:8000 --many --out runs/mine -- my-batch --workers 8
+"""
+
+
+@app.command(help=HELP)
+def record(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[URL] -- COMMAND",
+            help="An OpenAI-compatible server (default: that of OPENAI_BASE_URL), and what to run.",
+        ),
+    ],
+    many: Annotated[
+        bool, typer.Option("--many", help="The command runs several programs.")
+    ] = False,
+    messages: Annotated[
+        bool,
+        typer.Option(
+            "--messages", help="Keep what was said too, for guided replay. It may be private."
+        ),
+    ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/record/."),
+    ] = None,
+) -> None:
+    from harness.cli.commands.gateway import tell
+    from harness.gateway.recording import Recording, backends, default_folder, recording
+    from harness.gateway.serving import pause_seldom
+
+    async def run() -> tuple[int, Recording]:
+        async with recording(servers, folder, keeps_messages=messages) as made:
+            program = Path(command[0]).name
+            base = made.base_url + ("" if many else f"/programs/{quote(program)}") + "/v1"
+            code = await _run(command, base)
+            await made.gateway.end_all()
+            return code, made
+
+    pause_seldom()
+    with one_line_errors():
+        url, command = _server_and_command(words)
+        servers = backends([url])
+        folder = out or default_folder("record")
+        code, made = asyncio.run(run())
+    succeeded = tell(made)
+    if code:
+        print(f"bench: the command exited with {code}", file=sys.stderr)
+    if code or not succeeded:
+        raise typer.Exit(code or 1)
+
+
+def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
+    named = words[0].startswith(("http://", "https://"))
+    url = words[0] if named else next(filter(None, map(os.environ.get, NAMES)), None)
+    command = words[1:] if named else words
+    if url is None:
+        raise ValueError(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
+    url = server_url(url, "the server")
+    if not command:
+        raise ValueError(f"what to run? bench record {url} -- COMMAND")
+    return url, command
+
+
+async def _run(command: list[str], base_url: str) -> int:
+    """The command's exit code; 128 + number for a signal. Should we end, it is ended first."""
+    from harness.gateway.access import TOKEN
+    from harness.replay.http import API_KEY
+
+    ours = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
+    env = {**ours, **dict.fromkeys(NAMES, base_url)}
+    env.setdefault("OPENAI_API_KEY", "none")
+    try:
+        process = await asyncio.create_subprocess_exec(*command, env=env)
+    except OSError as error:
+        raise ValueError(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
+    try:
+        code = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            try:
+                await asyncio.wait_for(process.wait(), GRACE_S)
+            except TimeoutError:
+                process.kill()
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,189 @@
+"""`bench serve`: a vLLM server with one of our policies inside, until Ctrl-C.
+
+What others need goes to stdout (the base URL, an example request), what happens to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import options as opt
+from harness.cli.errors import one_line_errors
+from harness.cli.start_server import booted, fresh_folder
+from servers.variants import Tier, variants
+from servers.vllm.launch import command_line
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.cost_curve import read_costs
+from servers.vllm.launch.find_vllm import find_vllm, in_image
+from servers.vllm.launch.offload_tier import Offloading
+from servers.vllm.launch.server import VllmServer
+
+app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+LOOK_EVERY_S = 1.0
+
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        metavar="NAME|PATH",
+        help="tiny (built on the spot), a name of bench list models (its shape, with dummy "
+        "weights), a model's folder, or a Hugging Face name.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+Hardware = Annotated[
+    str | None,
+    typer.Option(
+        "--hardware",
+        metavar="NAME|FILE",
+        help="Whose profile tells the policy what a prefill costs: bench list hardware, or a file "
+        "of bench profile. Default: the GPU here.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        metavar="NAME",
+        help="bench list policies, or my_module:MyPolicy. Default: vLLM without our plug-in.",
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="On 127.0.0.1. Default: a free one."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", metavar="FOLDER", help="For the log and the events. Default: in runs/serve/."
+    ),
+]
+KvBlocks = Annotated[
+    int | None,
+    typer.Option(
+        "--kv-blocks",
+        metavar="N",
+        min=2,
+        help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: what fits.",
+        rich_help_panel=opt.MACHINE,
+    ),
+]
+
+HELP = """Run vLLM with one of our policies inside, until Ctrl-C.
+
+Prints the base URL and an example request. What follows -- goes to vLLM as it is.
+
+[bold]Examples[/bold]
+
+  bench serve --model tiny --policy continuum
+
+  bench serve --model llama-3.1-8b --policy infercept --port 8000 -- --gpu-memory-utilization 0.8
+
+  bench serve --model ~/models/Qwen3-8B --policy continuum --costs costs.json
+"""
+
+
+@app.command(help=HELP)
+def serve(
+    flags: Annotated[
+        list[str] | None, typer.Argument(metavar="-- VLLM_FLAGS", help="For vLLM itself.")
+    ] = None,
+    model: Model = "tiny",
+    policy: Policy = None,
+    weights: opt.Weights = "auto",
+    port: Port = None,
+    vllm_python: opt.VllmPython = None,
+    out: Out = None,
+    hardware: Hardware = None,
+    costs: opt.CostsFile = None,
+    gpus: opt.Gpus = None,
+    kv_blocks: KvBlocks = None,
+    max_model_len: opt.MaxModelLen = None,
+    max_num_seqs: opt.MaxNumSeqs = 256,
+    step_tokens: opt.StepTokens = 2048,
+    image: opt.Image = None,
+    mount: opt.Mounts = None,
+    offload_gb: opt.OffloadGb = None,
+    ssd_gb: opt.SsdGb = 0.0,
+    replicas: opt.Replicas = 1,
+    ready_within_s: opt.ReadyWithin = 900.0,
+) -> None:
+    folder = out or fresh_folder("serve")
+    with one_line_errors():
+        name, tier = _policy_and_tier(policy)
+        if tier is not None:
+            vllm = in_image(vllm_python) if image else find_vllm(vllm_python)
+            dram_gb = command_line.dram_gb(offload_gb, vllm, gpus)
+        wanted = Wanted(
+            model=model,
+            policy=name,
+            image=image,
+            mounts=tuple(mount or ()),
+            offload=Offloading(tier, dram_gb, ssd_gb) if tier else None,
+            weights=weights,
+            hardware=hardware,
+            costs=read_costs(costs) if costs else None,
+            kv_blocks=kv_blocks,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            step_tokens=step_tokens,
+            gpus=gpus,
+            flags=tuple(flags or ()),
+        )
+        with booted(
+            wanted,
+            folder,
+            replicas=replicas,
+            port=port,
+            python=vllm_python,
+            ready_within_s=ready_within_s,
+        ) as (servers, seconds):
+            _tell(servers, seconds)
+            _until_one_ends(servers)
+
+
+def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
+    if policy is None:
+        return None, None
+    found = variants(policy)
+    if len(found) != 1:
+        raise command_line.CannotServe(f"--policy {policy}: a server runs one policy; name one")
+    return found[0].policy_spec, found[0].offload
+
+
+def _tell(servers: Sequence[VllmServer], seconds: float) -> None:
+    server = servers[0]
+    info = server.info
+    tokens = info.kv_blocks * info.block_size
+    runs = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
+    for line in (
+        f"vLLM {info.version} on {info.device}, ready after {seconds:.0f} s: {runs}",
+        f"{info.model}: contexts up to {info.max_model_len} tokens, KV for {tokens} tokens "
+        f"({info.kv_blocks} blocks of {info.block_size})",
+        *([info.costs_from] if info.costs_from else []),
+        *([f"events: {each.events_path}" for each in servers] if info.policy else []),
+    ):
+        print(line, file=sys.stderr)
+    hint = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
+    print(*(each.base_url for each in servers), sep="\n")
+    print(
+        f"curl {server.base_url}/v1/completions -H 'Content-Type: application/json' "
+        f'-d \'{{"model": "{info.model}", "prompt": [72, 101, 108, 108, 111], "max_tokens": 16, '
+        f'"ignore_eos": true{hint}}}\'',
+        flush=True,
+    )
+
+
+def _until_one_ends(servers: Sequence[VllmServer]) -> None:
+    while True:
+        for server in servers:
+            if (failure := server.failure()) is not None:
+                raise failure
+        time.sleep(LOOK_EVERY_S)

@@ -1,0 +1,301 @@
+"""`bench traces`: look at traces, measure them, convert them, make them.
+
+Results go to stdout (tables on a terminal and off it, or JSON), what was repaired or refused to
+stderr. Exit code 2 and one line where a trace cannot be used.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from reports.phrasing import counted
+from traces import RECIPES, Loaded, Note, Program, TraceError, read_traces, synthesize
+from traces.cut import cut
+from traces.formats.native import write_programs
+from traces.lenient import one_line, printable
+from traces.stats import statistics
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+    help="Look at agent traces, measure them, convert them, or make them to published statistics.",
+)
+
+Paths = Annotated[
+    list[str],
+    typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
+Out = Annotated[
+    Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
+]
+COUNT = re.compile(r"\d{1,9}", re.ASCII)
+TOLD = 20
+"""So many repairs and rejections are printed; all of them with --json."""
+
+
+class Tokens(StrEnum):
+    FINAL_CONTEXT = "final-context"
+    SUM = "sum"
+
+
+INSPECT_HELP = """What a trace holds: formats, programs, what was repaired, what refused and why.
+
+[bold]Examples[/bold]
+
+  bench traces inspect swe-bench
+
+  bench traces inspect ~/trajectories --rows 100
+
+  bench traces inspect session.json --json | jq .repairs
+"""
+
+
+@app.command(help=INSPECT_HELP)
+def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20) -> None:
+    from harness.cli.trace_tables import show_programs
+
+    with one_line_errors():
+        loaded = read_traces(paths)
+    if json:
+        _print_json(_inspected(loaded))
+        return
+    sub_agents = sum(program.fork is not None for program in loaded.programs)
+    formats = ", ".join(f"{n} {name}" for name, n in Counter(loaded.formats.values()).items())
+    print(
+        f"{counted(len(loaded.programs), 'program')} ({counted(sub_agents, 'sub-agent')}) from "
+        f"{formats} file{'s' * (len(loaded.formats) != 1)}; "
+        f"{counted(len(loaded.repairs), 'repair')}, {counted(len(loaded.rejections), 'rejection')}"
+    )
+    print(f"sha256 {loaded.sha256}")
+    show_programs(loaded.programs[:rows])
+    _tell_more(len(loaded.programs) - rows, "programs")
+    _tell("rejected", loaded.rejections)
+    _tell("repaired", loaded.repairs)
+
+
+STATS_HELP = """Table 2 and Figure 5 of the Continuum paper, for any trace.
+
+Turns, tool time and tokens per program, in both readings of "tokens per program"; then, for each
+tool, how long its calls take and how much of the total the slowest 10% hold.
+
+[bold]Examples[/bold]
+
+  bench traces stats swe-bench
+
+  bench traces stats ~/trajectories --json
+"""
+
+
+@app.command(help=STATS_HELP)
+def stats(paths: Paths, json: AsJson = False, rows: Rows = 20) -> None:
+    from harness.cli.trace_tables import show_statistics
+
+    with one_line_errors():
+        loaded = read_traces(paths)
+    found = statistics(loaded.programs)
+    if json:
+        _print_json(found.as_json())
+        return
+    gaps = ", ".join(f"{count} {name}" for name, count in found.gap_provenance.items()) or "none"
+    print(f"{found.programs} programs, {found.sub_agents} of them sub-agents; gaps: {gaps}")
+    show_statistics(found, rows)
+    _tell_more(len(found.tools) - rows, "tools")
+    _tell("rejected", loaded.rejections)
+
+
+CONVERT_HELP = """Write any trace as Turnstile's own format, a program a line; cut to size if asked.
+
+[bold]Examples[/bold]
+
+  bench traces convert ~/trajectories --out mine.jsonl.gz
+
+  bench traces convert swe-bench --out small.jsonl --max-turns 8 --token-scale 0.1
+"""
+
+
+@app.command(help=CONVERT_HELP)
+def convert(
+    paths: Paths,
+    out: Out,
+    programs: Annotated[
+        int | None,
+        typer.Option("--programs", metavar="N", min=1, help="The first N jobs. Default: all."),
+    ] = None,
+    max_turns: Annotated[
+        int | None,
+        typer.Option("--max-turns", metavar="N", min=1, help="The first N of each. Default: all."),
+    ] = None,
+    token_scale: Annotated[
+        float, typer.Option("--token-scale", metavar="FACTOR", min=0, help="Lengths times this.")
+    ] = 1.0,
+    output_scale: Annotated[
+        float | None,
+        typer.Option(
+            "--output-scale",
+            metavar="FACTOR",
+            min=0,
+            help="Outputs times this. Default: --token-scale.",
+        ),
+    ] = None,
+    gap_scale: Annotated[
+        float,
+        typer.Option(
+            "--gap-scale",
+            metavar="FACTOR",
+            min=0,
+            help="Tool gaps times this; they count as synthesised then.",
+        ),
+    ] = 1.0,
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="Keep what was said, for --guided and --prompts text."),
+    ] = False,
+) -> None:
+    with one_line_errors():
+        loaded = read_traces(paths, messages=messages)
+        kept = cut(
+            loaded.programs,
+            jobs=programs,
+            max_turns=max_turns,
+            token_scale=token_scale,
+            output_scale=output_scale,
+            gap_scale=gap_scale,
+        )
+        _write(out, kept)
+    _tell("rejected", loaded.rejections)
+    print(
+        f"{out}: {len(kept)} programs, {len(loaded.repairs)} repairs, "
+        f"{len(loaded.rejections)} files rejected"
+    )
+
+
+SYNTHESIZE_HELP = """Make programs to published means and deviations.
+
+Every tool gap is marked as synthesised. The first example makes the pack that ships with
+Turnstile, byte for byte.
+
+[bold]Examples[/bold]
+
+  bench traces synthesize swe-bench --programs 100 --seed 0 --out swe-bench.jsonl.gz
+
+  bench traces synthesize bfcl --programs 1000 --scale 1 --out table2.jsonl.gz
+
+  bench traces synthesize swe-bench --turn-scale 5 --out many-turns.jsonl.gz
+
+  bench traces synthesize execution-note --output-tokens 7..150 --out note.jsonl
+"""
+
+
+@app.command(name="synthesize", help=SYNTHESIZE_HELP)
+def synthesize_(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"One of {', '.join(RECIPES)}.")],
+    out: Out,
+    programs: Annotated[
+        int, typer.Option("--programs", metavar="N", min=1, help="How many.")
+    ] = 100,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="Same seed, same file.")
+    ] = 0,
+    turn_scale: Annotated[
+        int,
+        typer.Option(
+            "--turn-scale", metavar="N", min=1, max=5, help="Turns times this, lengths divided."
+        ),
+    ] = 1,
+    tokens: Annotated[
+        Tokens, typer.Option("--tokens", help='What the recipe\'s "tokens per program" counts.')
+    ] = Tokens.FINAL_CONTEXT,
+    scale: Annotated[
+        float | None,
+        typer.Option("--scale", metavar="FACTOR", help="Tokens times this. Default: the recipe's."),
+    ] = None,
+    output_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--output-tokens",
+            metavar="LEAST..MOST",
+            help="Of execution-note's answers. Default: 7..12.",
+        ),
+    ] = None,
+) -> None:
+    with one_line_errors():
+        made = synthesize(
+            recipe,
+            programs,
+            seed,
+            turn_scale=turn_scale,
+            tokens=tokens.value,
+            scale=scale,
+            output_tokens=output_range(output_tokens),
+        )
+        _write(out, made)
+    print(f"{out}: {len(made)} programs, {sum(len(p.turns) for p in made)} turns")
+
+
+def output_range(said: str | None) -> tuple[int, int] | None:
+    if said is None:
+        return None
+    least, dots, most = said.partition("..")
+    if not (dots and COUNT.fullmatch(least.strip()) and COUNT.fullmatch(most.strip())):
+        raise TraceError(f"--output-tokens {one_line(said)!r}: write least..most, e.g. 7..12")
+    return int(least), int(most)
+
+
+def _write(out: Path, programs: Sequence[Program]) -> None:
+    if not out.name.endswith((".jsonl", ".jsonl.gz")):
+        raise TraceError(f"--out {out}: must end in .jsonl or .jsonl.gz")
+    write_programs(out, programs)
+
+
+def _inspected(loaded: Loaded) -> dict[str, Any]:
+    from harness.cli.trace_tables import tool_time_s
+
+    return {
+        "sha256": loaded.sha256,
+        "formats": loaded.formats,
+        "programs": [
+            {
+                "id": p.id,
+                "turns": len(p.turns),
+                "first_prompt_tokens": p.turns[0].prompt_tokens,
+                "final_context_tokens": p.turns[-1].context_tokens,
+                "peak_context_tokens": p.peak_context_tokens,
+                "tool_gap_s": tool_time_s(p),
+                "prefix_tokens": p.prefix.tokens if p.prefix else 0,
+                "parent": p.fork.program_id if p.fork else None,
+                "source": p.source,
+            }
+            for p in loaded.programs
+        ],
+        "repairs": [{"file": n.file, "reason": n.reason} for n in loaded.repairs],
+        "rejections": [{"file": n.file, "reason": n.reason} for n in loaded.rejections],
+    }
+
+
+def _tell(kind: str, notes: Sequence[Note]) -> None:
+    for note in notes[:TOLD]:
+        print(f"{kind}: {printable(f'{note.file}: {note.reason}')}", file=sys.stderr)
+    _tell_more(len(notes) - TOLD, f"{kind} (see bench traces inspect --json)")
+
+
+def _tell_more(count: int, what: str) -> None:
+    if count > 0:
+        print(f"… and {count} more {what}", file=sys.stderr)
+
+
+def _print_json(value: dict[str, Any]) -> None:
+    import orjson
+
+    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())

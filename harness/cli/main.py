@@ -1,0 +1,330 @@
+"""`bench`: results to stdout, progress and complaints to stderr.
+
+Exit code 0: fine; 1: the answer is bad (failed gates, or cells without a result); 2: the question
+is bad. Imports within commands, so that `bench --help` and completion answer at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import signal
+import sys
+from dataclasses import replace
+from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from harness.cli import options as opt
+from harness.cli.answer import answer, go_on
+from harness.cli.errors import full_stdout, one_line_errors, terminate
+from harness.cli.load_options import asks
+from harness.console import complain
+from harness.load.settings import Asked
+
+UsageError: Any = typer.BadParameter.__base__
+"""Options that the command line cannot be read with; Typer does not export the class."""
+SUB_APPS = {
+    "compare": "harness.cli.commands.compare",
+    "export": "harness.cli.commands.export",
+    "experiment": "harness.cli.commands.experiment",
+    "fidelity": "harness.cli.commands.fidelity",
+    "gateway": "harness.cli.commands.gateway",
+    "history": "harness.cli.commands.history",
+    "profile": "harness.cli.commands.profile",
+    "record": "harness.cli.commands.record",
+    "serve": "harness.cli.commands.serve",
+    "traces": "harness.cli.commands.traces",
+    "verify": "harness.cli.commands.verify",
+}
+"""Commands that live in modules of their own, each with a Typer `app`."""
+
+
+class Group(TyperGroup):
+    """Loads a sub-app when it is called or completed, not to list it in `bench --help`."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in SUB_APPS:
+            command = typer.main.get_command(import_module(SUB_APPS[name]).app)
+        if command is not None:  # completion asks for any word
+            _flow(command)
+        return name, command, rest
+
+
+def _flow(command: Any) -> None:
+    """Typer shows the line breaks of a help as they stand, in a terminal of whatever width."""
+    command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
+    for inner in getattr(command, "commands", {}).values():
+        _flow(inner)
+
+
+app = typer.Typer(
+    name="bench",
+    cls=Group,
+    help="Which scheduler finishes your agents' jobs first, and why.\n\n"
+    "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
+    "a range of job rates, in virtual time, and writes a report.",
+    epilog="Exit code: 0 fine, 1 the answer is bad (failed gates, or cells without a result), 2 "
+    "the question is bad.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    signal.signal(signal.SIGTERM, terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 lacks our dashes
+            stream.reconfigure(errors="replace")
+    try:
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+            sys.exit(2)
+        help_ = f"; {error.ctx.command_path} --help" if error.ctx else ""
+        complain(" ".join(_told(error).split()).rstrip(".") + help_)
+        sys.exit(2)
+    except OSError as error:
+        if not full_stdout(error):
+            raise
+        complain("cannot write stdout: no space left on device; free some space")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python would still write at its end
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    finally:  # Python's own end, which has nothing to tidy up, would show a traceback
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+    sys.exit(code)
+
+
+def _told(error: Any) -> str:
+    """Typer's own message lacks the value where the value's type or bounds are wrong."""
+    from pydantic import ValidationError
+
+    from traces.lenient import must, shown
+
+    if not isinstance(error.__cause__, ValidationError) or error.param is None:
+        return str(error.format_message())
+    first = error.__cause__.errors(include_url=False)[0]
+    name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
+    told = re.sub("^'.*' is not one of", "must be one of", must(first["msg"]))
+    told = told.partition(", unable to parse")[0]
+    return f"{name or error.param.name} {shown(first['input'])}: {told}"
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib import metadata
+
+        print(f"bench {metadata.version('turnstile-bench')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _bench(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+SWEEP_HELP = """Run policies over job rates, and report which finishes the jobs first.
+
+The same command resumes: finished cells are never run twice.
+
+[bold]Examples[/bold]
+
+  bench sweep
+
+  bench sweep --jps 0.1,0.3 --policies fcfs,continuum
+
+  bench sweep --jps 0.3 --seeds 1..5 --traces my-trajectories/ --hardware h100
+
+  bench sweep --arrivals closed:32 --policies all --offload-gb 200
+
+  bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
+
+  bench sweep --engine http://127.0.0.1:8000 --jps 0.5
+
+  bench sweep --agent mini-swe-agent --guided --traces my-trajectories/ --engine vllm --jps 0.2
+"""
+
+
+@app.command(help=SWEEP_HELP)
+@asks
+def sweep(
+    asked: Asked,
+    jps: opt.Jps = None,
+    policies: opt.Policies = "all",
+    seeds: opt.Seeds = "1",
+    baseline: opt.Baseline = None,
+    out: opt.Out = None,
+    workers: opt.Workers = None,
+    on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
+) -> None:
+    from harness.cli.print_report import print_report
+
+    asked = replace(asked, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
+    folder, failed = answer(asked, out, workers, stop_on_error=on_error is opt.OnError.STOP)
+    with one_line_errors(go_on()):
+        print_report(folder, failed)
+
+
+RUN_HELP = """Run one cell and show everything about it.
+
+[bold]Examples[/bold]
+
+  bench run --policy continuum --jps 0.3
+
+  bench run --policy continuum --jps 0.5 --engine vllm --model tiny
+
+  bench run --agent mini-swe-agent --tasks tasks.jsonl --jps 0.1 --engine http://127.0.0.1:8000
+"""
+
+
+@app.command(help=RUN_HELP)
+@asks
+def run(
+    asked: Asked,
+    policy: opt.OnePolicy = "all",
+    jps: opt.OneJps = None,
+    seed: Annotated[int, typer.Option(min=0, help="Draw of the arrivals.")] = 1,
+    out: opt.Out = None,
+) -> None:
+    from harness.cli.tables import show_cell
+
+    asked = replace(asked, jps=jps, policies=policy, seeds=str(seed))
+    folder, failed = answer(asked, out, workers=1, one_cell=True)
+    if failed:
+        raise typer.Exit(1)
+    with one_line_errors(go_on()):
+        gates = show_cell(folder)
+    if gates:
+        complain(f"failed: {gates}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run folder, as bench sweep leaves it.")
+    ],
+    gantt: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL",
+            help="A cell to draw program by program, by the name of its folder; repeatable.",
+        ),
+    ] = None,
+    evaluation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CELL=FILE",
+            help="SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
+        ),
+    ] = None,
+) -> None:
+    """Write and print the report of a run folder again: bench report runs/NAME"""
+    from harness.cli.print_report import print_report
+
+    with one_line_errors():
+        print_report(run, gantt=gantt or (), evaluations=evaluation or ())
+
+
+@app.command()
+def compare() -> None:
+    """Is a run slower than another, or is it noise? bench compare runs/before runs/after"""
+
+
+@app.command()
+def export() -> None:
+    """A run as files for other tools: bench export runs/NAME --format parquet"""
+
+
+@app.command()
+def history() -> None:
+    """Keep and draw the trend of a run over commits: bench history add runs/NAME --label COMMIT"""
+
+
+@app.command()
+def serve() -> None:
+    """Run vLLM with one of our policies inside, until Ctrl-C: bench serve --policy continuum"""
+
+
+@app.command()
+def profile() -> None:
+    """Measure how fast vLLM is here, for virtual time and policies: bench profile --model tiny"""
+
+
+@app.command()
+def fidelity() -> None:
+    """Hold virtual time against a live vLLM: bench fidelity --jps 0.2,0.5,2 --kv-blocks 400"""
+
+
+@app.command()
+def verify() -> None:
+    """Hold what is claimed against what an engine does: bench verify pins"""
+
+
+@app.command()
+def gateway() -> None:
+    """An OpenAI-compatible proxy that knows programs and records them: bench gateway URL"""
+
+
+@app.command()
+def record() -> None:
+    """A trace of any program that talks to an OpenAI URL: bench record [URL] -- COMMAND"""
+
+
+@app.command()
+def experiment() -> None:
+    """The sources' figures by name, each with a verdict: bench experiment run fig16"""
+
+
+@app.command()
+def traces() -> None:
+    """Look at traces, measure them, convert them, or make them: inspect, stats, convert,
+    synthesize"""
+
+
+class Things(StrEnum):
+    POLICIES = "policies"
+    HARDWARE = "hardware"
+    MODELS = "models"
+    PACKS = "packs"
+
+
+@app.command("list")
+def list_(things: Annotated[Things, typer.Argument(metavar="THING", help="What to list.")]) -> None:
+    """List what can be named: policies, hardware, models, packs."""
+    from harness.cli import catalogue
+    from harness.cli.tables import show_rows
+
+    show_rows(getattr(catalogue, things.value)())
+
+
+@app.command()
+def doctor() -> None:
+    """Is this machine set up, and what to do where it is not."""
+    from harness.cli.commands.doctor import checks
+    from harness.cli.tables import show_rows
+
+    found = checks()
+    show_rows([("ok" if c.good else "NOT OK", c.name, c.finding) for c in found])
+    for check in found:
+        if not check.good:
+            complain(f"{check.name}: {check.remedy}")
+    if not all(check.good for check in found):
+        raise typer.Exit(1)

@@ -1,0 +1,94 @@
+"""A vLLM server for a command that runs one: its start told on stderr, its failure in one line."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import typer
+from rich.console import Console
+from rich.status import Status
+
+from harness.console import complain
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.replicas import launch_replicas
+from servers.vllm.launch.server import ServerFailed, VllmServer
+
+PLAIN_EVERY_S = 10.0
+
+
+def fresh_folder(command: str) -> Path:
+    """For a server's log and settings, which stay: who is told of a failure can read them."""
+    return Path("runs") / command / time.strftime("%Y-%m-%d_%H-%M-%S")
+
+
+@contextmanager
+def booted(
+    wanted: Wanted,
+    folder: Path,
+    *,
+    replicas: int = 1,
+    port: int | None = None,
+    python: str | None,
+    ready_within_s: float,
+) -> Iterator[tuple[list[VllmServer], float]]:
+    """The servers, and the seconds that they took; exit code 1 if one fails, then or later."""
+    try:
+        with Waiting(folder / "server.log") as waiting:
+            servers = launch_replicas(
+                wanted,
+                replicas,
+                folder,
+                port=port,
+                python=python,
+                ready_within_s=ready_within_s,
+                on_progress=waiting.told,
+            )
+        with ExitStack() as running:
+            for server in servers:
+                running.enter_context(server)
+            yield servers, waiting.seconds
+    except ServerFailed as failed:
+        for line in failed.tail:
+            print(f"  {line}", file=sys.stderr)
+        complain(str(failed))
+        raise typer.Exit(1) from None
+
+
+class Waiting:
+    """How a start goes: one line that changes on a terminal, now and then a line elsewhere."""
+
+    def __init__(self, log: Path) -> None:
+        self._log: Path | None = log
+        console = Console(stderr=True, highlight=False)
+        self._status = Status("", console=console) if console.is_terminal else None
+        self._said_at_s = 0.0
+        self._since_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._since_s
+
+    def told(self, elapsed_s: float, line: str) -> None:
+        if self._log is not None:
+            print(f"log: {self._log}", file=sys.stderr)
+            self._log = None
+        said = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
+        if self._status is not None:
+            self._status.update(said.replace("[", r"\["))
+        elif elapsed_s - self._said_at_s >= PLAIN_EVERY_S:
+            self._said_at_s = elapsed_s
+            print(said, file=sys.stderr, flush=True)

@@ -1,0 +1,90 @@
+"""Tables for people on stdout: columns on a terminal, tab-separated lines in a pipe."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+from rich.console import Console
+from rich.table import Table
+
+
+def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
+    """Piped output is one line per row, so that cut and grep work on it."""
+    if not sys.stdout.isatty():
+        if title is not None:
+            print(f"\n{title}")
+        for row in rows:
+            print("\t".join(row))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
+    for row in rows:
+        while len(table.columns) < len(row):
+            table.add_column(overflow="fold", style="bold" if not table.columns else "")
+        table.add_row(*row)
+    Console(highlight=False).print(table)
+
+
+def show_cell(folder: Path) -> str:
+    """Everything about a run of one cell: its question, its result, where the time went. Returns
+    which gates it failed."""
+    import numpy as np
+
+    from reports.metrics.cells import cell_row
+    from reports.metrics.jobs import job_columns
+    from reports.run_folder.read import PARTS, load_run, read_columns
+
+    cell = load_run(folder).cells[0]
+    turns = read_columns(cell)
+    jobs = job_columns(turns)
+    row = cell_row(cell, turns, jobs)
+    config = cell.config
+    show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "question")
+    if "profile" in config:
+        show_rows(list(_flat(config["profile"])), "profile")
+    show_rows(list(_flat(config["workload"], leave=("left_out",))), "workload")
+    show_rows([(name, _text(value)) for name, value in row.items() if name != "cell"], "result")
+    lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]
+    sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
+    sums["lateness_s"] = lateness_s.sum()
+    total = sum(sums.values()) or 1.0
+    where = [
+        (part, f"{value / len(jobs['job_id']):.3f} s per job", f"{value / total:.1%}")
+        for part, value in sums.items()
+    ]
+    show_rows(where, "where the time went (sub-agents add up)")
+    show_rows(sorted(_events(cell.folder / "engine.jsonl")), "engine events")
+    scalars = {k: v for k, v in (cell.done or {}).items() if k != "usage"}
+    show_rows(list(_flat(scalars)), "engine")
+    print(f"\n{cell.folder}")
+    return str(row["failed_gates"])
+
+
+def _events(path: Path) -> list[tuple[str, str]]:
+    counts: Counter[str] = Counter()
+    with path.open("rb") as lines:
+        for line in lines:
+            event = orjson.loads(line)
+            reason = f" ({event['reason']})" if "reason" in event else ""
+            counts[event["event"] + reason] += 1
+    return [(name, str(count)) for name, count in counts.items()]
+
+
+def _flat(
+    values: dict[str, Any], leave: Sequence[str] = (), prefix: str = ""
+) -> Iterable[tuple[str, str]]:
+    for name, value in values.items():
+        if name in leave:
+            continue
+        if isinstance(value, dict) and value:
+            yield from _flat(value, prefix=f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", _text(value)
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

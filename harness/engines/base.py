@@ -1,0 +1,80 @@
+"""What a sweep runs its cells on. Who drives a sweep knows this protocol and no engine.
+
+`harness.engines.sim`: virtual time. `harness.engines.vllm`: a fresh vLLM for each cell.
+`harness.engines.url`: a server that runs already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from harness.cells.job import Job
+from harness.replay.schedule import Line
+from servers.variants import Variant, variants
+
+if TYPE_CHECKING:
+    pass
+
+
+class Cannot(NamedTuple):
+    """A variant that this engine cannot run here, and why."""
+
+    name: str
+    reason: str
+
+
+def able(
+    policies: str, check: Callable[[Variant], None]
+) -> tuple[tuple[Variant, ...], tuple[Cannot, ...]]:
+    """The variants that pass `check`, and those whose ValueError says why not: only under `all` are
+    these left out, while one that was asked for by name is refused."""
+    chosen: list[Variant] = []
+    left_out: list[Cannot] = []
+    for variant in variants(policies):
+        try:
+            check(variant)
+        except ValueError as cannot:
+            if policies.strip() != "all":
+                raise
+            left_out.append(Cannot(variant.name, str(cannot)))
+        else:
+            chosen.append(variant)
+    return tuple(chosen), tuple(left_out)
+
+
+class Engine(Protocol):
+    """Resolved: all that decides how a cell comes out, and nothing that changes between cells."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def model(self) -> str: ...
+    @property
+    def hardware(self) -> str: ...
+    @property
+    def side_by_side(self) -> bool:
+        """Cells may run at the same time without disturbing one another."""
+
+    @property
+    def longest(self) -> tuple[int | None, str]:
+        """Longest context that it takes, in tokens, and what sets it; None where only a running
+        server knows."""
+
+    def told(self) -> str:
+        """In one line, what is measured and what is not."""
+
+    def sweep_json(self) -> dict[str, Any]: ...
+    def cell_json(self, variant: Variant) -> dict[str, Any]: ...
+    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+        """Its tier; None for a variant without one."""
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        """The contents of done.json. Lines go to `on_turn` as turns end, words for a person who
+        waits to `on_stage`."""

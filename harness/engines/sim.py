@@ -1,0 +1,136 @@
+"""Virtual time as the engine of a sweep: profiles in place of a machine, nothing to start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from harness.cells.job import Job
+from harness.load.settings import Asked
+from harness.replay.schedule import Line
+from harness.replay.virtual import replay
+from servers.profiles import Profile, costs, hardware, model
+from servers.profiles.measured import is_file, profile_for
+from servers.sim import Engine, Limits, Offload
+from servers.variants import Variant, make_policy
+
+HARDWARE, MODEL = "b200", "llama-3.1-8b"
+MEASURED_OFFLOAD_GB = 100.0
+"""As the sources on one A100: a measured profile does not say how much DRAM its machine has."""
+MOST_GB = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SimEngine:
+    profile: Profile
+    profile_with_offload: Profile
+    limits: Limits
+    offload: Offload
+    gpus: int | None = None
+    """That hold the model together; None where a measured profile does not say."""
+    name: str = "sim"
+    side_by_side: bool = True
+
+    @property
+    def model(self) -> str:
+        return self.profile.model
+
+    @property
+    def hardware(self) -> str:
+        return self.profile.hardware
+
+    @property
+    def longest(self) -> tuple[int, str]:
+        most = self.profile.max_model_len
+        return most, f"the {most} that {self.model} on {self.hardware} can hold here"
+
+    def told(self) -> str:
+        return (
+            f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
+            f"on {self.hardware}, nothing measured on a GPU"
+        )
+
+    def profile_of(self, variant: Variant) -> Profile:
+        return self.profile_with_offload if variant.offload else self.profile
+
+    def sweep_json(self) -> dict[str, Any]:
+        return {
+            "profile": asdict(self.profile),
+            "profile_with_offload": asdict(self.profile_with_offload),
+            **self._shared_json(),
+        }
+
+    def cell_json(self, variant: Variant) -> dict[str, Any]:
+        return {"profile": asdict(self.profile_of(variant)), **self._shared_json()}
+
+    def _shared_json(self) -> dict[str, Any]:
+        return {
+            "engine": self.name,
+            "hardware": self.hardware,
+            "model": self.model,
+            "gpus": self.gpus,
+            "limits": asdict(self.limits),
+        }
+
+    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+        return asdict(self.offload) if variant.offload else None
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        variant, profile = job.variant, self.profile_of(job.variant)
+        known = costs(profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload))
+        offload = self.offload if variant.offload else None
+        policy = make_policy(variant, known)
+        engine = partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
+        return replay(
+            job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
+        )
+
+
+def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
+    asked.server.refuse_all("sim")
+    machine = asked.hardware or HARDWARE
+    assumed = None if is_file(machine) else MODEL  # a measured profile knows its model
+    profile_of = partial(
+        profile_for,
+        machine,
+        asked.model or assumed,
+        gpus=asked.gpus,
+        max_model_len=asked.max_model_len,
+        kv_blocks=asked.kv_blocks,
+    )
+    profile = profile_of()
+    offload = Offload(_offload_gb(asked), asked.ssd_gb)
+    for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
+        if not 0 <= gb <= MOST_GB:
+            raise ValueError(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
+    if any(v.offload for v in chosen) and offload.dram_gb <= 0:
+        names = ", ".join(v.name for v in chosen if v.offload)
+        raise ValueError(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
+    return SimEngine(
+        profile,
+        profile_of(offload=True),
+        Limits(asked.max_num_seqs, asked.step_tokens),
+        offload,
+        asked.gpus if is_file(machine) else _gpus(asked),
+    )
+
+
+def _gpus(asked: Asked) -> int:
+    return asked.gpus or model(asked.model or MODEL).gpus
+
+
+def _offload_gb(asked: Asked) -> float:
+    if asked.offload_gb is not None:
+        return asked.offload_gb
+    machine = asked.hardware or HARDWARE
+    if is_file(machine):
+        return MEASURED_OFFLOAD_GB
+    return hardware(machine).offload_gb * _gpus(asked)

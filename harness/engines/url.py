@@ -1,0 +1,164 @@
+"""A server that runs already, as the engine of a sweep: `--engine http://127.0.0.1:8000`.
+
+It has its own scheduler, so there is one variant, under the name that the user gives it. Its cache
+lives on from cell to cell: each cell gets token ids of its own, and its texts, the same in each, a
+salt where the server is vLLM.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.cells.job import Job
+from harness.engines.base import Cannot
+from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.load.settings import Asked
+from harness.redact import server_url
+from harness.replay.live import Replica
+from harness.replay.liveness import Patience
+from harness.replay.schedule import Line
+from harness.replay.served_models import NoServer, models_of, says_vllm
+from servers.policies.base import Policy
+from servers.variants import VARIANTS, Variant
+from servers.vllm.models.model_folder import vocabulary_of
+from traces.lenient import MOST_CHARACTERS, has_control, one_line, shown
+
+AS_SERVED = "as-served"
+URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "text", "events")
+
+
+@dataclass(frozen=True, slots=True)
+class UrlEngine:
+    name: str
+    """Its URL."""
+    model: str
+    first_of: int
+    """Models that it serves, where none was asked for by name."""
+    longest: tuple[int | None, str]
+    events: Path | None
+    turn_timeout_s: float
+    patience: Patience
+    text: bool
+    is_vllm: bool
+    """It takes `vllm_xargs`; others may refuse a field that they do not know."""
+    hardware: str = "unknown"
+    side_by_side: bool = False
+
+    def told(self) -> str:
+        of = f" (the first of {self.first_of}; --model chooses)" if self.first_of > 1 else ""
+        return (
+            f"engine {self.name}: a server that runs already, {self.model}{of}; its scheduler and "
+            "machine are its own business"
+        )
+
+    def sweep_json(self) -> dict[str, Any]:
+        return {
+            "engine": self.name,
+            "hardware": self.hardware,
+            "model": self.model,
+            "server": {
+                "turn_timeout_s": self.turn_timeout_s,
+                "prompts": "text" if self.text else "tokens",
+            },
+        }
+
+    def cell_json(self, _variant: Variant) -> dict[str, Any]:
+        return self.sweep_json()
+
+    def offload_json(self, _variant: Variant) -> None:
+        return None
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        end_on_sigterm()
+        nonce = os.urandom(8).hex()
+        seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
+        done = replay_on(
+            [Replica(self.name, self.events)],
+            job,
+            model=self.model,
+            vocabulary=range(*vocabulary_of(self.model)),
+            seed=seed,
+            turn_timeout_s=self.turn_timeout_s,
+            patience=self.patience,
+            text=self.text,
+            tagged=self.is_vllm,
+            on_turn=on_turn,
+            on_event=on_event,
+            cache_salt=nonce if self.is_vllm else None,
+        )
+        return {**done, "prompt_seed": seed}
+
+
+def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cannot, ...]]:
+    asked.server.refuse_all(asked.engine, but=URL_OPTIONS)
+    url = server_url(asked.engine, "--engine")
+    served = models_of(url, "--engine")
+    chosen = _chosen(served, asked.model, url)
+    longest = chosen.get("max_model_len")
+    if asked.server.events is not None and not asked.server.events.is_file():
+        raise NoServer(f"--events {asked.server.events}: no such file; bench serve prints its name")
+    engine = UrlEngine(
+        name=url,
+        model=chosen["id"],
+        first_of=len(served) if asked.model is None else 1,
+        longest=(
+            asked.max_model_len or (longest if isinstance(longest, int) else None),
+            f"the {longest} that {url} takes",
+        ),
+        events=asked.server.events,
+        turn_timeout_s=asked.server.turn_timeout_s,
+        patience=Patience(asked.server.lost_after_s, asked.server.stuck_after_s),
+        text=asked.server.text,
+        is_vllm=says_vllm(chosen),
+    )
+    return (_as_served(asked.policies),), engine, ()
+
+
+def _chosen(served: Sequence[dict[str, Any]], asked: str | None, url: str) -> dict[str, Any]:
+    """The first, unless asked for by name."""
+    if not served:
+        raise NoServer(f"--engine {url}: /v1/models lists no model; load one there")
+    for model in served:
+        if asked in (None, model.get("id")):
+            _check_name(model.get("id"), url)
+            return model
+    names = one_line(", ".join(str(model.get("id")) for model in served))
+    raise NoServer(f"--model {asked}: {url} serves {names}")
+
+
+def _check_name(name: object, url: str) -> None:
+    """That a run folder can hold it (`reports.run_folder.records`)."""
+    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or has_control(name):
+        raise NoServer(
+            f"--engine {url}: /v1/models lists a model named {shown(name)}; a name is a text of 1 "
+            f"to {MOST_CHARACTERS} characters without control characters"
+        )
+
+
+def _as_served(policies: str) -> Variant:
+    name = AS_SERVED if policies.strip() == "all" else policies.strip()
+    if "," in name:
+        raise NoServer(
+            f"--policies {policies}: a server that runs already has one scheduler; name it with "
+            "one word, or use --engine vllm"
+        )
+    known = VARIANTS.get(name)
+    return Variant(
+        name=name,
+        policy=known.policy if known else Policy,
+        offload=None,
+        bound=False,
+        description="as its user says" if name != AS_SERVED else "the scheduler that it runs",
+        source="not checked",
+    )

@@ -1,0 +1,245 @@
+"""vLLM as the engine of a sweep: a fresh server for each cell, with the cell's policy inside.
+
+So each cell begins with an empty prefix cache and a policy that has learned nothing, and a server
+that dies costs one cell. Cells run one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.cells.job import CellFailed, Job
+from harness.engines.base import Cannot, able
+from harness.engines.live_cell import end_on_sigterm, replay_on
+from harness.engines.warm_up import warm_up
+from harness.load.settings import Asked
+from harness.replay.live import Replica
+from harness.replay.liveness import Patience
+from harness.replay.schedule import Line
+from servers.variants import Variant
+from servers.vllm.launch import command_line
+from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.container import check_image
+from servers.vllm.launch.cost_curve import read_costs
+from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
+from servers.vllm.launch.offload_tier import Offloading, check_tier
+from servers.vllm.launch.replicas import launch_replicas, machine_shares
+from servers.vllm.launch.server import ServerFailed, VllmServer
+from servers.vllm.models.model_folder import loadable
+
+CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
+VLLM_OPTIONS = (
+    "image",
+    "mounts",
+    "weights",
+    "costs",
+    "replicas",
+    "flags",
+    "ready_within_s",
+    "turn_timeout_s",
+    "lost_after_s",
+    "stuck_after_s",
+    "text",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VllmEngine:
+    wanted: Wanted
+    """Without policy and tier, which are the cell's."""
+    vllm: Installed
+    longest: tuple[int | None, str]
+    dram_gb: float
+    ssd_gb: float
+    replicas: int
+    ready_within_s: float
+    turn_timeout_s: float
+    patience: Patience
+    text: bool
+    name: str = "vllm"
+    side_by_side: bool = False
+
+    @property
+    def model(self) -> str:
+        return self.wanted.model if "/" not in self.wanted.model else Path(self.wanted.model).name
+
+    @property
+    def hardware(self) -> str:
+        return self.vllm.device
+
+    def told(self) -> str:
+        servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
+        return (
+            f"engine vllm: vLLM {self.vllm.version} on {self.hardware}, {self.model}, "
+            f"{servers} started for each cell, one cell at a time"
+        )
+
+    def wanted_for(self, variant: Variant) -> Wanted:
+        return replace(self.wanted, policy=variant.policy_spec, offload=self._tier(variant))
+
+    def _tier(self, variant: Variant) -> Offloading | None:
+        if variant.offload is None:
+            return None
+        return Offloading(variant.offload, self.dram_gb, self.ssd_gb)
+
+    def sweep_json(self) -> dict[str, Any]:
+        return self._json()
+
+    def cell_json(self, variant: Variant) -> dict[str, Any]:
+        curve, told = command_line.policy_costs(self.wanted_for(variant), self.vllm)
+        return {**self._json(), "costs": {**curve.model_dump(), "from": told}}
+
+    def _json(self) -> dict[str, Any]:
+        wanted = self.wanted
+        return {
+            "engine": self.name,
+            "hardware": self.hardware,
+            "model": self.model,
+            "gpus": None if self.vllm.cpu else command_line.tensor_parallel(wanted) * self.replicas,
+            "limits": {"max_num_seqs": wanted.max_num_seqs, "step_tokens": wanted.step_tokens},
+            "server": {
+                "vllm": self.vllm.version,
+                "torch": self.vllm.torch,
+                "image": wanted.image,
+                "weights": wanted.weights,
+                "gpus": wanted.gpus,
+                "replicas": self.replicas,
+                "kv_blocks": wanted.kv_blocks,
+                "max_model_len": wanted.max_model_len,
+                "flags": list(wanted.flags),
+                "turn_timeout_s": self.turn_timeout_s,
+                "prompts": "text" if self.text else "tokens",
+            },
+        }
+
+    def check(self, variant: Variant) -> None:
+        """Raises a ValueError if it cannot run here."""
+        command_line.check_policy(variant.policy_spec)
+        tier = self._tier(variant)
+        if tier is not None:
+            check_tier(tier, self.vllm)
+        command_line.policy_costs(self.wanted_for(variant), self.vllm)
+
+    def offload_json(self, variant: Variant) -> dict[str, Any] | None:
+        tier = self._tier(variant)
+        return None if tier is None else asdict(tier)
+
+    def run(
+        self,
+        job: Job,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None],
+        on_stage: Callable[[str], None],
+    ) -> Line:
+        end_on_sigterm()
+        try:
+            servers = launch_replicas(
+                self.wanted_for(job.variant),
+                self.replicas,
+                job.folder / "server",
+                python=self.vllm.python,
+                ready_within_s=self.ready_within_s,
+                on_progress=lambda seconds, _: on_stage(f"starting vLLM, {seconds:.0f} s"),
+            )
+        except ServerFailed as failed:
+            raise CellFailed(str(failed)) from None
+        with ExitStack() as running:
+            for server in servers:
+                running.enter_context(server)
+            info = servers[0].info
+            on_stage("warming up")
+            for server in servers:
+                warm_up(
+                    server.base_url,
+                    info.model,
+                    range(*info.vocabulary),
+                    self.wanted.step_tokens,
+                    info.max_model_len,
+                    info.kv_blocks * info.block_size,
+                )
+            served = [0] * len(servers)
+
+            def count(line: Line) -> None:
+                served[line["replica"]] += 1
+                on_turn(line)
+
+            done = replay_on(
+                [Replica(server.base_url, server.events_path) for server in servers],
+                job,
+                model=info.model,
+                vocabulary=range(*info.vocabulary),
+                seed=job.seed,
+                turn_timeout_s=self.turn_timeout_s,
+                patience=self.patience,
+                text=self.text,
+                tagged=True,
+                on_turn=count,
+                on_event=on_event,
+                failure=lambda: _first_failure(servers),
+            )
+            if job.variant.offload is not None:
+                try:
+                    done["external_hit_tokens"] = sum(s.external_hit_tokens() for s in servers)
+                except ServerFailed as failed:
+                    raise CellFailed(str(failed)) from None
+        for server in servers:
+            server.events_path.unlink()  # all of it is in the cell's own, on the cell's clock
+        return {
+            **done,
+            "turns_per_replica": served,
+            "kv_blocks": info.kv_blocks,
+            "block_tokens": info.block_size,
+            "max_model_len": info.max_model_len,
+            "prefix_caching": info.cache_config.get("enable_prefix_caching") == "True",
+        }
+
+
+def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
+    return next((failed for server in servers if (failed := server.failure())), None)
+
+
+def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Cannot, ...]]:
+    server = asked.server
+    server.refuse_all("vllm", but=VLLM_OPTIONS)
+    if server.image is None:
+        vllm = find_vllm(server.vllm_python)
+    else:
+        check_image(server.image)
+        vllm = in_image(server.vllm_python)
+    model = asked.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
+    wanted = Wanted(
+        model=model,
+        image=server.image,
+        mounts=server.mounts,
+        weights=server.weights,
+        hardware=asked.hardware,
+        costs=read_costs(server.costs) if server.costs else None,
+        kv_blocks=asked.kv_blocks,
+        max_model_len=asked.max_model_len,
+        max_num_seqs=asked.max_num_seqs,
+        step_tokens=asked.step_tokens,
+        gpus=asked.gpus,
+        flags=server.flags,
+    )
+    load = loadable(model, server.weights)
+    if server.replicas > 1:
+        machine_shares(wanted, vllm, server.replicas)
+    longest = command_line.longest_context(wanted, vllm, load) or load.max_context
+    engine = VllmEngine(
+        wanted=wanted,
+        vllm=vllm,
+        longest=(longest, f"the {longest} that {load.name} can hold here"),
+        dram_gb=command_line.dram_gb(asked.offload_gb, vllm, asked.gpus),
+        ssd_gb=asked.ssd_gb,
+        replicas=server.replicas,
+        ready_within_s=server.ready_within_s,
+        turn_timeout_s=server.turn_timeout_s,
+        patience=Patience(server.lost_after_s, server.stuck_after_s),
+        text=server.text,
+    )
+    chosen, left_out = able(asked.policies, engine.check)
+    return chosen, engine, left_out

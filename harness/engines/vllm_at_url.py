@@ -1,0 +1,43 @@
+"""A vLLM that runs already, as it describes itself. Raises NoVllm where it cannot."""
+
+from __future__ import annotations
+
+import http.client
+import json
+
+from harness.replay.http import fetched
+from servers.vllm.launch.server import ServerInfo, cache_config
+from servers.vllm.models.model_folder import vocabulary_of
+from traces.lenient import one_line
+
+MOST_BYTES = 1 << 24
+"""Of what a server says of itself."""
+
+
+class NoVllm(ValueError):
+    """Nothing at the URL, or something that does not say what a profile needs."""
+
+
+def describe(base_url: str) -> ServerInfo:
+    def get(path: str) -> bytes:
+        return fetched(base_url + path, 10, MOST_BYTES)
+
+    try:
+        model = json.loads(get("/v1/models"))["data"][0]
+        cache = cache_config(get("/metrics").decode())
+        return ServerInfo(
+            model=model["id"],
+            version=json.loads(get("/version"))["version"],
+            device=f"at {base_url}",
+            kv_blocks=int(cache["num_gpu_blocks"]),
+            block_size=int(cache["block_size"]),
+            max_model_len=model["max_model_len"],
+            vocabulary=vocabulary_of(model["id"]),
+            cache_config=cache,
+            flags=(),
+            policy=None,
+            costs_from=None,
+        )
+    except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
+        why = one_line(f"{type(error).__name__}: {error}")
+        raise NoVllm(f"--url {base_url}: no vLLM that describes itself ({why})") from None

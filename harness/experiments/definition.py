@@ -1,0 +1,248 @@
+"""The sources' experiments by name: one small file each, `harness/experiments/files/NAME.toml`.
+
+In: a file that names workload, machine, variants, loads, what the source claims of them, and what
+it published. Out: an `Experiment`, checked, and the question of each of its arms. An arm
+takes the options of `bench sweep` under their names, over those of the file's `[sweep]`.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from harness.cells.names import slug
+from harness.load.arrivals import parse_arrivals
+from harness.load.rates import parse_rates, parse_seeds
+from harness.load.settings import Asked
+from harness.sweep.plan import DEFAULT_JPS, Question, resolve
+from reports.experiment.claims import Check
+from servers.variants import variants
+from traces.formats.native import write_programs
+from traces.lenient import first_wrong, shown
+from traces.synthesis.recipes import RECIPES
+from traces.synthesis.synthesize import synthesize
+
+FOLDER = files("harness") / "experiments" / "files"
+ASKED = TypeAdapter(Asked)
+OPTIONS = frozenset(field.name for field in fields(Asked)) - {"server", "agent", "traces"}
+
+
+class BadExperiment(ValueError):
+    """A file of experiments that cannot be used, or a name that there is not."""
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Workload(Strict):
+    """What `bench traces synthesize` takes."""
+
+    recipe: str
+    programs: int = Field(default=100, ge=1)
+    seed: int = 1
+    turn_scale: int = 1
+    tokens: Literal["final-context", "sum"] = "final-context"
+    output_tokens: tuple[int, int] | None = None
+
+
+class Arm(Strict):
+    name: str
+    x: float | None = None
+    """Where it stands on the figure's axis, if arms differ in a number."""
+    sweep: dict[str, Any] = {}
+    workload: dict[str, Any] = {}
+
+
+class Experiment(Strict):
+    name: str
+    title: str
+    source: str
+    claim: str
+    assumes: str = ""
+    """What the source does not say, and what was taken."""
+    not_testable: str = ""
+    """Why not, where that is so."""
+    kind: Literal["sweep", "pins", "scheduler-overhead"] = "sweep"
+    axis: str = ""
+    sweep: dict[str, Any] = {}
+    workload: dict[str, Any] = {}
+    arms: tuple[Arm, ...] = ()
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def is_sweep(self) -> bool:
+        return self.kind == "sweep" and not self.not_testable
+
+    def all_arms(self) -> tuple[Arm, ...]:
+        return self.arms or (Arm(name=self.name),)
+
+    def asked(self, arm: Arm, traces: Path) -> Asked:
+        said = {"traces": (str(traces),), **self.sweep, **arm.sweep}
+        # As JSON: of Python's own values a strict check takes instances only.
+        return ASKED.validate_json(orjson.dumps(said), strict=True)
+
+    def synthesised(self, arm: Arm) -> Workload:
+        return Workload(**{**self.workload, **arm.workload})
+
+
+def names() -> list[str]:
+    return sorted(
+        (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()), key=_as_people_count
+    )
+
+
+def _as_people_count(name: str) -> tuple[str, int, str]:
+    word = name.rstrip("0123456789")
+    return word, int(name[len(word) :] or 0), name
+
+
+def load(name: str) -> Experiment:
+    """One of ours by name, or a file of the user's own."""
+    own = Path(name) if name.endswith(".toml") else None
+    entry = own or FOLDER / f"{name}.toml"
+    if not entry.is_file():
+        if own is not None:
+            what = "is no regular file" if own.exists() else "no such file"
+            raise BadExperiment(
+                f"{own}: {what}; give a .toml file or a name of bench experiment list"
+            )
+        raise BadExperiment(
+            f"no experiment is called {name!r}; there are {', '.join(names())}, "
+            "or give the path of a .toml file of your own"
+        )
+    try:
+        said = tomllib.loads(entry.read_bytes().decode())
+        made = Experiment(name=Path(entry.name).stem, **said)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadExperiment(f"{entry}: {error}") from None
+    except RecursionError:
+        raise BadExperiment(f"{entry}: nested too deeply") from None
+    except (TypeError, ValidationError) as error:
+        raise BadExperiment(f"{entry}: {_first(error)}") from None
+    played: dict[str, Played] = {}
+    for arm in made.all_arms():
+        if unknown := sorted({*made.sweep, *arm.sweep} - OPTIONS):
+            raise BadExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
+        if made.is_sweep:
+            _refuse_endless(entry, {**made.sweep, **arm.sweep})
+            with _told_of(f"{entry}: sweep"):
+                asked = made.asked(arm, Path())
+            played[arm.name] = _played(entry, asked)
+            with _told_of(f"{entry}: workload"):
+                recipe = made.synthesised(arm).recipe
+            _refuse_others(f"{entry}: workload.recipe", [recipe], RECIPES)
+    if made.is_sweep:
+        _refuse_empty_checks(entry, made.checks, played)
+    return made
+
+
+class Played(NamedTuple):
+    """What an arm's sweep holds, for its checks."""
+
+    variants: set[str]
+    loads: set[float]
+    """0 where there is no rate."""
+
+
+@contextmanager
+def _told_of(part: str) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise BadExperiment(f"{part}: {_first(error)}") from None
+
+
+def _played(entry: Any, asked: Asked) -> Played:
+    with _told_of(f"{entry}: sweep.policies"):
+        chosen = {variant.name for variant in variants(asked.policies)}
+    with _told_of(f"{entry}: sweep.seeds"):
+        parse_seeds(asked.seeds)
+    with _told_of(f"{entry}: sweep.arrivals"):
+        rated = parse_arrivals(asked.arrivals).takes_rate
+    with _told_of(f"{entry}: sweep.jps"):
+        rates = parse_rates(DEFAULT_JPS if asked.jps is None else asked.jps) if rated else (0.0,)
+    return Played(chosen, set(rates))
+
+
+def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str, Played]) -> None:
+    """Those that name what no arm plays."""
+    for place, check in enumerate(checks):
+        where = f"{entry}: checks.{place}"
+        _refuse_others(f"{where}.arms", check.arms, played)
+        over = [played[name] for name in check.arms or played]
+        there = dict.fromkeys(name for arm in over for name in sorted(arm.variants))
+        _refuse_others(f"{where}.of", [check.of], there)
+        _refuse_others(f"{where}.to", [check.to or check.of], there)
+        rates = sorted(set[float]().union(*(arm.loads for arm in over)))
+        _refuse_others(f"{where}.loads", check.loads, rates)
+
+
+def _refuse_others(field: str, said: Collection[object], there: Collection[object]) -> None:
+    if wrong := [value for value in said if value not in there]:
+        known = ", ".join(map(str, there))
+        raise BadExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
+
+
+def _refuse_endless(entry: Any, options: Mapping[str, Any]) -> None:
+    for name, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BadExperiment(f"{entry}: sweep.{name}: {value} is no number to run with")
+
+
+def _first(error: Exception) -> str:
+    return first_wrong(error) if isinstance(error, ValidationError) else str(error)
+
+
+def questions(
+    experiment: Experiment, folder: Path, change: Callable[[Asked], Asked] = lambda asked: asked
+) -> Iterator[tuple[Arm, Question]]:
+    """Of each arm, on programs synthesised into the folder. `change` is what the user asked
+    otherwise (another engine, say)."""
+    if experiment.is_sweep:
+        for arm in experiment.all_arms():
+            traces = _programs(experiment.synthesised(arm), folder / "programs")
+            yield arm, resolve(change(experiment.asked(arm, traces)))
+
+
+def arm_folder(folder: Path, arm: Arm) -> Path:
+    return folder / slug(arm.name)
+
+
+def _programs(workload: Workload, folder: Path) -> Path:
+    said = workload.model_dump(exclude_defaults=True)
+    path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in said.items()))}.jsonl"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = synthesize(
+            workload.recipe,
+            workload.programs,
+            workload.seed,
+            turn_scale=workload.turn_scale,
+            tokens=workload.tokens,
+            output_tokens=workload.output_tokens,
+        )
+        write_programs(path, made)
+    return path
+
+
+def with_engine(engine: str, model: str | None, jps: str | None) -> Callable[[Asked], Asked]:
+    """The same question to another engine, which measures its own machine."""
+
+    def change(asked: Asked) -> Asked:
+        if engine in ("sim", "vllm-virtual"):
+            return replace(asked, engine=engine, jps=jps or asked.jps)
+        return replace(
+            asked, engine=engine, hardware=None, model=model or asked.model, jps=jps or asked.jps
+        )
+
+    return change

@@ -1,0 +1,105 @@
+"""What a gateway leaves on disk: a line per turn as it ends, and a trace at the end.
+
+In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/run-folder.md), which is a trace by
+itself should we be killed, and `trace.jsonl`, the same in our format.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.cells.folder import Lines, locked
+from harness.gateway import Backend, Gateway, serve_gateway
+from harness.gateway.access import Access
+from harness.gateway.serving import LOOPBACK
+from harness.redact import server_url
+from harness.replay.http import api_key
+from harness.replay.schedule import Line
+from harness.replay.served_models import models_of, says_vllm
+from reports.run_folder.atomic import make_folder
+from traces import Loaded, TraceError, read_traces
+from traces.formats.native import write_programs
+
+
+@dataclass(slots=True)
+class Recording:
+    folder: Path
+    gateway: Gateway
+    base_url: str = ""
+    keeps_messages: bool = False
+    turns: int = 0
+    failed: int = 0
+    silent: int = 0
+    """Turns that succeeded, but whose messages are not kept as they were no chats."""
+
+    @property
+    def lines_file(self) -> Path:
+        return self.folder / "turns.jsonl"
+
+    @property
+    def trace_file(self) -> Path:
+        return self.folder / "trace.jsonl"
+
+    def keep_trace(self) -> Loaded | None:
+        """After its end. None where no turn succeeded."""
+        try:
+            loaded = read_traces(self.lines_file, messages=self.keeps_messages and not self.silent)
+        except TraceError:
+            return None
+        write_programs(self.trace_file, loaded.programs)
+        return loaded
+
+
+def backends(urls: Sequence[str]) -> list[Backend]:
+    """Raises a ValueError for one that does not answer. Only vLLM is told who asks: others refuse
+    fields that they do not know."""
+    found: list[Backend] = []
+    for url in urls:
+        base = server_url(url, "the server")
+        found.append(Backend(base, any(map(says_vllm, models_of(base, "the server")))))
+    return found
+
+
+def default_folder(kind: str) -> Path:
+    """Not there yet."""
+    named = Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
+    names = [named, *(named.with_name(f"{named.name}-{k}") for k in range(2, 100))]
+    return next((name for name in names if not name.exists()), named)
+
+
+@asynccontextmanager
+async def recording(
+    servers: Sequence[Backend],
+    folder: Path,
+    host: str = LOOPBACK,
+    port: int = 0,
+    *,
+    keeps_messages: bool = False,
+    token: str | None = None,
+) -> AsyncIterator[Recording]:
+    """A gateway while the block lasts. Raises an OSError where the port is taken, a
+    ValueError where the folder is a sweep's."""
+    if (folder / "sweep.json").exists():
+        raise ValueError(f"--out {folder}: a sweep is in it (sweep.json); give another folder")
+    make_folder(folder)
+    if keeps_messages:
+        folder.chmod(0o700)
+    with locked(folder), closing(Lines(folder / "turns.jsonl")) as lines:
+
+        def on_turn(line: Line) -> None:
+            lines.append(line)
+            lines.flush()
+            made.turns += 1
+            made.failed += line["error"] is not None
+            made.silent += line["error"] is None and keeps_messages and "messages" not in line
+
+        access = Access(token)
+        gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages, access=access)
+        made = Recording(folder, gateway, keeps_messages=keeps_messages)
+        async with serve_gateway(gateway, host, port) as base_url:
+            made.base_url = base_url
+            yield made

@@ -1,0 +1,1 @@
+"""Real agents as the load. In: a `Job` with an agent plan. Out: records of their turns."""

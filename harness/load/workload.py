@@ -1,0 +1,145 @@
+"""Which programs a sweep replays: the packs and files asked for, less those that can never fit.
+
+In: paths or pack names, how many jobs, the longest context that fits. Out: a `Workload`, with each
+program left out and why. A program and its sub-agents come and go together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import traces
+from harness.load.arrivals import choose_programs, root_ids
+from traces import Note, Program
+from traces.lenient import one_line
+from traces.packed import packed
+
+DEFAULT_PACK = "swe-bench"
+NAMED = 3
+"""Files whose names a workload's own has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    program_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    name: str
+    programs: tuple[Program, ...]
+    trace_sha256: str
+    left_out: tuple[LeftOut, ...]
+    rejected_files: tuple[Note, ...] = ()
+    repairs: tuple[Note, ...] = ()
+    gap_provenance: Mapping[str, int] = field(init=False)
+    """How many tool gaps by provenance."""
+
+    def __post_init__(self) -> None:
+        """Counted once: of a million turns it takes seconds."""
+        gaps = Counter(
+            turn.gap_provenance.value
+            for p in self.programs
+            for turn in islice(p.turns, max(len(p.turns) - 1, 0))
+        )
+        object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
+
+    def packed(self) -> Workload:
+        """For replay, which unpacks what is under way."""
+        made = copy(self)  # not anew, which would count
+        object.__setattr__(made, "programs", packed(self.programs))
+        return made
+
+    @property
+    def turns(self) -> int:
+        """0: nobody knows yet."""
+        return sum(len(program.turns) for program in self.programs)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "programs": len(self.programs),
+            "turns": self.turns or None,
+            "trace_sha256": self.trace_sha256,
+            "gap_provenance": self.gap_provenance,
+            "shared_prefix_tokens": self._shared_prefix_tokens(),
+            "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
+        }
+
+    def _shared_prefix_tokens(self) -> int:
+        """What first turns could hit: each program's prefix, but for the first that brings it."""
+        seen: set[str] = set()
+        tokens = 0
+        for prefix in (program.prefix for program in self.programs):
+            if prefix is not None:
+                tokens += prefix.tokens if prefix.id in seen else 0
+                seen.add(prefix.id)
+        return tokens
+
+
+class Overlong(ValueError):
+    """A program can never be served, and was not to be left out."""
+
+
+def load_workload(
+    sources: Sequence[str],
+    jobs: int | None,
+    max_tokens: int | None,
+    limit: str,
+    *,
+    refuse: bool,
+    messages: bool = False,
+) -> Workload:
+    """`jobs`: how many, None for all; `max_tokens`: the longest context that fits, None for any;
+    `limit`: what sets it, in words; `messages`: keep what was said."""
+    sources = sources or [DEFAULT_PACK]
+    loaded = traces.read_traces(sources, messages=messages)
+    kept = tuple(loaded.programs)
+    left_out: tuple[LeftOut, ...] = ()
+    if max_tokens is not None:
+        kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
+    if left_out and (refuse or not kept):
+        more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
+        raise Overlong(
+            f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
+        )
+    programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
+    return Workload(
+        _name(sources), programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs
+    )
+
+
+def _name(sources: Sequence[str]) -> str:
+    names = [one_line(Path(source).name) for source in sources]
+    more = len(names) - NAMED
+    return "+".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def leave_out_overlong(
+    programs: Sequence[Program], max_tokens: int, limit: str
+) -> tuple[tuple[Program, ...], tuple[LeftOut, ...]]:
+    too_long: dict[str, str] = {}
+    root_of = root_ids(programs)
+    cause: dict[str, str] = {}
+    for program in programs:
+        for number, turn in enumerate(program.turns):
+            if turn.context_tokens > max_tokens:
+                too_long[program.id] = (
+                    f"program {program.id}, turn {number}: {turn.prompt_tokens} prompt + "
+                    f"{turn.output_tokens} output tokens are more than {limit}"
+                )
+                cause.setdefault(root_of[program.id], program.id)
+                break
+    left_out = tuple(
+        LeftOut(p.id, too_long.get(p.id) or f"program {p.id}: goes with {cause[root_of[p.id]]}")
+        for p in programs
+        if root_of[p.id] in cause
+    )
+    return tuple(p for p in programs if root_of[p.id] not in cause), left_out

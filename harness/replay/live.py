@@ -1,0 +1,231 @@
+"""Replay of programs against a live OpenAI-compatible server: each turn sent when it is due.
+
+In: programs, their arrivals, a server. Out: one line per turn as docs/run-folder.md has them (what
+only an engine knows is null, docs/live-replay.md), and a summary. `harness.replay.schedule` says
+which turn
+is due when; here it is sent at that time on the monotonic clock, as a deadline, so that lateness
+never adds up. A turn that fails in whatever way is a line with its `error`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+
+from harness.replay.affinity import Affinity
+from harness.replay.completion import Answer, chat_body, completion_body, measurements
+from harness.replay.engine_events import EngineLogs
+from harness.replay.http import (
+    FAILURES,
+    allow_many_connections,
+    ask,
+    authorization,
+    client_session,
+    known_keys,
+    reason,
+)
+from harness.replay.liveness import Pulse
+from harness.replay.schedule import Course, Line, Run
+from harness.replay.text_prompts import Talk, Texts
+from harness.replay.token_prompts import Conversation, Prompts
+from servers.profiles import PS_PER_S
+from traces import Program, Turn
+
+START_S = 0.2
+"""From the call to the cell's time 0, and how long before its start a program is set up."""
+PREPARE_S = 0.02
+"""How long before a turn is due its body is made: a long prompt takes milliseconds to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One of the servers that share the load."""
+
+    base_url: str
+    """With or without `/v1`."""
+    events: Path | None = None
+    """The file that the vLLM plug-in writes its events to."""
+
+    @property
+    def url(self) -> str:
+        return f"{self.root}/v1/completions"
+
+    @property
+    def chat_url(self) -> str:
+        return f"{self.root}/v1/chat/completions"
+
+    @property
+    def root(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1")
+
+
+class _Live:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        prompts: Prompts | Texts,
+        session: aiohttp.ClientSession,
+        replicas: Sequence[Replica],
+        model: str,
+        turn_timeout_s: float | None,
+        api_key: str | None,
+        on_turn: Callable[[Line], None],
+        on_event: Callable[[Line], None] | None,
+        pulses: Sequence[Pulse],
+        given_up: Callable[[], str],
+        cache_salt: str | None,
+    ) -> None:
+        self.course = Course(programs, self._send)
+        self._prompts = prompts
+        self._text = isinstance(prompts, Texts)
+        self._secrets = known_keys(api_key)
+        self._session = session
+        self._replicas = replicas
+        self._model = model
+        self._turn_timeout_s = turn_timeout_s
+        self._on_turn = on_turn
+        self._on_event = on_event
+        self._pulses = pulses
+        self._given_up = given_up
+        self._cache_salt = cache_salt
+        self._affinity = Affinity(programs, len(replicas))
+        self._conversations: dict[str, Conversation | Talk] = {}
+
+    async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
+        """Returns the time at the end, on the cell's clock."""
+        self._clock = asyncio.get_running_loop().time
+        self.origin_s = self._clock() + START_S
+        """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
+        events = [replica.events for replica in self._replicas]
+        self._logs = EngineLogs(events, self.origin_s, self._on_event)
+        try:
+            async with asyncio.TaskGroup() as self._turns:
+                for program, at_ps in self.course.arrivals(starts_s, in_flight):
+                    await self._until(at_ps / PS_PER_S - START_S)
+                    self.course.start(program, at_ps)
+        finally:
+            self._logs.close()
+        return self._now_s()
+
+    def _now_s(self) -> float:
+        return self._clock() - self.origin_s
+
+    def _send(self, run: Run, at_ps: int, line: Line) -> None:
+        self._turns.create_task(self._turn(run, at_ps / PS_PER_S, line))
+
+    async def _turn(self, run: Run, due_s: float, line: Line) -> None:
+        await self._until(due_s - PREPARE_S)
+        program, turn = run.program, run.next_turn
+        if not run.turn:
+            self._conversations[program.id] = self._prompts.conversation(program)
+        conversation = self._conversations[program.id]
+        make: Callable[..., bytes] = completion_body
+        if self._text:
+            make = partial(chat_body, cache_salt=self._cache_salt)
+        prompt = conversation.prompt(turn)
+        body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
+        await self._until(due_s)
+        line["replica"] = self._affinity.replica_of(program)
+        serving = self._replicas[line["replica"]]
+        url = serving.chat_url if self._text else serving.url
+        answer, error = Answer(self._now_s(), self._text, self._secrets), None
+        pulse = self._pulses[line["replica"]]
+        pulse.begun()
+        try:
+            async with asyncio.timeout(self._turn_timeout_s):
+                await ask(self._session, url, body, answer, partial(self._heard_s, pulse))
+            answer.check(turn)
+        except asyncio.CancelledError:
+            self._note(line, turn, answer, self._now_s(), self._given_up())
+            raise
+        except FAILURES as failure:
+            error = reason(failure, url, answer, self._turn_timeout_s)
+        pulse.over()
+        finished_s = answer.last_byte_at_s if error is None else self._now_s()
+        self._note(line, turn, answer, finished_s, error)
+        if error is not None or run.is_last:
+            del self._conversations[program.id]
+            self._affinity.ended(program)
+        else:
+            conversation.answered(answer.ids)
+        self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    def _heard_s(self, pulse: Pulse) -> float:
+        """When bytes arrive."""
+        pulse.heard()
+        return self._now_s()
+
+    async def _until(self, at_s: float) -> None:
+        delay_s = at_s - self._now_s()
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+
+    def _note(
+        self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
+    ) -> None:
+        line |= measurements(turn, answer, finished_s) | {"error": error}
+        self._on_turn(self._logs.completed(line))
+
+
+async def replay_live(
+    programs: Sequence[Program],
+    starts_s: Iterable[float] | None,
+    in_flight: int | None,
+    *,
+    replicas: Sequence[Replica],
+    model: str,
+    vocabulary: range,
+    seed: int,
+    on_turn: Callable[[Line], None],
+    turn_timeout_s: float | None = 3600.0,
+    api_key: str | None = None,
+    text: bool = False,
+    on_event: Callable[[Line], None] | None = None,
+    pulses: Sequence[Pulse] | None = None,
+    given_up: Callable[[], str] = lambda: "cancelled",
+    cache_salt: str | None = None,
+) -> Line:
+    """Run all programs to their end.
+
+    `starts_s` and `in_flight` as for `harness.replay.virtual.replay`. `vocabulary`: the token ids
+    that
+    prompts may hold; `text`: the recorded messages instead. Replicas' events go to `on_event` on
+    the cell's clock and complete the turns' lines. Returns the contents of done.json. When
+    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line, with
+    `given_up()` as its error. `pulses`: told what is heard of each replica. `cache_salt`, in text
+    mode: vLLM shares no KV with turns of another.
+    """
+    prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
+    allow_many_connections()
+    headers = {"Content-Type": "application/json", **authorization(api_key)}
+    async with client_session(headers=headers) as session:
+        live = _Live(
+            programs,
+            prompts,
+            session,
+            replicas,
+            model,
+            turn_timeout_s,
+            api_key,
+            on_turn,
+            on_event,
+            pulses or [Pulse() for _ in replicas],
+            given_up,
+            cache_salt,
+        )
+        try:
+            live_s = await live.run(starts_s, in_flight)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+    return {
+        "finished_programs": live.course.finished_programs,
+        "failed_turns": live.course.failed_turns,
+        "live_s": live_s,
+        "started_monotonic_s": live.origin_s,
+    }

@@ -1,0 +1,223 @@
+"""The question of a sweep: what was asked, checked and resolved, before anything runs.
+
+In: the options as given. Out: `Question`, which holds all that decides a sweep's bytes; its cells;
+and `sweep.json`. Whatever is wrong raises a ValueError of one line here, not in a cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cells.names import slug
+from harness.engines.base import Cannot, Engine
+from harness.engines.sim import sim_engine
+from harness.load.arrivals import Arrivals, parse_arrivals
+from harness.load.rates import parse_rates, parse_seeds
+from harness.load.settings import Asked, AskedAgent
+from harness.load.workload import Workload, load_workload
+from servers.variants import Variant, variants
+
+if TYPE_CHECKING:
+    from harness.load.agent_plan import AgentPlan
+
+DEFAULT_JPS = "0.05..0.9"
+DEFAULT_BASELINE = "fcfs"
+CODE = ("harness", "agents", "servers", "traces")
+"""Packages that decide the bytes of a cell; reports only read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run: a variant at a rate, with one draw of the arrivals."""
+
+    variant: str
+    jps: float | None
+    """Jobs per second; None for a closed loop and recorded arrivals, which have no rate."""
+    seed: int
+    arrivals: str
+
+    @property
+    def name(self) -> str:
+        load = slug(self.arrivals) if self.jps is None else f"jps{self.jps:g}"
+        return f"{slug(self.variant)}_{load}_seed{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    variants: tuple[Variant, ...]
+    left_out: tuple[Cannot, ...]
+    """Of `--policies all`, what the engine cannot run here."""
+    rates: tuple[float | None, ...]
+    seeds: tuple[int, ...]
+    arrivals: Arrivals
+    arrivals_text: str
+    engine: Engine
+    workload: Workload
+    baseline: str
+    code_sha256: str
+    agents: AgentPlan | None = None
+    """None: programs are replayed."""
+
+    def cells(self) -> tuple[Cell, ...]:
+        """High rates first: they take longest, and a long cell should not come last. Where cells
+        run one after the other, each block of variants begins with another one, so that a machine
+        that drifts favours none."""
+        rates = sorted(self.rates, key=lambda jps: -(jps or 0.0))
+        blocks = [(jps, seed) for jps in rates for seed in self.seeds]
+        return tuple(
+            Cell(variant.name, jps, seed, self.arrivals_text)
+            for place, (jps, seed) in enumerate(blocks)
+            for variant in self._in_turn(place)
+        )
+
+    def _in_turn(self, place: int) -> tuple[Variant, ...]:
+        first = 0 if self.engine.side_by_side else place % len(self.variants)
+        return self.variants[first:] + self.variants[:first]
+
+    def variant(self, name: str) -> Variant:
+        return next(variant for variant in self.variants if variant.name == name)
+
+    def _common_json(self) -> dict[str, Any]:
+        """What `sweep.json` and each `cell.json` share."""
+        return {
+            "arrivals": self.arrivals_text,
+            **({} if self.agents is None else {"agent": self.agents.as_json()}),
+            "workload": self.workload.as_json(),
+            "baseline": self.baseline,
+            "turnstile_version": metadata.version("turnstile-bench"),
+            "code_sha256": self.code_sha256,
+        }
+
+    def variant_json(self, variant: Variant) -> dict[str, Any]:
+        return {
+            "policy": f"{variant.policy.__module__}:{variant.policy.__qualname__}",
+            "policy_source": variant.source,
+            "bound": variant.bound,
+            "offload": self.engine.offload_json(variant),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "format": "turnstile-sweep-1",
+            "variants": [
+                {"name": v.name, "description": v.description, **self.variant_json(v)}
+                for v in self.variants
+            ],
+            "jps": list(self.rates),
+            "seeds": list(self.seeds),
+            **self.engine.sweep_json(),
+            **self._common_json(),
+            "left_out": [left._asdict() for left in self.left_out],
+            "rejected_files": [asdict(note) for note in self.workload.rejected_files],
+            "repairs": [asdict(note) for note in self.workload.repairs],
+        }
+
+    def cell_json(self, cell: Cell) -> dict[str, Any]:
+        variant = self.variant(cell.variant)
+        return {
+            "format": "turnstile-cell-1",
+            "variant": variant.name,
+            **self.variant_json(variant),
+            "jps": cell.jps,
+            "seed": cell.seed,
+            **self.engine.cell_json(variant),
+            **self._common_json(),
+        }
+
+
+def resolve(asked: Asked) -> Question:
+    arrivals = parse_arrivals(asked.arrivals)
+    chosen, engine, left_out = _engine(asked)
+    agents, workload = _load(asked, *engine.longest)
+    rates, seeds = _rates(asked.jps, arrivals, asked.arrivals), tuple(parse_seeds(asked.seeds))
+    arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
+    return Question(
+        variants=chosen,
+        left_out=left_out,
+        rates=rates,
+        seeds=seeds,
+        arrivals=arrivals,
+        arrivals_text=asked.arrivals,
+        engine=engine,
+        workload=workload,
+        baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
+        code_sha256=code_sha256(chosen),
+        agents=agents,
+    )
+
+
+def _load(
+    asked: Asked, longest_tokens: int | None, because: str
+) -> tuple[AgentPlan | None, Workload]:
+    if asked.agent != AskedAgent():
+        from harness.load.agent_plan import plan_agents
+
+        return plan_agents(asked, longest_tokens, because)
+    return None, load_workload(
+        asked.traces,
+        asked.programs,
+        longest_tokens,
+        because,
+        refuse=asked.refuse_overlong,
+        messages=asked.server.text,
+    ).packed()
+
+
+def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ...]]:
+    """Imported when asked for: virtual time needs no HTTP client."""
+    if asked.engine == "sim":
+        chosen = tuple(variants(asked.policies))
+        return chosen, sim_engine(asked, chosen), ()
+    if asked.engine == "vllm":
+        from harness.engines.vllm import vllm_engine
+
+        return vllm_engine(asked)
+    if asked.engine == "vllm-virtual":
+        from harness.engines.vllm_virtual import virtual_engine
+
+        return virtual_engine(asked)
+    if asked.engine.startswith(("http://", "https://")):
+        from harness.engines.url import url_engine
+
+        return url_engine(asked)
+    raise ValueError(
+        f"--engine {asked.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
+        "scheduler in virtual time), or the URL of a server that runs already (http://…)"
+    )
+
+
+def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
+    if arrivals.takes_rate:
+        return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
+    if jps is not None:
+        raise ValueError(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
+    return (None,)
+
+
+def _baseline(asked: str | None, names: Sequence[str]) -> str:
+    if asked is None:
+        return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
+    if asked not in names:
+        close = get_close_matches(asked, names, n=1)
+        hint = f"did you mean {close[0]}?" if close else "add it to --policies"
+        raise ValueError(f"--baseline {asked}: not among the policies of this sweep; {hint}")
+    return asked
+
+
+def code_sha256(chosen: Sequence[Variant]) -> str:
+    """Of our sources and of policies from elsewhere: cells of different code must not meet in one
+    folder."""
+    root = Path(__file__).parents[2]
+    ours = {file for package in CODE for file in (root / package).rglob("*.py")}
+    theirs = {Path(inspect.getfile(variant.policy)) for variant in chosen} - ours
+    digest = hashlib.sha256()
+    for path in [*sorted(ours), *sorted(theirs)]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]

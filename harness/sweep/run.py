@@ -1,0 +1,207 @@
+"""A sweep: every cell of a question run once, over processes, into one run folder that resumes.
+
+In: a question and a folder. Out: the folder filled, and which cells failed. Workers decide how long
+it takes and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from harness.cells.folder import (
+    is_done,
+    locked,
+    mark_failed,
+    read_json,
+    write_json,
+)
+from harness.cells.names import slug
+from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
+from harness.console import complain
+from harness.redact import hidden_words
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.plan import Cell, Question
+from harness.sweep.progress import SweepProgress
+from reports.phrasing import listed
+from reports.run_folder.atomic import Unwritable, make_folder
+
+MADE_BY = "made_by"
+"""The part of `sweep.json` that is not the question: who asked, and with what."""
+PART = ".sweep.json.part"
+"""All that a sweep killed at its very start leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    folder: Path
+    cells: int
+    found_done: int
+    """Finished by an earlier run of the same question."""
+    failed: Mapping[str, str]
+    """Cell name → error."""
+
+
+def default_folder(question: Question) -> Path:
+    """Readable, and the same for the same question only."""
+    digest = hashlib.sha256(orjson.dumps(question.as_json())).hexdigest()[:8]
+    engine = question.engine
+    parts = [question.workload.name, engine.model, engine.hardware]
+    if engine.name != "sim":
+        parts.append(engine.name)
+    return Path("runs") / "_".join([*map(slug, parts), digest])
+
+
+def check_folder(folder: Path, question: Question) -> None:
+    """Raises if the folder is not free and does not hold this question."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"--out {folder}: is a file; name a folder")
+    try:
+        if not folder.exists() or {path.name for path in folder.iterdir()} <= {PART}:
+            return
+    except OSError as error:
+        raise Unwritable.of(folder, error) from None
+    if not (folder / "sweep.json").is_file():
+        raise ValueError(f"--out {folder}: holds files, but no run; name a new or empty folder")
+    held, asked = read_json(folder / "sweep.json"), question.as_json()
+    if "format" not in held:
+        raise ValueError(
+            f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
+            "name another folder, or remove this one"
+        )
+    for field in [*asked, *held]:
+        if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(asked.get(field))):
+            what = _difference(field, held.get(field), asked.get(field))
+            raise ValueError(
+                f"--out {folder}: holds the answer to another question ({what}); "
+                "name another folder, or remove this one"
+            )
+
+
+def _difference(field: str, held: Any, asked: Any) -> str:
+    if isinstance(held, dict) and isinstance(asked, dict):
+        inner = next(key for key in [*asked, *held] if held.get(key) != asked.get(key))
+        return _difference(f"{field}.{inner}", held.get(inner), asked.get(inner))
+    if field in ("code_sha256", "turnstile_version"):
+        return f"it was begun with other code of Turnstile, {field} {held}, now {asked}"
+    if field == "variants" and held and asked:
+        held, asked = (",".join(v["name"] for v in vs) for vs in (held, asked))
+        return f"policies {held}, now {asked}" if held != asked else "the policies' settings differ"
+    return f"{field} is {held}, now {asked}"
+
+
+def run_sweep(
+    question: Question,
+    folder: Path,
+    *,
+    workers: int,
+    stop_on_error: bool = False,
+    run: Callable[[Work, Cell, Tick], None] = run_cell,
+    on_begin: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """`on_begin` is called once nothing speaks against the question and its folder."""
+    with _claimed(folder, question):
+        on_begin()
+        cells = question.cells()
+        todo = [cell for cell in cells if not _is_finished(folder / cell.name)]
+        if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
+            complain(f"set aside what an earlier run left of {listed(again)}, to run again")
+        failed: dict[str, str] = {}
+        if todo:
+            failed = _run_cells(todo, Work(question, folder), workers, stop_on_error, run)
+    return Outcome(folder, len(cells), len(cells) - len(todo), failed)
+
+
+def _is_finished(cell: Path) -> bool:
+    """One that no report can read is not, which is told."""
+    if not is_done(cell):
+        return False
+    from reports.run_folder.read import AGAIN, NotARun, check_finished  # takes a second
+
+    try:
+        check_finished(cell)
+    except NotARun as error:
+        complain(f"damaged: {str(error).removesuffix(f'; {AGAIN}')}")
+        return False
+    return True
+
+
+@contextmanager
+def _claimed(folder: Path, question: Question) -> Iterator[None]:
+    """The folder is there, ours alone, and says what it answers; or nothing is left behind."""
+    check_folder(folder, question)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        make_folder(folder)
+        with locked(folder):
+            check_folder(folder, question)
+            if not (folder / "sweep.json").exists():
+                write_json(folder / "sweep.json", {**question.as_json(), MADE_BY: made_by()})
+            yield
+    finally:
+        with suppress(OSError):  # those with a run in them stay
+            for path in made:
+                path.rmdir()
+
+
+def _run_cells(
+    todo: list[Cell],
+    work: Work,
+    workers: int,
+    stop_on_error: bool,
+    run: Callable[[Work, Cell, Tick], None],
+) -> dict[str, str]:
+    failed: dict[str, str] = {}
+    if not work.question.engine.side_by_side:
+        workers = 1
+    progress = SweepProgress(len(todo), work.question.workload.turns, min(workers, len(todo)))
+    with progress, closing(run_jobs(todo, run, work, workers)) as events:
+        for event in events:
+            name = event.job.name
+            if isinstance(event, Started):
+                progress.started(name)
+            elif isinstance(event, Ticked):
+                progress.ticked(name, event.amount, event.stage)
+            elif isinstance(event, Ended):
+                if event.error is not None:
+                    failed[name] = event.error
+                    mark_failed(work.folder / name, event.error)
+                progress.finished(name, event.error)
+                if failed and stop_on_error:
+                    break
+    return failed
+
+
+def made_by() -> dict[str, Any]:
+    return {
+        "argv": ["bench", *hidden_words(sys.argv[1:])],
+        "git_commit": git_commit(),
+        "python": platform.python_version(),
+    }
+
+
+def git_commit() -> str | None:
+    """Of our own checkout; None where Turnstile was installed from a package."""
+    checkout = Path(__file__).parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"],  # noqa: S607
+            cwd=checkout,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return found.stdout.strip()

@@ -1,0 +1,51 @@
+"""Which cells a page shows from the inside: those of the answer, or the ones asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.answer.verdict import Answer
+from reports.metrics.cells import Results
+from reports.run_folder.cell_names import NoSuchCell, refuse_unknown
+from reports.run_folder.read import Cell, Run
+
+MOST = 20
+"""Cells whose memory is shown: it keeps the page small."""
+
+
+def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
+    """Of the first seed at the answer's load, the baseline and the winner first, then the fastest;
+    by what a reader is told."""
+    cells = results.cells
+    if cells.empty or told.load is None:
+        return {}
+    here = cells[cells["load"] == told.load]
+    here = here[here["seed"] == here["seed"].min()].sort_values("jct_mean_s", kind="stable")
+    strong = [p.variant for p in (told.winner, told.baseline) if p is not None]
+    first = here[here["variant"].isin(strong)]["cell"].tolist()
+    return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MOST])
+
+
+def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+    """By what a reader is told. Raises NoSuchCell."""
+    known = [*_finished(results), *dict(results.missing)]
+    refuse_unknown("--gantt", names, known, run.folder)
+    for name, why in results.missing:
+        if name in names:
+            raise NoSuchCell(f"--gantt {name}: {why}")
+    return _labelled(run, results, names)
+
+
+def _finished(results: Results) -> list[str]:
+    return [] if results.cells.empty else results.cells["cell"].tolist()
+
+
+def _labelled(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+    if not names:
+        return {}
+    folders = {cell.folder.name: cell for cell in run.cells}
+    rows = results.cells.set_index("cell")
+    return {
+        f"{rows['variant'][name]}, {rows['load'][name]}, seed {rows['seed'][name]}": folders[name]
+        for name in names
+    }

@@ -1,0 +1,70 @@
+"""Points in; the table of speed-ups over the baseline out, by variant and load."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from reports.answer.verdict import Answer
+from reports.phrasing import counted, seconds
+from reports.statistics.bootstrap import interval
+from reports.statistics.points import Point
+
+NEITHER = {"hollow": False, "best": False}
+LEAST_GAIN = 1.005
+"""What rounds to 1.00 is not shown as fastest."""
+LEAST_FULL_TINT = math.log(1.5)
+"""The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
+
+
+def grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
+    """Speed-up of the mean by variant and load; None where nothing is compared."""
+    if not any(p.against is not None for p in points):
+        return None
+    loads = list(dict.fromkeys(p.load for p in points))
+    at = {(p.variant, p.load): p for p in points}
+    gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
+    full = max(LEAST_FULL_TINT, *gains)
+    best = {
+        load: min(
+            (p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value)
+        )
+        for load in loads
+    }
+    rows = []
+    for variant in dict.fromkeys(p.variant for p in points):
+        cells = [_grid_cell(at.get((variant, load)), best[load], full) for load in loads]
+        bound = any(p.bound for p in points if p.variant == variant)
+        rows.append({"variant": variant, "bound": bound, "cells": cells})
+    here = told.load
+    return {"loads": [(load.removesuffix(" jobs/s"), load == here) for load in loads], "rows": rows}
+
+
+def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
+    if point is None:
+        return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NEITHER}
+    title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
+    told_apart = best.against is not None and best.against.mean.value > LEAST_GAIN
+    common = {"hollow": point.saturated, "best": point is best and told_apart}
+    if point.against is None:
+        return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
+    gain = point.against.mean
+    tint = abs(math.log(gain.value)) / full
+    kind = "even" if not gain.differs_from_one else "faster" if gain.value > 1 else "slower"
+    return {
+        "text": f"{gain.value:.2f}",
+        "title": ", ".join([title, interval(gain), *_more(point, kind)]),
+        "tint": round(100 * tint),
+        "kind": kind,
+        **common,
+    }
+
+
+def _more(point: Point, kind: str) -> list[str]:
+    missing = point.against.seeds_missing if point.against is not None else math.nan
+    rounds = kind == "even" and math.isfinite(missing) and missing >= 1
+    return [
+        *(["past saturation"] if point.saturated else []),
+        *([f"{counted(math.ceil(missing), 'more seed')} to find 5%"] if rounds else []),
+    ]

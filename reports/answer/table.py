@@ -1,0 +1,84 @@
+"""Points in; a table for the terminal out, which leaves out what does not fit its width.
+
+Plain columns where the output is not a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from reports.phrasing import seconds, share, times
+from reports.statistics.points import Point
+
+Column = tuple[str, Callable[[Point], str]]
+
+
+def _flags(point: Point) -> str:
+    words = (("bound", point.bound), ("saturated", point.saturated), ("GATE", point.failed_gates))
+    return " ".join(word for word, holds in words if holds)
+
+
+COLUMNS: tuple[Column, ...] = (
+    ("variant", lambda p: p.variant),
+    ("mean", lambda p: seconds(p.jct_mean_s.value)),
+    ("faster", lambda p: times(p.against.mean.value) if p.against else ""),
+    ("P95", lambda p: seconds(p.jct_s["jct_p95_s"])),
+    ("hits", lambda p: share(p.hit_ratio)),
+    ("", _flags),
+    ("95% CI", lambda p: _interval(p)),
+    ("jobs/s", lambda p: f"{p.throughput_jobs_per_s:.3g}"),
+    ("P50", lambda p: seconds(p.jct_s["jct_p50_s"])),
+    ("P99", lambda p: seconds(p.jct_s["jct_p99_s"])),
+)
+"""In the order in which they give way: the last first."""
+
+
+def _interval(point: Point) -> str:
+    if point.against is None:
+        return ""
+    return f"{point.against.mean.low:.2f}–{point.against.mean.high:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class ResultTable:
+    points: Sequence[Point]
+    baseline: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for count in range(len(COLUMNS), 0, -1):
+            table = self._table(COLUMNS[:count], console.is_terminal)
+            unbounded = options.update(max_width=10_000)
+            if Measurement.get(console, unbounded, table).maximum <= options.max_width:
+                break
+        yield table
+
+    def _table(self, columns: Sequence[Column], terminal: bool) -> Table:
+        table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
+        table.add_column("load", no_wrap=True)
+        for place, (title, _) in enumerate(columns):
+            justify: JustifyMethod = "left" if place == 0 or not title else "right"
+            table.add_column(Text(title), justify=justify, no_wrap=True, overflow="ellipsis")
+        best = self._best()
+        before = None
+        for point in self.points:
+            style = "bold" if point in best else "dim" if point.bound else ""
+            load = Text(point.load if point.load != before else "")
+            if before not in (None, point.load):
+                table.add_section()
+            before = point.load
+            # Text, not str: a name in brackets is no markup.
+            table.add_row(load, *(Text(value(point)) for _, value in columns), style=style)
+        return table
+
+    def _best(self) -> list[Point]:
+        """The fastest contender under each load."""
+        loads = dict.fromkeys(p.load for p in self.points)
+        contenders = [[p for p in self.points if p.load == load and not p.bound] for load in loads]
+        return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]

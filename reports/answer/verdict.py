@@ -1,0 +1,247 @@
+"""Points in; the answer out, in words and numbers: who finishes the jobs first, by how much, how
+sure that is, and what is doubtful. Rules in docs/metrics.md, "The answer".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.answer.caveats import doubts, short_run
+from reports.answer.provenance import provenance as provenance_of
+from reports.metrics.cells import Results
+from reports.phrasing import listed, seconds, share, times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.points import Comparison, Point, compare
+from reports.statistics.seeds_needed import advice
+
+SAME = 0.02
+"""Variants whose mean JCT is within this share of the baseline's do not differ in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    headline: str
+    findings: tuple[str, ...]
+    doubts: tuple[str, ...]
+    provenance: str
+    load: str | None = None
+    """Where the headline was read."""
+    winner: Point | None = None
+    baseline: Point | None = None
+    possible: float | None = None
+    """Share of a bound's gain that the winner captures."""
+
+    @property
+    def sentences(self) -> list[str]:
+        return [self.headline, *self.findings, *self.doubts, self.provenance]
+
+
+def answer(
+    points: Sequence[Point], results: Results, sweep: dict[str, Any], also: str | None = None
+) -> Answer:
+    """`also`: another doubt."""
+    baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
+    doubted = (*filter(None, [also]), *doubts(points, results, sweep))
+    contenders = [p for p in points if not p.bound]
+    if not contenders:
+        return Answer("No cell has finished: there is no answer yet.", (), doubted, provenance)
+    load, note = _headline_load(contenders)
+    here = [p for p in points if p.load == load]
+    there = _at(contenders, load)
+    winner = min([p for p in there if not p.saturated] or there, key=_mean_s)
+    base = next((p for p in here if p.variant == baseline), None)
+    possible, about_bound = _bound(here, base, winner)
+    findings = [
+        *([note] if note else _saturated_baseline(base, winner)),
+        *_faster_but_saturated(there, winner),
+        *_not_told(winner),
+        *_tied(here, winner, results),
+        *about_bound,
+        *_others(here, base, winner),
+        *_above(contenders, winner, baseline),
+        *_no_difference(points, baseline),
+    ]
+    headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
+    doubted = (*short_run(winner, sweep), *doubted)
+    return Answer(headline, tuple(findings), doubted, provenance, load, winner, base, possible)
+
+
+def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
+    """The highest rate that any variant still sustains; else the lowest."""
+    loads = list(dict.fromkeys(p.load for p in contenders))
+    for load in reversed(loads):
+        if not all(p.saturated for p in _at(contenders, load)):
+            return load, None
+    return loads[0], (
+        f"Every variant is past saturation at {loads[0]}, the lowest load measured: the times grow"
+        " with the number of jobs in the run. Measure lower rates."
+    )
+
+
+def _at(points: Sequence[Point], load: str) -> list[Point]:
+    return [p for p in points if p.load == load]
+
+
+def _place(load: str) -> str:
+    return f"At {load}" if load.endswith("jobs/s") else f"With {load} arrivals"
+
+
+def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -> str:
+    place, name, mean = _place(winner.load), winner.variant, winner.jct_mean_s
+    p95 = winner.jct_s["jct_p95_s"]
+    took = f"{seconds(mean.value)} on average, {seconds(p95)} at P95"
+    if variants == 1:
+        return f"{place} {name} finishes a job in {took}. There is nothing to compare it with."
+    if base is None:
+        return f"{place} {name} is the fastest: {took}. The baseline {baseline} has no result here."
+    if winner is base or winner.against is None:
+        return f"{place} no scheduler finishes jobs sooner than {baseline}: {took}."
+    gain = winner.against
+    if gain.mean.value <= 1 + SAME:
+        return (
+            f"{place} the choice of scheduler hardly matters: the fastest, {name}, is within"
+            f" {SAME:.0%} of {baseline} ({seconds(mean.value)} on average)."
+        )
+    if not gain.mean.differs_from_one:
+        return (
+            f"{place} no scheduler can be told from {baseline}: the fastest, {name}, finishes jobs"
+            f" {times(gain.mean.value)} as fast ({interval(gain.mean)})."
+        )
+    return (
+        f"{place} {name} finishes jobs {times(gain.mean.value)} sooner than {baseline} on average"
+        f" ({interval(gain.mean)}), {seconds(mean.value)} instead of"
+        f" {seconds(base.jct_mean_s.value)}, and {times(gain.p95.value)} at P95."
+    )
+
+
+def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
+    if base is None or not base.saturated or winner.saturated:
+        return []
+    return [
+        f"{base.variant} is past saturation there and {winner.variant} is not: with more jobs in"
+        " the run the difference would be larger still."
+    ]
+
+
+def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
+    faster = [p for p in there if _mean_s(p) < _mean_s(winner)]
+    took = listed([f"{p.variant} ({seconds(_mean_s(p))})" for p in sorted(faster, key=_mean_s)])
+    return [f"Faster in this run, but past saturation there: {took}."] if faster else []
+
+
+def _not_told(winner: Point) -> list[str]:
+    """What would tell the winner from the baseline, where that is all that is missing."""
+    gain = winner.against
+    if gain is None or gain.mean.differs_from_one or gain.mean.value <= 1 + SAME:
+        return []
+    return advice(gain.seeds, gain.seeds_needed)
+
+
+def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
+    """Contenders that the winner does not beat beyond doubt, paired with it by program."""
+    jobs = results.jobs[results.jobs["load"] == winner.load]
+    best = jobs[jobs["variant"] == winner.variant]
+    tied: dict[str, Comparison] = {}
+    for point in here:
+        if point is winner or point.bound or point.against is None:
+            continue
+        gain = compare(jobs[jobs["variant"] == point.variant], best)
+        if gain is not None and not gain.mean.differs_from_one:
+            tied[point.variant] = gain
+    if not tied:
+        return []
+    needed = [gain.seeds_needed for gain in tied.values()]
+    more = advice(max(gain.seeds for gain in tied.values()), max(needed))
+    return [" ".join([f"{listed(list(tied))} cannot be told from {winner.variant}.", *more])]
+
+
+def _bound(
+    here: Sequence[Point], base: Point | None, winner: Point
+) -> tuple[float | None, list[str]]:
+    """Share of the best bound's gain that the winner captures: (base - winner) / (base - bound).
+    A bound without offload bounds those without; then it is the best of them that captures."""
+    bounds = [p for p in here if p.bound and p.against is not None]
+    if not bounds or base is None:
+        return None, []
+    best = min(bounds, key=_mean_s)
+    gain, name = best.against, f"The bound {best.variant}, which knows the future,"
+    possible_s = _mean_s(base) - _mean_s(best)
+    if gain is None or possible_s <= SAME * _mean_s(base):
+        return None, [f"{name} gains hardly anything here either: there is little to be had."]
+    alike = [p for p in here if not p.bound and p.offload == best.offload]
+    if not alike:
+        return None, [f"{name} reaches {times(gain.mean.value)}."]
+    captor = min(alike, key=_mean_s)
+    share_of_it = (_mean_s(base) - _mean_s(captor)) / possible_s
+    but = "" if captor is winner else f", {'with' if best.offload else 'without'} offload"
+    reached = f"{name} reaches {times(gain.mean.value)}{but}"
+    if share_of_it > 1:
+        return None, [f"{reached}, less than {captor.variant}: it bounds nothing here."]
+    if captor is base:
+        return None, [f"{reached}: that much is possible."]
+    captured = f"{captor.variant} captures {share(share_of_it)} of that gain"
+    return share_of_it if captor is winner else None, [f"{reached}; {captured}."]
+
+
+def _mean_s(point: Point) -> float:
+    return point.jct_mean_s.value
+
+
+def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[str]:
+    rest = sorted(
+        (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
+        key=_mean_s,
+    )
+    rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
+    named = {
+        "faster": [r for r in rated if r[1].low > 1 and r[1].value > 1 + SAME],
+        "slower": [r for r in rated if r[1].high < 1 and r[1].value < 1 - SAME],
+    }
+    sentences = []
+    if named["faster"]:
+        then = "Also faster" if winner is not base else "Faster"
+        sentences.append(f"{then} than {_name(base)}: {_rated(named['faster'])}.")
+    if named["slower"]:
+        sentences.append(f"Slower than {_name(base)}: {_rated(named['slower'])}.")
+    even = [r[0] for r in rated if r not in named["faster"] + named["slower"]]
+    if even:
+        sentences.append(f"Like {_name(base)}: {listed(even)}.")
+    return sentences
+
+
+def _name(point: Point | None) -> str:
+    return "the baseline" if point is None else point.variant
+
+
+def _rated(rated: Sequence[tuple[str, Estimate]]) -> str:
+    return listed([f"{name} {times(gain.value)}" for name, gain in rated])
+
+
+def _above(contenders: Sequence[Point], winner: Point, baseline: str) -> list[str]:
+    """What the highest rate looks like, where the headline was read below it."""
+    highest = contenders[-1].load
+    best = min(_at(contenders, highest), key=_mean_s)
+    if winner.saturated or highest == winner.load or best.against is None:
+        return []
+    return [
+        f"At {highest} even the fastest, {best.variant}, is past saturation:"
+        f" {times(best.against.mean.value)} against {baseline}."
+    ]
+
+
+def _no_difference(points: Sequence[Point], baseline: str) -> list[str]:
+    loads: list[str] = []
+    for load in dict.fromkeys(p.load for p in points):
+        gains = [p.against.mean.value for p in _at(points, load) if p.against is not None]
+        if not gains or any(abs(1 / gain - 1) > SAME for gain in gains):
+            break
+        loads.append(load)
+    if not loads:
+        return []
+    place = f"At {loads[0]}" if len(loads) == 1 else f"Up to {loads[-1]}"
+    found = f"{place} the choice hardly matters: all are within {SAME:.0%} of {baseline}."
+    if loads[-1] != points[-1].load:
+        return [found]
+    return [f"{found} Higher rates, or a smaller machine (--hardware), would tell them apart."]

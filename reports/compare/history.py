@@ -1,0 +1,244 @@
+"""The trend of one question over commits: a file of JSON lines, appended to once for each commit.
+
+The first line holds the question, each other line what one variant did under one load at one
+commit. A line that a dying process left half written is dropped, and written whole by the next
+`add` of its commit. docs/nightly.md defines the fields.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from reports.compare.baseline import DECIMALS, Side
+from reports.compare.regression import differences, question_of
+from reports.metrics.cells import jct_percentiles
+from reports.phrasing import counted
+from reports.run_folder.atomic import Unwritable, make_folder, sync, write_all
+from reports.run_folder.records import Name
+from reports.statistics.points import mean_jct
+from traces.lenient import first_error, one_line
+
+FORMAT = "turnstile-history-1"
+
+
+class BadHistory(ValueError):
+    """A file that is no history, or one that cannot take what is added."""
+
+
+class Entry(BaseModel):
+    """What one variant did under one load at one commit. Times in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    label: Name
+    when: AwareDatetime
+    question: str
+    """Digest of what has to be equal for numbers to be held against each other."""
+    turnstile_version: str | None
+    code_sha256: str | None
+    variant: Name
+    load: Name
+    jobs: int
+    jct_mean_s: float = Field(gt=0)
+    jct_mean_low_s: float
+    jct_mean_high_s: float
+    """Its 95% interval."""
+    jct_p50_s: float
+    jct_p90_s: float
+    jct_p95_s: float
+    jct_p99_s: float
+
+    @property
+    def of(self) -> tuple[str, str, str]:
+        return self.label, self.variant, self.load
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One variant under one load, in time."""
+
+    variant: str
+    load: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def steps(self) -> tuple[tuple[Entry, Entry], ...]:
+        """Each but the first, after the one before."""
+        return tuple(pairwise(self.entries))
+
+    @property
+    def jumps(self) -> tuple[Entry, ...]:
+        """Those whose mean lies outside the interval of the one before."""
+        return tuple(new for old, new in self.steps if not _within(old, new))
+
+
+def _within(old: Entry, new: Entry) -> bool:
+    return old.jct_mean_low_s <= new.jct_mean_s <= old.jct_mean_high_s
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    question: dict[str, Any]
+    entries: tuple[Entry, ...]
+
+    def series(self) -> list[Series]:
+        """By load, then by variant, as they first appear."""
+        loads = dict.fromkeys(entry.load for entry in self.entries)
+        found: dict[tuple[str, str], list[Entry]] = {}
+        for entry in sorted(self.entries, key=lambda e: e.when):
+            found.setdefault((entry.variant, entry.load), []).append(entry)
+        return [
+            Series(variant, load, tuple(mine))
+            for shown in loads
+            for (variant, load), mine in found.items()
+            if load == shown
+        ]
+
+
+def read_history(path: Path) -> History:
+    try:
+        return _parse(path, path.read_bytes())
+    except OSError as error:
+        raise BadHistory(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+def add(path: Path, side: Side, label: str, when: datetime) -> int:
+    """How many lines were new: none where the commit has them already."""
+    side.refuse_invalid("a history's run")
+    if not label or one_line(label) != label:
+        raise BadHistory(f"--label {one_line(label)!r}: give a short name of what is measured")
+    question = question_of(side)
+    make_folder(path.parent)
+    with _locked(path) as file:
+        file.seek(0)
+        content = file.read()
+        kept = content[: content.rfind(b"\n") + 1]
+        head = _line({"format": FORMAT, "question": question})
+        # Where not even the first line is whole, only one of ours may be written over.
+        fresh = not kept and head.startswith(content)
+        known = History(question, ()) if fresh else _parse(path, kept)
+        if found := list(differences(known.question, question)):
+            raise BadHistory(
+                f"{path} and {side.name} answer different questions: {'; '.join(found)}; "
+                "keep another --file for this one"
+            )
+        new = _not_there(path, known, _entries(side, _digest(question), label, when))
+        file.truncate(len(kept))
+        lines = [_line(entry.model_dump(mode="json")) for entry in new]
+        _append(file, [head, *lines] if fresh else lines)
+    return len(new)
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[BinaryIO]:
+    try:
+        with path.open("a+b", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield file
+    except OSError as error:
+        raise Unwritable.of(path, error) from None
+
+
+def _append(file: BinaryIO, lines: Iterable[bytes]) -> None:
+    """Down to the disk."""
+    write_all(file.fileno(), b"".join(lines))
+    os.fsync(file.fileno())
+    sync(Path(file.name).parent)
+
+
+def _digest(question: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(question, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
+
+
+def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]:
+    found = []
+    for (variant, load), jobs in side.jobs.groupby(["variant", "load"], sort=False):
+        mean = mean_jct(jobs)
+        numbers = {
+            "jct_mean_s": mean.value,
+            "jct_mean_low_s": mean.low,
+            "jct_mean_high_s": mean.high,
+            **jct_percentiles(jobs["jct_s"].to_numpy()),
+        }
+        entry = {
+            "label": label,
+            "when": when,
+            "question": digest,
+            **{f: side.question.get(f) for f in ("turnstile_version", "code_sha256")},
+            "variant": variant,
+            "load": load,
+            "jobs": len(jobs),
+            **{name: round(seconds, DECIMALS) for name, seconds in numbers.items()},
+        }
+        found.append(Entry.model_validate(entry))
+    return found
+
+
+def _not_there(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry]:
+    there = {entry.of: entry for entry in known.entries}
+    for entry in entries:
+        old = there.get(entry.of)
+        if old is not None and old.model_copy(update={"when": entry.when}) != entry:
+            raise BadHistory(
+                f"{path}: --label {entry.label} is there with other numbers ({entry.variant} at "
+                f"{entry.load}: {old.jct_mean_s:g} s, now {entry.jct_mean_s:g} s); use another"
+            )
+    return [entry for entry in entries if entry.of not in there]
+
+
+def _parse(path: Path, content: bytes) -> History:
+    first, *lines = content[: content.rfind(b"\n") + 1].splitlines() or [b""]
+    try:
+        head = orjson.loads(first)
+        good = head["format"] == FORMAT and isinstance(head["question"], dict)
+        digest = _digest(head["question"])
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        good = False
+    if not good:
+        raise BadHistory(f"{path}: no history; bench history add makes one")
+    entries = []
+    for number, line in enumerate(lines, 2):
+        try:
+            entry = Entry.model_validate_json(line)
+        except ValidationError as error:
+            field, said = first_error(error)
+            what = field or "the line"
+            raise BadHistory(f"{path}, line {number}: {what}: {said['msg']}") from None
+        if entry.question != digest:
+            raise BadHistory(f"{path}, line {number}: of another question than the first line's")
+        entries.append(entry)
+    return History(head["question"], tuple(entries))
+
+
+def changed(before: Entry, after: Entry) -> str:
+    return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
+
+
+def told(series: Series) -> tuple[str, ...]:
+    """A line of `bench history show`: change is against the commit before."""
+    last = series.entries[-1]
+    change = "–"
+    if len(series.entries) > 1:
+        change = changed(series.entries[-2], last)
+    jumps = ", ".join(entry.label for entry in series.jumps) or "–"
+    count = counted(len(series.entries), "commit")
+    return series.load, series.variant, count, f"{last.jct_mean_s:.3f} s", change, jumps
+
+
+HEAD = ("load", "policy", "kept", "mean JCT", "change", "jumps at")

@@ -1,0 +1,127 @@
+"""A history in; one offline HTML page out, with a figure for each load: mean JCT over time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import plotly.graph_objects as go
+
+from reports.answer.provenance import heading
+from reports.compare.history import History, Series, changed
+from reports.figures.drawing import Figure, Style, plain, styles
+from reports.figures.overview import spec_of
+from reports.page.page import with_figures
+from reports.phrasing import counted, listed, seconds
+from reports.run_folder.atomic import write_file
+
+BASELINE = "fcfs"
+
+
+def draw(history: History, out: Path) -> None:
+    series = history.series()
+    names = list(dict.fromkeys(s.variant for s in series))
+    style = styles([{"name": name, "policy": name} for name in names], BASELINE)
+    figures = [
+        _figure(number, [s for s in series if s.load == load], style)
+        for number, load in enumerate(dict.fromkeys(s.load for s in series))
+    ]
+    page = with_figures().get_template("history.html.j2")
+    content = page.render(
+        context=heading(history.question),
+        verdict=_verdict(series),
+        jumps=_jumps(series),
+        figures=figures,
+        legend=[{"name": name, "slot": style[name].slot} for name in names],
+    )
+    write_file(out, content.encode())
+
+
+def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -> Figure:
+    figure = go.Figure()
+    for one in series:
+        figure.add_trace(_line(one, style[one.variant]))
+        if one.jumps:
+            figure.add_trace(_marks(one, style[one.variant]))
+    figure.update_xaxes(title="when", type="date")
+    figure.update_yaxes(title="seconds", rangemode="tozero")
+    load = series[0].load
+    ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
+    alt = f"Line chart: mean JCT over time with {load}, one line per policy. Last: {ends}."
+    spec = spec_of(figure, alt, "y")
+    return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
+
+
+def _line(series: Series, style: Style) -> go.Scatter:
+    jumps = series.jumps
+    return go.Scatter(
+        name=plain(series.variant),
+        x=[entry.when.isoformat() for entry in series.entries],
+        y=[entry.jct_mean_s for entry in series.entries],
+        mode="lines+markers",
+        line={"width": 1.5, "dash": style.dash},
+        marker={
+            "symbol": style.marker,
+            "size": [12 if entry in jumps else 6 for entry in series.entries],
+            "line": {"width": 1.5},
+        },
+        text=[_hover(series, place) for place in range(len(series.entries))],
+        hovertemplate="%{text}<extra></extra>",
+        meta={"colour": style.colour, "variant": series.variant, "kind": "line"},
+    )
+
+
+def _marks(series: Series, style: Style) -> go.Scatter:
+    """The commit's label at each jump."""
+    return go.Scatter(
+        x=[entry.when.isoformat() for entry in series.jumps],
+        y=[entry.jct_mean_s for entry in series.jumps],
+        mode="markers+text",
+        marker={"size": 14, "opacity": 0},
+        text=[plain(entry.label) for entry in series.jumps],
+        textposition="top center",
+        cliponaxis=False,
+        hoverinfo="skip",
+        meta={"colour": style.colour, "variant": series.variant, "kind": "label"},
+    )
+
+
+def _hover(series: Series, place: int) -> str:
+    entry = series.entries[place]
+    lines = [
+        f"<b>{plain(series.variant)}</b> · {plain(entry.label)}",
+        f"{entry.when:%Y-%m-%d %H:%M}",
+        f"mean {seconds(entry.jct_mean_s)} ({seconds(entry.jct_mean_low_s)} to "
+        f"{seconds(entry.jct_mean_high_s)})",
+        f"P95 {seconds(entry.jct_p95_s)}",
+    ]
+    if place:
+        before = series.entries[place - 1]
+        lines.append(f"{changed(before, entry)} against {plain(before.label)}")
+    return "<br>".join(lines)
+
+
+def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
+    """(commit, when, load, policy, before, after, change), the last first."""
+    found = [(new, old, one) for one in series for old, new in one.steps if new in one.jumps]
+    found.sort(key=lambda jump: jump[0].when, reverse=True)
+    return [
+        (
+            *(new.label, f"{new.when:%Y-%m-%d}", one.load, one.variant),
+            *(seconds(old.jct_mean_s), seconds(new.jct_mean_s), changed(old, new)),
+        )
+        for new, old, one in found
+    ]
+
+
+def _verdict(series: Sequence[Series]) -> str:
+    if not series:
+        return "Nothing is kept yet."
+    last = max((s.entries[-1] for s in series), key=lambda e: e.when)
+    jumped = [
+        f"{s.variant} at {s.load}" for s in series if last.label in {e.label for e in s.jumps}
+    ]
+    told = f"{counted(len({e.label for s in series for e in s.entries}), 'commit')} kept; the last"
+    if not jumped:
+        return f"{told}, {last.label}, changed nothing beyond its interval."
+    return f"{told}, {last.label}, moved {listed(jumped)}."

@@ -1,0 +1,93 @@
+"""A comparison for machines and pull requests: Markdown, and JUnit's XML."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from xml.etree import ElementTree
+
+from reports.compare.regression import Change, Verdict
+from reports.phrasing import counted, seconds
+
+SIGNS = {
+    "identical": "identical to the digit",
+    "regression": "REGRESSION",
+    "slower": "slower, within the limit",
+    "faster": "faster",
+    "noise": "noise",
+}
+
+
+def headline(verdict: Verdict, max_regression: float) -> str:
+    worst = verdict.regressions
+    if worst:
+        first = max(worst, key=lambda c: c.change.value)
+        return (
+            f"{counted(len(worst), 'regression')} above {max_regression:.1%}; the largest: "
+            f"{first.variant} at {first.load}, {first.metric} {first.change.value:+.1%}"
+        )
+    if verdict.invalid:
+        return f"no regression, but {counted(len(verdict.invalid), 'cell')} not valid"
+    changed = [c for c in verdict.changes if c.outcome != "identical"]
+    if not changed:
+        return f"all {counted(len(verdict.changes), 'number')} identical to the digit"
+    return f"no regression above {max_regression:.1%} in {counted(len(verdict.changes), 'number')}"
+
+
+def row(change: Change) -> tuple[str, ...]:
+    e = change.change
+    return (
+        change.load,
+        change.variant,
+        change.metric,
+        seconds(change.base_s),
+        seconds(change.new_s),
+        f"{e.value:+.1%}",
+        f"{e.low:+.1%} to {e.high:+.1%}",
+        SIGNS[change.outcome],
+    )
+
+
+HEAD = ("load", "policy", "metric", "base", "new", "change", "interval", "verdict")
+
+
+def shown(changes: Sequence[Change]) -> list[Change]:
+    """What is not identical."""
+    return [change for change in changes if change.outcome != "identical"]
+
+
+def markdown(verdict: Verdict, max_regression: float) -> str:
+    mark = "✅" if verdict.good else "❌"
+    lines = [f"### {mark} bench compare: {_cell(headline(verdict, max_regression))}", ""]
+    if found := shown(verdict.changes):
+        lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
+        lines += [f"| {' | '.join(map(_cell, row(change)))} |" for change in found] + [""]
+    same = len(verdict.changes) - len(found)
+    lines += [f"{counted(same, 'number')} identical to the digit."] if same else []
+    lines += [f"- not valid: {_cell(line)}" for line in verdict.invalid]
+    lines += [f"- in one run only: {_cell(line)}" for line in verdict.unpaired]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    """Names come from traces and files: no markup of theirs counts."""
+    for sign in "\\`*_{}[]<>#|&":
+        text = text.replace(sign, f"&#{ord(sign)};")
+    return " ".join(text.split())
+
+
+def junit(verdict: Verdict) -> bytes:
+    failures = len(verdict.regressions) + len(verdict.invalid)
+    tests = len(verdict.changes) + len(verdict.invalid)
+    suite = ElementTree.Element(
+        "testsuite", name="bench compare", tests=str(tests), failures=str(failures)
+    )
+    for change in verdict.changes:
+        name = f"{change.variant} at {change.load}"
+        case = ElementTree.SubElement(suite, "testcase", classname=change.metric, name=name)
+        if change.outcome == "regression":
+            failure = ElementTree.SubElement(case, "failure", message=" ".join(row(change)[3:7]))
+            failure.text = ", ".join(row(change))
+    for line in verdict.invalid:
+        case = ElementTree.SubElement(suite, "testcase", classname="validity", name=line)
+        ElementTree.SubElement(case, "failure", message="not valid")
+    return bytes(ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))

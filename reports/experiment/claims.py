@@ -1,0 +1,198 @@
+"""What a source claims of a number, held against run folders: a `Check` in, a `Finding` out.
+
+Values are means over seeds, by arm and load (docs/metrics.md has the metrics).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+import pandas as pd
+from pydantic import BaseModel, ConfigDict
+
+from reports.phrasing import counted, listed
+
+Metric = Literal[
+    "jct_mean_s",
+    "jct_p50_s",
+    "jct_p90_s",
+    "jct_p95_s",
+    "jct_p99_s",
+    "jct_steady_mean_s",
+    "throughput_jobs_per_s",
+    "throughput_turns_per_min",
+    "throughput_jobs_per_h_per_gpu",
+    "ttft_mean_s",
+    "ttft_p50_s",
+    "ttft_p95_s",
+    "tpot_mean_s",
+    "tpot_p50_s",
+    "tpot_p95_s",
+    "hit_ratio",
+    "device_hit_ratio",
+    "dram_hit_ratio",
+    "ssd_hit_ratio",
+    "computed_ratio",
+    "hit_bound_ratio",
+    "pinned_ratio",
+    "pin_block_s",
+    "pin_unused_block_s",
+    "queue_mean_s",
+    "bubble_share",
+    "slowdown_mean",
+    "jain_index",
+    "preemptions",
+    "jobs",
+    "failed_turns",
+    "drain_s",
+    "drain_ratio",
+    "backlog_growth",
+    "residual",
+    "lateness_ratio",
+]
+"""A column of `cells.csv`, or `bubble_share`: queueing over JCT."""
+STEADY = 0.97
+"""A rising number may fall by 3% from one arm to the next."""
+
+
+class Check(BaseModel):
+    """A claim about a number: `of`'s metric, or, with `to`, how many times `to`'s it is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    says: str
+    of: str
+    to: str | None = None
+    metric: Metric = "jct_mean_s"
+    least: float | None = None
+    most: float | None = None
+    published: str = ""
+    reading: str = ""
+    """Of a source that leaves something open: which of its readings is tried here."""
+    arms: tuple[str, ...] = ()
+    """Empty: all."""
+    loads: tuple[float, ...] = ()
+    where: Literal["every", "some", "rising", "stable"] = "every"
+    """At how many of the arms and loads it must hold; or whether the number rises from the first
+    arm to the last, or stays within a factor `most`."""
+
+
+class Value(NamedTuple):
+    jps: float
+    """0 in a closed loop."""
+    number: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    says: str
+    published: str
+    ours: str
+    holds: bool
+    reading: str = ""
+
+
+def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
+    """`cells`: those of each arm, in order."""
+    return replace(_judge(check, cells), reading=check.reading)
+
+
+def _judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
+    found = [v for arm in check.arms or cells for v in _values(check, cells[arm])]
+    if not found:
+        return Finding(check.says, check.published, "no result", False)
+    if check.where == "rising":
+        return _rising(check, found)
+    low, high = min(v.number for v in found), max(v.number for v in found)
+    if check.where == "stable":
+        holds = high <= (check.most or 1.0) * low
+        return Finding(check.says, check.published, _range(check, low, high), holds)
+    good = [v for v in found if _within(check, v.number)]
+    holds = bool(good) if check.where == "some" else len(good) == len(found)
+    ours = _range(check, low, high)
+    if len(found) > 1 and 0 < len(good) < len(found):
+        ours += f"; holds at {len(good)} of {counted(len(found), 'point')}"
+    return Finding(check.says, check.published, ours, holds)
+
+
+def _values(check: Check, cells: pd.DataFrame) -> list[Value]:
+    if cells.empty:
+        return []
+    cells = cells.assign(
+        jps=cells["jps"].fillna(0.0), bubble_share=cells["queue_mean_s"] / cells["jct_mean_s"]
+    )
+    means = cells.groupby(["variant", "jps"])[check.metric].mean()
+    found = []
+    for jps in cells["jps"].unique():
+        if check.loads and jps not in check.loads:
+            continue
+        number = float(means.get((check.of, jps), math.nan))
+        if check.to is not None:
+            number /= float(means.get((check.to, jps), math.nan))
+        if not math.isnan(number):
+            found.append(Value(float(jps), number))
+    return found
+
+
+def _within(check: Check, number: float) -> bool:
+    least = -math.inf if check.least is None else check.least
+    most = math.inf if check.most is None else check.most
+    return least <= number <= most
+
+
+def _rising(check: Check, found: Sequence[Value]) -> Finding:
+    ours, holds = [], True
+    for jps in dict.fromkeys(v.jps for v in found):
+        row = [v.number for v in found if v.jps == jps]
+        steady = all(b >= STEADY * a for a, b in pairwise(row))
+        holds &= steady and row[-1] > row[0]
+        ours.append(" → ".join(_number(check, n) for n in row))
+    return Finding(check.says, check.published, "; ".join(ours), holds)
+
+
+def _range(check: Check, low: float, high: float) -> str:
+    first, last = _number(check, low), _number(check, high)
+    return first if first == last else f"{first} to {last}"
+
+
+def _number(check: Check, number: float) -> str:
+    if check.to is not None:
+        return f"{number:.2f}x"
+    unit = " s" if check.metric.endswith("_s") else ""
+    return f"{number:.3g}{unit}" if abs(number) < 1000 else f"{number:,.0f}{unit}"
+
+
+def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
+    """One sentence: reproduced, not reproduced, or not testable here, and why."""
+    if not findings:
+        return f"Not testable here: {not_testable}"
+    if readings := list(dict.fromkeys(f.reading for f in findings if f.reading)):
+        return _by_reading(findings, readings)
+    bad = [f for f in findings if not f.holds]
+    if not bad:
+        return f"Reproduced: {listed([f'{f.says} ({f.ours})' for f in findings])}."
+    told = listed([_against(f) for f in bad])
+    kept = len(findings) - len(bad)
+    rest = f" {kept} of {counted(len(findings), 'claim')} hold." if kept else ""
+    return f"Not reproduced: {told}.{rest}"
+
+
+def _by_reading(findings: Sequence[Finding], readings: Sequence[str]) -> str:
+    bad = {r: [f for f in findings if f.reading == r and not f.holds] for r in readings}
+    good = [f"“{reading}”" for reading in readings if not bad[reading]]
+    told = [
+        f"not read as “{reading}”: {listed([_against(f) for f in against])}"
+        for reading, against in bad.items()
+        if against
+    ]
+    first = f"Reproduced read as {listed(good)}" if good else "Not reproduced under any reading"
+    return "; ".join([first, *told]) + "."
+
+
+def _against(finding: Finding) -> str:
+    published = f", published {finding.published}" if finding.published else ""
+    return f"“{finding.says}” does not hold, ours {finding.ours}{published}"

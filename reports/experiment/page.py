@@ -1,0 +1,156 @@
+"""The page of an experiment: what the source says, what we found, and the figure.
+
+In: the run folders of its arms, and its checks. Out: `experiment.html`, `experiment.json`, and
+sentences to print.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from reports.experiment.claims import Check, Finding, judge, verdict
+from reports.figures.drawing import Figure, Style, styles
+from reports.figures.overview import figures
+from reports.metrics.cells import Results, collect
+from reports.page.page import with_figures
+from reports.phrasing import counted
+from reports.run_folder.atomic import write_file
+from reports.run_folder.read import VIRTUAL, load_run
+from reports.statistics.points import Point, points
+
+SHOWN = ("jct-mean", "jct-p95")
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRun:
+    name: str
+    x: float | None
+    """Where it stands on the figure's axis, if arms differ in a number."""
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a reader is told of the experiment, apart from its numbers."""
+
+    name: str
+    title: str
+    source: str
+    claim: str
+    assumes: str
+    not_testable: str
+    axis: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentReport:
+    path: Path
+    verdict: str
+    findings: tuple[Finding, ...]
+    failed: tuple[str, ...]
+    """Cells without a result, and gates that failed."""
+
+
+def write_experiment(
+    said: Said, arms: Sequence[ArmRun], checks: Sequence[Check], folder: Path
+) -> ExperimentReport:
+    runs = [load_run(arm.folder) for arm in arms]
+    results = [collect(run) for run in runs]
+    cells = {arm.name: result.cells for arm, result in zip(arms, results, strict=True)}
+    findings = tuple(judge(check, cells) for check in checks)
+    drawn, style = _figures(said, arms, results, [run.sweep for run in runs])
+    failed = tuple(
+        f"{arm.name}: {cell}: {gates}"
+        for arm, result in zip(arms, results, strict=True)
+        for cell, gates in result.failed_gates.items()
+    )
+    return finish(said, findings, folder, drawn, style, _doubts(arms, results, runs), failed)
+
+
+def finish(
+    said: Said,
+    findings: tuple[Finding, ...],
+    folder: Path,
+    drawn: Sequence[Figure] = (),
+    style: Mapping[str, Style] | None = None,
+    doubts: Sequence[str] = (),
+    failed: tuple[str, ...] = (),
+) -> ExperimentReport:
+    """The files, whatever the findings come from."""
+    told = verdict(findings, said.not_testable)
+    page = with_figures().get_template("experiment.html.j2")
+    html = page.render(
+        said=said,
+        verdict=told,
+        findings=findings,
+        figures=drawn,
+        legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
+        doubts=doubts,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    write_file(folder / "experiment.html", html.encode())
+    summary = {
+        "name": said.name,
+        "verdict": told,
+        "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
+        "doubts": list(doubts),
+    }
+    content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
+    write_file(folder / "experiment.json", content)
+    return ExperimentReport(folder / "experiment.html", told, findings, failed)
+
+
+def _figures(
+    said: Said,
+    arms: Sequence[ArmRun],
+    results: Sequence[Results],
+    sweeps: Sequence[Mapping[str, Any]],
+) -> tuple[list[Figure], dict[str, Style]]:
+    """One of all arms where they differ in a number, else one per arm."""
+    variants = {v["name"]: v for sweep in sweeps for v in sweep["variants"]}
+    baseline = str(sweeps[0]["baseline"])
+    style = styles(list(variants.values()), baseline)
+    found = [points(result, str(s["baseline"])) for result, s in zip(results, sweeps, strict=True)]
+    if all(arm.x is not None for arm in arms):
+        moved = [replace(p, jps=arm.x) for arm, ps in zip(arms, found, strict=True) for p in ps]
+        return _over_axis(said, moved, style), style
+    drawn = []
+    for number, (arm, mine) in enumerate(zip(arms, found, strict=True)):
+        for figure in figures(mine, style, [baseline]):
+            if figure.id == SHOWN[0]:
+                title = f"{arm.name}: {figure.title[0].lower()}{figure.title[1:]}"
+                drawn.append(replace(figure, id=f"arm-{number}", title=title))
+    return drawn, style
+
+
+def _over_axis(said: Said, moved: Sequence[Point], style: Mapping[str, Style]) -> list[Figure]:
+    drawn = []
+    for number, load in enumerate(dict.fromkeys(p.load for p in moved)):
+        mine = [replace(p, load=f"{p.jps:g}") for p in moved if p.load == load]
+        for figure in figures(mine, style, []):
+            if figure.id in SHOWN:
+                figure.spec["layout"]["xaxis"]["title"] = {"text": said.axis}
+                what = figure.title.removesuffix(" against rate")
+                title = f"{what} at {load}, by {said.axis}"
+                drawn.append(replace(figure, id=f"{figure.id}-{number}", title=title))
+    return drawn
+
+
+def _doubts(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[Any]) -> list[str]:
+    told = []
+    engines = {str(run.sweep.get("engine")) for run in runs}
+    told += [f"No GPU was asked: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
+    for arm, result in zip(arms, results, strict=True):
+        late = result.cells[result.cells["saturated"]] if len(result.cells) else ()
+        if len(late):
+            told.append(
+                f"{arm.name}: {counted(len(late), 'cell')} of {len(result.cells)} past saturation, "
+                "where a mean JCT grows with the length of the run."
+            )
+        told += [f"{arm.name}: {name} has no result, {why}." for name, why in result.missing]
+    return told

@@ -1,0 +1,259 @@
+"""Runs, and how far apart they are, in; the fidelity card as one HTML page and as JSON out.
+
+The page needs no network and no script; names are escaped by the template.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from reports.fidelity.distance import Fidelity, Point, Ranking, Span
+from reports.fidelity.dumbbells import dumbbells
+from reports.fidelity.targets import MEAN_WITHIN, P95_WITHIN, Verdict
+from reports.page.environment import environment
+from reports.phrasing import counted, seconds, share
+from reports.run_folder.read import Run
+
+Invalid = tuple[str, str, str]
+"""Run, cell, why it counts for nothing."""
+COLUMNS = (
+    *("Policy", "Load", "Live mean", "Virtual", "Error of mean", "Live spread"),
+    *("Error of P95", "Live spread", "Live hits", "Virtual", "Error of hits", "Live spread"),
+)
+
+
+def headline(verdict: Verdict, live: Run) -> str:
+    if verdict.good:
+        return f"Virtual time can be believed for {engine(live)}: all targets are held."
+    count = len(verdict.missed)
+    return (
+        f"Virtual time is not within its targets for {engine(live)}: "
+        f"{count} of {len(verdict.checks)} missed."
+    )
+
+
+def engine(live: Run) -> str:
+    sweep = live.sweep
+    version = (sweep.get("server") or {}).get("vllm")
+    name = f"vLLM {version}" if version else str(sweep.get("engine"))
+    return f"{name}, {sweep.get('model')}, on {sweep.get('hardware')}"
+
+
+def page(
+    live: Sequence[Run],
+    virtual: Run,
+    found: Fidelity,
+    verdict: Verdict,
+    doubts: Sequence[str],
+    invalid: Sequence[Invalid],
+) -> str:
+    made_by = live[0].sweep.get("made_by") or {}
+    return (
+        environment()
+        .get_template("fidelity.html.j2")
+        .render(
+            heading=[engine(live[0]), (live[0].sweep.get("workload") or {}).get("name", "")],
+            headline=headline(verdict, live[0]),
+            tiles=_tiles(found),
+            checks=verdict.checks,
+            doubts=doubts,
+            plots=dumbbells(found.points),
+            columns=COLUMNS,
+            rows=[_row(point) for point in found.points],
+            rankings=[_ranking(r) for r in found.rankings if r.pairs],
+            invalid=invalid,
+            command=shlex.join(map(str, made_by.get("argv", []))),
+            facts=_facts(live, virtual, made_by),
+        )
+    )
+
+
+def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
+    """(number, what it is, beside what)"""
+    if not found.points:
+        return []
+    tiles = []
+    for what, of, spread in (
+        ("error of mean JCT", "mean", "mean_spread"),
+        ("error of P95 JCT", "p95", "p95_spread"),
+    ):
+        errors = [abs(getattr(p, of).value) for p in found.points]
+        own = [getattr(p, spread).value for p in found.points]
+        said = f"worst {max(errors):.1%}; live spread {_percent(sum(own) / len(own))}"
+        tiles.append((f"{sum(errors) / len(errors):.1%}", f"mean {what}, without sign", said))
+    ranked = [r for r in found.rankings if r.pairs]
+    if ranked:
+        good = sum(r.same_winner for r in ranked)
+        cost = f"choosing by it costs at most {max(r.regret for r in ranked):.1%} live"
+        tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", cost))
+        taus = [r.tau for r in ranked]
+        own = [r.tau_live for r in ranked]
+        said = f"live with itself {_tau(sum(own) / len(own))}"
+        tiles.append((_tau(sum(taus) / len(taus)), "Kendall's τ, mean over loads", said))
+    return tiles
+
+
+def _row(point: Point) -> dict[str, Any]:
+    values = [
+        _plain_cell(seconds(point.live_s)),
+        _plain_cell(seconds(point.virtual_s)),
+        _error_cell(point.mean, _signed, limit=MEAN_WITHIN),
+        _plain_cell(_percent(point.mean_spread.value)),
+        _error_cell(point.p95, _signed, limit=P95_WITHIN),
+        _plain_cell(_percent(point.p95_spread.value)),
+        _plain_cell(share(point.live_hits)),
+        _plain_cell(share(point.virtual_hits)),
+        _error_cell(point.hits, _signed_points),
+        _plain_cell(_number(point.hits_spread.value, ".1f")),
+    ]
+    return {
+        "variant": point.variant,
+        "load": point.load,
+        "saturated": point.saturated,
+        "values": values,
+    }
+
+
+def table_rows(found: Fidelity) -> list[list[str]]:
+    """The table of errors for a terminal, its head first; ranges over seeds are in the page."""
+    head = ["policy", "load", "live", "virtual", "mean", "spread", "P95", "spread", "hits"]
+    rows = [
+        [
+            *(point.variant, point.load, seconds(point.live_s), seconds(point.virtual_s)),
+            *(_signed(point.mean.value), _percent(point.mean_spread.value)),
+            *(_signed(point.p95.value), _percent(point.p95_spread.value)),
+            _signed_points(point.hits.value) + " pp",
+            *(["saturated"] if point.saturated else []),
+        ]
+        for point in found.points
+    ]
+    return [head, *rows]
+
+
+def ranking_rows(found: Fidelity) -> list[list[str]]:
+    head = ["load", "live", "virtual time", "winner", "tau", "tau live", "told apart", "alike"]
+    rows = [_ranking(ranking) for ranking in found.rankings if ranking.pairs]
+    table = [
+        [
+            row["load"],
+            " < ".join(row["live"]),
+            " < ".join(row["virtual"]),
+            "same" if row["same_winner"] else "other",
+            *row["texts"][:-1],
+        ]
+        for row in rows
+    ]
+    return [head, *table] if rows else []
+
+
+def _plain_cell(text: str) -> dict[str, Any]:
+    return {"text": text, "ends": "", "beyond": False}
+
+
+def _error_cell(
+    error: Span, text: Callable[[float], str], limit: float = math.inf
+) -> dict[str, Any]:
+    """The ends over seeds only where they show a difference."""
+    low, high = text(error.low), text(error.high)
+    ends = f"{low} to {high}" if low != high else ""
+    return {"text": text(error.value), "ends": ends, "beyond": abs(error.value) > limit}
+
+
+def _signed_points(value: float) -> str:
+    return _number(value, "+.1f")
+
+
+def _signed(value: float) -> str:
+    return _number(value, "+.1%")
+
+
+def _percent(value: float) -> str:
+    return _number(value, ".1%")
+
+
+def _tau(value: float) -> str:
+    return _number(value, ".2f")
+
+
+def _number(value: float, form: str) -> str:
+    return "–" if math.isnan(value) else format(value, form)
+
+
+def _ranking(ranking: Ranking) -> dict[str, Any]:
+    told = "–" if ranking.told is None else f"{ranking.told} of {ranking.pairs}"
+    agreed = "–" if ranking.agreed is None else str(ranking.agreed)
+    texts = (_tau(ranking.tau), _tau(ranking.tau_live), told, agreed, f"{ranking.regret:+.1%}")
+    return {
+        "load": ranking.load,
+        "live": ranking.live,
+        "virtual": ranking.virtual,
+        "same_winner": ranking.same_winner,
+        "texts": texts,
+    }
+
+
+def _facts(live: Sequence[Run], virtual: Run, made_by: Mapping[str, Any]) -> list[tuple[str, str]]:
+    sweep, simulated = live[0].sweep, virtual.sweep
+    load, done = sweep.get("workload") or {}, (live[0].cells[0].done if live[0].cells else {}) or {}
+    facts = (
+        ("Live engine", engine(live[0])),
+        ("Live settings", _settings(sweep.get("server"))),
+        ("Live KV", _settings({k: done.get(k) for k in ("kv_blocks", "block_tokens")})),
+        ("Limits", _settings(sweep.get("limits"))),
+        ("Virtual time", simulated.get("engine")),
+        ("Profile", _settings(simulated.get("profile"))),
+        (
+            "Workload",
+            f"{load.get('name')}: {counted(load.get('programs', 0), 'program')},"
+            f" {counted(load.get('turns', 0), 'turn')}",
+        ),
+        ("Trace SHA-256", load.get("trace_sha256")),
+        ("Arrivals", sweep.get("arrivals")),
+        ("Seeds", ", ".join(map(str, sweep["seeds"]))),
+        ("Live repeats", len(live)),
+        ("Run folders", ", ".join(run.folder.resolve().name for run in (*live, virtual))),
+        ("Turnstile", sweep.get("turnstile_version")),
+        ("Sources", sweep.get("code_sha256")),
+        ("Commit", made_by.get("git_commit")),
+    )
+    return [(name, str(value)) for name, value in facts if value]
+
+
+def _settings(values: Mapping[str, Any] | None) -> str:
+    said = {k: v for k, v in (values or {}).items() if v not in (None, [], "")}
+    return ", ".join(f"{k} {_plain(v)}" for k, v in said.items())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def as_json(
+    found: Fidelity,
+    verdict: Verdict,
+    about: Mapping[str, Any],
+    doubts: Sequence[str],
+    invalid: Sequence[Invalid],
+) -> bytes:
+    """What is no number becomes null."""
+    value = {
+        "format": "turnstile-fidelity-1",
+        "within_targets": verdict.good,
+        "checks": [check._asdict() for check in verdict.checks],
+        **about,
+        "live_repeats": found.repeats,
+        "points": found.points,
+        "rankings": found.rankings,
+        "cells": found.cells.to_dict("records"),
+        "doubts": doubts,
+        "invalid": [dict(zip(("run", "cell", "why"), row, strict=True)) for row in invalid],
+    }
+    options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY
+    return orjson.dumps(value, option=options)

@@ -1,0 +1,224 @@
+"""Cells of live runs and of one run in virtual time in; how far apart they are out.
+
+docs/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with one draw
+of arrivals, a *point* a policy under a load, all seeds together. Errors are signed and relative to
+the live engine: +0.05 is virtual time 5% above it. Hit ratios differ in percentage points.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import pandas as pd
+
+KEY = ["load", "variant", "seed"]
+MEAN, P95, HITS = "jct_mean_s", "jct_p95_s", "hit_ratio"
+FEWEST_TO_TELL = 2
+"""Differences of two policies from which on their sign says anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Of several cells: their mean, the least and the most."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    variant: str
+    load: str
+    jps: float | None
+    live_s: float
+    """Mean JCT over seeds and repeats."""
+    live_low_s: float
+    live_high_s: float
+    """Least and most of the repeats, each the mean over its seeds."""
+    virtual_s: float
+    live_hits: float
+    virtual_hits: float
+    mean: Span
+    p95: Span
+    hits: Span
+    """Errors over seeds, against the mean of a cell's repeats."""
+    mean_spread: Span
+    p95_spread: Span
+    hits_spread: Span
+    """Of the live engine over seeds: what its own repeats of a cell differ by. NaN without any."""
+    saturated: bool
+    """Live, in any seed and repeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The policies of one load by mean JCT, over all seeds (and live repeats)."""
+
+    load: str
+    jps: float | None
+    live: tuple[str, ...]
+    virtual: tuple[str, ...]
+    """Best first."""
+    same_winner: bool
+    regret: float
+    """Live mean JCT of virtual time's winner over that of the live winner, less 1."""
+    tau: float
+    tau_live: float
+    """Of the live engine with itself: mean over pairs of repeats. NaN without any."""
+    pairs: int
+    told: int | None
+    """Pairs that the live engine tells apart; None where cells are too few to say."""
+    agreed: int | None
+    """Those of them that virtual time orders alike."""
+    saturated: bool
+    error: Span
+    """Of the mean JCT, over all cells of the load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fidelity:
+    cells: pd.DataFrame
+    """One row per cell that all runs have: `KEY`, and what `paired` adds."""
+    points: tuple[Point, ...]
+    rankings: tuple[Ranking, ...]
+    repeats: int
+
+
+def fidelity(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> Fidelity:
+    """`live` are repeats of the same cells; frames are those of
+    `reports.metrics.cells.Results.cells`.
+    Cells that one of them lacks are left out."""
+    cells = paired(live, virtual)
+    groups = list(cells.groupby(["load", "variant"], sort=False))
+    points = tuple(_point(group) for _, group in groups)
+    rankings = tuple(_ranking(group) for _, group in cells.groupby("load", sort=False))
+    return Fidelity(cells, points, rankings, len(live))
+
+
+def paired(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> pd.DataFrame:
+    """By cell, in the order of `virtual`: `live_…` (mean of the repeats), `virtual_…`, `…_error`,
+    `…_spread` for each of mean, p95 and hits; `live_mean_1_s`, … of each repeat; `saturated`."""
+    columns = [MEAN, P95, HITS]
+    common = virtual[[*KEY, "jps", *columns]].set_index(KEY)
+    repeats = [frame.set_index(KEY).reindex(common.index) for frame in live]
+    there = pd.concat([r[MEAN].notna() for r in [*repeats, common]], axis=1).all(axis=1)
+    common, repeats = common[there], [repeat[there] for repeat in repeats]
+    cells = common[["jps"]].copy()
+    for name, column, suffix in (("mean", MEAN, "_s"), ("p95", P95, "_s"), ("hits", HITS, "")):
+        seen = pd.concat([repeat[column] for repeat in repeats], axis=1).astype(float)
+        mean, width = seen.mean(axis=1, skipna=False), seen.max(axis=1) - seen.min(axis=1)
+        own = common[column].astype(float)
+        cells[f"live_{name}{suffix}"], cells[f"virtual_{name}{suffix}"] = mean, own
+        if name == "hits":  # percentage points: a ratio near zero has no relative error
+            cells["hits_error"], spread = 100.0 * (own - mean), 100.0 * width
+        else:
+            cells[f"{name}_error"], spread = own / mean - 1.0, width / mean
+        cells[f"{name}_spread"] = spread if len(repeats) > 1 else math.nan
+    for number, repeat in enumerate(repeats, 1):
+        cells[f"live_mean_{number}_s"] = repeat[MEAN].astype(float)
+    saturated = pd.concat([repeat["saturated"].astype(bool) for repeat in repeats], axis=1)
+    return cells.assign(saturated=saturated.any(axis=1)).reset_index()
+
+
+def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
+    """τ-b = (concordant − discordant pairs) / √(pairs not tied in one · pairs not tied in other).
+    NaN where a side ties all of its pairs."""
+    signs = [
+        (_sign(one[i] - one[j]), _sign(other[i] - other[j]))
+        for i, j in combinations(range(len(one)), 2)
+    ]
+    untied = sum(a != 0 for a, _ in signs) * sum(b != 0 for _, b in signs)
+    return sum(a * b for a, b in signs) / math.sqrt(untied) if untied else math.nan
+
+
+def told_apart(one: pd.DataFrame, other: pd.DataFrame) -> int:
+    """-1 or 1: in every repeat of every seed that policy, `one` or `other`, has the lower mean JCT;
+    0: it depends. Rows are seeds, columns repeats."""
+    signs = {_sign(float(d)) for d in (one - other).to_numpy().ravel()}
+    return signs.pop() if len(signs) == 1 else 0
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)
+
+
+def _span(values: pd.Series) -> Span:
+    return Span(*(float(v) for v in (values.mean(skipna=False), values.min(), values.max())))
+
+
+def _point(cells: pd.DataFrame) -> Point:
+    first = cells.iloc[0]
+    by_repeat = cells[_repeat_columns(cells)].mean()
+    return Point(
+        variant=str(first["variant"]),
+        load=str(first["load"]),
+        jps=_jps(first),
+        live_s=float(cells["live_mean_s"].mean()),
+        live_low_s=float(by_repeat.min()),
+        live_high_s=float(by_repeat.max()),
+        virtual_s=float(cells["virtual_mean_s"].mean()),
+        live_hits=float(cells["live_hits"].mean(skipna=False)),
+        virtual_hits=float(cells["virtual_hits"].mean(skipna=False)),
+        **{name: _span(cells[f"{name}_error"]) for name in ("mean", "p95", "hits")},
+        **{f"{name}_spread": _span(cells[f"{name}_spread"]) for name in ("mean", "p95", "hits")},
+        saturated=bool(cells["saturated"].any()),
+    )
+
+
+def _ranking(cells: pd.DataFrame) -> Ranking:
+    """Over the seeds that every policy of this load has, so that all had the same arrivals."""
+    repeats = _repeat_columns(cells)
+    by_policy = {str(name): group.set_index("seed") for name, group in _common(cells)}
+    live = {name: float(group["live_mean_s"].mean()) for name, group in by_policy.items()}
+    virtual = {name: float(group["virtual_mean_s"].mean()) for name, group in by_policy.items()}
+    best_live, least = min(live, key=live.__getitem__), min(virtual.values())
+    winners = [name for name, value in virtual.items() if value == least]
+    own = [[float(group[r].mean()) for group in by_policy.values()] for r in repeats]
+    taus = [kendall_tau(a, b) for a, b in combinations(own, 2)]
+    told, agreed = _told(by_policy, virtual, repeats)
+    return Ranking(
+        load=str(cells["load"].iloc[0]),
+        jps=_jps(cells.iloc[0]),
+        live=tuple(sorted(live, key=live.__getitem__)),
+        virtual=tuple(sorted(virtual, key=virtual.__getitem__)),
+        same_winner=best_live in winners,
+        regret=max(live[name] for name in winners) / live[best_live] - 1.0,
+        tau=kendall_tau(list(live.values()), list(virtual.values())),
+        tau_live=sum(taus) / len(taus) if taus else math.nan,
+        pairs=math.comb(len(live), 2),
+        told=told,
+        agreed=agreed,
+        saturated=bool(cells["saturated"].any()),
+        error=_span(cells["mean_error"]),
+    )
+
+
+def _common(cells: pd.DataFrame) -> list[tuple[object, pd.DataFrame]]:
+    policies = cells["variant"].nunique()
+    whole = cells.groupby("seed")["variant"].transform("nunique") == policies
+    return list((cells[whole] if whole.any() else cells).groupby("variant", sort=False))
+
+
+def _told(
+    by_policy: dict[str, pd.DataFrame], virtual: dict[str, float], repeats: list[str]
+) -> tuple[int | None, int | None]:
+    if len(repeats) * min(map(len, by_policy.values())) < FEWEST_TO_TELL:
+        return None, None
+    told = agreed = 0
+    for one, other in combinations(by_policy, 2):
+        sign = told_apart(by_policy[one][repeats], by_policy[other][repeats])
+        told += sign != 0
+        agreed += sign != 0 and sign == _sign(virtual[one] - virtual[other])
+    return told, agreed
+
+
+def _repeat_columns(cells: pd.DataFrame) -> list[str]:
+    return [c for c in cells.columns if c.startswith("live_mean_") and c != "live_mean_s"]
+
+
+def _jps(row: pd.Series) -> float | None:
+    return None if pd.isna(row["jps"]) else float(row["jps"])

@@ -1,0 +1,121 @@
+"""May a run in virtual time be held against live ones? Only if they answer the same question.
+
+In: runs. Out: nothing, or one line that names what differs; and what a reader has to doubt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from reports.phrasing import listed
+from reports.run_folder.read import VIRTUAL, Run
+
+MOST_NAMED = 4
+
+
+class NotComparable(ValueError):
+    """Runs of different questions, or not one live and one virtual."""
+
+
+def check_comparable(live: Sequence[Run], virtual: Run) -> None:
+    folders = [run.folder.resolve() for run in (*live, virtual)]
+    for place, folder in enumerate(folders):
+        if folder in folders[:place]:
+            raise NotComparable(f"{(*live, virtual)[place].folder}: given twice")
+    if virtual.sweep.get("engine") not in VIRTUAL:
+        raise NotComparable(
+            f"--sim {virtual.folder}: ran on {virtual.sweep.get('engine')}, not in virtual time"
+        )
+    for run in live:
+        if run.sweep.get("engine") in VIRTUAL:
+            raise NotComparable(f"--live {run.folder}: ran in virtual time, not on a live engine")
+        _refuse(run, virtual, [*_differences(run.sweep, virtual.sweep), *_memory(run, virtual)])
+        _refuse(run, live[0], _other_engine(run.sweep, live[0].sweep))
+
+
+def _refuse(one: Run, other: Run, differences: Iterable[str]) -> None:
+    if found := list(differences):
+        raise NotComparable(
+            f"{one.folder} and {other.folder} answer different questions: {'; '.join(found)}"
+        )
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+    """Order does not matter: a sweep takes rates, seeds and policies in any."""
+    for what, field in (("rates", "jps"), ("seeds", "seeds")):
+        yield from _differing(what, set(one[field]), set(other[field]))
+    policies = [{variant["name"] for variant in sweep["variants"]} for sweep in (one, other)]
+    yield from _differing("policies", *policies)
+    yield from _differing("arrivals", one.get("arrivals"), other.get("arrivals"))
+    loads = [sweep.get("workload") or {} for sweep in (one, other)]
+    for what, field in (
+        ("traces", "trace_sha256"),
+        ("programs", "programs"),
+        ("turns", "turns"),
+    ):
+        yield from _differing(what, *(_short(load.get(field)) for load in loads))
+    limits = [sweep.get("limits") or {} for sweep in (one, other)]
+    for field in sorted(limits[0].keys() & limits[1].keys()):
+        yield from _differing(field, limits[0][field], limits[1][field])
+
+
+def _differing(what: str, one: Any, other: Any) -> Iterable[str]:
+    if one != other:
+        yield f"{what} {_said(one)} against {_said(other)}"
+
+
+def _said(value: Any) -> str:
+    if not isinstance(value, set):
+        return str(value)
+    numbers = sorted(value, key=lambda v: (isinstance(v, str), v if v is not None else 0))
+    return listed([str(v) for v in numbers], at_most=MOST_NAMED)
+
+
+def _short(value: Any) -> Any:
+    return value[:12] if isinstance(value, str) else value
+
+
+def _memory(live: Run, virtual: Run) -> Iterable[str]:
+    """One of vLLM's blocks is its null block, which no turn gets; virtual time has none."""
+    profile = virtual.sweep.get("profile") or {}
+    done = next((cell.done for cell in live.cells if cell.done), None) or {}
+    own, seen = profile.get("kv_blocks"), done.get("kv_blocks")
+    if own is not None and seen is not None and own not in (seen, seen - 1):
+        yield f"KV blocks {seen} against {own}"
+    own, seen = profile.get("block_tokens"), done.get("block_tokens")
+    if own is not None and seen is not None:
+        yield from _differing("tokens of a KV block", seen, own)
+
+
+def _other_engine(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+    """Live repeats are of one engine on one machine."""
+    for field in ("engine", "hardware", "model", "server"):
+        yield from _differing(field, one.get(field), other.get(field))
+
+
+def doubts(live: Sequence[Run], virtual: Run) -> list[str]:
+    """What does not forbid the comparison, but may explain what it finds."""
+    said: list[str] = []
+    profile = virtual.sweep.get("profile") or {}
+    if profile.get("provenance") != "measured":
+        said.append(
+            "Virtual time ran on an analytic profile: nothing in it was measured on this engine."
+        )
+    models = [run.sweep.get("model") for run in (live[0], virtual)]
+    if models[0] != models[1]:
+        said.append(f"The live model is {models[0]}, the profile's {models[1]}.")
+    if len({run.sweep.get("code_sha256") for run in (*live, virtual)}) > 1:
+        said.append("The runs were made with different code of Turnstile.")
+    done = next((cell.done for cell in live[0].cells if cell.done), None) or {}
+    if profile.get("kv_blocks") is not None and done.get("kv_blocks") == profile["kv_blocks"]:
+        said.append(
+            "Virtual time had a KV block more than the live engine, whose null block no turn gets."
+        )
+    if len(live) == 1:
+        said.append(
+            "Each live cell ran once, so the live engine's own spread is unknown: --repeats 2."
+        )
+    if len(virtual.sweep["seeds"]) == 1:
+        said.append("One draw of the arrivals: errors that several would average out remain.")
+    return said

@@ -1,0 +1,109 @@
+"""How far apart a live engine and virtual time are in; whether that is near enough out.
+
+The targets are the project's own, for every engine that it says something about.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reports.fidelity.distance import Fidelity, Point, Span
+from reports.phrasing import counted
+
+MEAN_WITHIN, P95_WITHIN = 0.05, 0.08
+LEAST_TAU = 0.9
+FEWEST_RATES = 3
+
+
+class Check(NamedTuple):
+    target: str
+    found: str
+    held: bool | None
+    """None where it cannot be judged: with one policy there is no winner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    checks: tuple[Check, ...]
+
+    @property
+    def good(self) -> bool:
+        return all(check.held is not False for check in self.checks)
+
+    @property
+    def missed(self) -> list[str]:
+        return [check.target for check in self.checks if check.held is False]
+
+
+def judge(found: Fidelity, invalid: int) -> Verdict:
+    """`invalid`: cells that lack a result in one of the runs or failed a gate."""
+    return Verdict(
+        (
+            _within("mean JCT", MEAN_WITHIN, found.points, lambda p: p.mean),
+            _within("P95 JCT", P95_WITHIN, found.points, lambda p: p.p95),
+            _same_winner(found),
+            _tau(found),
+            _covered(found),
+            Check(
+                "every cell has a result and passes its gates",
+                "all do" if not invalid else f"{counted(invalid, 'cell')} not, see Validity",
+                not invalid,
+            ),
+        )
+    )
+
+
+def _within(what: str, limit: float, points: Sequence[Point], of: Callable[[Point], Span]) -> Check:
+    target = f"{what} within {limit:.0%} for each policy and load, mean over seeds"
+    if not points:
+        return Check(target, "nothing to compare", False)
+    good = sum(abs(of(p).value) <= limit for p in points)
+    worst = max(points, key=lambda p: abs(of(p).value))
+    return Check(
+        target,
+        f"{good} of {len(points)}; worst {of(worst).value:+.1%}, {worst.variant} at {worst.load}",
+        good == len(points),
+    )
+
+
+def _same_winner(found: Fidelity) -> Check:
+    target, ranked = "the same winner under each load", [r for r in found.rankings if r.pairs]
+    if not ranked:
+        return Check(target, "fewer than two policies", None)
+    good, worst = sum(r.same_winner for r in ranked), max(ranked, key=lambda r: r.regret)
+    said = f"{good} of {len(ranked)}"
+    if good < len(ranked):
+        said += f"; choosing by virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
+    return Check(target, said, good == len(ranked))
+
+
+def _tau(found: Fidelity) -> Check:
+    """A load that ranks nothing on either side, since nothing contends there, is not judged; one
+    where virtual time ties what the live engine tells apart is missed."""
+    target = f"Kendall's tau at least {LEAST_TAU:g} under each load"
+    ranked = [r for r in found.rankings if r.pairs and not (math.isnan(r.tau) and r.told == 0)]
+    if not ranked:
+        return Check(target, "no two policies differ", None)
+    least = min(ranked, key=lambda r: -math.inf if math.isnan(r.tau) else r.tau)
+    said = f"least {least.tau:.2f}, at {least.load}"
+    if math.isnan(least.tau):
+        said = f"none at {least.load}, where a side ties all policies"
+    if not math.isnan(least.tau_live):
+        said += f", live with itself {least.tau_live:.2f}"
+    if least.told is not None:
+        said += f"; of {counted(least.told, 'pair')} told apart there {least.agreed} alike"
+    return Check(target, said, least.tau >= LEAST_TAU)
+
+
+def _covered(found: Fidelity) -> Check:
+    loads = len(found.rankings)
+    past = [r.load for r in found.rankings if r.saturated]
+    said = f"{counted(loads, 'load')}, " + (f"past saturation {past[-1]}" if past else "none past")
+    return Check(
+        f"at least {FEWEST_RATES} rates, one of them past saturation",
+        said,
+        loads >= FEWEST_RATES and bool(past),
+    )

@@ -1,0 +1,80 @@
+"""Run folders in; `fidelity.html` and `fidelity.json` out, and what to print.
+
+The same folders give the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.fidelity.card import Invalid, as_json, engine, headline, page
+from reports.fidelity.distance import Fidelity, fidelity
+from reports.fidelity.same_question import check_comparable, doubts
+from reports.fidelity.targets import Verdict, judge
+from reports.metrics.cells import Results, collect
+from reports.run_folder.atomic import write_file
+from reports.run_folder.read import Run, load_run
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    path: Path
+    """The HTML file."""
+    headline: str
+    fidelity: Fidelity
+    verdict: Verdict
+    doubts: list[str]
+    invalid: list[Invalid]
+
+
+def write_fidelity(
+    live: Sequence[Path],
+    virtual: Path,
+    out: Path,
+    *,
+    notes: Sequence[str] = (),
+) -> Card:
+    """`live`: repeats of one sweep. `notes`: what else to doubt, of the profile."""
+    runs, simulated = [load_run(folder) for folder in live], load_run(virtual)
+    check_comparable(runs, simulated)
+    results, own = [collect(run) for run in runs], collect(simulated)
+    for run, result in (*zip(runs, results, strict=True), (simulated, own)):
+        if result.cells.empty:
+            raise NothingToCompare(f"{run.folder}: no cell has finished; run it to its end first")
+    found = fidelity([result.cells for result in results], own.cells)
+    invalid = [
+        row
+        for run, result in ((*zip(runs, results, strict=True), (simulated, own)))
+        for row in _invalid(run, result)
+    ]
+    verdict = judge(found, len({cell for _, cell, _ in invalid}))
+    said = [*doubts(runs, simulated), *notes]
+    about = {"engine": engine(runs[0]), "live": _about(runs[0]), "virtual": _about(simulated)}
+    out.mkdir(parents=True, exist_ok=True)
+    html = page(runs, simulated, found, verdict, said, invalid)
+    write_file(out / "fidelity.html", html.encode())
+    write_file(out / "fidelity.json", as_json(found, verdict, about, said, invalid))
+    return Card(out / "fidelity.html", headline(verdict, runs[0]), found, verdict, said, invalid)
+
+
+class NothingToCompare(ValueError):
+    """A run without a result."""
+
+
+def _invalid(run: Run, result: Results) -> list[Invalid]:
+    name = run.folder.resolve().name
+    return [(name, cell, why) for cell, why in (*result.failed_gates.items(), *result.missing)]
+
+
+def _about(run: Run) -> dict[str, Any]:
+    fields = ("engine", "hardware", "model", "server", "limits", "profile", "workload")
+    return {
+        "folder": run.folder.resolve().name,
+        **{field: run.sweep[field] for field in fields if field in run.sweep},
+        "arrivals": run.sweep.get("arrivals"),
+        "seeds": run.sweep["seeds"],
+        "code_sha256": run.sweep.get("code_sha256"),
+    }

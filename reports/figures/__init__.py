@@ -1,0 +1,1 @@
+"""The figures of a report. In: points or the turns of a cell. Out: Plotly specifications."""

@@ -1,0 +1,255 @@
+"""Jobs in; figures that say why a variant wins at a rate: where the time of a job goes, how long
+each program waited in its bubbles, and how the JCTs spread. One choice of the rate drives all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.figures.drawing import (
+    Figure,
+    KeyEntry,
+    Spec,
+    Style,
+    distribution,
+    numbers,
+    plain,
+    short,
+    wide_spread,
+)
+from reports.metrics.waterfall import WATERFALL
+from reports.phrasing import counted, seconds, share
+
+CHOICE = "load"
+LEAST_RESIDUAL = 5e-4
+"""Smaller ones round to nothing."""
+LEAST_PART = 5e-4
+"""Of the longest mean JCT: smaller parts are in no drawing."""
+QUANTILES = 100
+DRAWN_NUMBERS = 60_000
+"""Of a figure, over all rates and variants: beyond, lines get fewer points."""
+LEAST_POINTS = 25
+MOST_POINTS = 200
+
+Picks = Mapping[str, Style]
+
+
+def why(
+    jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], load: str | None
+) -> list[Figure]:
+    """`jobs` as Results.jobs; `load` is the one shown first."""
+    if jobs.empty or load is None:
+        return []
+    by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
+    lines = len(jobs[["load", "variant"]].drop_duplicates())
+    points = int(np.clip(DRAWN_NUMBERS // lines, LEAST_POINTS, MOST_POINTS))
+
+    def figure(name: str, title: str, specs: dict[str, Spec], log: bool | None) -> Figure:
+        return Figure(name, title, specs, log, CHOICE, load)
+
+    means = {name: _means(mine) for name, mine in by_load.items()}
+    falls = {name: _waterfall(name, mine, emphasised) for name, mine in means.items()}
+    spread = {n: _jcts(n, mine, style, emphasised, points // 2) for n, mine in by_load.items()}
+    drawn = [
+        Figure("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
+        figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"])),
+    ]
+    if jobs["bubble_s"].notna().any():  # a server that is a URL does not tell
+        waits = {n: _bubbles(n, mine, style, emphasised, points) for n, mine in by_load.items()}
+        drawn.insert(1, figure("bubbles", "Bubbles of each program", waits, None))
+    return drawn
+
+
+def _means(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Mean seconds per job, seeds pooled: a row per variant, the fastest first."""
+    columns = ["jct_s", *WATERFALL]
+    return jobs.groupby("variant", sort=False)[columns].mean().fillna(0.0).sort_values("jct_s")
+
+
+def _parts(means: Mapping[str, pd.DataFrame]) -> list[str]:
+    longest_s = max(float(mine["jct_s"].max()) for mine in means.values())
+    return [
+        part
+        for part in WATERFALL
+        if any(mine[part].max() > LEAST_PART * longest_s for mine in means.values())
+    ]
+
+
+def _key(means: Mapping[str, pd.DataFrame]) -> tuple[KeyEntry, ...]:
+    return tuple(KeyEntry(colour(part), "", WATERFALL[part]) for part in _parts(means))
+
+
+def colour(part: str) -> str:
+    """The CSS variable of a part of the waterfall."""
+    return "part-" + part.removesuffix("_s").replace("_", "-")
+
+
+def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spec:
+    names = [str(name) for name in means.index]
+    data = [_bars(part, means, names) for part in _parts({load: means})]
+    data.append(
+        {
+            "type": "scatter",
+            "mode": "text",
+            "x": numbers(means[list(WATERFALL)].sum(axis=1)),
+            "y": names,
+            "text": [f" {seconds(value)}" for value in means["jct_s"]],
+            "textposition": "middle right",
+            "cliponaxis": False,
+            "hoverinfo": "skip",
+            "meta": {"colour": "ink", "variants": names, "kind": "total"},
+        }
+    )
+    first = means.iloc[0]
+    largest = max(WATERFALL, key=lambda part: first[part])
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "stack",
+            "bargap": 0.34,
+            "xaxis": {"title": {"text": "mean seconds per job"}, "rangemode": "tozero"},
+            "yaxis": {"type": "category", "automargin": True},
+        },
+        "alt": f"Stacked bars, one per variant, of the mean time of a job at {load} by what it"
+        f" was spent on. {names[0]} is the fastest with {seconds(first['jct_s'])}; most of it is"
+        f" {WATERFALL[largest]}, {seconds(first[largest])}.",
+        "value": "x",
+        "note": f"The figure at the end of a bar is the mean JCT{_residual(means)}.",
+        "rows": [[name, _row_label(name, emphasised)] for name in names],
+    }
+
+
+def _residual(means: pd.DataFrame) -> str:
+    missed = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs()
+    off = (missed / means["jct_s"]).fillna(0.0)
+    worst = str(off.idxmax())
+    if off[worst] < LEAST_RESIDUAL:
+        return ", and the sum of the parts"
+    return f"; the parts miss that of {worst} by {off[worst]:.1%}"
+
+
+def _row_label(name: str, emphasised: Sequence[str]) -> str:
+    label = plain(short(name))
+    return f"<b>{label}</b>" if name in emphasised else label
+
+
+def _bars(part: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
+    own, whole = means[part], means["jct_s"]
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": WATERFALL[part],
+        "x": numbers(own),
+        "y": names,
+        "text": [
+            f"<b>{plain(name)}</b><br>{WATERFALL[part]} {seconds(value)}, {share(value / all_s)}"
+            for name, value, all_s in zip(names, own, whole, strict=True)
+        ],
+        "textposition": "none",
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": colour(part), "variants": names, "kind": "part"},
+    }
+
+
+def _by_variant(
+    jobs: pd.DataFrame, emphasised: Sequence[str]
+) -> Iterator[tuple[str, pd.DataFrame, bool]]:
+    """What the answer is about comes last, and so is drawn on top."""
+    mine = {str(name): frame for name, frame in jobs.groupby("variant", sort=False)}
+    for name in sorted(mine, key=lambda n: n in emphasised):
+        yield name, mine[name], name in emphasised
+
+
+def _line(name: str, look: Style, strong: bool, **fields: Any) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": plain(name),
+        "mode": "lines",
+        "line": {"width": 2.5 if strong else 1.25, "dash": look.dash},
+        "opacity": 1.0 if strong else 0.55,
+        "meta": {"colour": look.colour, "variant": name, "kind": "line"},
+        **fields,
+    }
+
+
+def _bubbles(
+    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], most: int
+) -> Spec:
+    """Of the first seed; where there are more programs than points, of a few in a row the mean."""
+    seed = jobs["seed"].min()
+    mine = jobs[jobs["seed"] == seed]
+    order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
+    groups = np.array_split(np.arange(len(order)), min(most, len(order)))
+    named, data = [_programs(order[group]) for group in groups], []
+    for name, own, strong in _by_variant(mine, emphasised):
+        waits = own.set_index("job_id")["bubble_s"].reindex(order)
+        data.append(
+            _line(
+                name,
+                style[name],
+                strong,
+                x=[int(group[0]) + 1 for group in groups],
+                y=numbers(_group_means(waits.to_numpy(dtype=float), groups)),
+                text=named,
+                hovertemplate=f"<b>{plain(name)}</b> · %{{text}}<br>%{{y:,.4~r}} s in the queue"
+                "<extra></extra>",
+            )
+        )
+    several = max(len(group) for group in groups)
+    thinned = f" Each point is the mean of up to {several} programs." if several > 1 else ""
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": "program, in order of arrival"}},
+            "yaxis": {"title": {"text": "seconds queued"}, "rangemode": "tozero"},
+        },
+        "alt": f"Lines, one per variant: the time that each program waited in the queue at {load},"
+        " over all its turns, in order of arrival.",
+        "value": "y",
+        "note": f"Seconds that the turns of each program waited for admission; seed {seed}."
+        f"{thinned}",
+    }
+
+
+def _group_means(values: np.ndarray, groups: Sequence[np.ndarray]) -> list[float]:
+    """NaN where a variant finished none of them."""
+    told = [values[group][~np.isnan(values[group])] for group in groups]
+    return [float(own.mean()) if len(own) else float("nan") for own in told]
+
+
+def _programs(names: pd.Index) -> str:
+    first = plain(short(str(names[0])))
+    return first if len(names) == 1 else f"{first} and {counted(len(names) - 1, 'more program')}"
+
+
+def _jcts(
+    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], most: int
+) -> Spec:
+    data = []
+    for name, own, strong in _by_variant(jobs, emphasised):
+        jct_s, shares = distribution(own["jct_s"].tolist(), min(most, QUANTILES))
+        data.append(
+            _line(
+                name,
+                style[name],
+                strong,
+                x=numbers(jct_s),
+                y=numbers(shares),
+                hovertemplate=f"<b>{plain(name)}</b><br>%{{y:.0%}} of jobs within %{{x:,.4~r}} s"
+                "<extra></extra>",
+            )
+        )
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {"title": {"text": "JCT, seconds"}},
+            "yaxis": {"title": {"text": "share of jobs"}, "range": [0, 1.02], "tickformat": ".0%"},
+        },
+        "alt": f"Lines, one per variant: the share of jobs at {load} that finished within a time.",
+        "value": "x",
+        "note": "The share of jobs that finished within a time; all seeds.",
+    }

@@ -1,0 +1,133 @@
+"""Cells in; how full each one's KV cache and its offload tiers were over time, and how many turns
+waited and ran, out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
+from reports.run_folder.read import Cell
+
+POINTS = 150
+KEY = (
+    KeyEntry("part-decode", "", "blocks held by turns"),
+    KeyEntry("part-reload", "", "blocks pinned between turns"),
+    KeyEntry("part-first-queue", "", "turns waiting"),
+    KeyEntry("part-first-prefill", "dash", "turns running"),
+)
+TIERS = (
+    KeyEntry("part-recomputed-prefill", "", "blocks in DRAM"),
+    KeyEntry("part-preemption", "dash", "blocks on SSD"),
+)
+ABOVE, BELOW = [0.46, 1.0], [0.0, 0.34]
+"""Shares of the height: blocks, turns."""
+WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
+"""The same, and blocks off the device between them."""
+
+
+def memory(cells: Mapping[str, Cell]) -> Figure | None:
+    """`cells` by what the reader is told, the first shown first. None where no cell tells: a live
+    engine does not."""
+    specs = {label: _spec(label, cell) for label, cell in cells.items() if _usage(cell)}
+    if not specs:
+        return None
+    title = "Memory and turns over time"
+    tiered = any("yaxis3" in spec["layout"] for spec in specs.values())
+    key = (*KEY, *TIERS) if tiered else KEY
+    return Figure("memory", title, specs, None, "memory", next(iter(specs)), key)
+
+
+def _usage(cell: Cell) -> list[Any]:
+    return (cell.done or {}).get("usage") or []
+
+
+def _spec(label: str, cell: Cell) -> Spec:
+    usage = np.asarray(_usage(cell), dtype=float)
+    t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), POINTS)].T
+    x = [round(float(v), 2) for v in t]
+    blocks = (cell.config.get("profile") or {}).get("kv_blocks")
+    held = [
+        _area(x, used - pinned, 0, "blocks held by turns"),
+        _area(x, pinned, 1, "blocks pinned between turns"),
+    ]
+    turns = [_line(x, waiting, KEY[2], "y2"), _line(x, running, KEY[3], "y2")]
+    away = [
+        _line(x, tier, entry, "y3") for tier, entry in zip(tiers, TIERS, strict=False) if tier.any()
+    ]
+    above, below, *between = WITH_TIERS if away else (ABOVE, BELOW)
+    most = f"at most {int(used.max()):,}{f' of {blocks:,}' if blocks else ''}"
+    most += "".join(f", {what}, at most {count:,}" for what, count in _most(tiers))
+    return {
+        "data": [*held, *turns, *away],
+        "layout": {
+            "xaxis": {"title": {"text": "seconds"}, "anchor": "y2"},
+            "yaxis": {
+                "title": {"text": "KV blocks"},
+                "domain": above,
+                "range": [0, 1.04 * (blocks or max(used.max(), 1))],
+            },
+            "yaxis2": {"title": {"text": "turns"}, "domain": below, "rangemode": "tozero"},
+            **({"yaxis3": _off_device(between[0])} if between else {}),
+            "shapes": [_ceiling(blocks)] if blocks else [],
+        },
+        "alt": f"Areas over time, {label}: KV blocks held by turns and by pins, {most}; below,"
+        f" lines of the turns that wait, at most {int(waiting.max()):,}, and run, at most"
+        f" {int(running.max()):,}.",
+        "value": "y",
+        "height": 560 if away else 460,
+        "note": f"{f'The cache has {blocks:,} blocks; what' if blocks else 'What'} is neither held"
+        " nor pinned holds KV that may be evicted, or nothing. Sampled when turns end.",
+    }
+
+
+def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 1},
+        "stackgroup": "blocks",
+        "hoveron": "points",
+        "x": x,
+        "y": blocks.astype(int).tolist(),
+        "hovertemplate": f"%{{y:,}} {what}<br>at %{{x:,.5~r}} s<extra></extra>",
+        "meta": {"colour": KEY[entry].colour, "kind": "area"},
+    }
+
+
+def _line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "line": {"width": 1.75, "dash": entry.dash or "solid"},
+        "x": x,
+        "y": values.astype(int).tolist(),
+        "yaxis": axis,
+        "hovertemplate": f"%{{y:,}} {entry.label}<br>at %{{x:,.5~r}} s<extra></extra>",
+        "meta": {"colour": entry.colour, "kind": "line"},
+    }
+
+
+def _off_device(domain: list[float]) -> dict[str, Any]:
+    return {"title": {"text": "off device"}, "domain": domain, "rangemode": "tozero"}
+
+
+def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
+    """(what, blocks) of the tiers that hold anything."""
+    named = zip(TIERS, tiers, strict=False)
+    return [(entry.label, int(tier.max())) for entry, tier in named if tier.any()]
+
+
+def _ceiling(blocks: int) -> dict[str, Any]:
+    """The size of the cache, over the whole width."""
+    return {
+        "type": "line",
+        "xref": "paper",
+        "x0": 0,
+        "x1": 1,
+        "y0": blocks,
+        "y1": blocks,
+        "line": {"width": 1, "dash": "dot"},
+    }

@@ -1,0 +1,208 @@
+"""Points in; the overview's figures out: each measure against rate, or by variant."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
+
+from reports.figures.drawing import Figure, Spec, Style, number, plain, short, wide_spread
+from reports.phrasing import seconds, share, times
+from reports.statistics.bootstrap import interval
+from reports.statistics.points import Point
+
+
+class Measure(NamedTuple):
+    id: str
+    title: str
+    axis: str
+    value: Callable[[Point], float]
+    band: bool
+    log: bool
+
+
+MEASURES = (
+    Measure("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
+    Measure("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
+    Measure("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
+    Measure("hits", "Cache-hit ratio", "of prompt tokens", lambda p: p.hit_ratio, False, False),
+)
+
+
+def figures(
+    points: Sequence[Point], style: Mapping[str, Style], emphasised: Sequence[str]
+) -> list[Figure]:
+    """Against rate; by variant where all points have one load, or loads that are no rates. Without
+    those that no point has a number for."""
+    by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
+    draw = _against_rate if by_rate else _by_variant
+    return [
+        Figure(
+            measure.id,
+            f"{measure.title} against rate" if by_rate else measure.title,
+            {"": draw(measure, points, style, emphasised)},
+            wide_spread(map(measure.value, points)) if measure.log else None,
+        )
+        for measure in MEASURES
+        if not all(math.isnan(measure.value(p)) for p in points)
+    ]
+
+
+def _against_rate(
+    measure: Measure,
+    points: Sequence[Point],
+    style: Mapping[str, Style],
+    emphasised: Sequence[str],
+) -> Spec:
+    figure = go.Figure()
+    names = list(dict.fromkeys(p.variant for p in points))
+    # Drawn last, and so on top: what the answer is about.
+    for name in sorted(names, key=lambda n: (n in emphasised, -names.index(n))):
+        mine, strong = [p for p in points if p.variant == name], name in emphasised
+        if strong and measure.band:
+            figure.add_trace(_band(mine, style[name].colour))
+        figure.add_trace(_line(measure, mine, style[name], strong))
+    ends = [[p for p in points if p.variant == name][-1] for name in emphasised if name in names]
+    for point, side in zip(ends, _label_sides([measure.value(p) for p in ends]), strict=True):
+        figure.add_trace(_label(measure, point, side, style[point.variant].colour))
+    rates = sorted({p.jps for p in points if p.jps is not None})
+    figure.update_xaxes(title="jobs per second", tickvals=rates if len(rates) < 6 else None)
+    figure.update_yaxes(title=measure.axis, rangemode="tozero")
+    return spec_of(figure, _alt(measure, points, "Line chart, one line per variant"), "y")
+
+
+def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -> go.Scatter:
+    return go.Scatter(
+        name=plain(mine[0].variant),
+        x=[p.jps for p in mine],
+        y=[number(measure.value(p)) for p in mine],
+        mode="lines+markers",
+        line={"width": 3 if strong else 1.5, "dash": style.dash},
+        marker={
+            "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in mine],
+            "size": 9 if strong else 7,
+            "line": {"width": 1.5},
+        },
+        opacity=1.0 if strong else 0.75,
+        text=[_hover(p) for p in mine],
+        hovertemplate="%{text}<extra></extra>",
+        meta={"colour": style.colour, "variant": mine[0].variant, "kind": "line"},
+    )
+
+
+def _band(mine: Sequence[Point], colour: str) -> go.Scatter:
+    """The 95% interval of the mean, there and back."""
+    x = [p.jps for p in mine]
+    return go.Scatter(
+        x=x + x[::-1],
+        y=[p.jct_mean_s.high for p in mine] + [p.jct_mean_s.low for p in mine][::-1],
+        fill="toself",
+        mode="lines",
+        line={"width": 0},
+        hoverinfo="skip",
+        meta={"colour": colour, "variant": mine[0].variant, "kind": "band"},
+    )
+
+
+def _label(measure: Measure, point: Point, side: str, colour: str) -> go.Scatter:
+    return go.Scatter(
+        x=[point.jps],
+        y=[number(measure.value(point))],
+        mode="markers+text",
+        marker={"size": 14, "opacity": 0},  # keeps the name off the line's own marker
+        text=[plain(point.variant)],
+        textposition=f"{side} right",
+        cliponaxis=False,
+        hoverinfo="skip",
+        meta={"colour": colour, "variant": point.variant, "kind": "label"},
+    )
+
+
+def _label_sides(values: Sequence[float]) -> list[str]:
+    """Apart where two ends are close."""
+    if len(values) == 2 and max(values) < 1.2 * min(values):
+        return ["top", "bottom"] if values[0] >= values[1] else ["bottom", "top"]
+    return ["middle"] * len(values)
+
+
+def _by_variant(
+    measure: Measure,
+    points: Sequence[Point],
+    style: Mapping[str, Style],
+    emphasised: Sequence[str],
+) -> Spec:
+    """A dot per variant, the best on top."""
+    figure = go.Figure()
+    order = sorted(points, key=measure.value, reverse=not measure.id.startswith("jct"))
+    for point in order:
+        figure.add_trace(_dot(measure, point, style[point.variant], point.variant in emphasised))
+    figure.update_yaxes(automargin=True, type="category")
+    figure.update_xaxes(title=f"{measure.title}, {measure.axis}", rangemode="tozero")
+    spec = spec_of(figure, _alt(measure, points, "Dot plot, one dot per variant"), "x")
+    names = dict.fromkeys(p.variant for p in order)
+    spec["rows"] = [[name, plain(short(name))] for name in names]
+    return spec
+
+
+def _dot(measure: Measure, point: Point, look: Style, strong: bool) -> go.Scatter:
+    own = point.jct_mean_s
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [own.high - own.value],
+        "arrayminus": [own.value - own.low],
+        "thickness": 1.5,
+        "width": 0,
+    }
+    return go.Scatter(
+        name=plain(point.variant),
+        x=[number(measure.value(point))],
+        y=[point.variant],
+        mode="markers",
+        marker={
+            "symbol": f"{look.marker}-open" if point.saturated else look.marker,
+            "size": 12 if strong else 9,
+            "line": {"width": 1.5},
+        },
+        error_x=error if measure.band else None,
+        text=[_hover(point)],
+        hovertemplate="%{text}<extra></extra>",
+        meta={"colour": look.colour, "variant": point.variant, "kind": "dot"},
+    )
+
+
+def _hover(point: Point) -> str:
+    hits = ", ".join(f"{k} {share(v)}" for k, v in point.hits.items() if v) or "none"
+    own = point.jct_mean_s
+    lines = [
+        f"<b>{plain(point.variant)}</b> · {plain(point.load)}",
+        f"mean {seconds(own.value)} ({seconds(own.low)} to {seconds(own.high)})",
+        f"P95 {seconds(point.jct_s['jct_p95_s'])} · {point.throughput_jobs_per_s:.3g} jobs/s",
+        f"hits: {hits}",
+    ]
+    if point.against is not None:
+        gain = point.against.mean
+        lines.append(f"{times(gain.value)} the baseline ({interval(gain)})")
+    if point.saturated:
+        lines.append("past saturation")
+    return "<br>".join(lines)
+
+
+def _alt(measure: Measure, points: Sequence[Point], kind: str) -> str:
+    shown = [p for p in points if p.load == points[-1].load]
+    low, high = (pick(shown, key=measure.value) for pick in (min, max))
+    return (
+        f"{kind}: {measure.title} in {measure.axis}. With {points[-1].load} from"
+        f" {measure.value(low):.3g} ({low.variant}) to {measure.value(high):.3g} ({high.variant})."
+        " All values are in the table of cells."
+    )
+
+
+def spec_of(figure: go.Figure, alt: str, value: str) -> Spec:
+    """Without plotly's template: the page has a look of its own."""
+    figure.update_layout(template=None)
+    made: dict[str, Any] = figure.to_plotly_json()
+    made["layout"].pop("template", None)
+    return {"data": made["data"], "layout": made["layout"], "alt": alt, "value": value}

@@ -1,0 +1,112 @@
+"""The turns of one cell in; how long its tools ran out, one line per tool, as Continuum v3, Fig. 5.
+
+A gap belongs to the first tool that the program's previous turn called, as in `bench traces stats`.
+Every cell of a sweep waits the same gaps, so that one tells of all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
+from reports.phrasing import counted, listed, seconds, share
+from reports.run_folder.read import Cell, json_lines
+from traces.lenient import items, text
+
+SHOWN = 8
+POINTS = 120
+DASHES = ("solid", "dash")
+FIRST_COLOUR = 2
+"""s0 and s1 belong to the baseline and the bounds."""
+
+
+@dataclass(slots=True)
+class Gaps:
+    by_tool: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Seconds."""
+    provenance: Counter[str] = field(default_factory=Counter)
+    pauses: int = 0
+    """Gaps after a turn that called no tool."""
+
+
+def tool_gaps(cell: Cell) -> Figure | None:
+    """None where no tool took any time. Its `turns.jsonl` has been read before, and is whole but
+    for a torn last line."""
+    gaps = _read(cell)
+    if not any(map(any, gaps.by_tool.values())):
+        return None
+    by_time = sorted(gaps.by_tool.items(), key=lambda tool: (-sum(tool[1]), tool[0]))
+    shown = by_time[:SHOWN]
+    looks = [(f"s{FIRST_COLOUR + k}", DASHES[k % len(DASHES)]) for k in range(SHOWN)]
+    key = tuple(
+        KeyEntry(*look, f"{short(name)}, {counted(len(own), 'call')}")
+        for (name, own), look in zip(shown, looks, strict=False)
+    )
+    spec: Spec = {
+        "data": [_line(name, own, *look) for (name, own), look in zip(shown, looks, strict=False)],
+        "layout": {
+            "xaxis": {"title": {"text": "tool time, seconds"}},
+            "yaxis": {"title": {"text": "share of calls"}, "range": [0, 1.02], "tickformat": ".0%"},
+        },
+        "alt": f"Lines, one per tool: the share of its calls that ended within a time."
+        f" {counted(len(by_time), 'tool')}, of which {shown[0][0]} took most time in all.",
+        "value": "x",
+        "note": _note(gaps, len(by_time)),
+    }
+    return Figure("tool-gaps", "How long tools run", {"": spec}, True, key=key)
+
+
+def _read(cell: Cell) -> Gaps:
+    gaps = Gaps()
+    called: dict[str, list[str]] = {}
+    for turn in json_lines(cell.folder / "turns.jsonl"):
+        program, tools = turn["program_id"], called.get(turn["program_id"])
+        called[program] = [name for name in items(turn.get("tools")) if isinstance(name, str)]
+        if tools is None or turn.get("gap_s") is None:
+            continue
+        gaps.provenance[text(turn.get("gap_provenance")) or "not told"] += 1
+        if tools:
+            gaps.by_tool[tools[0]].append(float(turn["gap_s"]))
+        else:
+            gaps.pauses += 1
+    return gaps
+
+
+def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> dict[str, Any]:
+    values, shares = distribution(gaps_s, POINTS)
+    shown = values > 0
+    return {
+        "type": "scatter",
+        "name": plain(name),
+        "mode": "lines",
+        "line": {"width": 2, "dash": dash, "shape": "hv"},
+        "x": numbers(values[shown]),
+        "y": numbers(shares[shown]),
+        "hovertemplate": f"<b>{plain(short(name))}</b><br>%{{y:.0%}} of calls within %{{x:,.3~r}} s"
+        "<extra></extra>",
+        "meta": {"colour": colour, "kind": "line"},
+    }
+
+
+def _note(gaps: Gaps, tools: int) -> str:
+    all_s = [gap for own in gaps.by_tool.values() for gap in own]
+    sources = listed([f"{n:,} {how}" for how, n in sorted(gaps.provenance.items())])
+    sentences = [
+        f"The gap after a turn counts for the first tool that it called: {seconds(_mean(all_s))}"
+        f" on average. Gaps by source: {sources}."
+    ]
+    if tools > SHOWN:
+        rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[SHOWN:])
+        sentences.append(
+            f"Shown are the {SHOWN} tools with most time, and left out"
+            f" {counted(tools - SHOWN, 'other')} with {share(rest / max(sum(all_s), 1e-9))} of it."
+        )
+    if gaps.pauses:
+        sentences.append(f"{counted(gaps.pauses, 'gap')} after a turn without a tool left out.")
+    return " ".join(sentences)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,0 +1,1 @@
+"""Metrics of cells (docs/metrics.md). In: frames of turns. Out: frames of numbers."""

@@ -1,0 +1,235 @@
+"""Cells of a run in; their metrics and their validity out, as docs/metrics.md defines them.
+
+Seconds and tokens throughout.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.metrics.gates import failed_gates, residual
+from reports.metrics.jobs import job_columns
+from reports.metrics.pins import pin_time
+from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
+from reports.metrics.waterfall import WATERFALL, before_first_token_s
+from reports.parallel import each
+from reports.run_folder.read import (
+    HITS,
+    Cell,
+    Column,
+    NotARun,
+    Run,
+    Turns,
+    failed_turns,
+    read_columns,
+)
+
+PERCENTILES = (50, 90, 95, 99)
+EDGE = 0.2
+"""Share of the jobs at either end of the arrivals that a steady window leaves out."""
+JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    cells: pd.DataFrame
+    """One row per finished cell, named by the columns of `cells.csv`."""
+    jobs: pd.DataFrame
+    """One row per finished job of each, in order of arrival: cell, variant, load, seed, job_id and
+    `JOB_COLUMNS`."""
+    missing: tuple[tuple[str, str], ...]
+    """Cells without a result, and why."""
+
+    @property
+    def failed_gates(self) -> dict[str, str]:
+        """By cell, in the order of the cells."""
+        rows = self.cells.to_dict("records")
+        return {str(row["cell"]): str(row["failed_gates"]) for row in rows if row["failed_gates"]}
+
+
+def collect(run: Run) -> Results:
+    rows: list[dict[str, Any]] = []
+    jobs: list[Turns] = []
+    missing = list(run.missing)
+    for cell, found in zip(run.cells, each(_numbers, run.cells), strict=True):
+        if isinstance(found, str):
+            missing.append((cell.folder.name, found))
+            continue
+        rows.append(found[0])
+        jobs.append(found[1])
+    return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
+
+
+def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
+    """Its row and its finished jobs; or why there are none."""
+    try:
+        turns = read_columns(cell)
+        jobs = job_columns(turns)
+        row = cell_row(cell, turns, jobs)
+    except NotARun as error:
+        return str(error)
+    done = ~jobs["failed"]
+    return row, {name: jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+
+
+def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
+    if not rows:
+        return pd.DataFrame()
+    counts = [len(columns["job_id"]) for columns in jobs]
+    of_cells = {
+        name: pd.Index([row[name] for row in rows]).repeat(counts)
+        for name in ("cell", "variant", "load", "seed")
+    }
+    of_jobs = {name: np.concatenate([columns[name] for columns in jobs]) for name in jobs[0]}
+    return pd.DataFrame(of_cells | of_jobs)
+
+
+def load_label(jps: float | None, arrivals: str) -> str:
+    """What a cell is put under: its rate, or how its jobs arrive where there is none."""
+    return arrivals if jps is None else f"{jps:g} jobs/s"
+
+
+def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
+    config, failed = cell.config, failed_turns(turns)
+    done, good = _only(~jobs["failed"], jobs), _only(~failed, turns)
+    row: dict[str, Any] = {
+        "cell": cell.folder.name,
+        "variant": config["variant"],
+        "bound": bool(config.get("bound")),
+        "offload": bool(config.get("offload")),
+        "jps": config["jps"],
+        "load": load_label(config["jps"], str(config["arrivals"])),
+        "seed": config["seed"],
+        "jobs": len(done["jct_s"]),
+        "jct_mean_s": _mean(done["jct_s"]),
+        **jct_percentiles(done["jct_s"]),
+        "jct_steady_mean_s": _mean(steady(jobs)),
+        **_throughput(config, done, good),
+        **_token_times(good),
+        **_hits(config, good),
+        "queue_mean_s": _mean(done["bubble_s"]),
+        "preemptions": float(turns["preemptions"].sum()),
+        **_pins(cell, jobs),
+        **_fairness(done["slowdown"]),
+        "failed_turns": int(failed.sum()),
+        **_trend(config, turns, jobs),
+        "residual": residual(turns, jobs),
+        "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
+    }
+    row["failed_gates"] = "; ".join(failed_gates(cell, row, jobs, int((~failed).sum()), turns))
+    return row
+
+
+def _only(which: Column, columns: Turns) -> Turns:
+    return columns if which.all() else {name: values[which] for name, values in columns.items()}
+
+
+def jct_percentiles(jct_s: Column) -> dict[str, float]:
+    """Linear between the two nearest ranks, as numpy's default."""
+    points = _percentiles(jct_s, PERCENTILES)
+    return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
+
+
+def steady(jobs: Turns) -> Column:
+    """JCTs, if they finished, of the jobs between the first and the last fifth that arrived."""
+    edge = int(len(jobs["jct_s"]) * EDGE)
+    within = slice(edge, len(jobs["jct_s"]) - edge)
+    return jobs["jct_s"][within][~jobs["failed"][within]]
+
+
+def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str, float]:
+    jobs, turns = len(done["jct_s"]), len(good["turn"])
+    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if jobs else math.nan
+    per_s = 1 / span_s if span_s > 0 else math.nan
+    gpus = config.get("gpus") or math.nan
+    return {
+        "throughput_jobs_per_s": jobs * per_s,
+        "throughput_turns_per_min": turns * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": jobs * per_s * 3600 / gpus,
+    }
+
+
+def _token_times(good: Turns) -> dict[str, float]:
+    """TTFT, and TPOT of answers of two tokens and more."""
+    outputs = good["output_tokens"]
+    many = outputs > 1
+    per_token_s = good["decode_s"][many] / (outputs[many] - 1)
+    found = {}
+    for name, times_s in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
+        values = times_s[~np.isnan(times_s)]  # an answer in one piece has neither
+        found[f"{name}_mean_s"] = _mean(values)
+        median, p95 = _percentiles(values, (50, 95))
+        found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
+    return found
+
+
+def _hits(config: Mapping[str, Any], good: Turns) -> dict[str, float]:
+    prompt = float(good["prompt_tokens"].sum()) or math.nan
+    device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
+    shared = config["workload"].get("shared_prefix_tokens", math.nan)
+    kept = float(good["kept_tokens"].sum())
+    return {
+        "hit_ratio": device + dram + ssd,
+        "device_hit_ratio": device,
+        "dram_hit_ratio": dram,
+        "ssd_hit_ratio": ssd,
+        "computed_ratio": 1.0 - (device + dram + ssd),
+        "hit_bound_ratio": (kept + shared) / prompt,
+    }
+
+
+def _pins(cell: Cell, jobs: Turns) -> dict[str, float]:
+    end_s = float(jobs["departure_s"].max())
+    held, unused = pin_time(cell, end_s)
+    profile, done = cell.config.get("profile") or {}, cell.done or {}
+    blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
+    span_s = end_s - float(jobs["arrival_s"].min())
+    return {
+        "pin_block_s": held,
+        "pin_unused_block_s": unused,
+        "pinned_ratio": held / (blocks * span_s) if span_s > 0 else math.nan,
+    }
+
+
+def _fairness(slowdown: Column) -> dict[str, float]:
+    """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
+    if not len(slowdown):
+        return {"slowdown_mean": math.nan, "jain_index": math.nan}
+    speed = 1 / slowdown
+    jain = speed.sum() ** 2 / (len(speed) * (speed**2).sum())
+    return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
+
+
+def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
+    """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
+    closed = str(config["arrivals"]).startswith("closed")
+    growth = math.nan if closed else backlog_growth(turns, jobs)
+    end_s = float(jobs["departure_s"].max())
+    drain_s = end_s - float(jobs["arrival_s"].max())
+    return {
+        "drain_s": drain_s,
+        "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
+        "backlog_growth": growth,
+        "saturated": bool(growth >= GROWTH_AT_SATURATION),
+    }
+
+
+def _percentiles(values: Column, which: Sequence[int]) -> list[float]:
+    if not len(values):
+        return [math.nan] * len(which)
+    return [float(v) for v in np.percentile(values, which)]
+
+
+def _mean(values: Column) -> float:
+    """NaN if there are none, or the engine did not tell one of them."""
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part / whole) if whole > 0 else 0.0

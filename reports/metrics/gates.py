@@ -1,0 +1,81 @@
+"""Why a cell's numbers are not to be relied on (docs/metrics.md, "Validity gates").
+
+Saturation is shown, and fails no gate.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from reports.metrics.jobs import extremes
+from reports.metrics.waterfall import WATERFALL, in_server
+from reports.phrasing import counted, listed
+from reports.run_folder.read import PARTS, Cell, Turns, failed_turns
+from traces.lenient import one_line
+
+MAX_RESIDUAL = 0.01
+"""Of a program's span: its parts must add up to it."""
+MAX_LATENESS = 0.01
+"""Of all JCT: more, and the client is measured, not the server."""
+
+
+def residual(turns: Turns, jobs: Turns) -> float:
+    """ε: the largest share of a program's span, or of a job's JCT, that its parts leave unexplained
+    (or exceed it by); programs and jobs with a failed turn are not asked."""
+    missed_s = np.abs(jobs["jct_s"] - sum(jobs[part] for part in WATERFALL))
+    of_jobs = (missed_s / np.maximum(jobs["jct_s"], 1e-9))[~jobs["failed"]]
+    return max(_of_programs(turns), float(of_jobs.max(initial=0.0)))
+
+
+def _of_programs(turns: Turns) -> float:
+    codes, names = pd.factorize(turns["program_id"])
+    parts = sum(in_server(turns)) + turns["sent_at_s"] - turns["scheduled_at_s"]
+    for part in (*PARTS, "gap_s", "wait_s"):
+        if part not in ("queue_s", "prefill_s", "decode_s"):
+            parts = parts + turns[part]
+    first, last = extremes(codes, len(names), turns)
+    span = last - first
+    off = np.abs(span - np.bincount(codes, parts, len(names))) / np.maximum(span, 1e-9)
+    good = np.bincount(codes, failed_turns(turns), len(names)) == 0
+    return float(off[good].max(initial=0.0))
+
+
+def failed_gates(
+    cell: Cell, row: dict[str, Any], jobs: Turns, good_turns: int, turns: Turns
+) -> list[str]:
+    failed: list[str] = []
+    expected = cell.config["workload"].get("turns")
+    if row["failed_turns"]:
+        first = one_line(turns["error"][failed_turns(turns)][0])
+        failed.append(
+            f"{counted(row['failed_turns'], 'failed turn')} in"
+            f" {counted(int(jobs['failed'].sum()), 'job')} (first: {first})"
+        )
+    elif expected is not None and good_turns != expected:
+        failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
+    failed += _failed_engine_gates(cell)
+    if row["residual"] > MAX_RESIDUAL:
+        failed.append(f"parts miss a program's time by {row['residual']:.1%}")
+    if row["lateness_ratio"] > MAX_LATENESS:
+        failed.append(
+            f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
+            " the client more cores"
+        )
+    return failed
+
+
+def _failed_engine_gates(cell: Cell) -> list[str]:
+    """What a live engine, unlike virtual time, may have failed to do in silence."""
+    done = cell.done or {}
+    failed: list[str] = []
+    if done.get("external_hit_tokens") == 0:
+        failed.append("no token came from the offload tier: it does not work, or was not needed")
+    if done.get("prefix_caching") is False:
+        failed.append("prefix caching was off")
+    idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
+    if idle:
+        failed.append(f"replica {listed([str(k) for k in idle])} was given no turn")
+    return failed

@@ -1,0 +1,45 @@
+"""Turns of a cell in; its jobs out, sub-agents inside (docs/metrics.md, "Symbols")."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from reports.metrics.waterfall import slowdown, waterfall
+from reports.run_folder.read import Column, Turns, failed_turns
+
+
+def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
+    """`job_columns` as a frame, by job_id."""
+    columns = job_columns({str(name): turns[name].to_numpy() for name in turns})
+    return pd.DataFrame(columns).set_index("job_id")
+
+
+def job_columns(turns: Turns) -> Turns:
+    """A value per job, in order of arrival: job_id, a_j, d_j, JCT_j, bubble q_j, lateness of all
+    turns, whether it failed; the parts of its time (`WATERFALL`), and its slowdown."""
+    codes, names = pd.factorize(turns["job_id"], sort=True)
+    arrival, departure = extremes(codes, len(names), turns)
+    late = turns["sent_at_s"] - turns["scheduled_at_s"]
+    parts = waterfall(turns, codes, arrival, departure)
+    jobs = {
+        "job_id": np.asarray(names, dtype=object),
+        "arrival_s": arrival,
+        "departure_s": departure,
+        "jct_s": departure - arrival,
+        "bubble_s": np.bincount(codes, turns["queue_s"], len(names)),
+        "late_s": np.bincount(codes, late, len(names)),
+        "failed": np.bincount(codes, failed_turns(turns), len(names)) > 0,
+        **parts,
+        "slowdown": slowdown(departure - arrival, parts),
+    }
+    order = np.argsort(arrival, kind="stable")
+    return {name: values[order] for name, values in jobs.items()}
+
+
+def extremes(codes: Column, groups: int, turns: Turns) -> tuple[Column, Column]:
+    """When the first turn of each group was due, and when its last one finished."""
+    first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
+    np.minimum.at(first, codes, turns["scheduled_at_s"])
+    np.maximum.at(last, codes, turns["finished_at_s"])
+    return first, last

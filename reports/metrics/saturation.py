@@ -1,0 +1,54 @@
+"""Turns and jobs of a cell in; how its backlog grows out (docs/metrics.md, "Saturation")."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from reports.run_folder.read import Column, Turns
+
+WAITS = ("queue_s", "load_s", "preempted_s", "recompute_s")
+GROWTH_AT_SATURATION = 0.1
+"""g, from which on a cell counts as saturated: of ten jobs that arrive, one only waits."""
+JOBS_TO_JUDGE = 12
+"""With fewer jobs a third of the arrivals says nothing about a trend."""
+
+
+def backlog_growth(turns: Turns, jobs: Turns) -> float:
+    """g = (W̄₃ − W̄₁) / (⅔ n): by how many waiting jobs the backlog grows per arriving job.
+
+    W̄₁ and W̄₃ are the mean numbers of waiting jobs in the first and the last third of the time in
+    which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN where too few arrive.
+    """
+    count = len(jobs["arrival_s"])
+    first, last = float(jobs["arrival_s"].min()), float(jobs["arrival_s"].max())
+    if count < JOBS_TO_JUDGE or last <= first:
+        return math.nan
+    third = (last - first) / 3
+    starts, ends = _waiting(turns)
+    early = _mean_overlap(starts, ends, first, first + third)
+    late = _mean_overlap(starts, ends, last - third, last)
+    return (late - early) / (count * 2 / 3)
+
+
+def _waiting(turns: Turns) -> tuple[Column, Column]:
+    """Intervals in which a job waits for the server, merged over its turns. Records tell how long
+    a turn waited after its admission, not when: taken to follow its queueing."""
+    waits = sum(turns[part] for part in WAITS)
+    codes, _ = pd.factorize(turns["job_id"])
+    starts = turns["sent_at_s"]
+    order = np.lexsort((starts, codes))
+    codes, starts, ends = codes[order], starts[order], (starts + waits)[order]
+    # Each job on a stretch of time of its own, so that one running maximum serves all.
+    stretch = codes * (float(ends.max(initial=0.0)) + 1.0)
+    reached = np.maximum.accumulate(ends + stretch)
+    before = np.concatenate(([-np.inf], reached[:-1])) - stretch
+    starts = np.maximum(starts, before)
+    return starts, np.maximum(starts, ends)
+
+
+def _mean_overlap(starts: Column, ends: Column, begin: float, end: float) -> float:
+    inside = np.clip(ends, begin, end) - np.clip(starts, begin, end)
+    return float(inside.sum() / (end - begin))

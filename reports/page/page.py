@@ -1,0 +1,135 @@
+"""Everything known of a run in; one HTML page out, which needs no network.
+
+Templates escape by default; what scripts read goes in compressed, as base64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from jinja2 import Environment
+
+from reports.answer.provenance import command, facts, heading, left_out
+from reports.answer.speed_ups import grid
+from reports.answer.verdict import Answer
+from reports.figures.drawing import Figure, Style
+from reports.figures.legend import legend
+from reports.metrics.agents import agent_rows
+from reports.metrics.cells import Results
+from reports.page.cell_rows import COLUMNS, rows
+from reports.page.environment import environment
+from reports.page.packed import packed, packed_plotly
+from reports.phrasing import counted, seconds, share, times
+from reports.run_folder.read import Run
+from reports.statistics.bootstrap import interval
+from reports.statistics.points import Point
+
+LEFT_OUT: Mapping[str, Mapping[str, str]] = {
+    "overview": {"hits": "The cache-hit ratio is not drawn: this server does not tell it."},
+    "why": {"bubbles": "Bubbles are not drawn: this server does not tell how long turns queued."},
+    "inside": {
+        "memory": "Memory over time is not drawn: only virtual time records it.",
+        "tool-gaps": "How long tools run is not drawn: no tool took any time.",
+    },
+}
+"""By section, figures that not every run has the numbers for, and what a reader is told then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The figures of a page, by section."""
+
+    overview: Sequence[Figure] = ()
+    why: Sequence[Figure] = ()
+    inside: Sequence[Figure] = ()
+    """Of single cells."""
+
+    @property
+    def all(self) -> list[Figure]:
+        return [*self.overview, *self.why, *self.inside]
+
+    def left_out(self, section: str) -> list[str]:
+        there = {figure.id for figure in getattr(self, section)}
+        return [why for figure, why in LEFT_OUT[section].items() if figure not in there]
+
+
+@cache
+def with_figures() -> Environment:
+    """For pages whose figures a script draws."""
+    made = environment()
+    made.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
+    return made
+
+
+def _specs(figures: Sequence[Figure]) -> str:
+    return packed({f.id: {"choice": f.choice, "specs": f.specs} for f in figures})
+
+
+def page(
+    run: Run,
+    results: Results,
+    points: Sequence[Point],
+    told: Answer,
+    drawn: Drawn,
+    style: Mapping[str, Style],
+) -> str:
+    strong = [p.variant for p in (told.baseline, told.winner) if p is not None]
+    return (
+        with_figures()
+        .get_template("report.html.j2")
+        .render(
+            told=told,
+            tiles=_tiles(told),
+            baseline=str(run.sweep["baseline"]),
+            heading=heading(run.sweep),
+            grid=grid(points, told),
+            drawn=drawn,
+            legend=legend(points, style, strong, told.load),
+            columns=[title for _, title, _ in COLUMNS],
+            rows=rows(results.cells, str(run.sweep["baseline"])),
+            agents=agent_rows(run, _loads(results)),
+            missing=results.missing,
+            gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],
+            left_out=left_out(run.sweep),
+            facts=facts(run.sweep),
+            command=command(run.sweep),
+        )
+    )
+
+
+def _loads(results: Results) -> dict[str, str]:
+    if not len(results.cells):
+        return {}
+    return dict(zip(results.cells["cell"], results.cells["load"], strict=True))
+
+
+def _tiles(told: Answer) -> list[tuple[str, str, str]]:
+    """(number, what it is, how sure or against what)"""
+    winner, base = told.winner, told.baseline
+    if winner is None:
+        return []
+    gain = winner.against
+    if gain is None or base is None:
+        tiles = [
+            (seconds(winner.jct_mean_s.value), "mean JCT", interval_s(winner)),
+            (seconds(winner.jct_s["jct_p95_s"]), "P95 JCT", counted(winner.jobs, "job")),
+        ]
+    else:
+        tiles = [
+            (times(gain.mean.value), "sooner on average", interval(gain.mean)),
+            (times(gain.p95.value), "sooner at P95", interval(gain.p95)),
+            (
+                seconds(winner.jct_mean_s.value),
+                "mean JCT",
+                f"{base.variant}: {seconds(base.jct_mean_s.value)}",
+            ),
+        ]
+    if told.possible is not None and gain is not None:
+        tiles.append((share(told.possible), "of what is possible", "gain of the best bound"))
+    return tiles
+
+
+def interval_s(point: Point) -> str:
+    return f"95% CI {seconds(point.jct_mean_s.low)} to {seconds(point.jct_mean_s.high)}"

@@ -1,0 +1,95 @@
+"""A run folder in; `report.html`, `cells.csv` and `cells.json` in it out, and what to print.
+
+No byte depends on the clock: the same folder gives the same files, as far as zlib is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+import pandas as pd
+
+from reports.answer.shown_cells import answers_cells, asked_cells
+from reports.answer.table import ResultTable
+from reports.answer.verdict import Answer, answer
+from reports.figures.drawing import Style, styles
+from reports.figures.gantt import gantt
+from reports.figures.job_time import why
+from reports.figures.memory import memory
+from reports.figures.overview import figures
+from reports.figures.tool_gaps import tool_gaps
+from reports.metrics.agents import unpaired
+from reports.metrics.cells import Results, collect
+from reports.page.page import Drawn, page
+from reports.run_folder.atomic import write_file
+from reports.run_folder.read import Cell, Run, load_run
+from reports.spreadsheet import harmless
+from reports.statistics.points import Point, points
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    path: Path
+    """The HTML file."""
+    answer: list[str]
+    """Sentences, the most important first."""
+    table: ResultTable
+    failed_gates: list[str]
+    """`cell: why`; saturation is not among them."""
+    missing: tuple[tuple[str, str], ...]
+    """Cells without a result, and why."""
+
+
+def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
+    """`shown` names the cells that are drawn program by program, instead of the answer's."""
+    run = load_run(run_folder)
+    results = collect(run)
+    asked = asked_cells(run, results, shown)
+    baseline = str(run.sweep["baseline"])
+    found = points(results, baseline)
+    told = answer(found, results, run.sweep, also=unpaired(run))
+    style = styles(run.sweep["variants"], baseline)
+    html = page(run, results, found, told, _draw(run, results, found, told, style, asked), style)
+    write_file(run_folder / "cells.csv", _csv(results.cells))
+    write_file(run_folder / "cells.json", _json(results.cells))
+    write_file(run_folder / "report.html", html.encode())
+    failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
+    table = ResultTable(found, baseline)
+    return Report(run_folder / "report.html", told.sentences, table, failed, results.missing)
+
+
+def _draw(
+    run: Run,
+    results: Results,
+    found: Sequence[Point],
+    told: Answer,
+    style: Mapping[str, Style],
+    asked: Mapping[str, Cell],
+) -> Drawn:
+    baseline = str(run.sweep["baseline"])
+    strong = dict.fromkeys([baseline, told.winner.variant if told.winner else baseline])
+    cells = answers_cells(run, results, told)
+    programs = asked or dict(list(cells.items())[: len(strong)])
+    first = next(iter(cells.values()), None)
+    inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
+    return Drawn(
+        figures(found, style, list(strong)),
+        why(results.jobs, style, list(strong), told.load),
+        [figure for figure in inside if figure is not None],
+    )
+
+
+def _csv(cells: pd.DataFrame) -> bytes:
+    texts = cells[[name for name in cells if cells[name].dtype.kind not in "bif"]]
+    safe = cells.assign(**texts.map(lambda v: harmless(v) if isinstance(v, str) else v))
+    return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
+
+
+def _json(cells: pd.DataFrame) -> bytes:
+    """Values that are not numbers become null."""
+    return orjson.dumps(
+        cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    )

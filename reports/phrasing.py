@@ -1,0 +1,41 @@
+"""Numbers and lists as people read them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    pass
+
+
+def seconds(value: float) -> str:
+    if math.isnan(value):
+        return "–"
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} s"
+
+
+def times(value: float) -> str:
+    """`1.9x`, with a second decimal where it is close to 1."""
+    return f"{value:.{decimals(value)}f}x"
+
+
+def decimals(value: float) -> int:
+    return 2 if value < 1.1 else 1 if value < 100 else 0
+
+
+def share(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.0%}"
+
+
+def listed(items: Sequence[str], last: str = "and", at_most: int = 8) -> str:
+    if len(items) > at_most:
+        items = [*items[:at_most], f"{len(items) - at_most} more"]
+    if len(items) < 2:
+        return "".join(items)
+    return f"{', '.join(items[:-1])} {last} {items[-1]}"
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,26 @@
+"""Names of cells that a person gave, held against those there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from reports.phrasing import listed
+
+
+class NoSuchCell(ValueError):
+    """A name that no cell of the run has, or one without a result. One line."""
+
+
+def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
+    """`option`: where the names were given."""
+    for name in names:
+        if name not in known:
+            raise NoSuchCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    if close := get_close_matches(name, known, n=1):
+        return f"; did you mean {close[0]}?"
+    return f"; choose from {listed(known)}" if known else ""

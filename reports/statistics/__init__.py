@@ -1,0 +1,1 @@
+"""Pools seeds and compares variants. In: metrics of cells. Out: points, ratios, intervals."""

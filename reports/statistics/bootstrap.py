@@ -1,0 +1,152 @@
+"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/metrics.md, "Speed-up").
+
+A pair is the same program under the same arrivals: what a hard program or a burst does to both
+sides cancels. JCTs come as programs × seeds, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.special import stdtrit
+
+from reports.phrasing import decimals
+
+Floats = npt.NDArray[np.float64]
+
+DRAWS = 2000
+CONFIDENCE = 0.95
+FEWEST_SEEDS = 3
+"""From which on their spread tells anything: Student's t with one degree of freedom is 12.7."""
+MOST_AT_ONCE = 2_000_000
+"""Numbers of draws times jobs that are worked on at a time: they fit the cache and the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    value: float
+    low: float
+    high: float
+
+    @property
+    def differs_from_one(self) -> bool:
+        return not self.low <= 1.0 <= self.high
+
+
+def ratio(
+    above_s: Floats,
+    below_s: Floats,
+    percentile: float | None = None,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """Of the means, or of a percentile. Its interval holds against the choice of programs and, from
+    three seeds on, the draw of arrivals."""
+    value = float(of(above_s, percentile) / of(below_s, percentile))
+    spread = estimate(value, drawn(above_s, percentile) / drawn(below_s, percentile), confidence)
+    by_seed = of(above_s, percentile, axis=0) / of(below_s, percentile, axis=0)
+    return widened(spread, by_seed, confidence)
+
+
+def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -> Estimate:
+    """By Student's interval of the logs of what each seed gives: as independent errors add."""
+    seeds = len(by_seed)
+    if seeds < FEWEST_SEEDS:
+        return spread
+    t = float(stdtrit(seeds - 1, (1 + confidence) / 2))
+    half = t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds)
+    down = math.log(spread.value / min(spread.low, spread.value))
+    up = math.log(max(spread.high, spread.value) / spread.value)
+    return Estimate(
+        spread.value,
+        spread.value * math.exp(-math.hypot(down, half)),
+        spread.value * math.exp(math.hypot(up, half)),
+    )
+
+
+def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
+    """JCTs, programs × seeds, of the programs that finished on both sides in every common seed.
+    Both frames hold job_id, seed, jct_s."""
+    seeds = np.intersect1d(one["seed"], other["seed"])
+    programs = pd.Index(np.intersect1d(one["job_id"].unique(), other["job_id"].unique()))
+    a, b = (_matrix(jobs, programs, seeds) for jobs in (one, other))
+    whole = ~(np.isnan(a) | np.isnan(b)).any(axis=1)
+    return a[whole], b[whole]
+
+
+def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]) -> Floats:
+    """NaN where a program has no job."""
+    row = programs.get_indexer(pd.Index(jobs["job_id"]))
+    seed = jobs["seed"].to_numpy()
+    column = np.searchsorted(seeds, seed) if len(seeds) else np.zeros(len(seed), int)
+    there = (row >= 0) & np.isin(seed, seeds)
+    jct_s = np.full((len(programs), len(seeds)), np.nan)
+    jct_s[row[there], column[there]] = jobs["jct_s"].to_numpy()[there]
+    return jct_s
+
+
+@lru_cache(maxsize=4)
+def draws(programs: int) -> npt.NDArray[np.int32]:
+    """How often each draw, with replacement, holds each program: DRAWS × programs."""
+    chosen = np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
+    chosen += programs * np.arange(DRAWS)[:, None]
+    counts = np.bincount(chosen.ravel(), minlength=DRAWS * programs)
+    return counts.reshape(DRAWS, programs).astype(np.int32)
+
+
+def of(jct_s: Floats, percentile: float | None, axis: int | None = None) -> Floats:
+    """The mean, or a percentile linear between the two nearest ranks."""
+    if percentile is None:
+        return np.asarray(jct_s.mean(axis=axis))
+    return np.asarray(np.percentile(jct_s, percentile, axis=axis))
+
+
+def drawn(jct_s: Floats, percentile: float | None) -> Floats:
+    """`of` for each draw of programs, each program with its JCTs in all seeds."""
+    counts = draws(len(jct_s))
+    if percentile is None:
+        return np.asarray(counts @ jct_s.mean(axis=1) / len(jct_s))
+    slowest = np.argsort(jct_s, axis=None)[::-1]
+    place = percentile / 100 * (jct_s.size - 1)
+    below = math.floor(place)
+    found = [np.empty(DRAWS), np.empty(DRAWS)]
+    at_once = max(1, MOST_AT_ONCE // jct_s.size)
+    for start in range(0, DRAWS, at_once):
+        rows = slice(start, start + at_once)
+        reached = _reached(counts[rows], slowest // jct_s.shape[1], jct_s.size - below)
+        for values, rank in zip(found, (below, math.ceil(place)), strict=True):
+            nth = (reached < jct_s.size - rank).sum(axis=1)
+            values[rows] = jct_s.ravel()[slowest[nth]]
+    low, high = found
+    return np.asarray(low + (place - below) * (high - low))
+
+
+def _reached(
+    counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], wanted: int
+) -> npt.NDArray[np.int32]:
+    """How many jobs each draw holds of the slowest, the two slowest, …, until it is as many as
+    wanted: draws × jobs. `programs` are those of the jobs, slowest first."""
+    looked_at = wanted
+    while True:
+        looked_at = min(2 * looked_at, len(programs))
+        reached = np.cumsum(counts[:, programs[:looked_at]], axis=1, dtype=np.int32)
+        if looked_at == len(programs) or reached[:, -1].min() >= wanted:
+            return reached
+
+
+def estimate(
+    value: float | np.ndarray, drawn: np.ndarray, confidence: float = CONFIDENCE
+) -> Estimate:
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(drawn, [tail, 1 - tail])
+    return Estimate(float(value), float(low), float(high))
+
+
+def interval(estimate: Estimate) -> str:
+    """`95% CI 1.7–2.1`"""
+    places = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
+    return f"95% CI {estimate.low:.{places}f}–{estimate.high:.{places}f}"

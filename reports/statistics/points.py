@@ -1,0 +1,113 @@
+"""Cells in; what to make of them out: pooled points per variant and load, and paired comparisons.
+
+docs/metrics.md, "Speed-up".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.metrics.cells import Results, jct_percentiles
+from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
+from reports.statistics.seeds_needed import seeds_needed
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    programs: int
+    """Pairs of a program with itself; each holds all seeds."""
+    seeds: int
+    mean: Estimate
+    """S: mean JCT of the baseline over that of the variant; above 1 the variant is faster."""
+    p95: Estimate
+    seeds_needed: float
+    """In all, to find a difference of 5%: NaN unknown, infinite if only more programs would."""
+
+    @property
+    def seeds_missing(self) -> float:
+        """Rounds that are still to be made; NaN and infinite as `seeds_needed`."""
+        return self.seeds_needed - min(self.seeds, self.seeds_needed)
+
+
+def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
+    """None where nothing pairs. Frames hold job_id, seed, jct_s."""
+    base, own = paired(baseline, variant)
+    if not base.size:
+        return None
+    programs, seeds = base.shape
+    mean, p95 = ratio(base, own), ratio(base, own, 95)
+    return Comparison(programs, seeds, mean, p95, seeds_needed(base, own))
+
+
+def mean_jct(jobs: pd.DataFrame) -> Estimate:
+    """Of all jobs, with the interval of a ratio; programs may lack seeds."""
+    sums, counts = (
+        jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
+        for how in ("sum", "count")
+    )
+    drawn = draws(len(sums))
+    spread = estimate(jobs["jct_s"].mean(), (drawn @ sums) / (drawn @ counts))
+    return widened(spread, jobs.groupby("seed")["jct_s"].mean().to_numpy())
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One variant under one load, all seeds pooled."""
+
+    variant: str
+    bound: bool
+    offload: bool
+    load: str
+    jps: float | None
+    jobs: int
+    jct_mean_s: Estimate
+    jct_s: dict[str, float]
+    """`jct_p50_s`, … over the jobs of all seeds."""
+    throughput_jobs_per_s: float
+    hits: dict[str, float]
+    """`device`, `dram`, `ssd`: share of prompt tokens, mean over seeds."""
+    saturated: bool
+    """In any seed."""
+    failed_gates: bool
+    against: Comparison | None
+    """The baseline under the same load; None for itself, or where it has no result."""
+
+    @property
+    def hit_ratio(self) -> float:
+        return sum(self.hits.values())
+
+
+def points(results: Results, baseline: str) -> list[Point]:
+    """In the order of the cells: by rate, then as the sweep names its variants."""
+    if results.cells.empty or results.jobs.empty:
+        return []
+    # Numbers in place of names, which take long to pair.
+    numbered = results.jobs.assign(job_id=pd.factorize(results.jobs["job_id"], sort=True)[0])
+    jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
+    found: list[Point] = []
+    for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
+        mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
+        if mine is None:
+            continue
+        against = compare(base, mine) if base is not None and variant != baseline else None
+        jps = cells["jps"].iloc[0]
+        found.append(
+            Point(
+                str(variant),
+                bool(cells["bound"].iloc[0]),
+                bool(cells["offload"].iloc[0]),
+                str(load),
+                None if pd.isna(jps) else float(jps),
+                len(mine),
+                mean_jct(mine),
+                jct_percentiles(mine["jct_s"].to_numpy()),
+                float(cells["throughput_jobs_per_s"].mean()),
+                {k: float(cells[f"{k}_hit_ratio"].mean()) for k in ("device", "dram", "ssd")},
+                bool(cells["saturated"].any()),
+                bool((cells["failed_gates"] != "").any()),
+                against,
+            )
+        )
+    return found

@@ -1,0 +1,98 @@
+"""Continuum's cost model: how long to keep a finished turn's KV (Continuum v3, §4.1 and §4.2).
+
+In: what an engine observes, seconds and tokens. Out: a `Retention` whose `why` holds the inputs.
+
+    tau* = argmax over tau in {0} and S[f] of P(tau, f) * B - tau,   B = T-bar * eta + rebuild(r)
+
+Cold start: with |S| <= K tool times in all, T_default; with |S[f]| <= K of this tool, P over all
+tools; else P of the tool's own. A turn that is not the last but whose tool could not be read is
+timed and judged among all tools: the paper has no case for it.
+"""
+
+from __future__ import annotations
+
+import math
+
+from servers.policies.base import FREE, Costs, Request, Retention, pin
+from servers.policies.estimates.durations import Durations
+from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
+from servers.policies.estimates.tool_gaps import ToolGaps
+from servers.policies.estimates.turn_counts import TurnCounts
+
+K = 100
+"""v3, §4.2: samples up to which a distribution is not trusted."""
+
+
+def default_ttl_s(benefit_s: float) -> float:
+    """T_default: the best TTL for Exp(1) tool times and eta = 1 (v3, §4.2).
+
+    (1 - exp(-tau)) * B - tau has derivative exp(-tau) * B - 1, so tau = ln B, and 0 for B <= 1.
+    """
+    return math.log(benefit_s) if benefit_s > 1 else 0.0
+
+
+class TtlModel:
+    def __init__(self, costs: Costs, k: int = K, window: int = WINDOW) -> None:
+        self.costs = costs
+        self.k = k
+        self.delays = QueueDelays(window)
+        self.turns = TurnCounts()
+        self.all_tools = Durations()
+        self.by_tool: dict[str, Durations] = {}
+        self._gaps = ToolGaps()
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        gap = self._gaps.closed(request.program_id, request.arrival_s)
+        if gap is not None:
+            self.record(gap.tool, gap.seconds)
+
+    def forget_gap(self, program_id: str) -> None:
+        """Its tool time is not to be recorded."""
+        self._gaps.forget(program_id)
+
+    def record(self, tool: str | None, seconds: float) -> None:
+        self.all_tools.add(seconds)
+        if tool is not None:
+            if tool not in self.by_tool:
+                self.by_tool[tool] = Durations()
+            self.by_tool[tool].add(seconds)
+
+    def scheduled(self, request: Request, now_s: float) -> None:
+        self.delays.scheduled(request, now_s)
+
+    def observe_finish(self, request: Request, now_s: float) -> None:
+        """Start the tool's clock, or count the program as finished."""
+        self.turns.served(request.program_id)
+        if request.ends_program:
+            self.program_ended(request.program_id)
+        else:
+            self._gaps.opened(request.program_id, request.tool, now_s)
+
+    def retention(self, request: Request) -> Retention:
+        if request.ends_program:
+            return FREE
+        rebuild_s = self.costs.rebuild_s(request.prompt_tokens + request.output_tokens)
+        t_bar_s, eta = self.delays.mean_s, self.turns.eta
+        tool = request.tool
+        own = self.by_tool.get(tool) if tool is not None else None
+        if len(self.all_tools) <= self.k:
+            stage, samples = "default", len(self.all_tools)
+            ttl_s = default_ttl_s(t_bar_s + rebuild_s)
+        else:
+            stage = "all-tools" if own is None or len(own) <= self.k else "tool"
+            times = self.all_tools if own is None or len(own) <= self.k else own
+            samples = len(times)
+            ttl_s = times.best_ttl_s(t_bar_s * eta + rebuild_s)
+        return pin(
+            ttl_s,
+            tool=tool,
+            stage=stage,
+            samples=samples,
+            T_bar_s=t_bar_s,
+            eta=eta,
+            rebuild_s=rebuild_s,
+        )
+
+    def program_ended(self, program_id: str) -> None:
+        self.turns.ended(program_id)
+        self._gaps.forget(program_id)

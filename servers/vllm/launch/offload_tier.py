@@ -1,0 +1,166 @@
+"""Offload tiers of vLLM: what each kind adds to its command line, and the process that it needs.
+
+`lmcache`: LMCache's own server process, DRAM and a disk tier behind it, which vLLM reaches through
+`LMCacheMPConnector`. `native`: vLLM's `OffloadingConnector`, DRAM in vLLM's own process.
+Gigabytes are 10⁹ bytes.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from servers.processes.port import Port
+from servers.processes.supervised import Kept
+from servers.vllm.launch.failure_cause import cause
+from servers.vllm.launch.find_vllm import Installed
+
+CHUNK_TOKENS = 256
+"""LMCache's default; hits come in whole chunks."""
+POLL_S = 0.2
+READY_WITHIN_S = 120.0
+GIB = 2**30
+
+
+class NoTier(ValueError):
+    """LMCache is not next to vLLM, or it would hold nothing."""
+
+
+class TierFailed(RuntimeError):
+    """LMCache's server died, or never became healthy. One line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offloading:
+    kind: Literal["lmcache", "native"]
+    dram_gb: float
+    ssd_gb: float = 0.0
+
+
+class Tier:
+    """A tier that runs, and the flags with which vLLM finds it."""
+
+    def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
+        self.flags = flags
+        self.server: Kept | None = None
+        """`lmcache` has one."""
+        self._ports = ports
+
+    @property
+    def pid(self) -> int | None:
+        return None if self.server is None else self.server.pid
+
+    def failure(self) -> str | None:
+        if self.server is None or (how := self.server.ended()) is None:
+            return None
+        return f"LMCache {how}: {cause(self.server.log)} (log: {self.server.log})"
+
+    def stop(self) -> None:
+        if self.server is not None:
+            self.server.stop()
+        for port in self._ports:
+            port.close()
+
+
+def check_tier(offloading: Offloading, vllm: Installed) -> None:
+    if offloading.dram_gb <= 0:
+        raise NoTier(f"--offload-gb {offloading.dram_gb:g}: too little for a tier; give some")
+    if offloading.kind == "lmcache" and vllm.lmcache is None:
+        raise NoTier(
+            f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
+            "(for CPUs: make vllm), or use vLLM's own offloading: a policy's name with +native"
+        )
+
+
+def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
+    check_tier(offloading, vllm)
+    if offloading.kind == "native":
+        return Tier(_native_flags(offloading, vllm))
+    port, http_port = ports = (Port(), Port())
+    disk = folder / "lmcache-disk"
+    tier = Tier(_lmcache_flags(port.number), ports=ports)
+    try:
+        tier.server = Kept(
+            [
+                vllm.python,
+                "-m",
+                "lmcache.cli.main",
+                "server",
+                *_flags(offloading, port.number, http_port.number, disk),
+            ],
+            {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
+            folder / "lmcache.log",
+            disk,
+        )
+        _until_healthy(tier, http_port.number, tier.server.log)
+    except BaseException:
+        tier.stop()
+        raise
+    return tier
+
+
+def _flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> list[str]:
+    flags = [
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--http-host", "127.0.0.1", "--http-port", str(http_port)),
+        *("--l1-size-gb", f"{offloading.dram_gb * 1e9 / GIB:.6f}"),
+        *("--eviction-policy", "LRU", "--chunk-size", str(CHUNK_TOKENS)),
+        *("--supported-transfer-mode", "auto", "--disable-metrics"),
+    ]
+    if offloading.ssd_gb:
+        disk.mkdir(parents=True, exist_ok=True)
+        adapter = {"type": "fs", "base_path": str(disk)}
+        flags += ["--l2-adapter", json.dumps(adapter)]
+    return flags
+
+
+def _lmcache_flags(port: int) -> tuple[str, ...]:
+    transfer = {
+        "kv_connector": "LMCacheMPConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": {
+            "lmcache.mp.host": "tcp://127.0.0.1",
+            "lmcache.mp.port": port,
+        },
+    }
+    return ("--kv-transfer-config", json.dumps(transfer))
+
+
+def _native_flags(offloading: Offloading, vllm: Installed) -> tuple[str, ...]:
+    extra: dict[str, object] = {
+        "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
+        "offload_prompt_only": False,  # an answer is part of the agent's next prompt
+    }
+    if vllm.cpu:
+        extra |= {
+            "spec_name": "MemcpySpec",
+            "spec_module_path": "servers.vllm.launch.memcpy_offload",
+        }
+    transfer = {
+        "kv_connector": "OffloadingConnector",
+        "kv_role": "kv_both",
+        "kv_connector_extra_config": extra,
+    }
+    return ("--kv-transfer-config", json.dumps(transfer))
+
+
+def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
+    deadline_s = time.monotonic() + READY_WITHIN_S
+    while time.monotonic() < deadline_s:
+        if (failure := tier.failure()) is not None:
+            raise TierFailed(failure)
+        with suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=2.0)
+            with closing(connection):
+                connection.request("GET", "/healthcheck")
+                if connection.getresponse().status == 200:
+                    return
+        time.sleep(POLL_S)
+    raise TierFailed(f"LMCache was not healthy after {READY_WITHIN_S:g} s (log: {log})")

@@ -1,0 +1,187 @@
+"""What a scheduling step costs with the plug-in, against stock vLLM: 64 turns decode, 500 wait, 200
+programs are pinned, and the head of the queue is tried in each step and does not fit.
+
+    python -m servers.vllm.virtual_time.overhead [--json] [ROUNDS]        under vLLM's interpreter
+
+Each arm has a process of its own (an interpreter specialises code to the objects it meets), and the
+arms are asked in turn, in a new random order each round. CPU time of `schedule()` alone. `stock
+again` is the same as `stock`: what it differs by is noise.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from servers.policies.base import Costs, pin
+
+ARMS = ["stock", "stock again", "fcfs", "program-fcfs", "continuum", "infercept", "autellix"]
+RUNNING, WAITING, PINNED = 64, 500, 200
+FREE_BLOCKS = 12
+"""Fewer than any waiting prompt takes, more than the decodes of a step open."""
+STEPS = 20
+
+
+def arm(name: str) -> Any:
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+
+    from servers.variants import VARIANTS
+    from servers.vllm.virtual_time.stepping import build, build_plugged
+
+    sizes = (100_000, RUNNING, 8192)
+    if name.startswith("stock"):
+        made = build(AsyncScheduler, *sizes)
+    else:
+        policy = VARIANTS[name].policy(Costs(prefill_s=lambda tokens: tokens / 5000))
+        made = build_plugged(policy, None, *sizes)
+        _pin(made)
+        now_s = time.monotonic()
+        made.clock = lambda: now_s
+    _fill(made)
+    return made
+
+
+def _pin(made: Any) -> None:
+    from servers.vllm.virtual_time.stepping import request, step
+
+    policy = made.runner.policy
+    finished, review = policy.finished, policy.review
+    policy.finished = lambda view, now_s: (finished(view, now_s), pin(1e9))[1]
+    policy.review = lambda *_: ()
+    for i in range(PINNED):
+        prompt = range(1000 * i, 1000 * i + 300)
+        made.add_request(request(f"p{i}", list(prompt), 2, time.time(), program_id=f"p{i}"))
+    while made.has_unfinished_requests():
+        step(made)
+    policy.finished, policy.review = finished, review
+    _expect("programs pinned", len(made.runner.pins), PINNED)
+
+
+def _fill(made: Any) -> None:
+    from servers.vllm.virtual_time.stepping import request, step
+
+    fresh = itertools.count(200_000)
+
+    def send(key: str, prompt: int, output: int) -> None:
+        tokens = list(itertools.islice(fresh, prompt))
+        made.add_request(request(key, tokens, output, time.time(), program_id=key, tools="ls"))
+
+    for i in range(RUNNING):
+        send(f"r{i}", 193 + i % 16, 90_000)
+    while len(made.running) < RUNNING or made._inflight_prefills:
+        step(made)
+    for i in range(WAITING):
+        send(f"w{i}", 200 + i % 100, 10)
+    made.max_num_active_reqs = made.max_num_running_reqs = 2 * RUNNING
+    pool = made.kv_cache_manager.block_pool
+    made.taken = pool.get_new_blocks(pool.get_num_free_blocks() - FREE_BLOCKS)
+
+
+def measure(made: Any) -> float:
+    """Microseconds a step."""
+    from servers.vllm.virtual_time.stepping import compute
+
+    pool, spent_ns = made.kv_cache_manager.block_pool, 0
+    for _ in range(STEPS):
+        short = FREE_BLOCKS - pool.get_num_free_blocks()
+        pool.free_blocks([made.taken.pop() for _ in range(short)])
+        begin_ns = time.thread_time_ns()
+        output = made.schedule()
+        spent_ns += time.thread_time_ns() - begin_ns
+        _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
+        compute(made, output, lambda _: 7)
+    return spent_ns / STEPS / 1000
+
+
+def _serve(name: str) -> None:
+    made = arm(name)
+    gc.collect()
+    gc.freeze()
+    for _ in range(5):
+        measure(made)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        print(measure(made), flush=True)
+
+
+def _expect(what: str, found: int, wanted: int) -> None:
+    if found != wanted:
+        raise RuntimeError(f"{found} {what} instead of {wanted}")
+
+
+class Arm:
+    """A process that measures when asked."""
+
+    def __init__(self, name: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "servers.vllm.virtual_time.overhead", "--arm", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._name = name
+
+    def _line(self) -> str:
+        line = self._process.stdout.readline().strip() if self._process.stdout else ""
+        if not line:
+            raise RuntimeError(f"{self._name} ended with exit code {self._process.wait()}")
+        return line
+
+    def wait_ready(self) -> None:
+        self._line()
+
+    def ask(self) -> float:
+        if self._process.stdin is not None:
+            self._process.stdin.write("\n")
+            self._process.stdin.flush()
+        return float(self._line())
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def measured(rounds: int) -> dict[str, list[float]]:
+    """Microseconds a step, by arm; the n-th of each arm is of the same round."""
+    arms = {name: Arm(name) for name in ARMS}
+    for one in arms.values():
+        one.wait_ready()
+    took: dict[str, list[float]] = {name: [] for name in arms}
+    for number in range(rounds):
+        for name in random.Random(number).sample(ARMS, len(ARMS)):  # noqa: S311
+            took[name].append(arms[name].ask())
+    for one in arms.values():
+        one.close()
+    return took
+
+
+def against_stock(took: Mapping[str, Sequence[float]], name: str) -> float:
+    """Median of pairs."""
+    return statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
+
+
+def show(took: Mapping[str, Sequence[float]]) -> None:
+    for name in ARMS:
+        least = min(took[name]) / min(took["stock"])
+        print(
+            f"{name:14} {statistics.median(took[name]):7.0f} us median, "
+            f"{min(took[name]):6.0f} least; "
+            f"against stock {against_stock(took, name):.3f} median of pairs, {least:.3f} least"
+        )
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--arm"]:
+        _serve(sys.argv[2])
+    else:
+        as_json = "--json" in sys.argv
+        numbers = [int(word) for word in sys.argv[1:] if word != "--json"]
+        took = measured(*numbers or [100])
+        print(json.dumps(took)) if as_json else show(took)

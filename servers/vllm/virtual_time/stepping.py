@@ -1,0 +1,64 @@
+"""vLLM's scheduler with the plug-in, in this process, by hand; under vLLM's interpreter only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from vllm.utils.hashing import sha256
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.request import Request
+
+from servers.policies.base import Policy
+from servers.vllm.plugin.event_log import EventLog
+from servers.vllm.virtual_time.engine import Scheduler
+from servers.vllm.virtual_time.headless import answer, bare_scheduler, sampling
+
+init_none_hash(sha256)
+
+
+def build(
+    scheduler: type[AsyncScheduler], kv_blocks: int, seqs: int, tokens: int, **more: Any
+) -> Any:
+    return bare_scheduler(
+        scheduler, kv_blocks=kv_blocks, max_num_seqs=seqs, step_tokens=tokens, **more
+    )
+
+
+def build_plugged(policy: Policy, events: Path | None, *sizes: int) -> Any:
+    """With a policy object of the caller's, instead of the one that the environment names."""
+    log = EventLog(str(events) if events else None)
+    return build(Scheduler, *sizes, policy=policy, events=log, clock=time.monotonic)
+
+
+def request(
+    key: str, prompt: list[int], output: int, at_s: float, block: int = 16, **xargs: Any
+) -> Request:
+    return Request(
+        request_id=key,
+        prompt_token_ids=prompt,
+        sampling_params=sampling(output, **xargs),
+        pooling_params=None,
+        arrival_time=at_s,
+        block_hasher=get_request_block_hasher(block, sha256),
+    )
+
+
+def step(scheduler: Any, sample: Callable[[Request], int] = lambda _: 7) -> Any:
+    """One step of the scheduler with a model that samples at once."""
+    output = scheduler.schedule()
+    compute(scheduler, output, sample)
+    return output
+
+
+def compute(scheduler: Any, output: Any, sample: Callable[[Request], int]) -> Any:
+    requests = [scheduler.requests[key] for key in output.num_scheduled_tokens]
+    whole = [r for r in requests if r.num_computed_tokens >= r.num_tokens]
+    return answer(scheduler, output, {r.request_id: sample(r) for r in whole})
+
+
+def free_blocks(scheduler: Any) -> int:
+    return int(scheduler.kv_cache_manager.block_pool.get_num_free_blocks())

@@ -1,0 +1,195 @@
+"""mini-swe-agent trajectories, `mini-swe-agent-1` and `mini-swe-agent-1.1`.
+
+In: `{info, messages, trajectory_format, instance_id}`. Out: one program, one turn per LLM call:
+an assistant message, a Responses API object, or (v2) a format-error message that carries the
+response that it refused. Seconds and tokens. Tool gaps are measured where both the answer and its
+observation have timestamps (v2), else inferred from the starts of generations (v1); the rule, and
+how reasoning tokens count, stands in `docs/traces.md`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from servers.tool_names import command_names, tool_names
+from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    epoch,
+    identifier,
+    items,
+    mapping,
+    seconds,
+    text,
+    tokens,
+)
+from traces.program import Message, Program, Provenance
+
+GENERATION_START_S = 2.4
+GENERATION_TOKENS_PER_S = 85.0
+"""A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: least absolute
+deviations over the 1,973 turns of 80 v1 trajectories (gemini-3-pro) that only read files."""
+DEFAULT_COMMAND_TIMEOUT_S = 60.0
+"""mini-swe-agent's own limit on a command in SWE-bench runs."""
+
+_BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
+
+
+def matches(document: object) -> bool:
+    return "messages" in mapping(document)
+
+
+def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+    messages = items(document.get("messages"))
+    calls, opening = _calls(messages, repairs)
+    if not calls:
+        raise Rejected("no LLM call in its messages")
+    fill_usage(calls, opening, repairs)
+    timeout_s = _command_timeout_s(document)
+    turns = tuple(
+        make_turn(calls, i, _gap(calls, i, timeout_s, repairs), repairs) for i in range(len(calls))
+    )
+    first = calls[0]
+    started_s = first.started_s if first.started_s is not None else first.ended_s
+    id = identifier(document.get("instance_id")) or name
+    least = min(turn.prompt_tokens for turn in turns)
+    prefix = system_prefix(_system(messages), opening, least)
+    said, before = _conversation(messages)
+    return [
+        Program(
+            id, turns, prefix, recorded_start_s=started_s, messages=said, prompt_messages=before
+        )
+    ]
+
+
+def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
+    """What was said, and how much of it before each call. A tool's output is a user's message, and
+    a Responses object its text, so that any chat template takes them."""
+    said: list[Message] = []
+    before: list[int] = []
+    for message in messages:
+        if not isinstance(message, dict):
+            continue
+        if _is_call(message):
+            before.append(len(said))
+        role = message.get("role")
+        speaks = "assistant" if message.get("object") == "response" else text(role)
+        known = speaks if speaks in ("system", "assistant") else "user"
+        said.append(Message(known, _content(message) or text(message.get("output"))))
+    return tuple(said), tuple(before)
+
+
+def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[Call], int]:
+    """The LLM calls, and the characters of the messages before the first."""
+    calls: list[Call] = []
+    opening = characters = 0
+    for message in messages:
+        if not isinstance(message, dict):
+            repairs.add("a message that is no object: left out")
+            continue
+        length = _length(message)
+        if _is_call(message):
+            if not calls:
+                opening = characters
+            call = _call(message)
+            call.characters = length
+            calls.append(call)
+        elif calls:
+            calls[-1].answered(_timestamp(message))
+        characters += length
+    return calls, opening
+
+
+def _is_call(message: Mapping[str, Any]) -> bool:
+    refused = isinstance(_usage(message), dict)
+    return message.get("role") == "assistant" or message.get("object") == "response" or refused
+
+
+def _usage(message: Mapping[str, Any]) -> Any:
+    response = mapping(mapping(message.get("extra")).get("response"))
+    return response.get("usage") if response else message.get("usage")
+
+
+def _timestamp(message: Mapping[str, Any]) -> float | None:
+    extra = mapping(message.get("extra"))
+    return epoch(extra.get("timestamp")) or epoch(message.get("timestamp"))
+
+
+def _call(message: Mapping[str, Any]) -> Call:
+    extra = mapping(message.get("extra"))
+    response = mapping(extra.get("response")) or message
+    usage = mapping(_usage(message))
+    details = mapping(usage.get("completion_tokens_details") or usage.get("output_tokens_details"))
+    started = epoch(response.get("created")) or epoch(response.get("created_at"))
+    refused = message.get("role") == "user"
+    call = Call(
+        prompt=first_count(usage, "prompt_tokens", "input_tokens"),
+        output=first_count(usage, "completion_tokens", "output_tokens"),
+        reasoning=tokens(details.get("reasoning_tokens")) or 0,
+        started_s=started,
+        ended_s=None if refused else _timestamp(message),
+        refused=refused,
+    )
+    if refused:
+        return call
+    if "actions" in extra:
+        commands = (mapping(action).get("command") for action in items(extra["actions"]))
+        call.commands = [text(command) for command in commands if isinstance(command, str)]
+        call.tools = tuple(n for command in call.commands for n in command_names(command))
+    else:
+        blocks = bash_blocks(_content(message))
+        # Two blocks or none are a format error: the agent asks again and runs nothing.
+        call.commands = blocks if len(blocks) == 1 else []
+        call.tools = tuple(n for command in call.commands for n in command_names(command))
+        if not call.commands and message.get("tool_calls"):
+            call.tools = tool_names(items(message.get("tool_calls")))
+    return call
+
+
+def bash_blocks(said: str) -> list[str]:
+    """The commands of a text; the agent runs the only one."""
+    return [str(block) for block in _BLOCK.findall(said)]
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):
+        return "\n".join(text(mapping(part).get("text")) for part in content)
+    return text(content)
+
+
+def _length(message: Mapping[str, Any]) -> int:
+    return len(_content(message)) + len(text(message.get("output")))
+
+
+def _command_timeout_s(document: Mapping[str, Any]) -> float:
+    config = mapping(mapping(document.get("info")).get("config"))
+    said = seconds(mapping(config.get("environment")).get("timeout"))
+    return said or DEFAULT_COMMAND_TIMEOUT_S
+
+
+def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> tuple[float, Provenance]:
+    if i + 1 == len(calls):
+        return 0.0, Provenance.MEASURED
+    call, following = calls[i], calls[i + 1]
+    if (measured_s := call.measured_gap_s(repairs)) is not None:
+        return measured_s, Provenance.MEASURED
+    if not call.tools and not call.commands:
+        return 0.0, Provenance.INFERRED
+    if call.started_s is None or following.started_s is None:
+        repairs.add("no time of a turn or its next: tool gap taken as 0")
+        return 0.0, Provenance.INFERRED
+    generation_s = GENERATION_START_S + (call.output or 0) / GENERATION_TOKENS_PER_S
+    gap_s = following.started_s - call.started_s - generation_s
+    limit_s = timeout_s * max(1, len(call.commands))
+    if gap_s > limit_s:
+        repairs.add(f"an inferred tool gap above the command's time limit: cut to {limit_s:g} s")
+    return min(max(0.0, gap_s), limit_s), Provenance.INFERRED
+
+
+def _system(messages: list[Any]) -> str:
+    first = mapping(messages[0])
+    return _content(first) if first.get("role") == "system" else ""

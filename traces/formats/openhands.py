@@ -1,0 +1,174 @@
+"""OpenHands trajectories: the legacy event list, and conversations of its SDK.
+
+In: a list of events (`trajectory.json`); an object that has them as `events`, `trajectory` or
+`history`, with `base_state` or `metrics` for the tokens; `rows` of such objects (an evaluation's
+`output.jsonl`); or the folder that the SDK persists, `base_state.json` with `events/event-*.json`.
+Out: a program per conversation, one turn per response of the model; a summary that the condenser
+had made is a sub-agent. Seconds and tokens. Rules and repairs stand in `docs/traces.md`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from traces.formats.openhands_conversation import Story, Usages
+from traces.formats.openhands_events import is_event, said
+from traces.lenient import (
+    Rejected,
+    Repairs,
+    identifier,
+    items,
+    mapping,
+    parse_json,
+    read_bytes,
+    seconds,
+    text,
+)
+from traces.program import Program
+
+STATE = "base_state.json"
+EVENTS = ("events", "trajectory", "history")
+LOOK_AT = 20
+"""So many of the first elements of a list tell whether it is one of events."""
+
+
+def matches(document: object) -> bool:
+    rows = mapping(document).get("rows")
+    return any(map(_of_events, items(rows))) or _of_events(document)
+
+
+def _of_events(document: object) -> bool:
+    return any(map(is_event, _events(document)[:LOOK_AT]))
+
+
+def _events(document: object) -> list[Any]:
+    """Old evaluations have pairs of an action and its observation."""
+    named = (items(mapping(document).get(name)) for name in EVENTS)
+    found = document if isinstance(document, list) else next(filter(None, named), [])
+    return [e for event in found for e in (event if isinstance(event, list) else [event])]
+
+
+def matches_line(line: bytes) -> bool:
+    """The first line of a JSONL file: an event, or a row of an evaluation."""
+    try:
+        document = parse_json(line)
+    except Rejected:
+        return False
+    return is_event(document) or _of_events(document)
+
+
+def read_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
+    lines = [found for line in data.splitlines() if (found := _line(line, repairs)) is not None]
+    if not lines:
+        raise Rejected("no line of it is JSON")
+    return {"events": lines} if is_event(lines[0]) else {"rows": lines}
+
+
+def _line(line: bytes, repairs: Repairs) -> Any:
+    try:
+        return parse_json(line) if line.strip() else None
+    except Rejected:
+        repairs.add("a torn line: left out")
+        return None
+
+
+def is_part(path: Path) -> bool:
+    """A file that is read with the `base_state.json` of its conversation."""
+    return path.parent.name == "events" and (path.parent.parent / STATE).is_file()
+
+
+def read_conversation(state: Path) -> bytes:
+    """Of the SDK's folder, as one document; an event that is torn is null in it."""
+    events = [_whole(path) for path in sorted(state.parent.glob("events/*.json"))]
+    return b'{"base_state":%b,"events":[%b]}' % (read_bytes(state), b",".join(events))
+
+
+def _whole(event: Path) -> bytes:
+    try:
+        data = read_bytes(event)
+        parse_json(data)
+    except Rejected:
+        return b"null"
+    return data
+
+
+def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
+    rows = items(mapping(document).get("rows"))
+    if not rows:
+        return _conversation(document, name, repairs)
+    programs: list[Program] = []
+    taken: set[str] = set()
+    refusals: list[str] = []
+    for number, row in enumerate(rows, 1):
+        try:
+            found = _conversation(row, f"{name}-{number}", repairs)
+        except Rejected as refusal:
+            refusals.append(str(refusal))
+            repairs.add(f"a row left out: {refusal}")
+            continue
+        if any(program.id in taken for program in found):
+            found = _numbered(found, number)
+        programs += found
+        taken.update(program.id for program in found)
+    if not programs:
+        raise Rejected(refusals[0])
+    return programs
+
+
+def _numbered(programs: list[Program], number: int) -> list[Program]:
+    """Attempts at one task."""
+    return [
+        replace(
+            program,
+            id=f"{program.id}@{number}",
+            fork=program.fork
+            and replace(program.fork, program_id=f"{program.fork.program_id}@{number}"),
+        )
+        for program in programs
+    ]
+
+
+def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
+    events = _events(document)
+    for event in events:
+        if not isinstance(event, dict):
+            repairs.add("an event that is no object: left out")
+    story = Story(_usages(document, events), repairs)
+    for one in said(events):
+        story.add(one)
+    return story.programs(_id(document) or name)
+
+
+def _id(document: Any) -> str:
+    state = mapping(mapping(document).get("base_state"))
+    named = identifier(mapping(state.get("tags")).get("program")) or identifier(state.get("id"))
+    return identifier(mapping(document).get("instance_id")) or named
+
+
+def _usages(document: Any, events: list[Any]) -> Usages:
+    """Wherever the document has them."""
+    found = Usages()
+    for metrics in _metrics(document, events):
+        for usage in map(mapping, items(metrics.get("token_usages"))):
+            found.tokens[text(usage.get("response_id"))] = usage
+        for latency in map(mapping, items(metrics.get("response_latencies"))):
+            if (latency_s := seconds(latency.get("latency"))) is not None:
+                found.latencies_s[text(latency.get("response_id"))] = latency_s
+    found.tokens.pop("", None)
+    return found
+
+
+def _metrics(document: Any, events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    stats = [mapping(mapping(document).get("base_state")).get("stats")]
+    yield mapping(mapping(document).get("metrics"))
+    for event in map(mapping, events):
+        yield mapping(event.get("llm_metrics"))
+        if event.get("kind") == "ConversationStateUpdateEvent":
+            value = mapping(event.get("value"))
+            stats.append(value if event.get("key") == "stats" else value.get("stats"))
+    for stat in map(mapping, stats):
+        for name in ("usage_to_metrics", "service_to_metrics"):
+            yield from map(mapping, mapping(stat.get(name)).values())

@@ -1,0 +1,1 @@
+"""Synthesised workloads. In: a recipe and a random generator. Out: programs."""
