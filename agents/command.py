@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from servers.errors import InvalidInput
 from traces.lenient import one_line
 
 PLACES = ("task", "base_url", "model", "workspace", "program_id", "folder")
@@ -51,26 +52,26 @@ def command_agent(line: str) -> CommandAgent:
     try:
         words = shlex.split(line)
     except ValueError as error:
-        raise ValueError(f"--agent-command: {error}, in {one_line(line)}") from None
+        raise InvalidInput(f"--agent-command: {error}, in {one_line(line)}") from None
     if not words:
-        raise ValueError("--agent-command: is empty; give the command that runs your agent")
+        raise InvalidInput("--agent-command: is empty; give the command that runs your agent")
     for word in words:
         for place in _PLACE.findall(word):
             if place not in PLACES:
                 known = ", ".join(f"{{{name}}}" for name in PLACES)
-                raise ValueError(
+                raise InvalidInput(
                     f"--agent-command: {{{one_line(place)}}} is no place of ours; there are {known}"
                 )
     if not any("{task}" in word or "{folder}" in word for word in words):
-        raise ValueError(
+        raise InvalidInput(
             "--agent-command: {task} is missing, so that every program would do the same"
         )
     program = shutil.which(words[0])
     if program is None:
         why = "cannot be executed" if _is_file(words[0]) else "no such program"
-        raise ValueError(f"--agent-command: {one_line(words[0])}: {why}")
+        raise InvalidInput(f"--agent-command: {one_line(words[0])}: {why}")
     if Path(program).parent.name == "shims":
-        raise ValueError(
+        raise InvalidInput(
             f"--agent-command: {program} is a shim, which asks for more than a sandbox shows; name "
             f"the program itself (pyenv which {words[0]})"
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agents import mini_swe_agent_process
 from agents.pythons import chosen, prefixes, version_in, wrong_yaml
+from servers.errors import InvalidInput
 from traces.lenient import one_line
 
 PYTHON = "TURNSTILE_AGENT_PYTHON"
@@ -32,7 +33,7 @@ class MiniSweAgent:
     def check(self) -> str:
         version = version_in(self._python, "mini-swe-agent", "minisweagent.agents.default", REMEDY)
         if int(version.split(".")[0]) < 2:
-            raise ValueError(
+            raise InvalidInput(
                 f"mini-swe-agent {version} in {self._python}: needs 2 or newer; {REMEDY}"
             )
         return version
@@ -40,7 +41,7 @@ class MiniSweAgent:
     def check_config(self, file: Path) -> None:
         """Raises a ValueError in one line for settings that cannot be read."""
         if (why := wrong_yaml(self._python, file)) is not None:
-            raise ValueError(one_line(f"--agent-config {file}: {why}"))
+            raise InvalidInput(one_line(f"--agent-config {file}: {why}"))
 
     def command(self, launch_file: Path) -> list[str]:
         return [self._python, mini_swe_agent_process.__file__, str(launch_file)]

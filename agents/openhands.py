@@ -8,6 +8,7 @@ from pathlib import Path
 
 from agents import openhands_process
 from agents.pythons import chosen, prefixes, version_in
+from servers.errors import InvalidInput
 
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
 OURS = ".venv-openhands/bin/python"
@@ -32,7 +33,7 @@ class OpenHands:
         version_in(self._python, "openhands-tools", "openhands.tools", REMEDY)
         version = version_in(self._python, "openhands-sdk", "openhands.sdk", REMEDY)
         if version.partition(".")[0] != "1":
-            raise ValueError(f"openhands-sdk {version} in {self._python}: needs 1.x; {REMEDY}")
+            raise InvalidInput(f"openhands-sdk {version} in {self._python}: needs 1.x; {REMEDY}")
         return version
 
     def command(self, launch_file: Path) -> list[str]:

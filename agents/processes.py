@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from servers.errors import AgentStartError
 from servers.processes.supervised import alive_while_open, keeping
 
 GRACE_S = 3.0
@@ -26,10 +27,6 @@ MOST_LOG_BYTES = 64 << 20
 """Of what it prints, on both of its outputs."""
 LOG_FLAGS = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 """Opened once, before the program begins, which may then put a link or a pipe in its place."""
-
-
-class Broken(Exception):
-    """A process that never came to its task; one line, with what it said last."""
 
 
 class Process:
@@ -78,17 +75,19 @@ class Process:
         return self._process.pid
 
     async def ready(self) -> None:
-        """Raises Broken where it ends, or takes too long, before it says so."""
+        """Raises AgentStartError where it ends, or takes too long, before it says so."""
         if self._process.stdout is None:
             raise RuntimeError("started without a pipe")
         try:
             async with asyncio.timeout(BOOT_WITHIN_S):
                 line = await self._process.stdout.readline()
         except TimeoutError:
-            raise Broken(f"not ready within {BOOT_WITHIN_S:g} s{self.last_words()}") from None
+            raise AgentStartError(
+                f"not ready within {BOOT_WITHIN_S:g} s{self.last_words()}"
+            ) from None
         if line.strip() != b"ready":
             await self._all_logged()
-            raise Broken(f"ended before it was ready{self.last_words()}")
+            raise AgentStartError(f"ended before it was ready{self.last_words()}")
 
     def go(self) -> None:
         if self._process.stdin is None:

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from servers.errors import InvalidInput
+
 LOOK_WITHIN_S = 60.0
 _LOOK = """
 import importlib.metadata, importlib.util, json, sys
@@ -44,10 +46,10 @@ def chosen(asked: str | None, variable: str, ours: str) -> str:
 def version_in(python: str, distribution: str, module: str, remedy: str) -> str:
     """Of a distribution in that environment. Raises a ValueError in one line, with the remedy."""
     if not Path(python).is_file():
-        raise ValueError(f"{distribution}: no Python at {python}; {remedy}")
+        raise InvalidInput(f"{distribution}: no Python at {python}; {remedy}")
     found: dict[str, Any] = _ask(python, _LOOK, distribution, module)
     if found["version"] is None:
-        raise ValueError(f"{distribution} is not in {python}; {remedy}")
+        raise InvalidInput(f"{distribution} is not in {python}; {remedy}")
     return str(found["version"])
 
 
@@ -72,5 +74,5 @@ def _ask(python: str, code: str, *args: str) -> Any:
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f"{python}: cannot be run ({error})") from None
+        raise InvalidInput(f"{python}: cannot be run ({error})") from None
     return json.loads(said.stdout)

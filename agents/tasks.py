@@ -15,6 +15,7 @@ from typing import Any
 
 import orjson
 
+from servers.errors import InvalidInput
 from traces import Program
 from traces.lenient import one_line
 
@@ -52,15 +53,15 @@ def read_tasks(path: Path) -> Tasks:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"--tasks {path}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidInput(f"--tasks {path}: {(error.strerror or str(error)).lower()}") from None
     rows = _rows(data, path)
     tasks = tuple(_task(row, number, path) for number, row in enumerate(rows, 1))
     if not tasks:
-        raise ValueError(f"--tasks {path}: no task in it; {REMEDY}")
+        raise InvalidInput(f"--tasks {path}: no task in it; {REMEDY}")
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
-            raise ValueError(
+            raise InvalidInput(
                 f"--tasks {path}: two tasks are called {task.id}; give each its own id"
             )
         seen.add(task.id)
@@ -82,7 +83,7 @@ def _rows(data: bytes, path: Path) -> list[Any]:
         try:
             whole = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise ValueError(f"--tasks {path}: not JSON ({error})") from None
+            raise InvalidInput(f"--tasks {path}: not JSON ({error})") from None
         return whole if isinstance(whole, list) else []
     rows = []
     for number, line in enumerate(data.splitlines(), 1):
@@ -91,26 +92,28 @@ def _rows(data: bytes, path: Path) -> list[Any]:
         try:
             rows.append(orjson.loads(line))
         except orjson.JSONDecodeError as error:
-            raise ValueError(f"--tasks {path}, line {number}: not JSON ({error})") from None
+            raise InvalidInput(f"--tasks {path}, line {number}: not JSON ({error})") from None
     return rows
 
 
 def _task(row: Any, number: int, path: Path) -> Task:
     where = f"--tasks {path}, task {number}"
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: {type(row).__name__}, not an object; {REMEDY}")
+        raise InvalidInput(f"{where}: {type(row).__name__}, not an object; {REMEDY}")
     id = _first(row, IDS)
     if id is None:
-        raise ValueError(f"{where}: none of {', '.join(IDS)} is a text; {REMEDY}")
+        raise InvalidInput(f"{where}: none of {', '.join(IDS)} is a text; {REMEDY}")
     if len(id) > LONGEST or not id.isprintable():
-        raise ValueError(f"{where}: {id[:40]!a}: an id has at most {LONGEST} printable characters")
+        raise InvalidInput(
+            f"{where}: {id[:40]!a}: an id has at most {LONGEST} printable characters"
+        )
     text = _first(row, TEXTS)
     if text is None:
-        raise ValueError(f"{where} ({id}): none of {', '.join(TEXTS)} is a text; {REMEDY}")
+        raise InvalidInput(f"{where} ({id}): none of {', '.join(TEXTS)} is a text; {REMEDY}")
     workspace = _first(row, ("workspace",))
     begun = None if workspace is None else _folder(path.parent / workspace)
     if workspace is not None and begun is None:
-        raise ValueError(f"{where} ({id}): workspace {one_line(workspace)}: no such folder")
+        raise InvalidInput(f"{where} ({id}): workspace {one_line(workspace)}: no such folder")
     image = _first(row, IMAGES)
     if image is None and "base_commit" in row:
         image = SWE_BENCH_IMAGE.format(id.replace("__", "_1776_").lower())

@@ -7,6 +7,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from servers.errors import InvalidInput
+
 REMOVE = ("rm", "-rf", "--one-file-system")
 """`shutil.rmtree` has a file open, and a call, for each folder on the way down."""
 US = ("-c", "user.name=Turnstile", "-c", "user.email=turnstile@localhost")
@@ -25,7 +27,7 @@ def make_workspace(path: Path, begun: Path | None) -> None:
     if begun is None:
         path.mkdir()
     elif path.is_relative_to(begun):
-        raise ValueError(f"workspace {begun}: this run's folder lies in it; choose another --out")
+        raise InvalidInput(f"workspace {begun}: this run's folder lies in it; choose another --out")
     else:
         shutil.copytree(begun, path, symlinks=True)
     git = shutil.which("git")
@@ -37,7 +39,7 @@ def make_workspace(path: Path, begun: Path | None) -> None:
         ran = subprocess.run(command, capture_output=True, text=True, env=OWN_GIT)  # noqa: S603
         if ran.returncode:
             why = (ran.stderr.strip() or f"exit code {ran.returncode}").splitlines()[-1]
-            raise ValueError(f"workspace {begun or path}: git {words[0]}: {why}")
+            raise InvalidInput(f"workspace {begun or path}: git {words[0]}: {why}")
 
 
 def remove_workspace(path: Path) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from servers.errors import InvalidInput
+
 HIDDEN = "***"
 LEAST_CHARS = 8
 """A shorter value, such as `none`, is no key, and stands in too many words."""
@@ -168,13 +170,13 @@ def server_url(url: str, asked_as: str) -> str:
         parts = urlsplit(base)
         known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise ValueError(no_url) from None
+        raise InvalidInput(no_url) from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         told = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-        raise ValueError(
+        raise InvalidInput(
             f"{asked_as} {told.geturl()}: leave out what stands before @ and after ?; a key is "
             "taken from TURNSTILE_API_KEY"
         )
     if not known:
-        raise ValueError(no_url)
+        raise InvalidInput(no_url)
     return base

@@ -15,6 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from servers.errors import InvalidPolicy, UnknownVariant
 from servers.policies.autellix import Autellix
 from servers.policies.base import Costs, Oracle, Policy
 from servers.policies.clairvoyant import Clairvoyant
@@ -22,7 +23,7 @@ from servers.policies.context_serve import ContextServe
 from servers.policies.continuum import Continuum
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.policies.continuum_v1 import ContinuumV1
-from servers.policies.contract import BrokenPolicy, check
+from servers.policies.contract import check
 from servers.policies.fcfs import Fcfs
 from servers.policies.infercept import Infercept
 from servers.policies.program_fcfs import ProgramFcfs
@@ -31,10 +32,6 @@ from servers.policies.static_ttl import StaticTtl
 Tier = Literal["lmcache", "native"]
 TIERS: dict[str, Tier] = {"+native": "native", "+": "lmcache"}
 """By what stands behind a policy's name."""
-
-
-class UnknownVariant(ValueError):
-    """A name in `--policies` that is not one of ours, or stands there twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +128,10 @@ def _by_path(path: str, spec: str) -> Variant:
         raise UnknownVariant(_unknown(spec))
     found = _load(module_name, class_name, spec)
     if not isinstance(found, type):
-        raise BrokenPolicy(f"{spec}: is no class; derive one from servers.policies.base.Policy")
+        raise InvalidPolicy(f"{spec}: is no class; derive one from servers.policies.base.Policy")
     policy = check(found)
     if policy.name in VARIANTS:
-        raise BrokenPolicy(
+        raise InvalidPolicy(
             f"{spec}: its name, {policy.name}, is one of ours; give the class another"
         )
     document = (policy.__doc__ or "").strip().partition("\n")[0]
@@ -148,12 +145,12 @@ def _load(module_name: str, class_name: str, spec: str) -> object:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        raise BrokenPolicy(
+        raise InvalidPolicy(
             f"{spec}: importing {module_name} failed with {type(error).__name__}: {error}; "
             "run where it can be imported, or install it into this environment"
         ) from error
     if not hasattr(module, class_name):
-        raise BrokenPolicy(f"{spec}: {module_name} ({module.__file__}) has no {class_name}")
+        raise InvalidPolicy(f"{spec}: {module_name} ({module.__file__}) has no {class_name}")
     return getattr(module, class_name)
 
 

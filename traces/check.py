@@ -1,11 +1,12 @@
-"""What must hold of programs, whoever made them. In: programs. Out: nothing, or `TraceError`."""
+"""What must hold of programs, whoever made them. In: programs. Out: nothing, or `InvalidTrace`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
 
-from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, TraceError, has_control
+from servers.errors import InvalidTrace
+from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, has_control
 from traces.program import Program, Turn
 
 
@@ -14,9 +15,9 @@ def check(programs: Sequence[Program]) -> None:
     prefixes: dict[str, int] = {}
     for program in programs:
         if program.id in by_id:
-            raise TraceError(f"program {program.id!r}: id used twice; give each its own")
+            raise InvalidTrace(f"program {program.id!r}: id used twice; give each its own")
         if not program.id or has_control(program.id):
-            raise TraceError(f"program {program.id!r}: an id is text without control characters")
+            raise InvalidTrace(f"program {program.id!r}: an id is text without control characters")
         by_id[program.id] = program
         if (start_s := program.recorded_start_s) is not None:
             where = f"program {program.id!r}: recorded_start_s"
@@ -26,7 +27,7 @@ def check(programs: Sequence[Program]) -> None:
         if (prefix := program.prefix) is not None:
             agreed = prefixes.setdefault(prefix.id, prefix.tokens)
             if agreed != prefix.tokens:
-                raise TraceError(
+                raise InvalidTrace(
                     f"program {program.id!r}: prefix {prefix.id!r} has {prefix.tokens} tokens here "
                     f"and {agreed} in an earlier program; a prefix id stands for one text"
                 )
@@ -39,21 +40,21 @@ def check(programs: Sequence[Program]) -> None:
 def _check_turns(program: Program) -> None:
     before: Turn | None = None
     if not program.turns:
-        raise TraceError(f"program {program.id!r}: turns is empty; leave the program out")
+        raise InvalidTrace(f"program {program.id!r}: turns is empty; leave the program out")
     for number, turn in enumerate(program.turns):
         where = f"program {program.id!r}, turn {number}"
         for field in ("prompt_tokens", "output_tokens"):
             if not 1 <= (tokens := getattr(turn, field)) <= MAX_TOKENS:
-                raise TraceError(f"{where}: {field} is {tokens}, must be 1 to {MAX_TOKENS:,}")
+                raise InvalidTrace(f"{where}: {field} is {tokens}, must be 1 to {MAX_TOKENS:,}")
         most = min(turn.prompt_tokens - 1, before.context_tokens) if before else 0
         if not 0 <= turn.kept_tokens <= most:
-            raise TraceError(
+            raise InvalidTrace(
                 f"{where}: kept_tokens is {turn.kept_tokens}, must be 0 to {most} (0 in a first "
                 "turn, else less than the prompt and no more than the previous prompt and output)"
             )
         _check_seconds(f"{where}: tool_gap_s", turn.tool_gap_s, MAX_GAP_S)
         if program.prefix is not None and program.prefix.tokens > turn.prompt_tokens:
-            raise TraceError(
+            raise InvalidTrace(
                 f"{where}: prompt_tokens is {turn.prompt_tokens}, less than the shared prefix of "
                 f"{program.prefix.tokens}; shorten the prefix"
             )
@@ -65,7 +66,7 @@ def _check_messages(program: Program) -> None:
         return
     counts = (0, *program.prompt_messages, len(program.messages))
     if len(counts) != len(program.turns) + 2 or any(a > b for a, b in pairwise(counts)):
-        raise TraceError(
+        raise InvalidTrace(
             f"program {program.id!r}: prompt_messages must hold for each turn how many of the "
             f"{len(program.messages)} messages are its prompt, never fewer than for the turn before"
         )
@@ -77,14 +78,14 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
     where = f"program {program.id!r}, fork"
     parent = by_id.get(fork.program_id)
     if parent is None:
-        raise TraceError(f"{where}: no program {fork.program_id!r} in this trace; add its parent")
+        raise InvalidTrace(f"{where}: no program {fork.program_id!r} in this trace; add its parent")
     if not 0 <= fork.after_turn < len(parent.turns):
-        raise TraceError(
+        raise InvalidTrace(
             f"{where}: after_turn is {fork.after_turn}, its parent has {len(parent.turns)} turns"
         )
     joined = fork.joined_before_turn
     if joined is not None and not fork.after_turn < joined < len(parent.turns):
-        raise TraceError(
+        raise InvalidTrace(
             f"{where}: joined_before_turn is {joined}, must be after turn {fork.after_turn} and "
             f"below {len(parent.turns)}, or null"
         )
@@ -93,7 +94,7 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
 
 def _check_seconds(field: str, said: float, most: float) -> None:
     if not 0 <= said <= most:
-        raise TraceError(f"{field} is {said}, must be 0 to {most:,.0f} seconds")
+        raise InvalidTrace(f"{field} is {said}, must be 0 to {most:,.0f} seconds")
 
 
 def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> None:
@@ -104,7 +105,7 @@ def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> 
         above: Program | None = program
         while above is not None and above.id not in fine:
             if above.id in path:
-                raise TraceError(
+                raise InvalidTrace(
                     f"program {above.id!r}, fork: it is its own ancestor; break the circle"
                 )
             path[above.id] = None

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from servers.errors import InvalidTrace
 from traces.check import check
-from traces.lenient import TraceError
 from traces.program import Fork, Program, Provenance, Turn
 
 Scales = tuple[float, float, float]
@@ -39,7 +39,7 @@ def cut(
         ("gap_scale", 0, gap_scale),
     ):
         if value is not None and not least <= value <= MOST:
-            raise TraceError(f"{name} is {value}; must be {least} to {MOST:,}")
+            raise InvalidTrace(f"{name} is {value}; must be {least} to {MOST:,}")
     kept: dict[str, Program] = {}
     roots = 0
     for program in _parents_first(programs):

@@ -1,7 +1,7 @@
 """Reading other people's files: what is wrong is repaired or refused, and named.
 
-A loader takes a parsed document and a `Repairs`, returns programs, and raises `Rejected` where no
-honest program can be made.
+A loader takes a parsed document and a `Repairs` and returns programs. It raises `TraceRejected`
+where no honest program can be made.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections import Counter
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from servers.errors import TraceRejected
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
     from pydantic_core import ErrorDetails
@@ -27,14 +29,6 @@ MAX_BYTES = 1 << 30
 MAX_VALUES = 20_000_000
 """Of one file: each takes up to 300 bytes, whatever it took in the file (`[],` takes three)."""
 PIECE_BYTES = 1 << 20
-
-
-class TraceError(ValueError):
-    """A trace cannot be used; the message names file, place, value and remedy."""
-
-
-class Rejected(ValueError):
-    """One file gives no program; the reason."""
 
 
 class Repairs:
@@ -55,15 +49,15 @@ def read_bytes(path: Path) -> bytes:
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Rejected("no regular file; copy what is in it into one")
+                raise TraceRejected("no regular file; copy what is in it into one")
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             data = bounded(cast(IO[bytes], unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise Rejected(f"not a whole gzip file ({error})") from None
+        raise TraceRejected(f"not a whole gzip file ({error})") from None
     except OSError as error:
-        raise Rejected(f"cannot be read ({error.strerror or error})") from None
+        raise TraceRejected(f"cannot be read ({error.strerror or error})") from None
     if not data or data.isspace():
-        raise Rejected("empty file")
+        raise TraceRejected("empty file")
     return data
 
 
@@ -73,9 +67,9 @@ def bounded(file: IO[bytes]) -> bytes:
     while piece := file.read(PIECE_BYTES):
         data += piece
         if len(data) > MAX_BYTES:
-            raise Rejected(f"larger than {MAX_BYTES >> 20} MiB unpacked; split it")
+            raise TraceRejected(f"larger than {MAX_BYTES >> 20} MiB unpacked; split it")
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
-        raise Rejected(f"may hold more than {MAX_VALUES:,} values; split it")
+        raise TraceRejected(f"may hold more than {MAX_VALUES:,} values; split it")
     return bytes(data)
 
 
@@ -83,11 +77,11 @@ def parse_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise Rejected("not JSON that can be read: nested too deeply") from None
+        raise TraceRejected("not JSON that can be read: nested too deeply") from None
     except UnicodeDecodeError as error:
-        raise Rejected(f"not text in UTF-8 (byte {error.start})") from None
+        raise TraceRejected(f"not text in UTF-8 (byte {error.start})") from None
     except ValueError as error:
-        raise Rejected(f"not JSON: {error}") from None
+        raise TraceRejected(f"not JSON: {error}") from None
 
 
 def number(value: object) -> float | None:

@@ -1,7 +1,7 @@
 """Trace files, folders and packs, in any known format: paths in, `Loaded` out.
 
-One bad file among good ones is a rejection; no good file at all is a `TraceError`. Order is that of
-the paths given, and by name within a folder.
+One bad file among good ones is rejected and named; where no file is good, `InvalidTrace` is raised.
+The order is that of the paths given, and by name within a folder.
 """
 
 from __future__ import annotations
@@ -14,17 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from servers.errors import InvalidTrace, TraceRejected
 from traces.check import check
 from traces.formats import mini_swe_agent, native, openhands, run_turns, weka
-from traces.lenient import (
-    Rejected,
-    Repairs,
-    TraceError,
-    mapping,
-    one_line,
-    parse_json,
-    read_bytes,
-)
+from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
@@ -98,8 +91,10 @@ class _Reader:
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs)
             if self.messages and not all(program.messages for program in programs):
-                raise Rejected(f"{format} has no messages, which --prompts text and --guided need")
-        except (Rejected, TraceError) as error:
+                raise TraceRejected(
+                    f"{format} has no messages, which --prompts text and --guided need"
+                )
+        except (TraceRejected, InvalidTrace) as error:
             reason = one_line(str(error)).removeprefix(f"{one_line(path.name)}, ")
             self.rejections.append(Note(shown, reason))
             return
@@ -140,7 +135,7 @@ class _Reader:
             others = len(self.rejections) - 1
             more = f" (and {others} more files, each with its reason in bench traces inspect)"
             path = one_line(str(self.paths[first.file]))
-            raise TraceError(f"{path}: {first.reason}{more if others else ''}")
+            raise InvalidTrace(f"{path}: {first.reason}{more if others else ''}")
         return Loaded(
             tuple(_agree_on_prefixes(_from_zero(self.programs))),
             tuple(self.repairs),
@@ -159,7 +154,9 @@ def _own_prefix(prefix: SharedPrefix, names: dict[str, str]) -> SharedPrefix:
 def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
     """Each file with the name to show for it: relative to the folder that was asked for."""
     if not asked:
-        raise TraceError(f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})")
+        raise InvalidTrace(
+            f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
+        )
     for path in asked:
         if isinstance(path, str) and path in packs():
             yield PACKS / f"{path}.jsonl.gz", path
@@ -170,13 +167,13 @@ def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
             inside = [file for file in inside if not openhands.is_part(file)]
             if not inside:
-                raise TraceError(f"{said}: no trace file in it; known are {', '.join(SUFFIXES)}")
+                raise InvalidTrace(f"{said}: no trace file in it; known are {', '.join(SUFFIXES)}")
             for file in inside:
                 yield file, file.relative_to(path).as_posix()
         elif _is(path.exists):
             yield path, path.name
         else:
-            raise TraceError(
+            raise InvalidTrace(
                 f"{said}: no such file or folder, and no pack; packs are {', '.join(packs())}"
             )
 
@@ -210,7 +207,7 @@ def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]
     keys = ", ".join(sorted(mapping(document))[:5])
     what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
     known = f"{', '.join(LOADERS)}, a run's run_turns.jsonl, and {native.FORMAT}"
-    raise Rejected(f"unknown format ({what}); known are {known}")
+    raise TraceRejected(f"unknown format ({what}); known are {known}")
 
 
 def _from_zero(programs: Sequence[Program]) -> list[Program]:

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from agents.sandbox import filtered, inside, system_calls
+from servers.errors import InvalidInput
 
 INSIDE_PORT = 17331
 HOME = "/tmp/home"  # noqa: S108
@@ -61,7 +62,7 @@ class Bubblewrap:
     def check(self) -> None:
         """ValueError where it does not work here; it is tried."""
         if shutil.which("bwrap") is None:
-            raise ValueError(
+            raise InvalidInput(
                 "sandbox: bwrap is not installed; get it with: apt-get install bubblewrap"
             )
         try:
@@ -78,7 +79,7 @@ class Bubblewrap:
                 )
         except (OSError, subprocess.SubprocessError) as error:
             said = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
-            raise ValueError(
+            raise InvalidInput(
                 f"sandbox: bwrap does not work here: {said}; it needs bubblewrap 0.6 or newer and "
                 "user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
                 "kernel.apparmor_restrict_unprivileged_userns=0), or run agents in containers"
@@ -169,7 +170,7 @@ def _mounts(shown: Mapping[Path, str]) -> list[str]:
     # A folder before what is in it, lest it cover that.
     for path, how in sorted(shown.items(), key=lambda item: len(item[0].parts)):
         if not path.exists():
-            raise ValueError(f"sandbox: {path} is not there")
+            raise InvalidInput(f"sandbox: {path} is not there")
         # bubblewrap would make folders on the way for its own user alone.
         for parent in reversed(path.parents[:-1]):
             command += ["--perms", "0755", "--dir", str(parent)]

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from agents.sandbox.bubblewrap import Limits
 from agents.sandbox.files import Files, Kind
+from servers.errors import InvalidInput
 from servers.processes.supervised import Kept
 
 LABEL = "turnstile.run"
@@ -54,13 +55,13 @@ class Containers:
         try:
             _ask(self.executable, "ps", "--quiet")
         except FileNotFoundError:
-            raise ValueError(
+            raise InvalidInput(
                 f"containers: {self.executable} is not installed; get it with: "
                 "apt-get install podman, or run agents in the sandbox bubblewrap"
             ) from None
         except subprocess.SubprocessError as error:
             said = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
-            raise ValueError(f"containers: {self.executable} does not answer: {said}") from None
+            raise InvalidInput(f"containers: {self.executable} does not answer: {said}") from None
 
     def run_args(self, program: str) -> list[str]:
         """For mini-swe-agent's `environment.run_args`. `program`: its name in the run."""
@@ -127,7 +128,9 @@ def remove(executable: str, *labels: str) -> None:
     deadline_s = time.monotonic() + REMOVED_WITHIN_S
     while ids := _ask(executable, *_listed(labels)).split():
         if time.monotonic() > deadline_s:
-            raise ValueError(f"containers: still there, remove them: {executable} rm -f {ids[0]} …")
+            raise InvalidInput(
+                f"containers: still there, remove them: {executable} rm -f {ids[0]} …"
+            )
         # Whether it succeeded is seen by what is left: --rm may have been faster.
         subprocess.run(  # noqa: S603
             [executable, "rm", "--force", *ids], capture_output=True, timeout=REMOVED_WITHIN_S

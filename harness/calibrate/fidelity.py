@@ -17,6 +17,7 @@ from harness.cells.names import slug
 from harness.load.settings import Asked, AskedServer
 from harness.sweep.plan import Question, resolve
 from reports.run_folder.atomic import make_folder, write_file
+from servers.errors import InvalidInput
 from servers.profiles.measured import is_file, read_measured
 from servers.variants import variants
 
@@ -29,12 +30,12 @@ def check(asked: Asked) -> None:
     """All of the question but the machine, which may not be measured yet. Raises a ValueError."""
     for variant in variants(asked.policies):
         if variant.offload is not None:
-            raise ValueError(
+            raise InvalidInput(
                 f"--policies {variant.name}: a fidelity card has no policies over an offload tier; "
                 "leave it out"
             )
     if asked.hardware is not None and not is_file(asked.hardware):
-        raise ValueError(
+        raise InvalidInput(
             f"--hardware {asked.hardware}: is no measured profile; give a file of bench profile, "
             "or leave it out to have one measured"
         )
@@ -63,15 +64,15 @@ def default_folder(asked: Asked) -> Path:
 def claim(out: Path, given: str | None) -> Path:
     """The folder is there and ours; in it, the profile as given, if one was. Its path."""
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out {out}: is a file; name a folder")
+        raise InvalidInput(f"--out {out}: is a file; name a folder")
     if out.exists() and any(out.iterdir()) and not any((out / name).exists() for name in OURS):
-        raise ValueError(f"--out {out}: holds files, but no fidelity card; name an empty folder")
+        raise InvalidInput(f"--out {out}: holds files, but no fidelity card; name an empty folder")
     kept = out / PROFILE
     if given is not None:
         read_measured(Path(given))
         content = Path(given).read_bytes()
         if kept.exists() and kept.read_bytes() != content:
-            raise ValueError(
+            raise InvalidInput(
                 f"--out {out}: was begun with another profile than {given}; name another folder"
             )
     make_folder(out)
@@ -109,7 +110,7 @@ def _check_same(live: Question, virtual: Question) -> None:
     for what in ("programs", "turns"):
         one, other = (q.workload.as_json()[what] for q in (live, virtual))
         if one != other:
-            raise ValueError(
+            raise InvalidInput(
                 f"live {one} {what} fit, in virtual time {other}; give --max-model-len, so that "
                 "both leave out the same programs"
             )

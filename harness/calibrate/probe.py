@@ -14,17 +14,14 @@ from dataclasses import dataclass
 import aiohttp
 import numpy as np
 
-from harness.replay.completion import Answer, TurnFailed, completion_body, error_message
+from harness.replay.completion import Answer, completion_body, error_message
 from harness.replay.http import api_key, authorization, known_keys
 from harness.replay.live import Replica
 from harness.replay.token_prompts import Ids
+from servers.errors import MeasurementFailed, TurnFailed
 from traces import Turn
 
 REQUEST_WITHIN_S = 300.0
-
-
-class MeasuringFailed(RuntimeError):
-    """A request failed, or its answer cannot be used. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +75,7 @@ class Probe:
             answer.check(turn)
         except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
             why = str(error) or type(error).__name__
-            raise MeasuringFailed(
+            raise MeasurementFailed(
                 f"{self.target.base_url}: a prompt of {len(prompt)} tokens failed: {why}"
             ) from None
         return answer, marks

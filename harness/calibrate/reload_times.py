@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 
-from harness.calibrate.probe import MeasuringFailed, Probe, Target, probing
+from harness.calibrate.probe import Probe, Target, probing
+from servers.errors import MeasurementFailed
 from servers.profiles.measured import ReloadTimes
 from servers.vllm.launch.server import VllmServer
 
@@ -33,7 +34,7 @@ async def _measure(server: VllmServer, target: Target) -> ReloadTimes:
         rounds = [await _round(server, probe, tokens) for _ in range(1 + ROUNDS)][1:]
     from_tier = min(hits for _, hits in rounds)
     if from_tier == 0:
-        raise MeasuringFailed(
+        raise MeasurementFailed(
             f"nothing of {tokens} tokens came back from the tier; give more --offload-gb"
         )
     return ReloadTimes(
@@ -59,4 +60,4 @@ def _empty_cache(server: VllmServer) -> None:
     finally:
         connection.close()
     if status != 200:
-        raise MeasuringFailed(f"{server.base_url}/reset_prefix_cache answered {status}")
+        raise MeasurementFailed(f"{server.base_url}/reset_prefix_cache answered {status}")

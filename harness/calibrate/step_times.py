@@ -16,8 +16,9 @@ from statistics import median
 
 import numpy as np
 
-from harness.calibrate.probe import MeasuringFailed, Probe, Target, probing
+from harness.calibrate.probe import Probe, Target, probing
 from harness.replay.token_prompts import Ids
+from servers.errors import MeasurementFailed
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 
 LENGTHS = (32, 128, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 98304, 131072)
@@ -139,7 +140,7 @@ class _Measuring:
         self._say(f"prefill of {tokens} tokens")
         seconds, answer = await self._probe.first_token(self._probe.new(tokens))
         if answer.cached_tokens:
-            raise MeasuringFailed(
+            raise MeasurementFailed(
                 f"{self._target.base_url}: {answer.cached_tokens} tokens of a new prompt were "
                 "cached; profile an engine whose prompts are cold"
             )

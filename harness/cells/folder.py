@@ -16,7 +16,8 @@ from typing import Any, Self
 
 import orjson
 
-from reports.run_folder.atomic import Unwritable, hold, make_folder, sync, write_all, write_file
+from reports.run_folder.atomic import hold, make_folder, sync, write_all, write_file
+from servers.errors import CannotWrite, InvalidInput
 
 FLUSH_LINES = 1000
 FLUSH_S = 1.0
@@ -30,7 +31,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise ValueError(f"{path}: not a JSON object; this is no run folder of ours")
+        raise InvalidInput(f"{path}: not a JSON object; this is no run folder of ours")
     return value
 
 
@@ -50,7 +51,7 @@ class Lines:
         try:
             self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         except OSError as error:
-            raise Unwritable.of(path, error) from None
+            raise CannotWrite.of(path, error) from None
         self._open = True
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -68,7 +69,7 @@ class Lines:
             with suppress(OSError):
                 os.lseek(self._handle, self._written_bytes, os.SEEK_SET)
                 os.ftruncate(self._handle, self._written_bytes)
-            raise Unwritable.of(self.path, error) from None
+            raise CannotWrite.of(self.path, error) from None
         self._written_bytes += len(data)
         self._pending.clear()
 
@@ -81,7 +82,7 @@ class Lines:
             self.flush()
             os.fsync(self._handle)
         except OSError as error:
-            raise Unwritable.of(self.path, error) from None
+            raise CannotWrite.of(self.path, error) from None
         finally:
             os.close(self._handle)
 
@@ -119,7 +120,7 @@ def _cell_of_ours(path: Path) -> Iterator[None]:
         sync(path.parent)
         handle = os.open(path, os.O_RDONLY)
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
     try:
         hold(handle, 0)
         yield
@@ -142,7 +143,7 @@ def set_aside(cell: Path) -> None:
     handle = os.open(cell, os.O_RDONLY)
     try:
         if not _held(cell, handle, LEFT_WITHIN_S):
-            raise Unwritable(
+            raise CannotWrite(
                 f"cannot write {cell}: a process of an earlier run still writes it; end that first"
             )
         number = 1
@@ -157,7 +158,7 @@ def _held(folder: Path, handle: int, within_s: float) -> bool:
     try:
         return hold(handle, within_s)
     except OSError as error:  # of a file system without locks of folders, such as NFS
-        raise Unwritable.of(folder, error) from None
+        raise CannotWrite.of(folder, error) from None
 
 
 def mark_failed(cell: Path, error: str) -> None:
@@ -174,10 +175,10 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise Unwritable.of(folder, error) from None
+        raise CannotWrite.of(folder, error) from None
     try:
         if not _held(folder, handle, 0):
-            raise ValueError(
+            raise InvalidInput(
                 f"{folder}: another bench is writing it; wait for its end, or choose another --out"
             )
         yield

@@ -29,7 +29,3 @@ class Job:
     """For what the engine itself leaves; exists."""
     agents: AgentPlan | None = None
     """Real agents instead of a replay."""
-
-
-class CellFailed(Exception):
-    """The engine could not do the job. One line, for people; no bug, so no traceback."""

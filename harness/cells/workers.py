@@ -21,8 +21,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from harness.cells.job import CellFailed
-from reports.run_folder.atomic import FULL, Unwritable
+from servers.errors import FULL, CannotWrite, CellFailed
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
@@ -106,7 +105,7 @@ def _receive(worker: _Worker, job: Job) -> Event[Job]:
         worker.process.join()
         return Ended(job, _death(worker.process.exitcode))
     if kind == "unwritable":
-        raise Unwritable(value)
+        raise CannotWrite(value)
     return Ticked(job, *value) if kind == "tick" else Ended(job, value)
 
 
@@ -141,12 +140,12 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
             return
         try:
             run(shared, job, lambda amount, stage: pipe.send(("tick", (amount, stage))))
-        except Unwritable as error:
+        except CannotWrite as error:
             pipe.send(("unwritable", str(error)))
         except OSError as error:
             if error.errno in FULL:  # whoever met it: no other cell would fare better
                 pipe.send(
-                    ("unwritable", str(Unwritable.of(Path(str(error.filename or ".")), error)))
+                    ("unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error)))
                 )
             else:
                 pipe.send(("ended", _with_traceback(error)))

@@ -16,6 +16,7 @@ from harness.cli.errors import one_line_errors
 from harness.console import complain
 from harness.installation import PACKAGES, cpu_cores, package
 from harness.redact import HIDDEN, hidden_words
+from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.load.settings import Asked
@@ -33,13 +34,13 @@ def answer(
     """Runs what is asked; the folder, and why cells failed, which was said."""
     with one_line_errors():
         if workers is not None and workers < 1:
-            raise ValueError(f"--workers {workers}: at least 1")
+            raise InvalidInput(f"--workers {workers}: at least 1")
         from harness.sweep.plan import resolve
         from harness.sweep.run import default_folder, run_sweep
 
         for check in map(package, PACKAGES):
             if not check.good:
-                raise ValueError(f"{check.name} is {check.finding}; {check.remedy}")
+                raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
         question = resolve(asked)
         if one_cell and len(question.cells()) != 1:
             several = (
@@ -47,7 +48,7 @@ def answer(
                 ("one rate with --jps", question.rates),
             )
             missing = " and ".join(one for one, named in several if len(named) > 1)
-            raise ValueError(
+            raise InvalidInput(
                 f"that is {len(question.cells())} cells: name {missing}, or use bench sweep"
             )
         folder = out or default_folder(question)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import errno
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import typer
 
 from harness.console import complain
-from harness.installation import PACKAGES
+from servers.errors import TurnstileError
 
 
 class Terminated(KeyboardInterrupt):
@@ -26,12 +24,12 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
-    """What is wrong with a question is one line and exit code 2. A ValueError that another library
-    raised, is a bug of ours, and keeps its traceback."""
+    """Prints an error that Turnstile raised on purpose as one line and exits with code 2. Any other
+    exception is a bug and keeps its traceback."""
     try:
         yield
-    except (ValueError, OSError) as error:
-        if full_stdout(error) or not (isinstance(error, OSError) or is_ours(error)):
+    except (TurnstileError, OSError) as error:
+        if full_stdout(error):
             raise
         complain(" ".join(str(error).split("\n")))
         raise typer.Exit(2) from None
@@ -41,11 +39,5 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
 
 
 def full_stdout(error: BaseException) -> bool:
-    """Errors of files have their names."""
+    """ENOSPC without a file name means that stdout itself is full."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
-
-
-def is_ours(error: BaseException) -> bool:
-    raised_in = traceback.extract_tb(error.__traceback__)[-1].filename
-    root = Path(__file__).parents[2]
-    return any(Path(raised_in).is_relative_to(root / package) for package in PACKAGES)

@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.status import Status
 
 from harness.console import complain
+from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import Wanted
 from servers.vllm.launch.replicas import launch_replicas
-from servers.vllm.launch.server import ServerFailed, VllmServer
+from servers.vllm.launch.server import VllmServer
 
 PLAIN_EVERY_S = 10.0
 

@@ -7,11 +7,12 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from harness.cells.job import CellFailed, Job
+from harness.cells.job import Job
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import Patience, Watch
 from harness.replay.schedule import Line
+from servers.errors import CellFailed
 
 LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""

@@ -11,6 +11,7 @@ from harness.cells.job import Job
 from harness.load.settings import Asked
 from harness.replay.schedule import Line
 from harness.replay.virtual import replay
+from servers.errors import InvalidInput
 from servers.profiles import Profile, costs, hardware, model
 from servers.profiles.measured import is_file, profile_for
 from servers.sim import Engine, Limits, Offload
@@ -110,10 +111,10 @@ def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
     offload = Offload(_offload_gb(asked), asked.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MOST_GB:
-            raise ValueError(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
+            raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
     if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
-        raise ValueError(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
+        raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
     return SimEngine(
         profile,
         profile_of(offload=True),

@@ -22,7 +22,8 @@ from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import Patience
 from harness.replay.schedule import Line
-from harness.replay.served_models import NoServer, models_of, says_vllm
+from harness.replay.served_models import models_of, says_vllm
+from servers.errors import ServerUnavailable
 from servers.policies.base import Policy
 from servers.variants import VARIANTS, Variant
 from servers.vllm.models.model_folder import vocabulary_of
@@ -107,7 +108,9 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cann
     chosen = _chosen(served, asked.model, url)
     longest = chosen.get("max_model_len")
     if asked.server.events is not None and not asked.server.events.is_file():
-        raise NoServer(f"--events {asked.server.events}: no such file; bench serve prints its name")
+        raise ServerUnavailable(
+            f"--events {asked.server.events}: no such file; bench serve prints its name"
+        )
     engine = UrlEngine(
         name=url,
         model=chosen["id"],
@@ -128,19 +131,19 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cann
 def _chosen(served: Sequence[dict[str, Any]], asked: str | None, url: str) -> dict[str, Any]:
     """The first, unless asked for by name."""
     if not served:
-        raise NoServer(f"--engine {url}: /v1/models lists no model; load one there")
+        raise ServerUnavailable(f"--engine {url}: /v1/models lists no model; load one there")
     for model in served:
         if asked in (None, model.get("id")):
             _check_name(model.get("id"), url)
             return model
     names = one_line(", ".join(str(model.get("id")) for model in served))
-    raise NoServer(f"--model {asked}: {url} serves {names}")
+    raise ServerUnavailable(f"--model {asked}: {url} serves {names}")
 
 
 def _check_name(name: object, url: str) -> None:
     """That a run folder can hold it (`reports.run_folder.records`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or has_control(name):
-        raise NoServer(
+        raise ServerUnavailable(
             f"--engine {url}: /v1/models lists a model named {shown(name)}; a name is a text of 1 "
             f"to {MOST_CHARACTERS} characters without control characters"
         )
@@ -149,7 +152,7 @@ def _check_name(name: object, url: str) -> None:
 def _as_served(policies: str) -> Variant:
     name = AS_SERVED if policies.strip() == "all" else policies.strip()
     if "," in name:
-        raise NoServer(
+        raise ServerUnavailable(
             f"--policies {policies}: a server that runs already has one scheduler; name it with "
             "one word, or use --engine vllm"
         )

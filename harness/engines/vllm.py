@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cells.job import CellFailed, Job
+from harness.cells.job import Job
 from harness.engines.base import Cannot, able
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
@@ -20,6 +20,7 @@ from harness.load.settings import Asked
 from harness.replay.live import Replica
 from harness.replay.liveness import Patience
 from harness.replay.schedule import Line
+from servers.errors import CellFailed, ServerFailed
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import Wanted
@@ -28,7 +29,7 @@ from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
-from servers.vllm.launch.server import ServerFailed, VllmServer
+from servers.vllm.launch.server import VllmServer
 from servers.vllm.models.model_folder import loadable
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"

@@ -1,4 +1,4 @@
-"""A vLLM that runs already, as it describes itself. Raises NoVllm where it cannot."""
+"""A vLLM that runs already, as it describes itself. Raises ServerUnavailable where it cannot."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import http.client
 import json
 
 from harness.replay.http import fetched
+from servers.errors import ServerUnavailable
 from servers.vllm.launch.server import ServerInfo, cache_config
 from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import one_line
 
 MOST_BYTES = 1 << 24
 """Of what a server says of itself."""
-
-
-class NoVllm(ValueError):
-    """Nothing at the URL, or something that does not say what a profile needs."""
 
 
 def describe(base_url: str) -> ServerInfo:
@@ -40,4 +37,6 @@ def describe(base_url: str) -> ServerInfo:
         )
     except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
         why = one_line(f"{type(error).__name__}: {error}")
-        raise NoVllm(f"--url {base_url}: no vLLM that describes itself ({why})") from None
+        raise ServerUnavailable(
+            f"--url {base_url}: no vLLM that describes itself ({why})"
+        ) from None

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from harness.cells.job import CellFailed, Job
+from harness.cells.job import Job
 from harness.engines.base import Cannot, able
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Asked
 from harness.replay.schedule import Line
 from harness.replay.virtual import replay
+from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.variants import Variant
 from servers.vllm.launch.find_vllm import Installed, find_vllm
-from servers.vllm.virtual_time.client import RemoteVllm, VirtualVllmFailed, VllmProcess
+from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,6 @@ def virtual_engine(asked: Asked) -> tuple[tuple[Variant, ...], VirtualEngine, tu
 
 def _without_tier(variant: Variant) -> None:
     if variant.offload is not None:
-        raise ValueError(
+        raise InvalidInput(
             f"--policies {variant.name}: vllm-virtual has no offload tier; --engine sim has"
         )

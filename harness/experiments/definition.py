@@ -25,6 +25,7 @@ from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Asked
 from harness.sweep.plan import DEFAULT_JPS, Question, resolve
 from reports.experiment.claims import Check
+from servers.errors import InvalidExperiment
 from servers.variants import variants
 from traces.formats.native import write_programs
 from traces.lenient import first_wrong, shown
@@ -34,10 +35,6 @@ from traces.synthesis.synthesize import synthesize
 FOLDER = files("harness") / "experiments" / "files"
 ASKED = TypeAdapter(Asked)
 OPTIONS = frozenset(field.name for field in fields(Asked)) - {"server", "agent", "traces"}
-
-
-class BadExperiment(ValueError):
-    """A file of experiments that cannot be used, or a name that there is not."""
 
 
 class Strict(BaseModel):
@@ -113,10 +110,10 @@ def load(name: str) -> Experiment:
     if not entry.is_file():
         if own is not None:
             what = "is no regular file" if own.exists() else "no such file"
-            raise BadExperiment(
+            raise InvalidExperiment(
                 f"{own}: {what}; give a .toml file or a name of bench experiment list"
             )
-        raise BadExperiment(
+        raise InvalidExperiment(
             f"no experiment is called {name!r}; there are {', '.join(names())}, "
             "or give the path of a .toml file of your own"
         )
@@ -124,15 +121,15 @@ def load(name: str) -> Experiment:
         said = tomllib.loads(entry.read_bytes().decode())
         made = Experiment(name=Path(entry.name).stem, **said)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadExperiment(f"{entry}: {error}") from None
+        raise InvalidExperiment(f"{entry}: {error}") from None
     except RecursionError:
-        raise BadExperiment(f"{entry}: nested too deeply") from None
+        raise InvalidExperiment(f"{entry}: nested too deeply") from None
     except (TypeError, ValidationError) as error:
-        raise BadExperiment(f"{entry}: {_first(error)}") from None
+        raise InvalidExperiment(f"{entry}: {_first(error)}") from None
     played: dict[str, Played] = {}
     for arm in made.all_arms():
         if unknown := sorted({*made.sweep, *arm.sweep} - OPTIONS):
-            raise BadExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
+            raise InvalidExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
         if made.is_sweep:
             _refuse_endless(entry, {**made.sweep, **arm.sweep})
             with _told_of(f"{entry}: sweep"):
@@ -159,7 +156,7 @@ def _told_of(part: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise BadExperiment(f"{part}: {_first(error)}") from None
+        raise InvalidExperiment(f"{part}: {_first(error)}") from None
 
 
 def _played(entry: Any, asked: Asked) -> Played:
@@ -190,13 +187,13 @@ def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str
 def _refuse_others(field: str, said: Collection[object], there: Collection[object]) -> None:
     if wrong := [value for value in said if value not in there]:
         known = ", ".join(map(str, there))
-        raise BadExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
+        raise InvalidExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
 
 
 def _refuse_endless(entry: Any, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise BadExperiment(f"{entry}: sweep.{name}: {value} is no number to run with")
+            raise InvalidExperiment(f"{entry}: sweep.{name}: {value} is no number to run with")
 
 
 def _first(error: Exception) -> str:

@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from harness.calibrate.verify_pins import DEAR_COSTS, LENGTHS, expected_blocks
 from reports.experiment.claims import Finding
+from servers.errors import MeasurementUnavailable, VllmUnavailable
 from servers.variants import make_policy, variants
-from servers.vllm.launch.find_vllm import VllmMissing, find_vllm
+from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import environment
 from servers.vllm.virtual_time.overhead import against_stock
 
@@ -24,10 +25,6 @@ OVERHEAD_WITHIN_S = 400.0
 TABLE_4 = (("continuum", 0.96 / 0.95, 1.05), ("autellix", 0.82 / 0.95, 1.0))
 """Variant, published time of a step over stock vLLM's, and what is let pass. v3, Table 4, without
 offload."""
-
-
-class NotHere(RuntimeError):
-    """This machine lacks what the measurement needs. One line."""
 
 
 def pins() -> list[Finding]:
@@ -52,8 +49,8 @@ def scheduler_overhead() -> list[Finding]:
     """CPU time of a real vLLM's scheduling step under our plug-in, over stock's."""
     try:
         vllm = find_vllm()
-    except VllmMissing as missing:
-        raise NotHere(str(missing)) from None
+    except VllmUnavailable as missing:
+        raise MeasurementUnavailable(str(missing)) from None
     print(f"scheduling steps of vLLM {vllm.version}, about two minutes", file=sys.stderr)
     try:
         said = subprocess.run(  # noqa: S603
@@ -66,9 +63,11 @@ def scheduler_overhead() -> list[Finding]:
         )
     except subprocess.CalledProcessError as error:
         last = (error.stderr or "").strip().splitlines()[-1:] or ["it said nothing"]
-        raise NotHere(f"vLLM's scheduler did not run: {last[0]}") from None
+        raise MeasurementUnavailable(f"vLLM's scheduler did not run: {last[0]}") from None
     except subprocess.TimeoutExpired:
-        raise NotHere(f"vLLM's scheduler took more than {OVERHEAD_WITHIN_S:.0f} s") from None
+        raise MeasurementUnavailable(
+            f"vLLM's scheduler took more than {OVERHEAD_WITHIN_S:.0f} s"
+        ) from None
     took = json.loads(said.stdout)
     noise = against_stock(took, "stock again")
     found = []

@@ -19,6 +19,7 @@ from contextvars import ContextVar
 from aiohttp import web
 
 from harness.gateway.refusals import refusal
+from servers.errors import InvalidInput
 
 TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 """A variable, not an option: arguments are seen by everybody on the machine."""
@@ -113,16 +114,16 @@ def check_listen(address: str, token: str | None) -> None:
     try:
         local = ipaddress.ip_address(address).is_loopback
     except ValueError:
-        raise ValueError(
+        raise InvalidInput(
             f"--listen {address}: not an address of this machine, such as 127.0.0.1"
         ) from None
     if token is None and not local:
-        raise ValueError(
+        raise InvalidInput(
             f"--listen {address}: others could ask your server; set {TOKEN} to a secret of "
             f"{LEAST_TOKEN_CHARS} or more characters, which clients send as their API key"
         )
     if token is not None and (len(token) < LEAST_TOKEN_CHARS or not token.isascii()):
-        raise ValueError(
+        raise InvalidInput(
             f"{TOKEN}: at least {LEAST_TOKEN_CHARS} characters, of ASCII, so that none can guess it"
         )
 

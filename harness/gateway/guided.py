@@ -26,6 +26,7 @@ from harness.replay.completion import Answer, completion_body, measurements
 from harness.replay.http import FAILURES, ask, authorization, known_keys, reason
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
+from servers.errors import InvalidInput
 from traces import Program, Turn
 
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -59,7 +60,7 @@ class Guide:
         """`vocabulary`: the token ids that prompts may hold. Raises a ValueError for a program
         whose messages are not recorded."""
         if silent := next((program for program in programs if not program.messages), None):
-            raise ValueError(
+            raise InvalidInput(
                 f"program {silent.id}: its trace has no messages, and so no answers for its agent; "
                 "give trajectories, or a trace recorded with bench record --messages"
             )

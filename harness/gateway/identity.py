@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from servers.errors import InvalidProgramId
+
 HEADERS = ("X-Program-Id", "X-Job-Id", "X-Session-Id")
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
 OURS = ("program_id", "job_id", "session_id")
 """Not for the server, which may refuse a field that it does not know."""
 LONGEST = 200
-
-
-class BadId(ValueError):
-    """An id that cannot be one, in a sentence that names where it stood."""
 
 
 class Said(NamedTuple):
@@ -27,7 +25,7 @@ class Said(NamedTuple):
 
 
 def said(in_path: str | None, headers: Mapping[str, str], body: Mapping[str, Any]) -> Said:
-    """Raises BadId."""
+    """Raises InvalidProgramId."""
     xargs = body.get("vllm_xargs")
     xargs = xargs if isinstance(xargs, Mapping) else {}
     places: list[tuple[str, Any]] = [("the path", in_path)]
@@ -43,8 +41,10 @@ def said(in_path: str | None, headers: Mapping[str, str], body: Mapping[str, Any
 
 def _id(place: str, value: object) -> str:
     if not isinstance(value, str | int) or isinstance(value, bool):
-        raise BadId(f"{place}: a program's id is text, not {type(value).__name__}")
+        raise InvalidProgramId(f"{place}: a program's id is text, not {type(value).__name__}")
     id = str(value)
     if len(id) > LONGEST or not id.isprintable():
-        raise BadId(f"{place}: a program's id has at most {LONGEST} printable characters")
+        raise InvalidProgramId(
+            f"{place}: a program's id has at most {LONGEST} printable characters"
+        )
     return id

@@ -19,7 +19,7 @@ from aiohttp import web
 from harness.gateway.access import Access, admitted_as
 from harness.gateway.bodies import parsed
 from harness.gateway.guided import Guide, Guided
-from harness.gateway.identity import BadId, Said, said
+from harness.gateway.identity import Said, said
 from harness.gateway.passing import Passing
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
@@ -27,6 +27,7 @@ from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, authorization, client_session
 from harness.replay.schedule import Line
+from servers.errors import InvalidProgramId
 
 MOST_BODY_BYTES = 32 << 20
 TOLD_WITHIN_S = 5.0
@@ -169,7 +170,7 @@ class Gateway:
         in_path, only = request.match_info.get("program"), admitted_as()
         try:
             who = said(in_path, request.headers, body) if only is None else Said(only, None)
-        except BadId as bad:
+        except InvalidProgramId as bad:
             return refusal(400, str(bad))
         return await self._complete(request, path, body, raw, who)
 

@@ -21,7 +21,8 @@ from harness.replay.http import api_key
 from harness.replay.schedule import Line
 from harness.replay.served_models import models_of, says_vllm
 from reports.run_folder.atomic import make_folder
-from traces import Loaded, TraceError, read_traces
+from servers.errors import InvalidInput, InvalidTrace
+from traces import Loaded, read_traces
 from traces.formats.native import write_programs
 
 
@@ -48,7 +49,7 @@ class Recording:
         """After its end. None where no turn succeeded."""
         try:
             loaded = read_traces(self.lines_file, messages=self.keeps_messages and not self.silent)
-        except TraceError:
+        except InvalidTrace:
             return None
         write_programs(self.trace_file, loaded.programs)
         return loaded
@@ -84,7 +85,7 @@ async def recording(
     """A gateway while the block lasts. Raises an OSError where the port is taken, a
     ValueError where the folder is a sweep's."""
     if (folder / "sweep.json").exists():
-        raise ValueError(f"--out {folder}: a sweep is in it (sweep.json); give another folder")
+        raise InvalidInput(f"--out {folder}: a sweep is in it (sweep.json); give another folder")
     make_folder(folder)
     if keeps_messages:
         folder.chmod(0o700)

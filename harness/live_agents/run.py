@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agents.agent import Launch, read_result
-from agents.processes import Broken, Process
+from agents.processes import Process
 from agents.sandbox.container import Containers
 from agents.workspace import remove_workspace
 from harness.cells.folder import Lines
-from harness.cells.job import CellFailed, Job
+from harness.cells.job import Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
@@ -31,6 +31,7 @@ from harness.live_agents.starts import Starts
 from harness.replay.live import Replica
 from harness.replay.schedule import Line
 from reports.run_folder.atomic import make_folder
+from servers.errors import AgentStartError, CellFailed
 from traces import Program
 
 
@@ -98,7 +99,7 @@ class _Agents:
                 if (why := self._given_up()) is not None and course.started_s is not None:
                     await self._gateway.gave_up(program.id, why)
                 raise
-            except Broken as broken:
+            except AgentStartError as broken:
                 course.error = f"the agent's process {broken}"
             except (OSError, ValueError) as error:  # a path that is not there, a task with a NUL
                 course.error = f"the agent's process cannot be started: {_why(error)}"

@@ -23,6 +23,7 @@ from harness.load.arrivals import choose_programs
 from harness.load.settings import Asked, AskedAgent
 from harness.load.workload import Workload, load_workload
 from harness.redact import hidden_settings
+from servers.errors import InvalidInput
 from traces import Program
 
 CONTAINERS = ("podman", "docker")
@@ -83,11 +84,11 @@ def plan_agents(
     """Raises a ValueError of one line."""
     wanted = asked.agent
     if wanted.name is None and wanted.command is None:
-        raise ValueError(
+        raise InvalidInput(
             "options for agents, and no agent: name it with --agent or --agent-command"
         )
     if asked.engine in ("sim", "vllm-virtual"):
-        raise ValueError(
+        raise InvalidInput(
             f"{wanted.asked_by}: agents need a live server; use --engine vllm or a server's URL"
         )
     agent = _agent(wanted)
@@ -95,7 +96,7 @@ def plan_agents(
     sandbox, by_program = _sandbox(wanted), _by_program(tasks, workload.programs)
     bare = next((task for task in by_program.values() if task.image is None), None)
     if isinstance(sandbox, Containers) and bare is not None:
-        raise ValueError(
+        raise InvalidInput(
             f"--sandbox container: task {bare.id} names no image; add its image_name to --tasks"
         )
     version = agent.check()
@@ -118,13 +119,15 @@ def plan_agents(
 def _agent(wanted: AskedAgent) -> Agent:
     if wanted.command is not None:
         if wanted.name is not None:
-            raise ValueError("--agent and --agent-command: name one of them")
+            raise InvalidInput("--agent and --agent-command: name one of them")
         if wanted.config is not None or wanted.python is not None:
-            raise ValueError("--agent-config and --agent-python: only with --agent; leave them out")
+            raise InvalidInput(
+                "--agent-config and --agent-python: only with --agent; leave them out"
+            )
         return command_agent(wanted.command)
     if (made := AGENTS.get(wanted.name or "")) is not None:
         return made(wanted.python)
-    raise ValueError(
+    raise InvalidInput(
         f"--agent {wanted.name}: unknown; {' or '.join(AGENTS)}, or any other with --agent-command"
     )
 
@@ -133,7 +136,7 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
     wanted = asked.agent
     if wanted.guided:
         if not asked.traces:
-            raise ValueError("--guided: by what? Give trajectories with --traces")
+            raise InvalidInput("--guided: by what? Give trajectories with --traces")
         workload = load_workload(
             asked.traces,
             asked.programs,
@@ -143,19 +146,19 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
             messages=True,
         )
         if mute := next((p for p in workload.programs if not p.messages), None):
-            raise ValueError(
+            raise InvalidInput(
                 f"program {mute.id}: its trace has no messages, and so no answers to hand to an "
                 "agent; give trajectories with --traces"
             )
         if forked := next((p for p in workload.programs if p.fork), None):
-            raise ValueError(f"program {forked.id}: sub-agents cannot be guided; leave them out")
+            raise InvalidInput(f"program {forked.id}: sub-agents cannot be guided; leave them out")
         return workload, read_tasks(wanted.tasks) if wanted.tasks else tasks_of(workload.programs)
     if wanted.tasks is None:
-        raise ValueError(
+        raise InvalidInput(
             f"{wanted.asked_by}: on what? Give --tasks FILE, or --guided with --traces"
         )
     if asked.traces:
-        raise ValueError("--traces: only with --guided do agents read traces; leave it out")
+        raise InvalidInput("--traces: only with --guided do agents read traces; leave it out")
     tasks = read_tasks(wanted.tasks)
     programs = tasks.programs()
     if asked.programs is not None:
@@ -167,7 +170,7 @@ def _settings(file: Path) -> str:
     try:
         return hidden_settings(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise ValueError(f"--agent-config {file}: not text in UTF-8") from None
+        raise InvalidInput(f"--agent-config {file}: not text in UTF-8") from None
 
 
 def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
@@ -176,7 +179,7 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     for program in programs:
         task = by_id.get(program.id) or by_id.get(program.id.partition("#")[0])
         if task is None:
-            raise ValueError(f"--tasks: has no task for the recorded program {program.id}")
+            raise InvalidInput(f"--tasks: has no task for the recorded program {program.id}")
         found[program.id] = task
     return found
 
@@ -189,14 +192,14 @@ def _sandbox(wanted: AskedAgent) -> Bubblewrap | Containers | None:
     )
     if wanted.sandbox == "none":
         if not wanted.unconfined:
-            raise ValueError(
+            raise InvalidInput(
                 f"--sandbox none: commands of a model would run on this machine; add {UNCONFINED}, "
                 "or use --sandbox bubblewrap"
             )
         return None
     if wanted.sandbox == "container":
         if wanted.name != "mini-swe-agent":
-            raise ValueError(
+            raise InvalidInput(
                 "--sandbox container: only mini-swe-agent runs its commands in containers"
             )
         executable = next(filter(shutil.which, CONTAINERS), CONTAINERS[0])

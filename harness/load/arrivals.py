@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
+from servers.errors import InvalidInput
 from traces.program import Program
 
 LEAST_BURSTINESS = 0.01
@@ -48,7 +49,7 @@ class Arrivals:
         if self.kind == "recorded":
             return recorded_starts(programs), None
         if rate is None:
-            raise ValueError(f"--arrivals {self.kind}: give a rate with --jps")
+            raise InvalidInput(f"--arrivals {self.kind}: give a rate with --jps")
         return drawn_starts(self, rate, n, rng_for(seed, "arrivals")), None
 
 
@@ -63,7 +64,7 @@ def parse_arrivals(text: str) -> Arrivals:
         if text == kind:
             return Arrivals(kind)
     shown = ascii(text if len(text) <= 60 else text[:57] + "...")
-    raise ValueError(f"--arrivals {shown}: write {FORMS}")
+    raise InvalidInput(f"--arrivals {shown}: write {FORMS}")
 
 
 def rng_for(seed: int, purpose: str) -> Generator:
@@ -78,7 +79,7 @@ def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tup
     elif arrivals.takes_rate:
         gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
     else:
-        raise ValueError(f"{arrivals.kind} arrivals have no rate to draw from")
+        raise InvalidInput(f"{arrivals.kind} arrivals have no rate to draw from")
     return tuple((np.cumsum(gaps) / rate).tolist())
 
 
@@ -87,7 +88,7 @@ def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
     starts = []
     for program in roots(programs):
         if program.recorded_start_s is None:
-            raise ValueError(
+            raise InvalidInput(
                 f"--arrivals recorded: program {program.id} has no recorded start "
                 f"({program.source or 'no source'}); use poisson, or --programs at most the number "
                 "of programs recorded"
@@ -105,9 +106,9 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
     """The first n roots in order, each with its sub-agents; where there are fewer, the list is
     repeated with fresh ids (`id#2`). A repeated program has no recorded start."""
     if n < 1:
-        raise ValueError(f"--programs {n}: run at least 1")
+        raise InvalidInput(f"--programs {n}: run at least 1")
     if not roots(programs):
-        raise ValueError("no programs to run: the traces hold none that starts by itself")
+        raise InvalidInput("no programs to run: the traces hold none that starts by itself")
     root_of = root_ids(programs)
     taken = {program.id for program in programs}
     chosen: list[Program] = []
@@ -128,7 +129,9 @@ def root_ids(programs: Sequence[Program]) -> dict[str, str]:
         while path[-1] not in root_of:
             parent = parents.get(path[-1])
             if parent is None or parent in path:
-                raise ValueError(f"sub-agent {start} has no parent among the programs of the trace")
+                raise InvalidInput(
+                    f"sub-agent {start} has no parent among the programs of the trace"
+                )
             path.append(parent)
         root_of.update(dict.fromkeys(path, root_of[path[-1]]))
     return root_of

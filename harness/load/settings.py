@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from servers.errors import InvalidInput
+
 OPTIONS = {"text": "--prompts text", "mounts": "--mount"}
 """Those that are called otherwise than their field."""
 
@@ -33,14 +35,14 @@ class AskedServer:
     def refuse_all(self, engine: str, but: tuple[str, ...] = ()) -> None:
         """Options that this engine could only ignore. The Python may come from the environment."""
         if self.flags and "flags" not in but:
-            raise ValueError(
+            raise InvalidInput(
                 f"{' '.join(self.flags)}: flags for vLLM, of which --engine {engine} takes none; "
                 "leave them out (traces are given with --traces)"
             )
         for name, value in asdict(self).items():
             if name not in (*but, "vllm_python") and value != getattr(AskedServer(), name):
                 option = OPTIONS.get(name, "--" + name.replace("_", "-"))
-                raise ValueError(f"{option}: --engine {engine} has no use for it; leave it out")
+                raise InvalidInput(f"{option}: --engine {engine} has no use for it; leave it out")
 
 
 @dataclass(frozen=True, slots=True)

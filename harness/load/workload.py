@@ -16,6 +16,7 @@ from typing import Any
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids
+from servers.errors import ProgramTooLong
 from traces import Note, Program
 from traces.lenient import one_line
 from traces.packed import packed
@@ -84,10 +85,6 @@ class Workload:
         return tokens
 
 
-class Overlong(ValueError):
-    """A program can never be served, and was not to be left out."""
-
-
 def load_workload(
     sources: Sequence[str],
     jobs: int | None,
@@ -107,7 +104,7 @@ def load_workload(
         kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
     if left_out and (refuse or not kept):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
-        raise Overlong(
+        raise ProgramTooLong(
             f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
         )
     programs = kept if jobs is None else tuple(choose_programs(kept, jobs))

@@ -19,16 +19,13 @@ from harness.redact import hidden
 from harness.replay.schedule import Line
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Ids
+from servers.errors import TurnFailed
 from traces import Message, Turn
 from traces.lenient import mapping, seconds, tokens
 
 MESSAGE_CHARS = 200
 MOST_IDS = 4_000_000
 """Of one answer, whatever was asked for: a server may go on for ever."""
-
-
-class TurnFailed(Exception):
-    """Why a turn has no answer of use, in one line."""
 
 
 def completion_body(

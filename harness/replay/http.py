@@ -17,7 +17,8 @@ from typing import Any
 import aiohttp
 
 from harness.redact import hidden, keys_of
-from harness.replay.completion import Answer, TurnFailed, error_message, shortened
+from harness.replay.completion import Answer, error_message, shortened
+from servers.errors import TurnFailed
 
 CONNECT_S = 10.0
 KEEP_CONNECTION_S = 2.0

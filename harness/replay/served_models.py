@@ -8,6 +8,7 @@ import urllib.error
 from typing import Any
 
 from harness.replay.http import API_KEY, api_key, fetched
+from servers.errors import ServerUnavailable
 from traces.lenient import one_line
 
 ANSWER_WITHIN_S = 10.0
@@ -22,28 +23,28 @@ NO_LIST = (ValueError, LookupError, TypeError, RecursionError)
 MOST_MODELS_BYTES = 16 << 20
 
 
-class NoServer(ValueError):
-    """Nothing of use answers at `--engine URL`."""
-
-
 def says_vllm(model: dict[str, Any]) -> bool:
     return model.get("owned_by") == "vllm"
 
 
 def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:
-    """What a server says that it serves. Raises NoServer, which begins with `asked_as`."""
+    """What a server says that it serves. Raises ServerUnavailable, which begins with `asked_as`."""
     try:
         said = fetched(f"{url}/v1/models", ANSWER_WITHIN_S, MOST_MODELS_BYTES)
     except urllib.error.HTTPError as error:
         hint = _hint(error.code)
-        raise NoServer(f"{asked_as} {url}: /v1/models answered {error.code}{hint}") from None
+        raise ServerUnavailable(
+            f"{asked_as} {url}: /v1/models answered {error.code}{hint}"
+        ) from None
     except NO_ANSWER as error:
         why = one_line(str(getattr(error, "reason", error)))
-        raise NoServer(f"{asked_as} {url}: no OpenAI-compatible server answers ({why})") from None
+        raise ServerUnavailable(
+            f"{asked_as} {url}: no OpenAI-compatible server answers ({why})"
+        ) from None
     try:
         models = [m for m in json.loads(said)["data"] if isinstance(m, dict)]
     except NO_LIST:
-        raise NoServer(
+        raise ServerUnavailable(
             f"{asked_as} {url}: /v1/models answered no JSON list of models; give the address of an "
             "OpenAI-compatible server"
         ) from None

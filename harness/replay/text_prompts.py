@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from servers.errors import InvalidInput
 from traces import Message, Program, Turn
 
 
@@ -28,7 +29,7 @@ class Talk:
 class Texts:
     def __init__(self, programs: Sequence[Program]) -> None:
         if silent := next((p for p in programs if not p.messages), None):
-            raise ValueError(
+            raise InvalidInput(
                 f"program {silent.id}: its trace has no messages; leave --prompts text away"
             )
 

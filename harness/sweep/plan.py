@@ -22,6 +22,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Asked, AskedAgent
 from harness.load.workload import Workload, load_workload
+from servers.errors import InvalidInput
 from servers.variants import Variant, variants
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ..
         from harness.engines.url import url_engine
 
         return url_engine(asked)
-    raise ValueError(
+    raise InvalidInput(
         f"--engine {asked.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
         "scheduler in virtual time), or the URL of a server that runs already (http://…)"
     )
@@ -197,7 +198,7 @@ def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None
     if arrivals.takes_rate:
         return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
     if jps is not None:
-        raise ValueError(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
+        raise InvalidInput(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
     return (None,)
 
 
@@ -207,7 +208,7 @@ def _baseline(asked: str | None, names: Sequence[str]) -> str:
     if asked not in names:
         close = get_close_matches(asked, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "add it to --policies"
-        raise ValueError(f"--baseline {asked}: not among the policies of this sweep; {hint}")
+        raise InvalidInput(f"--baseline {asked}: not among the policies of this sweep; {hint}")
     return asked
 
 

@@ -33,7 +33,8 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.plan import Cell, Question
 from harness.sweep.progress import SweepProgress
 from reports.phrasing import listed
-from reports.run_folder.atomic import Unwritable, make_folder
+from reports.run_folder.atomic import make_folder
+from servers.errors import CannotWrite, InvalidInput
 
 MADE_BY = "made_by"
 """The part of `sweep.json` that is not the question: who asked, and with what."""
@@ -64,24 +65,24 @@ def default_folder(question: Question) -> Path:
 def check_folder(folder: Path, question: Question) -> None:
     """Raises if the folder is not free and does not hold this question."""
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"--out {folder}: is a file; name a folder")
+        raise InvalidInput(f"--out {folder}: is a file; name a folder")
     try:
         if not folder.exists() or {path.name for path in folder.iterdir()} <= {PART}:
             return
     except OSError as error:
-        raise Unwritable.of(folder, error) from None
+        raise CannotWrite.of(folder, error) from None
     if not (folder / "sweep.json").is_file():
-        raise ValueError(f"--out {folder}: holds files, but no run; name a new or empty folder")
+        raise InvalidInput(f"--out {folder}: holds files, but no run; name a new or empty folder")
     held, asked = read_json(folder / "sweep.json"), question.as_json()
     if "format" not in held:
-        raise ValueError(
+        raise InvalidInput(
             f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
             "name another folder, or remove this one"
         )
     for field in [*asked, *held]:
         if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(asked.get(field))):
             what = _difference(field, held.get(field), asked.get(field))
-            raise ValueError(
+            raise InvalidInput(
                 f"--out {folder}: holds the answer to another question ({what}); "
                 "name another folder, or remove this one"
             )
@@ -125,11 +126,12 @@ def _is_finished(cell: Path) -> bool:
     """One that no report can read is not, which is told."""
     if not is_done(cell):
         return False
-    from reports.run_folder.read import AGAIN, NotARun, check_finished  # takes a second
+    from reports.run_folder.read import AGAIN, check_finished
+    from servers.errors import InvalidRunFolder
 
     try:
         check_finished(cell)
-    except NotARun as error:
+    except InvalidRunFolder as error:
         complain(f"damaged: {str(error).removesuffix(f'; {AGAIN}')}")
         return False
     return True

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from reports.answer.verdict import Answer
 from reports.metrics.cells import Results
-from reports.run_folder.cell_names import NoSuchCell, refuse_unknown
+from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import Cell, Run
+from servers.errors import UnknownCell
 
 MOST = 20
 """Cells whose memory is shown: it keeps the page small."""
@@ -27,12 +28,12 @@ def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
 
 
 def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
-    """By what a reader is told. Raises NoSuchCell."""
+    """By what a reader is told. Raises UnknownCell."""
     known = [*_finished(results), *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:
         if name in names:
-            raise NoSuchCell(f"--gantt {name}: {why}")
+            raise UnknownCell(f"--gantt {name}: {why}")
     return _labelled(run, results, names)
 
 

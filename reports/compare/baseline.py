@@ -19,7 +19,8 @@ from reports.metrics.cells import collect
 from reports.run_folder.atomic import write_file
 from reports.run_folder.read import load_run
 from reports.run_folder.records import Name
-from traces.lenient import Rejected, bounded, first_error, one_line
+from servers.errors import InvalidBaseline, TraceRejected
+from traces.lenient import bounded, first_error, one_line
 
 FORMAT = "turnstile-baseline-1"
 QUESTION = (
@@ -30,10 +31,6 @@ QUESTION = (
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
 DECIMALS = 9
 """Of seconds: a run is rounded as a file of it is, so that both are the same to the digit."""
-
-
-class BadBaseline(ValueError):
-    """A file that is no baseline."""
 
 
 class _Cell(BaseModel):
@@ -66,7 +63,7 @@ class Side:
 
     def refuse_invalid(self, what: str) -> None:
         for cell, why in self.invalid.items():
-            raise BadBaseline(one_line(f"{self.name}: {cell}: {why}; {what} has to be whole"))
+            raise InvalidBaseline(one_line(f"{self.name}: {cell}: {why}; {what} has to be whole"))
 
 
 def read_side(path: Path) -> Side:
@@ -100,9 +97,9 @@ def _read(path: Path) -> Side:
     try:
         with gzip.open(path) as file:
             said = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
-    except (OSError, EOFError, zlib.error, Rejected, ValidationError) as error:
+    except (OSError, EOFError, zlib.error, TraceRejected, ValidationError) as error:
         why = one_line(_told(error) if isinstance(error, ValidationError) else str(error))
-        raise BadBaseline(
+        raise InvalidBaseline(
             f"{path}: no baseline ({why}); make one with bench compare RUN --save FILE"
         ) from None
     rows = [

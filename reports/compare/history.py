@@ -25,16 +25,13 @@ from reports.compare.baseline import DECIMALS, Side
 from reports.compare.regression import differences, question_of
 from reports.metrics.cells import jct_percentiles
 from reports.phrasing import counted
-from reports.run_folder.atomic import Unwritable, make_folder, sync, write_all
+from reports.run_folder.atomic import make_folder, sync, write_all
 from reports.run_folder.records import Name
 from reports.statistics.points import mean_jct
+from servers.errors import CannotWrite, InvalidHistory
 from traces.lenient import first_error, one_line
 
 FORMAT = "turnstile-history-1"
-
-
-class BadHistory(ValueError):
-    """A file that is no history, or one that cannot take what is added."""
 
 
 class Entry(BaseModel):
@@ -111,14 +108,14 @@ def read_history(path: Path) -> History:
     try:
         return _parse(path, path.read_bytes())
     except OSError as error:
-        raise BadHistory(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidHistory(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 def add(path: Path, side: Side, label: str, when: datetime) -> int:
     """How many lines were new: none where the commit has them already."""
     side.refuse_invalid("a history's run")
     if not label or one_line(label) != label:
-        raise BadHistory(f"--label {one_line(label)!r}: give a short name of what is measured")
+        raise InvalidHistory(f"--label {one_line(label)!r}: give a short name of what is measured")
     question = question_of(side)
     make_folder(path.parent)
     with _locked(path) as file:
@@ -130,7 +127,7 @@ def add(path: Path, side: Side, label: str, when: datetime) -> int:
         fresh = not kept and head.startswith(content)
         known = History(question, ()) if fresh else _parse(path, kept)
         if found := list(differences(known.question, question)):
-            raise BadHistory(
+            raise InvalidHistory(
                 f"{path} and {side.name} answer different questions: {'; '.join(found)}; "
                 "keep another --file for this one"
             )
@@ -152,7 +149,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
 
 
 def _append(file: BinaryIO, lines: Iterable[bytes]) -> None:
@@ -195,7 +192,7 @@ def _not_there(path: Path, known: History, entries: Sequence[Entry]) -> list[Ent
     for entry in entries:
         old = there.get(entry.of)
         if old is not None and old.model_copy(update={"when": entry.when}) != entry:
-            raise BadHistory(
+            raise InvalidHistory(
                 f"{path}: --label {entry.label} is there with other numbers ({entry.variant} at "
                 f"{entry.load}: {old.jct_mean_s:g} s, now {entry.jct_mean_s:g} s); use another"
             )
@@ -211,7 +208,7 @@ def _parse(path: Path, content: bytes) -> History:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         good = False
     if not good:
-        raise BadHistory(f"{path}: no history; bench history add makes one")
+        raise InvalidHistory(f"{path}: no history; bench history add makes one")
     entries = []
     for number, line in enumerate(lines, 2):
         try:
@@ -219,9 +216,11 @@ def _parse(path: Path, content: bytes) -> History:
         except ValidationError as error:
             field, said = first_error(error)
             what = field or "the line"
-            raise BadHistory(f"{path}, line {number}: {what}: {said['msg']}") from None
+            raise InvalidHistory(f"{path}, line {number}: {what}: {said['msg']}") from None
         if entry.question != digest:
-            raise BadHistory(f"{path}, line {number}: of another question than the first line's")
+            raise InvalidHistory(
+                f"{path}, line {number}: of another question than the first line's"
+            )
         entries.append(entry)
     return History(head["question"], tuple(entries))
 

@@ -15,6 +15,7 @@ import pandas as pd
 from reports.compare.baseline import Side
 from reports.phrasing import listed
 from reports.statistics.bootstrap import CONFIDENCE, Estimate, Floats, of, paired, ratio
+from servers.errors import NotComparable
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
 """Name, and which percentile; None: the mean."""
@@ -24,10 +25,6 @@ FEWEST = 5
 """Programs without which an interval says nothing."""
 
 Outcome = Literal["identical", "regression", "slower", "faster", "noise"]
-
-
-class NotComparable(ValueError):
-    """Sides that answer different questions."""
 
 
 @dataclass(frozen=True, slots=True)

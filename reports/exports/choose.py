@@ -17,7 +17,7 @@ class Chosen:
 
 
 def choose(run: Run, names: Sequence[str]) -> Chosen:
-    """Without names, all. Raises NoSuchCell."""
+    """Without names, all. Raises UnknownCell."""
     if not names:
         return Chosen(run.cells, run.missing)
     known = [cell.folder.name for cell in run.cells] + [name for name, _ in run.missing]

@@ -17,6 +17,7 @@ from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.read import HITS, PARTS, Cell, checked_lines, read_turns
 from reports.run_folder.records import Turn
 from reports.spreadsheet import harmless
+from servers.errors import LibraryUnavailable
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
@@ -50,10 +51,6 @@ JOBS: dict[str, Kind] = {
 """As `reports.metrics.jobs.jobs_of`; a failed job has no JCT that counts."""
 
 
-class NeedsPyarrow(ValueError):
-    """Parquet without the library that writes it."""
-
-
 class Table(Protocol):
     def append(self, rows: Sequence[Row]) -> None: ...
 
@@ -63,7 +60,7 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 
 
 def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
-    """Turns and jobs. NotARun where the cell cannot be read."""
+    """Turns and jobs. InvalidRunFolder where the cell cannot be read."""
     variant, jps, seed = cell.key
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
@@ -106,7 +103,7 @@ def open_parquet(path: Path, columns: Mapping[str, Kind]) -> Iterator[Table]:
         import pyarrow as pa
         from pyarrow import parquet
     except ModuleNotFoundError:
-        raise NeedsPyarrow(
+        raise LibraryUnavailable(
             "--format parquet: needs pyarrow; pip install pyarrow, or use --format csv"
         ) from None
     types = {

@@ -11,8 +11,9 @@ from typing import Any
 
 import orjson
 
-from reports.run_folder.read import Cell, NotARun, checked_lines
+from reports.run_folder.read import Cell, checked_lines
 from reports.run_folder.records import Event
+from servers.errors import InvalidRunFolder
 
 KEYS = {
     "arrival": "Request_arrival_time",
@@ -37,5 +38,5 @@ def scheduler_timestamps(cell: Cell) -> bytes:
         lengths = {name: event[name] for name in LENGTHS if name in event}
         history.setdefault(event["program_id"], []).append({key: event["t"], **lengths})
     if not history:
-        raise NotARun(f"{path}: no events; this engine told none")
+        raise InvalidRunFolder(f"{path}: no events; this engine told none")
     return orjson.dumps(history, option=orjson.OPT_INDENT_2)

@@ -12,7 +12,8 @@ from reports.exports.chrome import chrome_trace
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
 from reports.run_folder.atomic import whole, write_file
-from reports.run_folder.read import Cell, NotARun, load_run
+from reports.run_folder.read import Cell, load_run
+from servers.errors import InvalidRunFolder
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
 OF_A_CELL: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
@@ -52,7 +53,7 @@ def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Mi
         for cell in cells:
             try:
                 turns, jobs = rows_of(cell)
-            except NotARun as error:
+            except InvalidRunFolder as error:
                 missing.append((cell.folder.name, str(error)))
                 continue
             turns_table.append(turns)
@@ -66,7 +67,7 @@ def _files(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Mis
     for cell in cells:
         try:
             content = make(cell)
-        except NotARun as error:
+        except InvalidRunFolder as error:
             missing.append((cell.folder.name, str(error)))
             continue
         path = out / cell.folder.name / name

@@ -10,12 +10,9 @@ from typing import Any
 
 from reports.phrasing import listed
 from reports.run_folder.read import VIRTUAL, Run
+from servers.errors import NotComparable
 
 MOST_NAMED = 4
-
-
-class NotComparable(ValueError):
-    """Runs of different questions, or not one live and one virtual."""
 
 
 def check_comparable(live: Sequence[Run], virtual: Run) -> None:

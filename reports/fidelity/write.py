@@ -17,6 +17,7 @@ from reports.fidelity.targets import Verdict, judge
 from reports.metrics.cells import Results, collect
 from reports.run_folder.atomic import write_file
 from reports.run_folder.read import Run, load_run
+from servers.errors import NotComparable
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ def write_fidelity(
     results, own = [collect(run) for run in runs], collect(simulated)
     for run, result in (*zip(runs, results, strict=True), (simulated, own)):
         if result.cells.empty:
-            raise NothingToCompare(f"{run.folder}: no cell has finished; run it to its end first")
+            raise NotComparable(f"{run.folder}: no cell has finished; run it to its end first")
     found = fidelity([result.cells for result in results], own.cells)
     invalid = [
         row
@@ -58,10 +59,6 @@ def write_fidelity(
     write_file(out / "fidelity.html", html.encode())
     write_file(out / "fidelity.json", as_json(found, verdict, about, said, invalid))
     return Card(out / "fidelity.html", headline(verdict, runs[0]), found, verdict, said, invalid)
-
-
-class NothingToCompare(ValueError):
-    """A run without a result."""
 
 
 def _invalid(run: Run, result: Results) -> list[Invalid]:

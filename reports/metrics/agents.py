@@ -15,7 +15,8 @@ import orjson
 
 from reports.phrasing import share
 from reports.run_folder.atomic import write_file
-from reports.run_folder.read import Cell, NotARun, Run, json_lines
+from reports.run_folder.read import Cell, Run, json_lines
+from servers.errors import InvalidRunFolder
 from traces.lenient import text
 
 EVALUATION = "evaluation.json"
@@ -59,18 +60,20 @@ def unpaired(run: Run) -> str | None:
 
 def keep_evaluation(folder: Path, given: str) -> None:
     """`CELL=FILE`: the report that SWE-bench's evaluation wrote for the cell's predictions. Raises
-    NotARun."""
+    InvalidRunFolder."""
     name, equals, path = given.partition("=")
     cell = folder / name
     is_name = bool(equals) and "/" not in name and name not in ("", ".", "..")
     if not is_name or not (cell / "predictions.jsonl").is_file():
-        raise NotARun(
+        raise InvalidRunFolder(
             f"--evaluation {given}: give CELL=FILE, with a cell of {folder} that had agents"
         )
     ids = _resolved_ids(Path(path), f"--evaluation {path}")
     tasks = {text(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
     if ids and tasks.isdisjoint(ids):
-        raise NotARun(f"--evaluation {path}: resolves none of the cell's tasks; is it another's?")
+        raise InvalidRunFolder(
+            f"--evaluation {path}: resolves none of the cell's tasks; is it another's?"
+        )
     write_file(cell / EVALUATION, orjson.dumps({RESOLVED: ids}))
 
 
@@ -78,12 +81,12 @@ def _resolved_ids(path: Path, told: str) -> list[str]:
     try:
         said = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise NotARun(f"{told}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidRunFolder(f"{told}: {(error.strerror or str(error)).lower()}") from None
     except orjson.JSONDecodeError as error:
-        raise NotARun(f"{told}: not JSON ({error})") from None
+        raise InvalidRunFolder(f"{told}: not JSON ({error})") from None
     ids = said.get(RESOLVED) if isinstance(said, dict) else None
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise NotARun(f"{told}: has no list {RESOLVED}; give SWE-bench's report")
+        raise InvalidRunFolder(f"{told}: has no list {RESOLVED}; give SWE-bench's report")
     return ids
 
 
@@ -105,7 +108,7 @@ def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:
         return "not evaluated"
     try:
         resolved = set(_resolved_ids(path, str(path)))
-    except NotARun:
+    except InvalidRunFolder:
         return "its evaluation cannot be read"
     tasks = {text(line.get("task_id")) for line in programs}
     right = len(tasks & resolved)

@@ -19,16 +19,8 @@ from reports.metrics.pins import pin_time
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
-from reports.run_folder.read import (
-    HITS,
-    Cell,
-    Column,
-    NotARun,
-    Run,
-    Turns,
-    failed_turns,
-    read_columns,
-)
+from reports.run_folder.read import HITS, Cell, Column, Run, Turns, failed_turns, read_columns
+from servers.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
@@ -72,7 +64,7 @@ def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
         turns = read_columns(cell)
         jobs = job_columns(turns)
         row = cell_row(cell, turns, jobs)
-    except NotARun as error:
+    except InvalidRunFolder as error:
         return str(error)
     done = ~jobs["failed"]
     return row, {name: jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from reports.run_folder.read import ANEW, Cell, NotARun
+from reports.run_folder.read import ANEW, Cell
+from servers.errors import InvalidRunFolder
 
 
 class PinTime(NamedTuple):
@@ -31,7 +32,7 @@ def pin_time(cell: Cell, end_s: float) -> PinTime:
         return _sum(orjson.loads(b"[%s]" % b",".join(_lines_with(told, b'pinned"'))), end_s)
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise NotARun(f"{path}: a pin's event cannot be read ({why}); {ANEW}") from None
+        raise InvalidRunFolder(f"{path}: a pin's event cannot be read ({why}); {ANEW}") from None
 
 
 def _lines_with(text: bytes, wanted: bytes) -> Iterator[bytes]:

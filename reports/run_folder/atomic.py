@@ -16,29 +16,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from servers.errors import CannotWrite
+
 OTHER_WITHIN_S = 30.0
 """How long another process may take to write the same file."""
 LOOK_EVERY_S = 0.05
-FULL = (errno.ENOSPC, errno.EDQUOT)
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 """Of file systems over a network."""
-
-
-class Unwritable(ValueError):
-    """The folder cannot take what has to be written."""
-
-    @classmethod
-    def of(cls, path: Path, error: OSError) -> Unwritable:
-        reason = (error.strerror or str(error)).lower()
-        full = error.errno in FULL
-        remedy = "free some space" if full else "choose another place"
-        return cls(f"cannot write {path}: {reason}; {remedy}")
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """A name to write to, which becomes `path` when all is written; folders are made, links are
-    followed. Raises Unwritable, and leaves what stood there."""
+    followed. Raises CannotWrite, and leaves what stood there."""
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
@@ -57,7 +47,7 @@ def whole(path: Path) -> Iterator[Path]:
                 raise
             sync(path.parent)
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
 
 
 def write_file(path: Path, content: bytes) -> None:
@@ -69,7 +59,7 @@ def write_file(path: Path, content: bytes) -> None:
     try:
         _write(path, content)
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -87,12 +77,12 @@ def write_all(handle: int, content: bytes) -> None:
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Before the long work whose result is to stand there. Raises Unwritable."""
+    """Before the long work whose result is to stand there. Raises CannotWrite."""
     make_folder(path.parent)
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
 
 
 def make_folder(path: Path) -> None:
@@ -106,7 +96,7 @@ def make_folder(path: Path) -> None:
         if not path.is_dir():
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     except OSError as error:
-        raise Unwritable.of(path, error) from None
+        raise CannotWrite.of(path, error) from None
 
 
 def sync(path: Path) -> None:

@@ -7,17 +7,14 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from reports.phrasing import listed
-
-
-class NoSuchCell(ValueError):
-    """A name that no cell of the run has, or one without a result. One line."""
+from servers.errors import UnknownCell
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
     """`option`: where the names were given."""
     for name in names:
         if name not in known:
-            raise NoSuchCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")
+            raise UnknownCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

@@ -23,6 +23,7 @@ from pydantic import BaseModel
 
 from reports.phrasing import counted
 from reports.run_folder.records import MOST, MOST_CELLS, CellConfig, Done, Sweep, wrong
+from servers.errors import InvalidInput, InvalidRunFolder
 from traces.lenient import one_line, shown
 
 Fields = dict[str, type | tuple[type, ...]]
@@ -68,10 +69,6 @@ AGAIN = "run the cell again"
 ANEW = f"remove done.json there and {AGAIN}"
 
 
-class NotARun(ValueError):
-    """The folder, or a file in it, is not what `bench sweep` leaves."""
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     folder: Path
@@ -102,7 +99,7 @@ def load_run(folder: Path) -> Run:
     for path in _cell_folders(folder):
         try:
             cell = _read_cell(path)
-        except NotARun as error:
+        except InvalidRunFolder as error:
             missing.append((one_line(path.name), _failure(path) or one_line(str(error))))
             continue
         if cell.config["variant"] not in order:
@@ -132,12 +129,14 @@ def read_columns(cell: Cell) -> Turns:
     try:
         pieces = [_columns(records, same) for records in _pieces(path)]
         if not pieces:
-            raise NotARun(f"{path}: holds no turn; {AGAIN}")
+            raise InvalidRunFolder(f"{path}: holds no turn; {AGAIN}")
         turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
-    except NotARun:
+    except InvalidRunFolder:
         raise
     except (ValueError, TypeError) as error:
-        raise NotARun(f"{path}{_unfit(path) or f': {shown(str(error))}'}; {ANEW}") from None
+        raise InvalidRunFolder(
+            f"{path}{_unfit(path) or f': {shown(str(error))}'}; {ANEW}"
+        ) from None
     live = cell.config.get("engine") not in VIRTUAL
     for field in INSIDE_OTHERS if live else ():
         turns[field][np.isnan(turns[field])] = 0.0
@@ -182,7 +181,7 @@ def _refuse_large(path: Path, turns: Turns) -> None:
         large = np.abs(turns[field]) > MOST
         if large.any():
             line = int(np.argmax(large)) + 1
-            raise NotARun(f"{path}, line {line}: {field} is no number of a run; {ANEW}")
+            raise InvalidRunFolder(f"{path}, line {line}: {field} is no number of a run; {ANEW}")
 
 
 def _refuse_gaps(path: Path, turns: Turns, failed: Column, may_lack: Sequence[str]) -> None:
@@ -190,19 +189,19 @@ def _refuse_gaps(path: Path, turns: Turns, failed: Column, may_lack: Sequence[st
         kinds = {str, type(None)} if field == "error" else {str}
         if not set(map(type, turns[field])) <= kinds:
             line = next(n for n, v in enumerate(turns[field], 1) if type(v) not in kinds)
-            raise NotARun(f"{path}, line {line}: a turn whose {field} is no text; {ANEW}")
+            raise InvalidRunFolder(f"{path}, line {line}: a turn whose {field} is no text; {ANEW}")
     told = [field for field in NUMBERS if field not in may_lack]
     lacking = np.isnan(np.stack([turns[field] for field in told], axis=1)) & ~failed[:, None]
     if lacking.any():
         line, place = map(int, np.argwhere(lacking)[0])
-        raise NotARun(f"{path}, line {line + 1}: a turn without {told[place]}; {ANEW}")
+        raise InvalidRunFolder(f"{path}, line {line + 1}: a turn without {told[place]}; {ANEW}")
 
 
 def _refuse_backwards(path: Path, turns: Turns, failed: Column) -> None:
     backwards = ~failed & (turns["finished_at_s"] <= turns["scheduled_at_s"])
     if backwards.any():
         line = int(np.argmax(backwards)) + 1
-        raise NotARun(f"{path}, line {line}: a turn that ends before it begins; {ANEW}")
+        raise InvalidRunFolder(f"{path}, line {line}: a turn that ends before it begins; {ANEW}")
 
 
 def _columns(records: list[dict[str, Any]], same: dict[str, str]) -> dict[str, Column]:
@@ -222,7 +221,7 @@ def _columns(records: list[dict[str, Any]], same: dict[str, str]) -> dict[str, C
 def _column(field: str, values: tuple[Any, ...]) -> Column:
     column = np.array(values, dtype=object if field in TEXTS else float)
     if column.ndim != 1:  # numpy takes lists of one length for a table
-        raise ValueError(f"a turn's {field} is a list")
+        raise InvalidInput(f"a turn's {field} is a list")
     return column
 
 
@@ -253,7 +252,7 @@ def _objects(path: Path, lines: list[bytes], before: int) -> list[dict[str, Any]
         good = False
     if not good:
         number = before + [_is_object(line) for line in lines].index(False) + 1
-        raise NotARun(f"{path}, line {number}: not a JSON object; {ANEW}")
+        raise InvalidRunFolder(f"{path}, line {number}: not a JSON object; {ANEW}")
     return records
 
 
@@ -262,7 +261,7 @@ def checked_lines(path: Path, model: type[BaseModel]) -> list[dict[str, Any]]:
     lines = list(json_lines(path))
     for number, line in enumerate(lines, 1):
         if (why := wrong(model, line)) is not None:
-            raise NotARun(one_line(f"{path}, line {number}: {why}; {ANEW}"))
+            raise InvalidRunFolder(one_line(f"{path}, line {number}: {why}; {ANEW}"))
     return lines
 
 
@@ -277,16 +276,18 @@ def _read_sweep(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.json"
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "no such folder"
-        raise NotARun(f"{folder}: {what}; name the one that `bench sweep` wrote")
+        raise InvalidRunFolder(f"{folder}: {what}; name the one that `bench sweep` wrote")
     if not path.is_file():
         if (folder / "cell.json").is_file():
-            raise NotARun(f"{folder} is one cell of a run; name its run, {folder.parent}")
-        raise NotARun(f"{folder} is no run: it holds no sweep.json; name one under runs/")
+            raise InvalidRunFolder(f"{folder} is one cell of a run; name its run, {folder.parent}")
+        raise InvalidRunFolder(f"{folder} is no run: it holds no sweep.json; name one under runs/")
     sweep = _read_object(path, "turnstile-sweep-1")
     _check(path, sweep, SWEEP_FIELDS, "run the sweep again")
     _refuse_wrong(path, Sweep, sweep, "run the sweep again")
     if len(sweep["variants"]) * len(sweep["jps"] or [0]) * len(sweep["seeds"]) > MOST_CELLS:
-        raise NotARun(f"{path}: asks for more than {MOST_CELLS:,} cells; run the sweep again")
+        raise InvalidRunFolder(
+            f"{path}: asks for more than {MOST_CELLS:,} cells; run the sweep again"
+        )
     return sweep
 
 
@@ -314,37 +315,37 @@ def check_finished(folder: Path) -> None:
                 return
     except OSError:  # not there, or empty
         pass
-    raise NotARun(f"{path}: holds no turn, or not all; {AGAIN}")
+    raise InvalidRunFolder(f"{path}: holds no turn, or not all; {AGAIN}")
 
 
 def _refuse_wrong(path: Path, model: type[BaseModel], value: dict[str, Any], remedy: str) -> None:
     if (why := wrong(model, value)) is not None:
-        raise NotARun(one_line(f"{path}: {why}; {remedy}"))
+        raise InvalidRunFolder(one_line(f"{path}: {why}; {remedy}"))
 
 
 def _check(path: Path, value: dict[str, Any], fields: Fields, remedy: str) -> None:
     for field, kind in fields.items():
         if field not in value:
-            raise NotARun(f"{path}: lacks {field}; {remedy}")
+            raise InvalidRunFolder(f"{path}: lacks {field}; {remedy}")
         if not isinstance(value[field], kind):
-            raise NotARun(f"{path}: {field} is {value[field]!r:.40}; {remedy}")
+            raise InvalidRunFolder(f"{path}: {field} is {value[field]!r:.40}; {remedy}")
 
 
 def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        raise NotARun(f"{path}: not there; {AGAIN}") from None
+        raise InvalidRunFolder(f"{path}: not there; {AGAIN}") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise NotARun(f"{path}: cannot be read: {reason}") from None
+        raise InvalidRunFolder(f"{path}: cannot be read: {reason}") from None
     except orjson.JSONDecodeError as error:
-        raise NotARun(f"{path}: not JSON ({error})") from None
+        raise InvalidRunFolder(f"{path}: not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise NotARun(f"{path}: not a JSON object")
+        raise InvalidRunFolder(f"{path}: not a JSON object")
     found = value.get("format")
     if expected not in (None, found):
-        raise NotARun(f"{path}: format is {found!r}, this version reads {expected!r}")
+        raise InvalidRunFolder(f"{path}: format is {found!r}, this version reads {expected!r}")
     return value
 
 
@@ -362,7 +363,7 @@ def _failure(folder: Path) -> str | None:
         return None
     try:
         return one_line(f"failed: {_read_object(path).get('error')}")
-    except NotARun as error:
+    except InvalidRunFolder as error:
         return f"failed, and nobody knows why: {error}"
 
 

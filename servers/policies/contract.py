@@ -1,6 +1,6 @@
 """Whether a policy written by somebody else keeps the contract of `base.Policy`.
 
-In: a class. Out: nothing, or a `BrokenPolicy` whose one line names the method and what it should
+In: a class. Out: nothing, or a `InvalidPolicy` whose one line names the method and what it should
 look like. Signatures are compared first; then a short scripted story of three programs (a pinned
 return, a preemption, an overlap, an abort, ends unknown) is played and every answer looked at.
 """
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
+from servers.errors import InvalidPolicy
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
 
 EVENTS = ("arrived", "scheduled", "preempted", "finished", "aborted", "program_ended")
@@ -21,14 +22,10 @@ DECISIONS = ("rank", "victim", "displaced", "reclaim", "review", "wake_s")
 COSTS = Costs(prefill_s=lambda tokens: tokens / 5000)
 
 
-class BrokenPolicy(ValueError):
-    """A policy that does not keep the contract; its message says what to change."""
-
-
 def check(policy: object) -> type[Policy]:
     """The class itself, once it has kept the contract through the scripted story."""
     if not (isinstance(policy, type) and issubclass(policy, Policy)):
-        raise BrokenPolicy(
+        raise InvalidPolicy(
             f"{policy!r} is not a policy: derive a class from servers.policies.base.Policy"
         )
     _check_class(policy)
@@ -40,23 +37,23 @@ def _check_class(policy: type[Policy]) -> None:
     label = policy.__qualname__
     name = getattr(policy, "name", None)
     if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name)):
-        raise BrokenPolicy(
+        raise InvalidPolicy(
             f'{label}.name is {name!r}: set name = "my-policy" on the class; letters, digits, '
             "dots, dashes and underscores, since run folders are named after it"
         )
     for method in (*EVENTS, *DECISIONS):
         ours, theirs = getattr(Policy, method), getattr(policy, method)
         if not callable(theirs) or inspect.iscoroutinefunction(theirs):
-            raise BrokenPolicy(f"{label}.{method} must be a plain method: def {_head(method)}")
+            raise InvalidPolicy(f"{label}.{method} must be a plain method: def {_head(method)}")
         try:
             inspect.signature(theirs).bind(*inspect.signature(ours).parameters)
         except TypeError as error:
-            raise BrokenPolicy(
+            raise InvalidPolicy(
                 f"{label}.{method}{inspect.signature(theirs)} cannot be called as the contract "
                 f"does ({error}): def {_head(method)}"
             ) from None
     if policy.review is not Policy.review and not policy.reviews_pins:
-        raise BrokenPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
+        raise InvalidPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
 
 
 def _head(method: str) -> str:
@@ -69,17 +66,17 @@ class _Story:
         try:
             self._policy = policy(COSTS)
         except (Exception, SystemExit) as error:
-            raise BrokenPolicy(
+            raise InvalidPolicy(
                 f"{self._label}(costs) raised {type(error).__name__}: {error}; an engine calls it "
                 "with costs alone, so further parameters need defaults"
             ) from None
         if self._policy.reclaim_when not in ("stuck", "pressure"):
-            raise BrokenPolicy(
+            raise InvalidPolicy(
                 f"{self._label}.reclaim_when is {self._policy.reclaim_when!r}: "
                 'use "stuck" or "pressure"'
             )
         if not hasattr(self._policy, "costs"):
-            raise BrokenPolicy(f"{self._label}.__init__ must call super().__init__(costs)")
+            raise InvalidPolicy(f"{self._label}.__init__ must call super().__init__(costs)")
 
     def play(self) -> None:
         first = Request(0, "a", 0, 0.0, 0.0, 1000, is_last=False)
@@ -179,20 +176,20 @@ class _Story:
         try:
             result = call(*args)
         except (Exception, SystemExit) as error:
-            raise BrokenPolicy(
+            raise InvalidPolicy(
                 f"{self._label}.{method} raised {type(error).__name__}: {error}"
             ) from error
         for request, was in zip(requests, before, strict=True):
             for field in fields(Request):
                 if getattr(request, field.name) != getattr(was, field.name):
-                    raise BrokenPolicy(
+                    raise InvalidPolicy(
                         f"{self._label}.{method} changed request.{field.name}: a policy reads "
                         "requests and changes none"
                     )
         return result
 
     def _wrong(self, method: str, got: object, wanted: str) -> None:
-        raise BrokenPolicy(f"{self._label}.{method} returned {got!r}; it must return {wanted}")
+        raise InvalidPolicy(f"{self._label}.{method} returned {got!r}; it must return {wanted}")
 
 
 def _is_number(value: object) -> bool:

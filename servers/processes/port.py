@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import socket
 
-
-class PortTaken(ValueError):
-    """Another process has it."""
+from servers.errors import PortTaken
 
 
 class Port:

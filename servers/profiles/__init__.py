@@ -1,8 +1,9 @@
 """Profiles: how long steps take and how much KV fits, per machine and model (docs/profiles.md)."""
 
+from servers.errors import DoesNotFit, UnknownProfile
 from servers.profiles.gpus import HARDWARE, Hardware, hardware
 from servers.profiles.llms import MODELS, Model, model
-from servers.profiles.profile import PS_PER_S, DoesNotFitError, Profile, UnknownProfileError
+from servers.profiles.profile import PS_PER_S, Profile
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes
 
@@ -10,11 +11,11 @@ __all__ = [
     "HARDWARE",
     "MODELS",
     "PS_PER_S",
-    "DoesNotFitError",
+    "DoesNotFit",
     "Hardware",
     "Model",
     "Profile",
-    "UnknownProfileError",
+    "UnknownProfile",
     "analytic_profile",
     "costs",
     "hardware",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from servers.profiles.profile import UnknownProfileError, find
+from servers.errors import UnknownProfile
+from servers.profiles.profile import find
 
 GIB = 1 << 30
 PCIE3_X16 = 15_750_000_000
@@ -125,7 +126,7 @@ HARDWARE = {
 
 def hardware(name: str) -> Hardware:
     if name not in HARDWARE and Path(name).is_file():
-        raise UnknownProfileError(
+        raise UnknownProfile(
             f"--hardware {name}: the name of a file of bench profile ends in .json"
         )
     return find("hardware", HARDWARE, name)

@@ -14,9 +14,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.gpus import PCIE4_X16
-from servers.profiles.profile import DoesNotFitError, Profile
+from servers.profiles.profile import Profile
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic_profile
 
 FEWEST = 3
@@ -25,10 +26,6 @@ LARGE_ERROR = 0.25
 LARGE_SPREAD = 0.3
 """From the least to the most of times of the same thing, over their median; a quiet machine has
 half of that."""
-
-
-class BadProfile(ValueError):
-    """A file that is no profile, or not of what was asked for."""
 
 
 class _Model(BaseModel):
@@ -177,7 +174,7 @@ def fitted(
 ) -> dict[str, Curve | Steps | Errors]:
     """The fields of `Measured` that follow from the times."""
     if len(prefill) < FEWEST or len(decode) < FEWEST:
-        raise BadProfile(
+        raise InvalidProfile(
             f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, a fit "
             f"needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
         )
@@ -222,11 +219,11 @@ def read_measured(path: Path) -> Measured:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise BadProfile(
+        raise InvalidProfile(
             f"{path}: {field + ': ' if field else ''}{first['msg']}; give a file of bench profile"
         ) from None
     except OSError as error:
-        raise BadProfile(
+        raise InvalidProfile(
             f"{path}: {error.strerror}; name a machine (bench list hardware), or a file that "
             "bench profile wrote"
         ) from None
@@ -241,9 +238,11 @@ def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured
     """Of a file, which settles model and GPUs: naming others is an error."""
     found = read_measured(Path(hardware))
     if model is not None and found.model not in (model, Path(model).name):
-        raise BadProfile(f"--model {model}: {hardware} was measured with {found.model}")
+        raise InvalidProfile(f"--model {model}: {hardware} was measured with {found.model}")
     if gpus not in (None, found.gpus):
-        raise BadProfile(f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'its usual'}")
+        raise InvalidProfile(
+            f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'its usual'}"
+        )
     return found
 
 
@@ -259,7 +258,7 @@ def profile_for(
     """`hardware`: a machine's name, then the profile is analytic, or the path of a measured one."""
     if not is_file(hardware):
         if model is None:
-            raise BadProfile(f"--hardware {hardware}: an analytic profile needs a --model")
+            raise InvalidProfile(f"--hardware {hardware}: an analytic profile needs a --model")
         return analytic_profile(
             hardware,
             model,
@@ -272,7 +271,7 @@ def profile_for(
     blocks = own.kv_blocks if kv_blocks is None else kv_blocks
     holds = blocks * own.block_tokens
     if max_model_len is not None and max_model_len > holds:
-        raise DoesNotFitError(
+        raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {own.block_tokens} tokens "
             f"hold one request of {holds}; ask for at most that, or for more --kv-blocks"
         )

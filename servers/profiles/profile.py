@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+from servers.errors import UnknownProfile
+
 PS_PER_S = 1_000_000_000_000
 """Virtual time is counted in whole picoseconds, so that sums of steps are exact."""
 
@@ -52,14 +54,6 @@ class Profile:
         return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
 
 
-class UnknownProfileError(ValueError):
-    """A hardware or model name that no profile data exists for."""
-
-
-class DoesNotFitError(ValueError):
-    """The model, or one request of the length asked for, does not fit into memory."""
-
-
 T = TypeVar("T")
 
 
@@ -69,4 +63,4 @@ def find(kind: str, table: Mapping[str, T], name: str) -> T:
         return table[name]
     close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise UnknownProfileError(f"--{kind} {name}: unknown{hint} (known: {', '.join(table)})")
+    raise UnknownProfile(f"--{kind} {name}: unknown{hint} (known: {', '.join(table)})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from servers.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles.profile import PS_PER_S, Profile
 
@@ -35,7 +36,7 @@ def reload_s(profile: Profile, tokens: int) -> float:
 
 def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
     if step_tokens < 1:
-        raise ValueError(f"step_tokens {step_tokens}: use at least 1")
+        raise InvalidInput(f"step_tokens {step_tokens}: use at least 1")
     return Costs(
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,

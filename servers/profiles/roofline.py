@@ -6,9 +6,10 @@ all machines; docs/profiles.md says where they come from and what they were held
 
 from __future__ import annotations
 
+from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.gpus import GIB, HARDWARE, Hardware, hardware
 from servers.profiles.llms import Model, model
-from servers.profiles.profile import PS_PER_S, DoesNotFitError, Profile
+from servers.profiles.profile import PS_PER_S, Profile
 
 ATTENTION_MFU = 0.5
 """Share of the BF16 tensor peak that a prompt's attention reaches; see `Model.prefill_mfu` too."""
@@ -54,11 +55,11 @@ def analytic_profile(
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
     if budget < SMALLEST_CONTEXT_TOKENS * llm.kv_bytes_per_token:
-        raise DoesNotFitError(_too_large(gpu, llm, n, gpu_memory_utilization))
+        raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
     blocks = budget // (llm.kv_bytes_per_token * block_tokens) if kv_blocks is None else kv_blocks
     longest = min(llm.max_model_len, blocks * block_tokens)
     if max_model_len is not None and max_model_len > longest:
-        raise DoesNotFitError(
+        raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
             f"one request of {longest} tokens; ask for at most that, or for more --gpus or "
             "--kv-blocks"
@@ -134,14 +135,16 @@ def _check(
     utilization: float,
 ) -> None:
     if n not in TENSOR_PARALLEL:
-        raise ValueError(f"--gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
+        raise InvalidInput(f"--gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
     if not 0 < utilization <= 1:
-        raise ValueError(f"gpu_memory_utilization {utilization:g}: use a share above 0, at most 1")
+        raise InvalidInput(
+            f"gpu_memory_utilization {utilization:g}: use a share above 0, at most 1"
+        )
     for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):
         if value is not None and value < 1:
-            raise ValueError(f"{name} {value}: use at least 1")
+            raise InvalidInput(f"{name} {value}: use at least 1")
     if max_model_len is not None and not 1 <= max_model_len <= llm.max_model_len:
-        raise ValueError(
+        raise InvalidInput(
             f"--max-model-len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
         )
 

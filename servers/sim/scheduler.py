@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from servers.errors import InvalidInput
 from servers.policies.base import Oracle, Pin, Policy, Retention
 from servers.profiles import PS_PER_S, Profile
 from servers.ranked_queue import Held, Pins, RankedQueue
@@ -42,9 +43,9 @@ class Limits:
             ("--step-tokens", self.step_tokens),
         ):
             if said < 1:
-                raise ValueError(f"{option} {said}: must be at least 1")
+                raise InvalidInput(f"{option} {said}: must be at least 1")
         if self.step_tokens < self.max_num_seqs:
-            raise ValueError(
+            raise InvalidInput(
                 f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
             )

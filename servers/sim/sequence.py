@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from servers.errors import InvalidInput
 from servers.policies.base import Future, Request
 from servers.profiles import PS_PER_S, Profile
 from servers.sim.kv import Holder, Path
@@ -43,13 +44,13 @@ def refuse_unfit(submission: Submission, profile: Profile) -> None:
     """ValueError if the turn could never run."""
     prompt, output = submission.prompt_tokens, submission.output_tokens
     if prompt < 1 or output < 1:
-        raise ValueError(
+        raise InvalidInput(
             f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
             "tokens; both must be at least 1"
         )
     room = min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
     if prompt + output > room:
-        raise ValueError(
+        raise InvalidInput(
             f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "
             f"the {room} tokens of {profile.model} on {profile.hardware}"
         )

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from agents import processes
-from agents.processes import Broken, Process
+from agents.processes import Process
+from servers.errors import AgentStartError
 
 PYTHON = sys.executable
 
@@ -57,7 +58,7 @@ def test_one_that_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:
         async with process(tmp_path, "raise SystemExit('no such module: x')") as started:
             await started.ready()
 
-    with pytest.raises(Broken, match="ended before it was ready: no such module: x"):
+    with pytest.raises(AgentStartError, match="ended before it was ready: no such module: x"):
         asyncio.run(run())
 
 

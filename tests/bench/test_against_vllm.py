@@ -18,10 +18,11 @@ import pytest
 
 from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
+from servers.errors import VllmUnavailable
 from servers.profiles import analytic_profile, costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
-from servers.vllm.launch.find_vllm import VllmMissing, find_vllm
+from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 from traces import Program, read_traces
 
@@ -32,7 +33,7 @@ ROUNDS = 3
 def vllm() -> Iterator[VllmProcess]:
     try:
         process = VllmProcess(find_vllm().python)
-    except VllmMissing as missing:
+    except VllmUnavailable as missing:
         pytest.skip(str(missing))
     yield process
     process.close()

@@ -15,7 +15,8 @@ import pytest
 
 from harness.cells.folder import CellFolder, locked
 from harness.gateway.recording import recording
-from reports.run_folder.atomic import Unwritable, write_file
+from reports.run_folder.atomic import write_file
+from servers.errors import CannotWrite
 from tests.crash.faults import STOPPED, Fault, operations
 from tests.crash.question import ALONE, RUN, asked_in, said_in
 from tests.crash.trials import WITHIN_S, Warm, bytes_of, contents, session_of
@@ -74,7 +75,7 @@ def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
 ) -> None:
     with CellFolder(tmp_path / "cell", {"attempt": 1}):
         monkeypatch.setattr("harness.cells.folder.LEFT_WITHIN_S", 0.1)
-        with pytest.raises(Unwritable, match="a process of an earlier run still writes it"):
+        with pytest.raises(CannotWrite, match="a process of an earlier run still writes it"):
             CellFolder(tmp_path / "cell", {"attempt": 2})
     assert os.listdir(tmp_path) == ["cell"]
 

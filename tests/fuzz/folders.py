@@ -12,7 +12,8 @@ import orjson
 
 from reports.metrics.cells import collect
 from reports.page.write import write
-from reports.run_folder.read import NotARun, load_run
+from reports.run_folder.read import load_run
+from servers.errors import InvalidRunFolder
 from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated
@@ -78,7 +79,7 @@ def _with(data: bytes, read: Callable[[], object]) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             read()
-    except NotARun as error:
+    except InvalidRunFolder as error:
         assert_one_line(str(error))
         return False
     finally:

@@ -8,10 +8,11 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 
+from servers.errors import InvalidTrace
 from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.samples import TRACES
 from tests.fuzz.target import Target
-from traces import TraceError, read_traces
+from traces import read_traces
 from traces.formats.native import parse_programs, program_line
 from traces.lenient import has_control
 
@@ -21,7 +22,7 @@ def read(name: str, data: bytes) -> bool:
     path.write_bytes(data)
     try:
         loaded = read_traces(path, messages=len(data) % 2 == 0)
-    except TraceError as error:
+    except InvalidTrace as error:
         _refused(name, str(error))
         return False
     for note in (*loaded.repairs, *loaded.rejections):

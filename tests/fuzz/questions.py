@@ -13,13 +13,13 @@ import orjson
 from agents.command import command_agent
 from agents.tasks import read_tasks
 from harness.cli.commands.traces import output_range
-from harness.cli.errors import is_ours
 from harness.experiments.definition import FOLDER, load
 from harness.load.arrivals import parse_arrivals
 from harness.load.rates import MOST, parse_rates, parse_seeds
-from reports.compare.baseline import BadBaseline, read_side
+from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
+from servers.errors import InvalidBaseline, TurnstileError
 from servers.profiles.measured import read_measured
 from servers.vllm.launch.cost_curve import read_costs
 from tests.fuzz import injected
@@ -61,7 +61,7 @@ RANGES = ("0.05..0.9", "0.1,0.5", "0.05..0.9:0.05", "1..5", "0,3,7", "closed:4",
 
 
 def refused(error: ValueError) -> None:
-    assert is_ours(error), f"{type(error).__name__} of another library: {error}"
+    assert isinstance(error, TurnstileError), f"{type(error).__name__}, a bug: {error}"
     assert_one_line(printable(str(error)))
 
 
@@ -136,7 +136,7 @@ def _baseline(path: Path) -> None:
     side = read_side(path)
     try:
         side.refuse_invalid("a baseline")
-    except BadBaseline as error:
+    except InvalidBaseline as error:
         refused(error)
 
 

@@ -13,12 +13,13 @@ from harness.gateway.answers import Answer as Passed
 from harness.gateway.answers import Tap
 from harness.gateway.bodies import parsed, rewritten
 from harness.gateway.conversations import prompt_of
-from harness.gateway.identity import BadId, said
+from harness.gateway.identity import said
 from harness.gateway.messages import said_in
 from harness.gateway.programs import Programs
-from harness.replay.completion import Answer, TurnFailed, error_message, measurements
+from harness.replay.completion import Answer, error_message, measurements
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Conversation
+from servers.errors import InvalidProgramId, TurnFailed
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
 from traces import Turn
@@ -143,7 +144,7 @@ def _recorded(data: bytes, answer: Passed) -> bool:
     body = orjson.loads(data)
     try:
         who = said("p", {"X-Job-Id": "j"}, body)
-    except BadId as bad:
+    except InvalidProgramId as bad:
         _assert_short(str(bad))
         return False
     programs, prompt = Programs(), prompt_of(body)

@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from servers.errors import InvalidTrace
 from tests.fuzz.target import bounded
-from traces import Program, TraceError, Turn, lenient, read_traces
+from traces import Program, Turn, lenient, read_traces
 from traces.formats.native import program_line
 
 GOOD = program_line(Program("p", (Turn(10, 2),)))
 
 
 def refusal(path: Path) -> str:
-    with pytest.raises(TraceError) as refused, bounded():
+    with pytest.raises(InvalidTrace) as refused, bounded():
         read_traces(path)
     return str(refused.value)
 
@@ -32,7 +33,7 @@ def test_of_gigabytes_of_zeros_no_more_is_unpacked_than_the_bound(
     bomb = tmp_path / "bomb.jsonl.gz"
     bomb.write_bytes(gzip.compress(bytes(1 << 24), 9) * 640)
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(TraceError, match=r"/bomb\.jsonl\.gz: larger than 128 MiB unpacked"):
+    with pytest.raises(InvalidTrace, match=r"/bomb\.jsonl\.gz: larger than 128 MiB unpacked"):
         read_traces(bomb)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     assert grown_kb < 2 * (lenient.MAX_BYTES >> 10)

@@ -16,8 +16,9 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from reports.exports.write import export
 from reports.page.write import write
-from reports.run_folder.read import NotARun, load_run
+from reports.run_folder.read import load_run
 from reports.spreadsheet import FORMULA
+from servers.errors import InvalidRunFolder
 from tests.fuzz import injected
 from tests.fuzz.samples import turn
 from tests.reports.make_run import write_cell, write_lines, write_sweep
@@ -134,7 +135,7 @@ def test_an_export_for_a_viewer_is_json_whatever_the_texts(form: str, tmp_path: 
 
 
 def test_names_with_terminal_codes_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotARun, match="control characters") as refused:
+    with pytest.raises(InvalidRunFolder, match="control characters") as refused:
         load_run(planted(tmp_path / "run", CODES))
     assert not has_control(str(refused.value))
 

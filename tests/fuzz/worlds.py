@@ -9,8 +9,9 @@ from typing import Any
 import orjson
 
 from harness.load.arrivals import parse_arrivals, roots
-from harness.load.workload import Overlong, load_workload
+from harness.load.workload import load_workload
 from harness.replay.virtual import replay
+from servers.errors import InvalidTrace, ProgramTooLong, TraceRejected
 from servers.profiles import costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
@@ -19,9 +20,8 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.samples import TRACES
 from tests.fuzz.target import Target
 from tests.sim.worlds import profile
-from traces import Program, TraceError
+from traces import Program
 from traces.cut import cut
-from traces.lenient import Rejected
 from traces.stats import statistics
 
 MACHINE = profile(kv_blocks=200)
@@ -37,13 +37,13 @@ def world(data: bytes) -> bool:
     path.write_bytes(data[1:])
     try:
         load = load_workload([str(path)], None, LONGEST, "the memory", refuse=False)
-    except (TraceError, Rejected, Overlong):
+    except (InvalidTrace, TraceRejected, ProgramTooLong):
         return False
     orjson.dumps([statistics(load.programs).as_json(), load.as_json()])
     _replay(list(load.programs), data)
     try:
         changed = cut(load.programs, jobs=1, max_turns=2, token_scale=0.5, gap_scale=2.0)
-    except TraceError:  # twice a gap may be more than a gap may be
+    except InvalidTrace:  # twice a gap may be more than a gap may be
         return True
     _replay(changed, data)
     return True

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from harness.gateway.answers import Answer
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
-from harness.gateway.identity import BadId, Said, said
+from harness.gateway.identity import Said, said
 from harness.gateway.programs import Programs
+from servers.errors import InvalidProgramId
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ def test_a_job_is_named_beside_its_program() -> None:
 
 @pytest.mark.parametrize("bad", ["x" * 201, "a\nb", {"a": 1}, True, 1.5])
 def test_what_cannot_be_an_id_is_refused_by_name(bad: object) -> None:
-    with pytest.raises(BadId, match="program_id: a program's id"):
+    with pytest.raises(InvalidProgramId, match="program_id: a program's id"):
         said(None, {}, {"program_id": bad})
 
 

@@ -16,9 +16,10 @@ import pytest
 from harness.cells.folder import Lines
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.recording import recording
+from servers.errors import InvalidTrace
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
-from traces import TraceError, read_traces
+from traces import read_traces
 from traces.formats.native import write_programs
 
 ROOT = Path(__file__).parents[2]
@@ -84,7 +85,7 @@ def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -
     failed = {"program_id": "a", "turn": 0, "sent_at_s": 0.0, "error": "refused"}
     lines.append(failed)
     lines.close()
-    with pytest.raises(TraceError, match="no turn in it has succeeded"):
+    with pytest.raises(InvalidTrace, match="no turn in it has succeeded"):
         read_traces(path)
 
 

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.experiments.definition import BadExperiment, load, names, questions, with_engine
+from harness.experiments.definition import load, names, questions, with_engine
 from harness.load.settings import Asked
+from servers.errors import InvalidExperiment
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
 """SEEDS §4, and tables 4 and 5."""
@@ -138,7 +139,9 @@ def test_a_bad_file_is_refused_with_its_field(
 
 
 def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(BadExperiment, match=r"called 'fig99'; there are fig4, fig8, fig9, fig10"):
+    with pytest.raises(
+        InvalidExperiment, match=r"called 'fig99'; there are fig4, fig8, fig9, fig10"
+    ):
         load("fig99")
     assert bench("run")[0] == 2
     assert bench("run", "--all", "fig16")[0] == 2
@@ -150,7 +153,9 @@ def test_a_file_of_ones_own_that_is_none_is_said_to_be_none(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.toml")
     for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is no regular file")):
-        with pytest.raises(BadExperiment, match=f"^{name}: {what}; give a .toml file or a name"):
+        with pytest.raises(
+            InvalidExperiment, match=f"^{name}: {what}; give a .toml file or a name"
+        ):
             load(name)
 
 
@@ -174,10 +179,10 @@ def test_without_vllm_its_steps_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.experiments import special_kinds as experiment_kinds
-    from servers.vllm.launch.find_vllm import NotInstalled
+    from servers.errors import VllmNotInstalled
 
     def nowhere() -> None:
-        raise NotInstalled("vLLM is not installed here; get it with: make vllm")
+        raise VllmNotInstalled("vLLM is not installed here; get it with: make vllm")
 
     monkeypatch.setattr(experiment_kinds, "find_vllm", nowhere)
     monkeypatch.chdir(tmp_path)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
-from reports.run_folder.atomic import Unwritable
+from servers.errors import CannotWrite
 
 
 def work(shared: str, job: str, tick: Tick) -> None:
@@ -27,7 +27,7 @@ def work(shared: str, job: str, tick: Tick) -> None:
     if job == "exit":
         os._exit(3)
     if job == "full":
-        raise Unwritable("cannot write x: no space left on device")
+        raise CannotWrite("cannot write x: no space left on device")
     if job == "no space":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "cell/server.json")
     if job == "sleep":
@@ -70,7 +70,7 @@ def test_an_exception_brings_its_traceback() -> None:
 
 @pytest.mark.parametrize("job", ["full", "no space"])
 def test_a_full_disk_ends_everything_whoever_meets_it(job: str) -> None:
-    with pytest.raises(Unwritable, match="no space left"):
+    with pytest.raises(CannotWrite, match="no space left"):
         list(run_jobs([job, "sleep"], work, "", 2))
     assert multiprocessing.active_children() == []
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from harness.cells.folder import CellFolder, Lines, is_done, locked, mark_failed
-from reports.run_folder.atomic import Unwritable
+from servers.errors import CannotWrite
 
 
 def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     os.dup2(full, lines._handle)
     os.close(full)
-    with pytest.raises(Unwritable, match=rf"turns\.jsonl: {os.strerror(errno.ENOSPC).lower()}; "):
+    with pytest.raises(CannotWrite, match=rf"turns\.jsonl: {os.strerror(errno.ENOSPC).lower()}; "):
         lines.close()
 
 
@@ -118,7 +118,7 @@ def test_a_line_that_does_not_fit_is_not_left_torn_and_written_when_it_fits(tmp_
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))  # half of the second line
     try:
-        with pytest.raises(Unwritable, match="file too large"):
+        with pytest.raises(CannotWrite, match="file too large"):
             lines.flush()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -7,9 +7,10 @@ from statistics import median
 
 import pytest
 
-from harness.calibrate.probe import MeasuringFailed, Target
+from harness.calibrate.probe import Target
 from harness.calibrate.step_times import Times, measure, step_seconds
-from harness.engines.vllm_at_url import NoVllm, describe
+from harness.engines.vllm_at_url import describe
+from servers.errors import MeasurementFailed, ServerUnavailable
 from tests.live.server import Server, serving
 
 TOKENS = 1000
@@ -62,17 +63,19 @@ def test_a_batch_whose_steps_cannot_be_seen_is_asked_for_longer_answers_if_there
 
 
 def test_a_prompt_that_is_cached_already_is_no_prefill() -> None:
-    with pytest.raises(MeasuringFailed, match="7 tokens of a new prompt were cached"):
+    with pytest.raises(MeasurementFailed, match="7 tokens of a new prompt were cached"):
         measured(Server(cached_tokens=7))
 
 
 @pytest.mark.parametrize("fault", ["500", "no stream", "cut", "one short"])
 def test_a_request_that_fails_ends_it_in_one_line(fault: str) -> None:
-    with pytest.raises(MeasuringFailed, match="a prompt of 64 tokens failed: ") as failed:
+    with pytest.raises(MeasurementFailed, match="a prompt of 64 tokens failed: ") as failed:
         measured(Server(faults={("profile", 0): fault}))
     assert "\n" not in str(failed.value)
 
 
 def test_a_url_without_a_vllm_behind_it_is_told() -> None:
-    with pytest.raises(NoVllm, match=r"--url http://127\.0\.0\.1:9: no vLLM that describes itself"):
+    with pytest.raises(
+        ServerUnavailable, match=r"--url http://127\.0\.0\.1:9: no vLLM that describes itself"
+    ):
         describe("http://127.0.0.1:9")

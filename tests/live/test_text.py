@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.errors import InvalidTrace
 from tests.live.replaying import program, replayed
 from tests.live.server import Server
-from traces import Message, Program, TraceError, Turn, read_traces
+from traces import Message, Program, Turn, read_traces
 
 SAID = (
     Message("system", "be brief"),
@@ -64,5 +65,7 @@ def test_a_trajectory_keeps_its_messages_when_asked(tmp_path: Path) -> None:
 
 
 def test_a_trace_without_messages_is_refused_when_they_are_asked_for() -> None:
-    with pytest.raises(TraceError, match="has no messages, which --prompts text and --guided need"):
+    with pytest.raises(
+        InvalidTrace, match="has no messages, which --prompts text and --guided need"
+    ):
         read_traces("swe-bench", messages=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from servers.policies.contract import BrokenPolicy
+from servers.errors import InvalidPolicy, UnknownVariant
 from servers.policies.fcfs import Fcfs
-from servers.variants import VARIANTS, UnknownVariant, variants
+from servers.variants import VARIANTS, variants
 
 OF_THE_SOURCES = [
     "fcfs", "program-fcfs", "static-ttl", "continuum", "continuum-v1", "continuum-preview",
@@ -125,7 +125,7 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     indirect=["module"],
 )  # fmt: skip
 def test_a_policy_that_breaks_the_contract_is_told_how(module: str, says: str) -> None:
-    with pytest.raises(BrokenPolicy, match=says):
+    with pytest.raises(InvalidPolicy, match=says):
         variants(f"{module}:Mine")
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from servers.profiles import DoesNotFitError, analytic_profile
+from servers.errors import InvalidProfile
+from servers.profiles import DoesNotFit, analytic_profile
 from servers.profiles.measured import (
-    BadProfile,
     DecodeTimes,
     Measured,
     PrefillTimes,
@@ -122,7 +122,7 @@ def test_a_file_stands_for_a_machine_and_options_change_its_memory(path: Path) -
     assert (profile.kv_blocks, profile.max_model_len) == (50, 1600)
     assert profile_for(str(path), "tiny", max_model_len=500).max_model_len == 500
     assert profile_for("h100", "llama-3.1-8b") == analytic_profile("h100", "llama-3.1-8b")
-    with pytest.raises(DoesNotFitError, match="--max-model-len 4000: 100 KV blocks of 32 tokens"):
+    with pytest.raises(DoesNotFit, match="--max-model-len 4000: 100 KV blocks of 32 tokens"):
         profile_for(str(path), None, max_model_len=4000)
 
 
@@ -140,7 +140,7 @@ def test_bad_files_are_told_in_one_line(content: str | None, told: str, tmp_path
     path = tmp_path / "p.json"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(BadProfile) as failed:
+    with pytest.raises(InvalidProfile) as failed:
         read_measured(path)
     assert str(failed.value).startswith(f"{path}: ")
     assert told in str(failed.value)
@@ -148,12 +148,12 @@ def test_bad_files_are_told_in_one_line(content: str | None, told: str, tmp_path
 
 
 def test_another_model_than_the_measured_one_is_refused(path: Path) -> None:
-    with pytest.raises(BadProfile, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
+    with pytest.raises(InvalidProfile, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
         profile_for(str(path), "llama-3.1-8b")
-    with pytest.raises(BadProfile, match="--gpus 2: "):
+    with pytest.raises(InvalidProfile, match="--gpus 2: "):
         profile_for(str(path), "tiny", gpus=2)
 
 
 def test_too_few_times_are_no_profile() -> None:
-    with pytest.raises(BadProfile, match="2 prompt lengths and 4 decode batches were measured"):
+    with pytest.raises(InvalidProfile, match="2 prompt lengths and 4 decode batches were measured"):
         fitted(PREFILL[:2], DECODE, 2048)

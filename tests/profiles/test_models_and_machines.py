@@ -2,7 +2,7 @@
 
 import pytest
 
-from servers.profiles import HARDWARE, MODELS, Hardware, Model, UnknownProfileError, hardware, model
+from servers.profiles import HARDWARE, MODELS, Hardware, Model, UnknownProfile, hardware, model
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_every_model_names_its_config(llm: Model) -> None:
 
 
 def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> None:
-    with pytest.raises(UnknownProfileError) as caught:
+    with pytest.raises(UnknownProfile) as caught:
         hardware("A100-80GB")
     message = str(caught.value)
     assert "--hardware A100-80GB: unknown; did you mean a100-80g?" in message
@@ -97,5 +97,5 @@ def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> N
 
 
 def test_an_unknown_model_with_nothing_close_lists_the_known_ones() -> None:
-    with pytest.raises(UnknownProfileError, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
+    with pytest.raises(UnknownProfile, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
         model("xyz")

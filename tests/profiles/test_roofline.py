@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import pytest
 
-from servers.profiles import HARDWARE, MODELS, DoesNotFitError, analytic_profile, notes
+from servers.profiles import HARDWARE, MODELS, DoesNotFit, analytic_profile, notes
 
 PER_MS = 1_000_000_000
 
@@ -102,7 +102,7 @@ def test_a_length_that_was_asked_for_is_kept() -> None:
 
 
 def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
-    with pytest.raises(DoesNotFitError, match=r"-model-len 131072: .* one request of 1600 tok"):
+    with pytest.raises(DoesNotFit, match=r"-model-len 131072: .* one request of 1600 tok"):
         analytic_profile("a100-80g", "llama-3.1-8b", max_model_len=131_072, kv_blocks=100)
 
 
@@ -117,7 +117,7 @@ def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
 def test_a_model_that_does_not_fit_is_refused_with_what_would_do(
     machine: str, llm: str, gpus: int | None, remedy: str
 ) -> None:
-    with pytest.raises(DoesNotFitError) as caught:
+    with pytest.raises(DoesNotFit) as caught:
         analytic_profile(machine, llm, gpus=gpus)
     assert str(caught.value).endswith(remedy)
     assert "\n" not in str(caught.value)
@@ -152,7 +152,7 @@ def test_sizes_that_cannot_be_are_refused_by_name(bad: dict[str, int]) -> None:
 def test_every_pair_that_fits_has_whole_positive_coefficients(machine: str, llm: str) -> None:
     try:
         profile = analytic_profile(machine, llm)
-    except DoesNotFitError:
+    except DoesNotFit:
         return
     for name, value in asdict(profile).items():
         if name.endswith(("_ps", "_blocks", "_len", "per_token")):

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from servers.errors import ContainersUnavailable, ServerFailed
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import Wanted
-from servers.vllm.launch.container import NoContainers
 from servers.vllm.launch.find_vllm import find_vllm
-from servers.vllm.launch.server import ServerFailed, launch
+from servers.vllm.launch.server import launch
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 from tests.servers.stand_in import stand_in
 
@@ -70,7 +70,9 @@ def test_one_that_dies_is_told_with_its_reason(tmp_path: Path) -> None:
 
 
 def test_an_image_that_is_not_here_is_not_pulled_but_told(tmp_path: Path) -> None:
-    with pytest.raises(NoContainers, match="get it with: docker pull vllm/vllm-openai:nowhere"):
+    with pytest.raises(
+        ContainersUnavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"
+    ):
         launch(Wanted(image="vllm/vllm-openai:nowhere"), tmp_path)
 
 

@@ -18,8 +18,9 @@ import pytest
 
 from harness.replay.live import Replica, replay_live
 from harness.replay.schedule import Line
+from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import Wanted
-from servers.vllm.launch.server import ServerFailed, VllmServer, launch
+from servers.vllm.launch.server import VllmServer, launch
 from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0

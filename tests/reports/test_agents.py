@@ -11,7 +11,8 @@ from make_run import turn, write_cell, write_lines, write_sweep
 from reports import write_report
 from reports.figures.gantt import gantt
 from reports.metrics.agents import keep_evaluation
-from reports.run_folder.read import NotARun, load_run
+from reports.run_folder.read import load_run
+from servers.errors import InvalidRunFolder
 
 AGENT = {"name": "mini-swe-agent", "version": "2.4.6", "guided": False, "sandbox": None}
 CELL = "fcfs_jps0.5_seed1"
@@ -86,7 +87,7 @@ def test_an_evaluation_that_is_none_is_refused(
     Path("bad.json").write_text("{")
     Path("other.json").write_text('{"resolved_ids": [1]}')
     Path("foreign.json").write_text('{"resolved_ids": ["zzz"]}')
-    with pytest.raises(NotARun, match="--evaluation") as refused:
+    with pytest.raises(InvalidRunFolder, match="--evaluation") as refused:
         keep_evaluation(run, given)
     assert complaint in str(refused.value)
 

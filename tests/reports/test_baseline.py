@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from reports.compare.baseline import FORMAT, BadBaseline, read_side
+from reports.compare.baseline import FORMAT, read_side
+from servers.errors import InvalidBaseline
 from traces import lenient
 
 GOOD: dict[str, Any] = {
@@ -46,7 +47,7 @@ def flipped(content: bytes) -> bytes:
 def test_what_is_no_baseline_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "kept.json.gz"
     path.write_bytes(content)
-    with pytest.raises(BadBaseline, match=r"kept\.json\.gz: ") as refused:
+    with pytest.raises(InvalidBaseline, match=r"kept\.json\.gz: ") as refused:
         read_side(path)
     assert "\n" not in str(refused.value)
 
@@ -59,5 +60,5 @@ def test_a_good_one_is_read(tmp_path: Path) -> None:
 def test_one_that_swells_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * (1 << 21)))
-    with pytest.raises(BadBaseline, match="larger than 1 MiB unpacked"):
+    with pytest.raises(InvalidBaseline, match="larger than 1 MiB unpacked"):
         read_side(tmp_path / "bomb.json.gz")

@@ -12,7 +12,8 @@ from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import Results, collect
 from reports.page.write import write
-from reports.run_folder.read import ANEW, NotARun, load_run
+from reports.run_folder.read import ANEW, load_run
+from servers.errors import InvalidRunFolder
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
 FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", b"[]\n", b"{}\n")
@@ -68,7 +69,9 @@ def test_a_file_of_somebody_else_costs_at_most_its_cell(
 def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
     two_cells(tmp_path)
     (tmp_path / "sweep.json").write_bytes(content)
-    with pytest.raises(NotARun, match=r"sweep\.json: (not JSON|not a JSON object|format is)"):
+    with pytest.raises(
+        InvalidRunFolder, match=r"sweep\.json: (not JSON|not a JSON object|format is)"
+    ):
         load_run(tmp_path)
 
 

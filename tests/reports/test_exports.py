@@ -18,8 +18,8 @@ from pyarrow import parquet
 from reports.exports.phases import stretches
 from reports.exports.write import export
 from reports.metrics.jobs import jobs_of
-from reports.run_folder.cell_names import NoSuchCell
 from reports.run_folder.read import json_lines, load_run, read_turns
+from servers.errors import UnknownCell
 
 
 def events_of(*told: tuple[float, str], **lengths: Any) -> list[dict[str, Any]]:
@@ -315,5 +315,7 @@ def test_only_the_cells_named_are_exported(simulated: Path, tmp_path: Path) -> N
     name = "continuum_jps0.5_seed1"
     found = export(simulated, "chrome", tmp_path, [name])
     assert [path.parent.name for path in found.paths] == [name]
-    with pytest.raises(NoSuchCell, match=r"--cell contin.*; did you mean continuum_jps0.5_seed1\?"):
+    with pytest.raises(
+        UnknownCell, match=r"--cell contin.*; did you mean continuum_jps0.5_seed1\?"
+    ):
         export(simulated, "chrome", tmp_path, ["continum_jps0.5_seed1"])

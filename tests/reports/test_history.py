@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_regression import JCT_S, side
 
-from reports.compare.baseline import BadBaseline
-from reports.compare.history import BadHistory, add, read_history, told
+from reports.compare.history import add, read_history, told
 from reports.compare.history_page import draw
+from servers.errors import InvalidBaseline, InvalidHistory
 
 WHEN = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ def test_the_same_commit_again_adds_nothing(tmp_path: Path) -> None:
 def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side([10.0]), "abc", WHEN)
-    with pytest.raises(BadHistory, match=r"abc is there .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
+    with pytest.raises(InvalidHistory, match=r"abc is there .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
         add(file, side([11.0]), "abc", WHEN)
 
 
@@ -54,7 +54,7 @@ def test_another_question_is_refused_with_what_differs(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     before = file.read_bytes()
-    with pytest.raises(BadHistory, match="hardware a100-80g against b200; keep another --file"):
+    with pytest.raises(InvalidHistory, match="hardware a100-80g against b200; keep another --file"):
         add(file, side(JCT_S, hardware="b200"), "def", WHEN)
     assert file.read_bytes() == before
 
@@ -66,7 +66,7 @@ def test_other_code_is_the_same_question(tmp_path: Path) -> None:
 
 
 def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadBaseline, match=r"cell: late; a history's run has to be whole"):
+    with pytest.raises(InvalidBaseline, match=r"cell: late; a history's run has to be whole"):
         add(tmp_path / "h.jsonl", side(JCT_S, invalid={"cell": "late"}), "abc", WHEN)
     assert not (tmp_path / "h.jsonl").exists()
 
@@ -75,7 +75,7 @@ def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: str) -> None:
     file = tmp_path / "notes.txt"
     file.write_text(content)
-    with pytest.raises(BadHistory, match=r"notes.txt: no history"):
+    with pytest.raises(InvalidHistory, match=r"notes.txt: no history"):
         add(file, side(JCT_S), "abc", WHEN)
     assert file.read_text() == content
 
@@ -104,7 +104,9 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     file.write_bytes(file.read_bytes().replace(b'"jobs":100', b'"jobs":"many"'))
-    with pytest.raises(BadHistory, match=r"h.jsonl, line 2: jobs: Input should be a valid integer"):
+    with pytest.raises(
+        InvalidHistory, match=r"h.jsonl, line 2: jobs: Input should be a valid integer"
+    ):
         read_history(file)
 
 
@@ -113,7 +115,7 @@ def test_a_line_of_another_question_is_named(tmp_path: Path) -> None:
     add(one, side(JCT_S), "abc", WHEN)
     add(other, side(JCT_S, hardware="b200"), "abc", WHEN)
     one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[1])
-    with pytest.raises(BadHistory, match=r"one, line 3: of another question"):
+    with pytest.raises(InvalidHistory, match=r"one, line 3: of another question"):
         read_history(one)
 
 

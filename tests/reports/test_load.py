@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from make_run import turn, write_cell, write_sweep
 
-from reports.run_folder.read import PIECE_BYTES, NotARun, load_run, read_columns, read_turns
+from reports.run_folder.read import PIECE_BYTES, load_run, read_columns, read_turns
+from servers.errors import InvalidRunFolder
 
 
 def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
     cell = write_cell(run, "fcfs", [turn(), turn("p1")])
     lines = (cell / "turns.jsonl").read_text().splitlines()
     (cell / "turns.jsonl").write_text(f"{lines[0]}\nnonsense\n{lines[1]}\n")
-    with pytest.raises(NotARun, match=r"turns\.jsonl, line 2: not a JSON object"):
+    with pytest.raises(InvalidRunFolder, match=r"turns\.jsonl, line 2: not a JSON object"):
         read_turns(load_run(run).cells[0])
 
 
@@ -62,26 +63,26 @@ def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     lacking = turn("p1")
     del lacking["queue_s"]
     write_cell(run, "fcfs", [turn(), lacking])
-    with pytest.raises(NotARun, match="line 2: a turn without queue_s"):
+    with pytest.raises(InvalidRunFolder, match="line 2: a turn without queue_s"):
         read_turns(load_run(run).cells[0])
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(NotARun, match="no such folder"):
+    with pytest.raises(InvalidRunFolder, match="no such folder"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotARun, match="file: is a file; name the one that"):
+    with pytest.raises(InvalidRunFolder, match="file: is a file; name the one that"):
         load_run(tmp_path / "file")
-    with pytest.raises(NotARun, match=r"no run: it holds no sweep\.json"):
+    with pytest.raises(InvalidRunFolder, match=r"no run: it holds no sweep\.json"):
         load_run(tmp_path)
     cell = write_cell(tmp_path, "fcfs", [turn()])
-    with pytest.raises(NotARun, match="is one cell of a run; name its run"):
+    with pytest.raises(InvalidRunFolder, match="is one cell of a run; name its run"):
         load_run(cell)
     (tmp_path / "sweep.json").write_text('{"format": "turnstile-sweep-9"}')
-    with pytest.raises(NotARun, match="format is 'turnstile-sweep-9'"):
+    with pytest.raises(InvalidRunFolder, match="format is 'turnstile-sweep-9'"):
         load_run(tmp_path)
     (tmp_path / "sweep.json").write_text('{"format": ')
-    with pytest.raises(NotARun, match=r"sweep\.json: not JSON"):
+    with pytest.raises(InvalidRunFolder, match=r"sweep\.json: not JSON"):
         load_run(tmp_path)
 
 
@@ -97,7 +98,9 @@ def test_a_file_of_many_pieces_is_read_whole_and_its_lines_are_counted_through(
     lines = path.read_bytes().splitlines()
     lines[count - 7] = b"[]"
     path.write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.raises(NotARun, match=rf"turns\.jsonl, line {count - 6}: not a JSON object"):
+    with pytest.raises(
+        InvalidRunFolder, match=rf"turns\.jsonl, line {count - 6}: not a JSON object"
+    ):
         read_turns(load_run(run).cells[0])
 
 

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reports.compare.baseline import JOBS, Side
-from reports.compare.regression import NotComparable, Outcome, Verdict, compare_sides
+from reports.compare.regression import Outcome, Verdict, compare_sides
 from reports.compare.verdict_files import headline, junit, markdown
+from servers.errors import NotComparable
 
 QUESTION: dict[str, Any] = {
     "engine": "sim",

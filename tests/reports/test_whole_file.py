@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.run_folder.atomic import Unwritable, refuse_unwritable, whole, write_file
+from reports.run_folder.atomic import refuse_unwritable, whole, write_file
+from servers.errors import CannotWrite
 
 
 def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:
@@ -61,10 +62,10 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
 
 def test_a_folder_in_a_files_place_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(Unwritable, match=r"/file: file exists; choose another place$"):
+    with pytest.raises(CannotWrite, match=r"/file: file exists; choose another place$"):
         write_file(tmp_path / "file" / "report.html", b"")
     (tmp_path / "report.html").mkdir()
-    with pytest.raises(Unwritable, match=r"/report.html: is a directory; choose another place$"):
+    with pytest.raises(CannotWrite, match=r"/report.html: is a directory; choose another place$"):
         write_file(tmp_path / "report.html", b"")
     assert sorted(os.listdir(tmp_path)) == ["file", "report.html"]
 
@@ -74,5 +75,5 @@ def test_a_place_that_takes_no_file_is_refused_before_there_is_one(tmp_path: Pat
     assert os.listdir(tmp_path / "a") == []
     (tmp_path / "file").touch()
     for place in (tmp_path / "file" / "profile.json", Path("/proc/self/profile.json")):
-        with pytest.raises(Unwritable, match=r"profile\.json|file: "):
+        with pytest.raises(CannotWrite, match=r"profile\.json|file: "):
             refuse_unwritable(place)

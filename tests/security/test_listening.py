@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.gateway.access import TOKEN
+from servers.errors import CannotServe
 from servers.processes.supervisor import descendants
-from servers.vllm.launch.command_line import CannotServe, Wanted, flags
+from servers.vllm.launch.command_line import Wanted, flags
 from servers.vllm.launch.find_vllm import in_image
 from servers.vllm.models.model_folder import loadable
 from tests.agents.planner import planner

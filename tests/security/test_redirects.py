@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from harness.calibrate.probe import MeasuringFailed, Target, probing
-from harness.engines.vllm_at_url import NoVllm, describe
+from harness.calibrate.probe import Target, probing
+from harness.engines.vllm_at_url import describe
 from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.replay.http import API_KEY
 from harness.replay.live import Replica
 from harness.replay.liveness import Patience, Watch
-from harness.replay.served_models import NoServer, models_of
+from harness.replay.served_models import models_of
+from servers.errors import MeasurementFailed, ServerUnavailable
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.calling import bench
 from tests.loopback import on_loopback
@@ -52,12 +53,12 @@ class Elsewhere:
 
 
 async def lists_models(url: str) -> None:
-    with pytest.raises(NoServer, match="a redirect, which is not followed"):
+    with pytest.raises(ServerUnavailable, match="a redirect, which is not followed"):
         await asyncio.to_thread(models_of, url, "--engine")
 
 
 async def describes(url: str) -> None:
-    with pytest.raises(NoVllm, match="HTTP Error 30"):
+    with pytest.raises(ServerUnavailable, match="HTTP Error 30"):
         await asyncio.to_thread(describe, url)
 
 
@@ -74,7 +75,7 @@ async def warms_up(url: str) -> None:
 
 async def probes(url: str) -> None:
     async with probing(Target(url, "m", range(9), 99, 99, 9, 9)) as probe:
-        with pytest.raises(MeasuringFailed, match="the server answered 30"):
+        with pytest.raises(MeasurementFailed, match="the server answered 30"):
             await probe.first_token(probe.new(2))
 
 

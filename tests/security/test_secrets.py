@@ -28,8 +28,9 @@ from harness.redact import (
     is_no_word,
     server_url,
 )
-from harness.replay.completion import Answer, TurnFailed, error_message
+from harness.replay.completion import Answer, error_message
 from harness.replay.http import known_keys, reason
+from servers.errors import TurnFailed
 from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.test_runs import AGENT, UNCONFINED

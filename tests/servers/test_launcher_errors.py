@@ -15,14 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
 from servers.processes import supervised as kept
-from servers.processes.port import PortTaken
-from servers.vllm.launch.command_line import CannotServe, Wanted
+from servers.vllm.launch.command_line import Wanted
 from servers.vllm.launch.cost_curve import CostCurve
-from servers.vllm.launch.find_vllm import VllmMissing, find_vllm
+from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.offload_tier import Offloading
-from servers.vllm.launch.server import ServerFailed, VllmServer, launch
-from servers.vllm.models.model_folder import UnknownModel
+from servers.vllm.launch.server import VllmServer, launch
 from tests.servers.stand_in import living, stand_in
 
 NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
@@ -216,7 +215,7 @@ def test_a_port_of_yours_that_is_stolen_is_not(tmp_path: Path) -> None:
 def test_vllm_missing_or_too_old_comes_with_the_command_to_get_it(
     tmp_path: Path, version: str | None, told: str
 ) -> None:
-    with pytest.raises(VllmMissing, match=told) as caught:
+    with pytest.raises(VllmUnavailable, match=told) as caught:
         find_vllm(stand_in(tmp_path, "healthy", version))
     assert "get it with: " in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -224,7 +223,7 @@ def test_vllm_missing_or_too_old_comes_with_the_command_to_get_it(
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd", "/bin/true", "/bin/false"])
 def test_a_python_that_is_none_is_named(python: str) -> None:
-    with pytest.raises(VllmMissing, match=f"--vllm-python {python}"):
+    with pytest.raises(VllmUnavailable, match=f"--vllm-python {python}"):
         find_vllm(python)
 
 

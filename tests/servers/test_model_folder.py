@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from servers.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import MODELS
-from servers.vllm.launch.cost_curve import BadCosts, analytic_costs, fit, read_costs
+from servers.vllm.launch.cost_curve import analytic_costs, fit, read_costs
 from servers.vllm.models.configs import CONFIGS
 from servers.vllm.models.model_folder import loadable
 from servers.vllm.models.tiny_model import (
@@ -131,5 +132,5 @@ def test_a_larger_machine_rebuilds_sooner() -> None:
 
 def test_a_file_of_costs_that_is_none_is_told_by_field(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}')
-    with pytest.raises(BadCosts, match=r"c.json: base_s: .* greater than or equal to 0"):
+    with pytest.raises(InvalidCosts, match=r"c.json: base_s: .* greater than or equal to 0"):
         read_costs(tmp_path / "c.json")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from servers.errors import CannotServe
 from servers.processes import supervised as kept
 from servers.vllm.launch import replicas
-from servers.vllm.launch.command_line import CannotServe, Wanted
+from servers.vllm.launch.command_line import Wanted
 from servers.vllm.launch.find_vllm import Installed
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from tests.servers.stand_in import living, stand_in

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.vllm.launch.failure_cause import cause, last_lines
+from servers.vllm.launch.failure_cause import failure_cause, last_lines
 
 ENGINE_FAILED = """\
 (EngineCore pid=7) INFO 11-21 00:41:02 [core.py:1] starting
@@ -75,7 +75,7 @@ WORKER_DIED_OF_IT = f"""{WORKER_GONE}\
 OF_OUR_OWN = """\
 Traceback (most recent call last):
   File "plugin.py", line 3
-servers.vllm.plugin.settings.BadEnvironment: TURNSTILE_COSTS is not set
+servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
   warnings.warn("shutting down")
 """
 
@@ -93,14 +93,14 @@ servers.vllm.plugin.settings.BadEnvironment: TURNSTILE_COSTS is not set
         (WORKER_FAILED, "MemoryError: std::bad_alloc"),
         (REFUSED, "1 validation error for ModelConfig Value error, the model is not supported"),
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
-        (OF_OUR_OWN, "servers.vllm.plugin.settings.BadEnvironment: TURNSTILE_COSTS is not set"),
+        (OF_OUR_OWN, "servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set"),
         ("loading\n\n", "loading"),
         ("", "it said nothing"),
     ],
 )
 def test_the_cause_is_the_line_that_says_why(tmp_path: Path, log: str, told: str) -> None:
     (tmp_path / "log").write_text(log)
-    assert told in cause(tmp_path / "log")
+    assert told in failure_cause(tmp_path / "log")
 
 
 def test_lines_are_without_process_date_and_place(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traces import Fork, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
+from servers.errors import InvalidTrace
+from traces import Fork, Program, Provenance, SharedPrefix, Turn, read_traces
 from traces.check import check
 from traces.cut import cut
 
@@ -75,13 +76,13 @@ def test_jobs_are_counted_with_their_sub_agents_inside() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:
     (name,) = wrong
-    with pytest.raises(TraceError, match=f"{name} is"):
+    with pytest.raises(InvalidTrace, match=f"{name} is"):
         cut([PARENT], **wrong)  # type: ignore[arg-type]
 
 
 def test_what_could_not_be_read_again_is_not_made() -> None:
     with pytest.raises(
-        TraceError, match=r"turn 0: tool_gap_s is 2000000000.0, must be 0 to 32,000,000"
+        InvalidTrace, match=r"turn 0: tool_gap_s is 2000000000.0, must be 0 to 32,000,000"
     ):
         cut([PARENT], gap_scale=1e9)
 

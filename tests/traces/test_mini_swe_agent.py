@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from servers.errors import TraceRejected
 from traces import Program, Provenance
 from traces.formats.mini_swe_agent import load
-from traces.lenient import Rejected, Repairs
+from traces.lenient import Repairs
 
 START = 1_763_511_859
 
@@ -118,7 +119,7 @@ def test_a_missing_usage_is_estimated_and_said() -> None:
     "messages", [[], None, "x", [None], [{"role": "assistant", "content": "hi"}]]
 )
 def test_a_trajectory_without_any_usage_is_refused(messages: object) -> None:
-    with pytest.raises(Rejected):
+    with pytest.raises(TraceRejected):
         load({"messages": messages}, "file", Repairs())
 
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces import Fork, Message, Program, Provenance, SharedPrefix, TraceError, Turn, read_traces
+from servers.errors import InvalidTrace
+from traces import Fork, Message, Program, Provenance, SharedPrefix, Turn, read_traces
 from traces.formats.native import parse_programs, program_line, write_programs
 
 ids = st.text(
@@ -79,7 +80,7 @@ SAID = [{"role": "user", "content": "go"}]
 
 def refusal(*lines: object) -> str:
     data = b"\n".join(orjson.dumps(line) for line in lines)
-    with pytest.raises(TraceError) as error:
+    with pytest.raises(InvalidTrace) as error:
         parse_programs(data, "t.jsonl")
     assert "\n" not in str(error.value)
     return str(error.value)
@@ -129,13 +130,13 @@ def test_a_bad_field_is_refused_with_its_place(line: dict[str, object], told: st
 
 
 def test_a_line_that_is_no_json_is_refused_with_its_number() -> None:
-    with pytest.raises(TraceError, match=r"t\.jsonl, line 2: the line: Invalid JSON"):
+    with pytest.raises(InvalidTrace, match=r"t\.jsonl, line 2: the line: Invalid JSON"):
         parse_programs(orjson.dumps(LINE) + b"\n{oops\n", "t.jsonl")
 
 
 def test_nan_is_refused() -> None:
     line = orjson.dumps(with_turn(tool_gap_s=7)).replace(b'"tool_gap_s":7', b'"tool_gap_s":NaN')
-    with pytest.raises(TraceError, match="line 1"):
+    with pytest.raises(InvalidTrace, match="line 1"):
         parse_programs(line, "t.jsonl")
 
 
@@ -186,5 +187,5 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> No
 
 
 def test_an_unwritable_place_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="cannot be written"):
+    with pytest.raises(InvalidTrace, match="cannot be written"):
         write_programs(tmp_path / "no" / "t.jsonl", [])

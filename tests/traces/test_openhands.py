@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from servers.errors import TraceRejected
 from traces import Fork, Program, Provenance, SharedPrefix, read_traces
 from traces.check import check
 from traces.formats.openhands import load, matches
-from traces.lenient import Rejected, Repairs
+from traces.lenient import Repairs
 
 SYSTEM = "s" * 90
 TASK = "t" * 10
@@ -149,7 +150,7 @@ def test_what_was_said_is_kept_and_how_much_of_it_before_each_turn() -> None:
 
 
 def test_events_without_tokens_are_refused() -> None:
-    with pytest.raises(Rejected, match="no token usage"):
+    with pytest.raises(TraceRejected, match="no token usage"):
         load([system(), task(), action(3, "a", "ls")], "file", Repairs())
 
 
@@ -318,6 +319,6 @@ def test_whatever_stands_in_a_file_gives_sound_programs_or_a_reason(
     matches(document)
     try:
         programs = load(document, "file", Repairs())
-    except Rejected:
+    except TraceRejected:
         return
     check(programs)

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from traces import Program, SharedPrefix, TraceError, Turn, read_traces
+from servers.errors import InvalidTrace
+from traces import Program, SharedPrefix, Turn, read_traces
 from traces.formats.native import program_line
 
 WEKA = {
@@ -110,7 +111,7 @@ def test_a_bad_file_among_good_ones_is_rejected_with_its_reason(
     assert rejection.file == "bad.json"
     assert reason in rejection.reason
     (tmp_path / "good.json").unlink()
-    with pytest.raises(TraceError, match=f"^{re.escape(str(tmp_path))}/bad\\.json: "):
+    with pytest.raises(InvalidTrace, match=f"^{re.escape(str(tmp_path))}/bad\\.json: "):
         read_traces(tmp_path)
 
 
@@ -125,7 +126,7 @@ def test_of_two_files_of_one_name_the_rejection_says_which(tmp_path: Path) -> No
 def test_half_a_gzip_file_is_rejected(tmp_path: Path) -> None:
     packed = gzip.compress(program_line(Program("n", (Turn(9, 1),) * 1)))
     (tmp_path / "half.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(TraceError, match="not a whole gzip file"):
+    with pytest.raises(InvalidTrace, match="not a whole gzip file"):
         read_traces(tmp_path)
 
 
@@ -155,12 +156,12 @@ def test_files_with_one_system_prompt_agree_on_its_length(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", ["no-such-pack", "/no/such/file"])
 def test_a_path_that_is_not_there_is_refused_with_the_packs(path: str) -> None:
-    with pytest.raises(TraceError, match="packs are swe-bench"):
+    with pytest.raises(InvalidTrace, match="packs are swe-bench"):
         read_traces(path)
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="no trace file in it"):
+    with pytest.raises(InvalidTrace, match="no trace file in it"):
         read_traces(tmp_path)
 
 
@@ -205,8 +206,8 @@ def test_spoiled_files_give_sound_programs_or_a_reason(
     file.write_text(json.dumps(document))
     try:
         loaded = read_traces(file)
-    except TraceError:
-        with pytest.raises(TraceError, match=r"/t\.json: [^\n]+\Z"):
+    except InvalidTrace:
+        with pytest.raises(InvalidTrace, match=r"/t\.json: [^\n]+\Z"):
             read_traces(file)
         return
     again = tmp_path / "again.jsonl"

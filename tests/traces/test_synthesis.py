@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from traces import Program, Provenance, TraceError, synthesize
+from servers.errors import InvalidTrace
+from traces import Program, Provenance, synthesize
 from traces.check import check
 from traces.formats.native import program_line
 from traces.read import PACKS
@@ -170,5 +171,5 @@ def test_ten_thousand_programs_take_seconds() -> None:
 def test_a_question_that_cannot_be_answered_is_refused(
     recipe: str, options: dict[str, Any], told: str
 ) -> None:
-    with pytest.raises(TraceError, match=told):
+    with pytest.raises(InvalidTrace, match=told):
         synthesize(recipe, options.pop("programs", 10), 0, **options)

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from servers.errors import TraceRejected
 from traces import Fork, Program, Provenance
 from traces.formats.weka import load
-from traces.lenient import Rejected, Repairs
+from traces.lenient import Repairs
 
 
 def request(
@@ -154,5 +155,5 @@ def test_what_is_messy_is_repaired_and_named() -> None:
 
 @pytest.mark.parametrize("requests", [[], None, {}, "x", [1, None], [{"type": "n"}]])
 def test_a_session_without_usable_requests_is_refused(requests: object) -> None:
-    with pytest.raises(Rejected, match="no request with prompt tokens"):
+    with pytest.raises(TraceRejected, match="no request with prompt tokens"):
         load({"requests": requests}, "file", Repairs())

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from traces.lenient import Rejected, Repairs, shown, tokens
+from servers.errors import TraceRejected
+from traces.lenient import Repairs, shown, tokens
 from traces.program import Provenance, SharedPrefix, Turn
 
 COUNTING_ERROR = 0.05
@@ -57,7 +58,7 @@ def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
     """A turn without usage is estimated; without any usage there is no program. `opening`:
     characters of what was said before the first call."""
     if not any(call.prompt for call in calls):
-        raise Rejected("no token usage in any response: prompt lengths are unknown")
+        raise TraceRejected("no token usage in any response: prompt lengths are unknown")
     context = 0
     for call in calls:
         if not call.output:

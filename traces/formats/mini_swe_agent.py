@@ -13,19 +13,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from servers.errors import TraceRejected
 from servers.tool_names import command_names, tool_names
 from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
-from traces.lenient import (
-    Rejected,
-    Repairs,
-    epoch,
-    identifier,
-    items,
-    mapping,
-    seconds,
-    text,
-    tokens,
-)
+from traces.lenient import Repairs, epoch, identifier, items, mapping, seconds, text, tokens
 from traces.program import Message, Program, Provenance
 
 GENERATION_START_S = 2.4
@@ -46,7 +37,7 @@ def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]
     messages = items(document.get("messages"))
     calls, opening = _calls(messages, repairs)
     if not calls:
-        raise Rejected("no LLM call in its messages")
+        raise TraceRejected("no LLM call in its messages")
     fill_usage(calls, opening, repairs)
     timeout_s = _command_timeout_s(document)
     turns = tuple(

@@ -16,8 +16,9 @@ from typing import Any, Literal
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from servers.errors import InvalidTrace
 from traces.check import check
-from traces.lenient import MAX_TOKENS, TraceError, first_wrong
+from traces.lenient import MAX_TOKENS, first_wrong
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
@@ -86,8 +87,8 @@ def parse_programs(data: bytes, name: str) -> list[Program]:
             programs.append(_parse_line(line, f"{name}, line {number}"))
     try:
         check(programs)
-    except TraceError as error:
-        raise TraceError(f"{name}, {error}") from None
+    except InvalidTrace as error:
+        raise InvalidTrace(f"{name}, {error}") from None
     return programs
 
 
@@ -98,7 +99,7 @@ def _parse_line(line: bytes, where: str) -> Program:
         said = first_wrong(error)
         if said == "format: missing; add it":
             said = f'format: missing; add "format": "{FORMAT}"'
-        raise TraceError(f"{where}: {said}") from None
+        raise InvalidTrace(f"{where}: {said}") from None
 
 
 def program_line(program: Program) -> bytes:
@@ -131,7 +132,7 @@ def write_programs(path: Path, programs: Iterable[Program]) -> None:
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None
+        raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -141,4 +142,4 @@ def write_programs(path: Path, programs: Iterable[Program]) -> None:
         os.replace(partial, path)
     except OSError as error:
         Path(partial).unlink(missing_ok=True)
-        raise TraceError(f"{path}: cannot be written ({error.strerror})") from None
+        raise InvalidTrace(f"{path}: cannot be written ({error.strerror})") from None

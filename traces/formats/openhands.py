@@ -14,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from servers.errors import TraceRejected
 from traces.formats.openhands_conversation import Story, Usages
 from traces.formats.openhands_events import is_event, said
 from traces.lenient import (
-    Rejected,
     Repairs,
     identifier,
     items,
@@ -55,7 +55,7 @@ def matches_line(line: bytes) -> bool:
     """The first line of a JSONL file: an event, or a row of an evaluation."""
     try:
         document = parse_json(line)
-    except Rejected:
+    except TraceRejected:
         return False
     return is_event(document) or _of_events(document)
 
@@ -63,14 +63,14 @@ def matches_line(line: bytes) -> bool:
 def read_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
     lines = [found for line in data.splitlines() if (found := _line(line, repairs)) is not None]
     if not lines:
-        raise Rejected("no line of it is JSON")
+        raise TraceRejected("no line of it is JSON")
     return {"events": lines} if is_event(lines[0]) else {"rows": lines}
 
 
 def _line(line: bytes, repairs: Repairs) -> Any:
     try:
         return parse_json(line) if line.strip() else None
-    except Rejected:
+    except TraceRejected:
         repairs.add("a torn line: left out")
         return None
 
@@ -90,7 +90,7 @@ def _whole(event: Path) -> bytes:
     try:
         data = read_bytes(event)
         parse_json(data)
-    except Rejected:
+    except TraceRejected:
         return b"null"
     return data
 
@@ -105,7 +105,7 @@ def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
     for number, row in enumerate(rows, 1):
         try:
             found = _conversation(row, f"{name}-{number}", repairs)
-        except Rejected as refusal:
+        except TraceRejected as refusal:
             refusals.append(str(refusal))
             repairs.add(f"a row left out: {refusal}")
             continue
@@ -114,7 +114,7 @@ def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
         programs += found
         taken.update(program.id for program in found)
     if not programs:
-        raise Rejected(refusals[0])
+        raise TraceRejected(refusals[0])
     return programs
 
 

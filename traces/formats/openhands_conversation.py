@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from servers.errors import TraceRejected
 from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
 from traces.formats.openhands_events import Role, Said
-from traces.lenient import Rejected, Repairs, mapping, tokens
+from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Message, Program, Provenance, Turn
 
 
@@ -101,7 +102,7 @@ class Story:
 
     def programs(self, id: str) -> list[Program]:
         if not self.calls:
-            raise Rejected("no response of a model in its events")
+            raise TraceRejected("no response of a model in its events")
         self._forget_the_uncounted()
         calls, opening = self.calls, self.openings[0]
         fill_usage(calls, opening, self.repairs)

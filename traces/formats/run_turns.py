@@ -12,17 +12,8 @@ from typing import Any
 
 import orjson
 
-from traces.lenient import (
-    Rejected,
-    Repairs,
-    identifier,
-    items,
-    mapping,
-    seconds,
-    shown,
-    text,
-    tokens,
-)
+from servers.errors import TraceRejected
+from traces.lenient import Repairs, identifier, items, mapping, seconds, shown, text, tokens
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 
@@ -47,7 +38,7 @@ def load(data: bytes, repairs: Repairs) -> list[Program]:
         else:
             repairs.add("a turn whose tokens nobody counted: left out")
     if not by_program:
-        raise Rejected("no turn in it has succeeded")
+        raise TraceRejected("no turn in it has succeeded")
     for records in by_program.values():
         records.sort(key=lambda record: seconds(record.get("sent_at_s")) or 0.0)
         if _id(records[0], "job_id") not in ("", _id(records[0], "program_id")):
@@ -65,7 +56,7 @@ def _record(line: bytes, number: int, repairs: Repairs) -> dict[str, Any] | None
         repairs.add("a torn line: left out")
         return None
     if not isinstance(record, dict):
-        raise Rejected(f"line {number} is no object; give a run's turns.jsonl")
+        raise TraceRejected(f"line {number} is no object; give a run's turns.jsonl")
     return record
 
 

@@ -15,17 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from traces.lenient import (
-    Rejected,
-    Repairs,
-    identifier,
-    items,
-    mapping,
-    seconds,
-    shown,
-    text,
-    tokens,
-)
+from servers.errors import TraceRejected
+from traces.lenient import Repairs, identifier, items, mapping, seconds, shown, text, tokens
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
@@ -75,7 +66,7 @@ def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]
     session = _Session(block, repairs)
     session.add(identifier(document.get("id")) or name, items(document.get("requests")), None, 0)
     if not session.programs:
-        raise Rejected("no request with prompt tokens")
+        raise TraceRejected("no request with prompt tokens")
     return session.with_prefixes()
 
 

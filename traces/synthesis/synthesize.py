@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from traces.lenient import TraceError
+from servers.errors import InvalidTrace
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.synthesis.distributions import stratified
 from traces.synthesis.recipes import RECIPES, Recipe
@@ -45,21 +45,21 @@ def synthesize(
     the output lengths of `execution-note`."""
     chosen = _recipe(recipe)
     if programs < 1:
-        raise TraceError(f"programs is {programs}; ask for 1 or more")
+        raise InvalidTrace(f"programs is {programs}; ask for 1 or more")
     if not 1 <= turn_scale <= MAX_TURN_SCALE:
-        raise TraceError(f"turn scale is {turn_scale}; must be 1 to {MAX_TURN_SCALE}")
+        raise InvalidTrace(f"turn scale is {turn_scale}; must be 1 to {MAX_TURN_SCALE}")
     if tokens not in ("final-context", "sum"):
-        raise TraceError(f"tokens is {tokens!r}; known are final-context and sum")
+        raise InvalidTrace(f"tokens is {tokens!r}; known are final-context and sum")
     if scale is not None and not 0 < scale <= 10:
-        raise TraceError(f"scale is {scale}; must be above 0 and at most 10")
+        raise InvalidTrace(f"scale is {scale}; must be above 0 and at most 10")
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
     if chosen.prompt_tokens is not None:
         if scale is not None or tokens != "final-context":
-            raise TraceError(f"{recipe} has fixed prompts; leave scale and tokens out")
+            raise InvalidTrace(f"{recipe} has fixed prompts; leave scale and tokens out")
         shape = _fixed(chosen, programs, generator, output_tokens or chosen.output_range)
     else:
         if output_tokens is not None:
-            raise TraceError(f"{recipe} draws its outputs; output_tokens is for execution-note")
+            raise InvalidTrace(f"{recipe} draws its outputs; output_tokens is for execution-note")
         factor = chosen.scale if scale is None else scale
         shape = _drawn(chosen, programs, generator, tokens, factor)
     waits = _Waits(chosen, shape.turns, generator, join=turn_scale > 1)
@@ -75,7 +75,7 @@ def _recipe(name: str) -> Recipe:
     try:
         return RECIPES[name]
     except KeyError:
-        raise TraceError(f"no recipe {name!r}; known are {', '.join(RECIPES)}") from None
+        raise InvalidTrace(f"no recipe {name!r}; known are {', '.join(RECIPES)}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ def _fixed(
     least, most = outputs
     room = int(np.diff(prompts).min()) - 1
     if not 1 <= least <= most <= room:
-        raise TraceError(f"output_tokens is {outputs}; must be 1 to {room}, the smaller first")
+        raise InvalidTrace(f"output_tokens is {outputs}; must be 1 to {room}, the smaller first")
     output = least + np.floor(stratified(programs * prompts.size, rng) * (most - least + 1))
     output = output.astype(np.int64).reshape(programs, -1)
     new = np.tile(prompts, (programs, 1))

@@ -9,6 +9,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.console import complain
+from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
@@ -70,7 +71,7 @@ def compare(
 
     with one_line_errors():
         if (new is None) == (save is None):
-            raise ValueError("give NEW, the run to hold against BASE, or --save FILE, not both")
+            raise InvalidInput("give NEW, the run to hold against BASE, or --save FILE, not both")
         old = baseline.read_side(base)
         if new is None and save is not None:
             old.refuse_invalid("a baseline")
@@ -102,7 +103,7 @@ def _metrics(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",")]
     for name in names:
         if name not in METRICS:
-            raise ValueError(f"--metric {name}: unknown; use {', '.join(METRICS)}")
+            raise InvalidInput(f"--metric {name}: unknown; use {', '.join(METRICS)}")
     return list(dict.fromkeys(names))
 
 
@@ -112,5 +113,5 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise ValueError(f"--max-regression {text}: use a share such as 3% or 0.03")
+        raise InvalidInput(f"--max-regression {text}: use a share such as 3% or 0.03")
     return share

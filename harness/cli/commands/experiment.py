@@ -12,6 +12,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.console import complain
 from harness.installation import cpu_cores
+from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.experiments.definition import Experiment
@@ -78,7 +79,7 @@ def run_command(
     with one_line_errors("; finished cells are kept, run the same command to go on"):
         chosen = experiment.names() if all_ else names or []
         if not chosen or (all_ and names):
-            raise ValueError("name experiments (bench experiment list), or give --all")
+            raise InvalidInput("name experiments (bench experiment list), or give --all")
         change = experiment.with_engine(engine, model, jps)
         for found in [experiment.load(name) for name in chosen]:
             report = _run(found, out / found.name, workers or cpu_cores(), change)
@@ -92,9 +93,10 @@ def _run(
     found: Experiment, folder: Path, workers: int, change: Callable[[Asked], Asked]
 ) -> ExperimentReport:
     from harness.experiments.definition import arm_folder, questions
-    from harness.experiments.special_kinds import MEASURES, NotHere
+    from harness.experiments.special_kinds import MEASURES
     from harness.sweep.run import run_sweep
     from reports.experiment.page import ArmRun, Said, finish, write_experiment
+    from servers.errors import MeasurementUnavailable
 
     said = Said(**{name: getattr(found, name) for name in Said.__slots__})
     if found.not_testable:
@@ -102,7 +104,7 @@ def _run(
     if found.kind in MEASURES:
         try:
             return finish(said, tuple(MEASURES[found.kind]()), folder)
-        except NotHere as why:
+        except MeasurementUnavailable as why:
             return finish(replace(said, not_testable=str(why)), (), folder)
     failed: list[str] = []
     for arm, question in list(questions(found, folder, change)):

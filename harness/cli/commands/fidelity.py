@@ -17,6 +17,7 @@ from harness.cli.answer import answer, go_on
 from harness.cli.errors import one_line_errors
 from harness.console import complain
 from harness.load.settings import Asked, AskedServer
+from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from reports.fidelity.write import Card
@@ -161,10 +162,10 @@ def _compare(
         source = context.get_parameter_source(name)
         if name not in COMPARING and source is not None and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option}: with --live and --sim nothing is run; leave it out")
+            raise InvalidInput(f"{option}: with --live and --sim nothing is run; leave it out")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
-        raise ValueError(f"to compare runs give {lacking} of the same cells, too")
+        raise InvalidInput(f"to compare runs give {lacking} of the same cells, too")
     measured = read_measured(Path(hardware)) if hardware is not None else None
     _tell(live, sim, out or live[0], measured, failed=False)
 

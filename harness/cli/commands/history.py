@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
+from servers.errors import InvalidInput
 
 HELP = "Keep and draw the trend of a run over commits."
 app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)
@@ -78,5 +79,5 @@ def _when(text: str | None) -> datetime:
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"--when {text}: use a time such as 2026-01-31T12:00:00Z") from None
+        raise InvalidInput(f"--when {text}: use a time such as 2026-01-31T12:00:00Z") from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)

@@ -17,6 +17,7 @@ from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
 from harness.console import complain
 from harness.redact import server_url
+from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.calibrate.probe import Target
@@ -85,8 +86,8 @@ def profile(
     vllm_python: opt.VllmPython = None,
     ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
-    from harness.calibrate.probe import MeasuringFailed
     from reports.run_folder.atomic import refuse_unwritable, write_file
+    from servers.errors import MeasurementFailed
     from servers.vllm.launch.command_line import Wanted
 
     with one_line_errors():
@@ -108,7 +109,7 @@ def profile(
                 found = _of_url(url, model, wanted, within_s)
             else:
                 found = _of_own(wanted, vllm_python, ready_within_s, within_s)
-        except MeasuringFailed as failed:
+        except MeasurementFailed as failed:
             complain(str(failed))
             raise typer.Exit(1) from None
         path = out or Path(f"{found.model}-profile.json")
@@ -130,9 +131,9 @@ def _with_tier(
 
     kind = next((kind for kind in get_args(Tier) if kind == tier), None)
     if kind is None:
-        raise ValueError(f"--tier {tier}: use lmcache or native")
+        raise InvalidInput(f"--tier {tier}: use lmcache or native")
     if url is not None:
-        raise ValueError(f"--tier {tier}: reloads are measured on a server of our own; no --url")
+        raise InvalidInput(f"--tier {tier}: reloads are measured on a server of our own; no --url")
     gb = dram_gb(offload_gb, find_vllm(python), wanted.gpus)
     return replace(wanted, offload=Offloading(kind, gb), env=DEV_MODE)
 

@@ -13,6 +13,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.redact import server_url
+from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 GRACE_S = 10.0
@@ -89,10 +90,10 @@ def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
     url = words[0] if named else next(filter(None, map(os.environ.get, NAMES)), None)
     command = words[1:] if named else words
     if url is None:
-        raise ValueError(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
+        raise InvalidInput(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
     url = server_url(url, "the server")
     if not command:
-        raise ValueError(f"what to run? bench record {url} -- COMMAND")
+        raise InvalidInput(f"what to run? bench record {url} -- COMMAND")
     return url, command
 
 
@@ -107,7 +108,7 @@ async def _run(command: list[str], base_url: str) -> int:
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)
     except OSError as error:
-        raise ValueError(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidInput(f"{command[0]}: {(error.strerror or str(error)).lower()}") from None
     try:
         code = await process.wait()
     finally:

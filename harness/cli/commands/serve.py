@@ -16,6 +16,7 @@ import typer
 from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
 from harness.cli.start_server import booted, fresh_folder
+from servers.errors import CannotServe
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import Wanted
@@ -154,7 +155,7 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
         return None, None
     found = variants(policy)
     if len(found) != 1:
-        raise command_line.CannotServe(f"--policy {policy}: a server runs one policy; name one")
+        raise CannotServe(f"--policy {policy}: a server runs one policy; name one")
     return found[0].policy_spec, found[0].offload
 
 

@@ -18,7 +18,8 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from reports.phrasing import counted
-from traces import RECIPES, Loaded, Note, Program, TraceError, read_traces, synthesize
+from servers.errors import InvalidTrace
+from traces import RECIPES, Loaded, Note, Program, read_traces, synthesize
 from traces.cut import cut
 from traces.formats.native import write_programs
 from traces.lenient import one_line, printable
@@ -249,13 +250,13 @@ def output_range(said: str | None) -> tuple[int, int] | None:
         return None
     least, dots, most = said.partition("..")
     if not (dots and COUNT.fullmatch(least.strip()) and COUNT.fullmatch(most.strip())):
-        raise TraceError(f"--output-tokens {one_line(said)!r}: write least..most, e.g. 7..12")
+        raise InvalidTrace(f"--output-tokens {one_line(said)!r}: write least..most, e.g. 7..12")
     return int(least), int(most)
 
 
 def _write(out: Path, programs: Sequence[Program]) -> None:
     if not out.name.endswith((".jsonl", ".jsonl.gz")):
-        raise TraceError(f"--out {out}: must end in .jsonl or .jsonl.gz")
+        raise InvalidTrace(f"--out {out}: must end in .jsonl or .jsonl.gz")
     write_programs(out, programs)
 
 

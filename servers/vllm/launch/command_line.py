@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servers.errors import CannotServe
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles.measured import is_file, measured_for
 from servers.variants import variants
@@ -25,10 +26,6 @@ CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
 CPU_KV_GIB = "1"
 CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
 """For offload, where the machine is none of `servers.profiles`: small, or as the sources' A100."""
-
-
-class CannotServe(ValueError):
-    """A combination that vLLM, or our plug-in in it, cannot do."""
 
 
 _ELSEWHERE = (

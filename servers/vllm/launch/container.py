@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from servers.errors import ContainersUnavailable
+
 STOP_WITHIN_S = 5
 """Between SIGTERM and SIGKILL; less than what a keeper waits."""
 INSIDE = ("TURNSTILE_", "VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LMCACHE_")
@@ -30,30 +32,28 @@ FAILED = 125
 """Exit code of `docker run` where the container could not be started."""
 
 
-class NoContainers(ValueError):
-    """No package, no service, or no such image."""
-
-
 def check_image(image: str) -> None:
     """Nothing is pulled behind the user's back: images of vLLM have ten gigabytes."""
     try:
         import docker
     except ImportError:
-        raise NoContainers(
+        raise ContainersUnavailable(
             "--image: the docker package is missing; get it with: pip install docker"
         ) from None
     try:
         client = docker.from_env()
         client.ping()
     except docker.errors.DockerException:
-        raise NoContainers(
+        raise ContainersUnavailable(
             "--image: no Docker API answers; start Docker, or podman system service --time=0, and "
             "set DOCKER_HOST=unix://… where it is"
         ) from None
     try:
         client.images.get(image)
     except docker.errors.ImageNotFound:
-        raise NoContainers(f"--image {image}: not here; get it with: docker pull {image}") from None
+        raise ContainersUnavailable(
+            f"--image {image}: not here; get it with: docker pull {image}"
+        ) from None
     finally:
         client.close()
 

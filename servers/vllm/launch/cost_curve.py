@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from servers.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import MODELS, analytic_profile, costs
 
@@ -38,19 +39,15 @@ TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8, reload
 machine at hand."""
 
 
-class BadCosts(ValueError):
-    """A file that is no cost curve."""
-
-
 def read_costs(path: Path) -> CostCurve:
     try:
         return CostCurve.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise BadCosts(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidCosts(f"--costs {path}: {(error.strerror or str(error)).lower()}") from None
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise BadCosts(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
+        raise InvalidCosts(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
 
 
 def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: int) -> CostCurve:

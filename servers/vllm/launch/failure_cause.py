@@ -28,7 +28,7 @@ def last_lines(log: Path, count: int) -> list[str]:
     return _bare(_raw(log))[-count:]
 
 
-def cause(log: Path) -> str:
+def failure_cause(log: Path) -> str:
     """The last exception that a traceback ends with, or a process that died, or the last line that
     names an error, or the last line."""
     raw = _raw(log)

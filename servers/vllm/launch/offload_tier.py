@@ -17,9 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from servers.errors import TierFailed, TierUnavailable
 from servers.processes.port import Port
 from servers.processes.supervised import Kept
-from servers.vllm.launch.failure_cause import cause
+from servers.vllm.launch.failure_cause import failure_cause
 from servers.vllm.launch.find_vllm import Installed
 
 CHUNK_TOKENS = 256
@@ -27,14 +28,6 @@ CHUNK_TOKENS = 256
 POLL_S = 0.2
 READY_WITHIN_S = 120.0
 GIB = 2**30
-
-
-class NoTier(ValueError):
-    """LMCache is not next to vLLM, or it would hold nothing."""
-
-
-class TierFailed(RuntimeError):
-    """LMCache's server died, or never became healthy. One line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,7 @@ class Tier:
     def failure(self) -> str | None:
         if self.server is None or (how := self.server.ended()) is None:
             return None
-        return f"LMCache {how}: {cause(self.server.log)} (log: {self.server.log})"
+        return f"LMCache {how}: {failure_cause(self.server.log)} (log: {self.server.log})"
 
     def stop(self) -> None:
         if self.server is not None:
@@ -71,9 +64,11 @@ class Tier:
 
 def check_tier(offloading: Offloading, vllm: Installed) -> None:
     if offloading.dram_gb <= 0:
-        raise NoTier(f"--offload-gb {offloading.dram_gb:g}: too little for a tier; give some")
+        raise TierUnavailable(
+            f"--offload-gb {offloading.dram_gb:g}: too little for a tier; give some"
+        )
     if offloading.kind == "lmcache" and vllm.lmcache is None:
-        raise NoTier(
+        raise TierUnavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
             "(for CPUs: make vllm), or use vLLM's own offloading: a policy's name with +native"
         )

@@ -13,13 +13,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from servers.vllm.launch.command_line import CannotServe, Wanted, tensor_parallel
+from servers.errors import CannotServe, StartAbandoned
+from servers.vllm.launch.command_line import Wanted, tensor_parallel
 from servers.vllm.launch.find_vllm import Installed, find_vllm, gpu_names, in_image
 from servers.vllm.launch.server import Progress, VllmServer, launch
-
-
-class GivenUp(Exception):
-    """Another one failed to start, or nobody waits for it any more."""
 
 
 def launch_replicas(
@@ -53,7 +50,7 @@ def launch_replicas(
 
     def going_on(number: int, seconds: float, line: str) -> None:
         if over.is_set():
-            raise GivenUp
+            raise StartAbandoned
         if number == 0 and on_progress is not None:
             on_progress(seconds, line)
 

@@ -21,14 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from servers.errors import ServerFailed, TierFailed
 from servers.processes.port import Port
 from servers.processes.supervised import Kept
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import Wanted
 from servers.vllm.launch.container import check_image, container_command, remove_left
-from servers.vllm.launch.failure_cause import cause, last_lines
+from servers.vllm.launch.failure_cause import failure_cause, last_lines
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
-from servers.vllm.launch.offload_tier import Tier, TierFailed, start_tier
+from servers.vllm.launch.offload_tier import Tier, start_tier
 from servers.vllm.models.model_folder import Loadable, keep_compiled, loadable
 
 POLL_S = 0.2
@@ -45,13 +46,10 @@ Progress = Callable[[float, str], None]
 """Told the seconds since the start, and the log's last line."""
 
 
-class ServerFailed(RuntimeError):
-    """It died, or never became healthy. The message is one line."""
-
-    def __init__(self, what: str, log: Path, why: str | None = None) -> None:
-        self.log_path = log
-        self.tail = last_lines(log, TAIL_LINES)
-        super().__init__(f"vLLM {what}: {why or f'{cause(log)} (log: {log})'}")
+def server_failed(what: str, log: Path, why: str | None = None) -> ServerFailed:
+    """The error for a server that `what`, such as "died". Without `why` its log gives the cause."""
+    message = f"vLLM {what}: {why or f'{failure_cause(log)} (log: {log})'}"
+    return ServerFailed(message, log, last_lines(log, TAIL_LINES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +114,9 @@ class VllmServer:
     def failure(self) -> ServerFailed | None:
         """None while it runs, and after `stop`."""
         if (how := self._process.ended()) is not None:
-            return ServerFailed(how, self.log_path)
+            return server_failed(how, self.log_path)
         if self._tier is not None and (why := self._tier.failure()) is not None:
-            return ServerFailed("lost its offload tier", self.log_path, why)
+            return server_failed("lost its offload tier", self.log_path, why)
         return None
 
     @property
@@ -137,7 +135,7 @@ class VllmServer:
             page = _get(self, "/metrics")[1].decode()
         except (OSError, http.client.HTTPException) as error:
             what = f"does not say what came from its tier ({type(error).__name__}: {error})"
-            raise ServerFailed(what, self.log_path) from error
+            raise server_failed(what, self.log_path) from error
         found = re.findall(r"^vllm:external_prefix_cache_hits_total\S* (\S+)$", page, re.MULTILINE)
         return int(sum(map(float, found)))
 
@@ -202,7 +200,7 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
             try:
                 tier = start_tier(wanted.offload, vllm, folder)
             except TierFailed as failed:
-                raise ServerFailed(
+                raise server_failed(
                     "has no offload tier", folder / "server.log", str(failed)
                 ) from None
         flags = command_line.flags(wanted, vllm, load, port.number, tier.flags if tier else ())
@@ -262,7 +260,7 @@ def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress)
                 return
         now_s = time.monotonic()
         if now_s > deadline_s:
-            raise ServerFailed(f"was not healthy after {now_s - started_s:.0f} s", server.log_path)
+            raise server_failed(f"was not healthy after {now_s - started_s:.0f} s", server.log_path)
         on_progress(now_s - started_s, (last_lines(server.log_path, 1) or [""])[0])
         time.sleep(POLL_S)
 
@@ -303,7 +301,7 @@ def _info(server: VllmServer, wanted: Wanted, vllm: Installed) -> ServerInfo:
         )
     except (OSError, http.client.HTTPException, KeyError, IndexError, ValueError) as error:
         what = f"is healthy but does not describe itself ({type(error).__name__}: {error})"
-        raise ServerFailed(what, server.log_path) from error
+        raise server_failed(what, server.log_path) from error
 
 
 def cache_config(metrics: str) -> dict[str, str]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from servers.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.profiles.llms import KV_ENTRY_BYTES
 from servers.vllm.models.model_folder import loadable
-
-
-class UnknownShape(ValueError):
-    """A model whose config.json is not at hand."""
 
 
 def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
@@ -27,7 +24,7 @@ def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
         head_dim = shape.get("head_dim") or shape["hidden_size"] // heads
         return int(2 * shape["num_hidden_layers"] * kv_heads * head_dim * KV_ENTRY_BYTES)
     except (OSError, KeyError, ValueError):
-        raise UnknownShape(
+        raise UnknownModel(
             f"--model {model}: no config.json says how much KV a token takes; give the folder that "
             "the model lies in"
         ) from None

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from servers.errors import InvalidInput, UnknownModel
 from servers.vllm.models import tiny_model
 from servers.vllm.models.configs import CONFIGS
 
@@ -33,10 +34,6 @@ BYTES = (0, 256)
 
 
 LIMITS = ("max_position_embeddings", "vocab_size")
-
-
-class UnknownModel(ValueError):
-    """Neither a name of ours nor a model's folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +51,16 @@ class Loadable:
 def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Loadable:
     """`auto`: random weights for tiny, dummy for the other names, a folder's own for a folder."""
     if weights not in get_args(Weights):
-        raise ValueError(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
+        raise InvalidInput(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
     if model in CONFIGS:
         random = model == "tiny" and weights != "dummy"
         if weights == "random" and not random:
-            raise ValueError(f"--weights random: only tiny has them; {model} takes dummy")
+            raise InvalidInput(f"--weights random: only tiny has them; {model} takes dummy")
         folder = _cached(model, random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
         return Loadable(model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES)
     if weights == "random":
-        raise ValueError(f"--weights random: only tiny has them; {model} takes auto or dummy")
+        raise InvalidInput(f"--weights random: only tiny has them; {model} takes auto or dummy")
     as_asked = ("--load-format", "dummy") if weights == "dummy" else ()
     path = Path(model).expanduser()
     if (path / "config.json").is_file():

@@ -11,6 +11,8 @@ import inspect
 import re
 from typing import Any
 
+from servers.errors import UnsupportedVllm
+
 OLDEST = (0, 24)
 TESTED = "0.24, 0.28, 0.30, 0.32 and 0.33"
 
@@ -43,10 +45,6 @@ NEEDED = {
     "num_tokens_main_model",
 }
 """What `get_num_blocks_to_allocate` may ask for."""
-
-
-class UnsupportedVllm(RuntimeError):
-    """This vLLM's scheduler is not what the plug-in was written against."""
 
 
 def check_scheduler(scheduler: Any, version: str) -> None:

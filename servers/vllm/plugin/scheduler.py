@@ -18,15 +18,16 @@ from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
 
+from servers.errors import InvalidEnvironment, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
 from servers.tool_names import tool_names
-from servers.vllm.plugin.compatibility import UnsupportedVllm, check_scheduler
+from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.event_log import EventLog
 from servers.vllm.plugin.kv_manager import Blocks, WatchedManager
 from servers.vllm.plugin.request_tags import Turn, read_xargs
 from servers.vllm.plugin.runner import PolicyRunner
-from servers.vllm.plugin.settings import BadEnvironment, read_policy
+from servers.vllm.plugin.settings import read_policy
 from servers.vllm.plugin.waiting_queue import RankedRequests
 
 FINISHED = frozenset(
@@ -70,12 +71,14 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
-            raise BadEnvironment(
+            raise InvalidEnvironment(
                 f"--scheduling-policy is {self.scheduler_config.policy}: leave it at fcfs, the "
                 "order is Turnstile's"
             )
         if not self.kv_cache_manager.enable_caching:
-            raise BadEnvironment("prefix caching is off: start vLLM with --enable-prefix-caching")
+            raise InvalidEnvironment(
+                "prefix caching is off: start vLLM with --enable-prefix-caching"
+            )
         displaces = type(policy).displaced is not Policy.displaced
         if displaces and not hasattr(self, "reset_preempted_req_ids"):
             raise UnsupportedVllm(

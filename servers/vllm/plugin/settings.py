@@ -13,26 +13,23 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from servers.errors import InvalidEnvironment
 from servers.policies.base import Costs, Oracle, Policy
 from servers.variants import make_policy, variants
-
-
-class BadEnvironment(ValueError):
-    """The plug-in cannot start with this; the message says what to set."""
 
 
 def read_policy(environment: Mapping[str, str]) -> Policy:
     spec = environment.get("TURNSTILE_POLICY", "")
     if not spec:
-        raise BadEnvironment(
+        raise InvalidEnvironment(
             "TURNSTILE_POLICY is not set: name a policy (fcfs, continuum, …), or start the server "
             "with `bench serve --policy …`"
         )
     chosen = variants(spec)
     if len(chosen) != 1:
-        raise BadEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy, name one")
+        raise InvalidEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy, name one")
     if issubclass(chosen[0].policy, Oracle):
-        raise BadEnvironment(
+        raise InvalidEnvironment(
             f"TURNSTILE_POLICY is {spec}: it knows the trace's future, so it runs in virtual time "
             "only (--engine sim)"
         )
@@ -42,18 +39,22 @@ def read_policy(environment: Mapping[str, str]) -> Policy:
 def read_costs(environment: Mapping[str, str]) -> Costs:
     path = environment.get("TURNSTILE_COSTS", "")
     if not path:
-        raise BadEnvironment("TURNSTILE_COSTS is not set: give the path of a JSON file of costs")
+        raise InvalidEnvironment(
+            "TURNSTILE_COSTS is not set: give the path of a JSON file of costs"
+        )
     try:
         said = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise BadEnvironment(
+        raise InvalidEnvironment(
             f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file"
         ) from None
 
     def number(name: str) -> float:
         value = said.get(name) if isinstance(said, dict) else None
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadEnvironment(f"TURNSTILE_COSTS is {path}: {name} is {value!r}, not a number")
+            raise InvalidEnvironment(
+                f"TURNSTILE_COSTS is {path}: {name} is {value!r}, not a number"
+            )
         return value
 
     base_s, linear_s, quadratic_s = number("base_s"), number("linear_s"), number("quadratic_s")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
+from servers.errors import VirtualVllmFailed
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.sim import Limits, Segment, Submission, Usage, refuse_unfit
@@ -34,10 +35,6 @@ def environment() -> dict[str, str]:
     env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     keep_compiled(env)
     return env
-
-
-class VirtualVllmFailed(RuntimeError):
-    """The process could not start, died, or could not do the cell. One line."""
 
 
 class VllmProcess:

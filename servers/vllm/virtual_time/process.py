@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import IO, Any
 
+from servers.errors import UnsupportedVllm
 from servers.policies.base import Future
 from servers.profiles import Profile, costs
 from servers.sim import Limits, Segment, Submission
 from servers.sim import Sequence as Served
 from servers.variants import make_policy, variants
-from servers.vllm.plugin.compatibility import UnsupportedVllm
 from servers.vllm.virtual_time.engine import VirtualVllm
 
 Message = dict[str, Any]

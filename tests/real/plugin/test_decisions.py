@@ -10,9 +10,9 @@ from collections import Counter
 
 import pytest
 
+from servers.errors import UnsupportedVllm
 from servers.sim import Limits
 from servers.variants import VARIANTS
-from servers.vllm.plugin.compatibility import UnsupportedVllm
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
+from servers.errors import InvalidEnvironment, UnsupportedVllm
 from servers.vllm.plugin import scheduler as plugin
-from servers.vllm.plugin.compatibility import UnsupportedVllm, check_scheduler
-from servers.vllm.plugin.settings import BadEnvironment, read_policy
+from servers.vllm.plugin.compatibility import check_scheduler
+from servers.vllm.plugin.settings import read_policy
 from servers.vllm.virtual_time import headless as bare
 from servers.vllm.virtual_time.stepping import build
 
@@ -50,14 +51,14 @@ def test_a_policy_is_made_with_the_costs_of_the_file(costs: str) -> None:
     ],
 )
 def test_what_is_missing_is_named(said: dict[str, str], message: str) -> None:
-    with pytest.raises(BadEnvironment, match=message):
+    with pytest.raises(InvalidEnvironment, match=message):
         read_policy(said)
 
 
 def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS | {"linear_s": None}))
-    with pytest.raises(BadEnvironment, match="linear_s is None, not a number"):
+    with pytest.raises(InvalidEnvironment, match="linear_s is None, not a number"):
         read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)})
 
 
@@ -74,7 +75,7 @@ def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
     monkeypatch.setattr(bare._config()[0].scheduler_config, "policy", "priority")
-    with pytest.raises(BadEnvironment, match="--scheduling-policy is priority"):
+    with pytest.raises(InvalidEnvironment, match="--scheduling-policy is priority"):
         build(plugin.TurnstileScheduler, 100, 8, 512)
 
 
