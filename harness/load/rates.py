@@ -1,6 +1,6 @@
 """Reads `--jps` and `--seeds`.
 
-In: text. Out: ascending, without repeats, or a ValueError of one line with value and remedy.
+In: text. Out: ascending, without repeats, or InvalidInput with value and remedy.
 A rate is programs per second. Steps are exact decimals: 0.05..0.9:0.05 holds 0.15.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+
+from servers.errors import InvalidInput
 
 GRID = tuple(Fraction(r, 100) for r in (5, 10, 15, 20, 25, 30, 50, 70, 90))
 """Rates of the sources' figures (implementation analysis, §11), in programs per second."""
@@ -80,7 +82,7 @@ def _rate(text: str, number: str) -> Fraction:
     return value
 
 
-def _out_of_bounds(text: str, number: str) -> ValueError:
+def _out_of_bounds(text: str, number: str) -> InvalidInput:
     return _bad("--jps", text, f"{_quoted(number)} is not within 0.000001 to 1,000,000 per second")
 
 
@@ -102,8 +104,8 @@ def _seed(text: str, number: str) -> int:
     return int(number)
 
 
-def _bad(option: str, text: str, why: str) -> ValueError:
-    return ValueError(f"{option} {_quoted(text)}: {why}")
+def _bad(option: str, text: str, why: str) -> InvalidInput:
+    return InvalidInput(f"{option} {_quoted(text)}: {why}")
 
 
 def _quoted(text: str) -> str:

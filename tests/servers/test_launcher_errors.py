@@ -140,7 +140,7 @@ KILLED = """
 import os, time
 from pathlib import Path
 from servers.processes import supervised as kept
-from servers.vllm import launcher
+from servers.vllm.launch import server as launcher
 kept.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
 server = launcher.launch(launcher.Wanted(), run, python=python)

@@ -29,29 +29,24 @@ pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig
 BAD_FLAG = "usage: api_server.py [-h]\napi_server.py: error: unrecognized arguments: --no\n"
 ENGINE_KILLED = """\
 (APIServer pid=6) WARNING 11-21 00:41:01 [system_utils.py:255] errors like `OSError: [Errno 24]`
-(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core
-exited unexpectedly; starting cleanup
+(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] Traceback (most recent call last):
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906]   File "async_llm.py", line 860
-(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError:
-EngineCore encountered an issue. See stack trace (above) for the root cause.
+(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
 nanobind: leaked 4 instances!
-"""
+"""  # noqa: E501
 WORKER_FAILED = """\
-(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core
-exited unexpectedly; starting cleanup
+(APIServer pid=6) WARNING 11-21 00:41:02 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] Traceback (most recent call last):
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063]   File "cpu.py", line 8
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] MemoryError: std::bad_alloc
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] Traceback (most recent call last):
 (APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906]   File "async_llm.py", line 860
-(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError:
-EngineCore encountered an issue. See stack trace (above) for the root cause.
-"""
+(APIServer pid=6) ERROR 11-21 00:41:02 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.
+"""  # noqa: E501
 WORKER_GONE = """\
-(EngineCore pid=7) ERROR 11-21 00:41:02 [multiproc_executor.py:315] Worker proc VllmWorker-0 died
-unexpectedly (exit code: None), shutting down executor.
-"""
+(EngineCore pid=7) ERROR 11-21 00:41:02 [multiproc_executor.py:315] Worker proc VllmWorker-0 died unexpectedly (exit code: None), shutting down executor.
+"""  # noqa: E501
 WORKER_KILLED = f"""{WORKER_GONE}\
 (EngineCore pid=7) Traceback (most recent call last):
 (EngineCore pid=7)   File "multiproc_executor.py", line 8
