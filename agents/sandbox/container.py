@@ -24,7 +24,7 @@ from pathlib import Path
 from agents.sandbox.bubblewrap import Limits
 from agents.sandbox.files import Files, Kind
 from servers.errors import InvalidInput
-from servers.processes.supervised import Kept
+from servers.processes.supervised import SupervisedProcess
 
 LABEL = "turnstile.run"
 PROGRAM = "turnstile.program"
@@ -116,7 +116,7 @@ class Containers:
         self.remove()
         label = f"{LABEL}={self.run}"
         remover = [sys.executable, "-P", "-m", "agents.sandbox.container", self.executable, label]
-        kept = Kept(remover, os.environ, log)
+        kept = SupervisedProcess(remover, os.environ, log)
         try:
             yield
         finally:

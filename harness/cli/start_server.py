@@ -15,7 +15,7 @@ from rich.status import Status
 
 from harness.console import complain
 from servers.errors import ServerFailed
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import launch_replicas
 from servers.vllm.launch.server import VllmServer
 
@@ -29,7 +29,7 @@ def fresh_folder(command: str) -> Path:
 
 @contextmanager
 def booted(
-    wanted: Wanted,
+    wanted: ServerConfig,
     folder: Path,
     *,
     replicas: int = 1,

@@ -17,27 +17,27 @@ if TYPE_CHECKING:
     pass
 
 
-class Cannot(NamedTuple):
+class Unsupported(NamedTuple):
     """A variant that this engine cannot run here, and why."""
 
     name: str
     reason: str
 
 
-def able(
+def split_supported(
     policies: str, check: Callable[[Variant], None]
-) -> tuple[tuple[Variant, ...], tuple[Cannot, ...]]:
+) -> tuple[tuple[Variant, ...], tuple[Unsupported, ...]]:
     """The variants that pass `check`, and those whose ValueError says why not: only under `all` are
     these left out, while one that was asked for by name is refused."""
     chosen: list[Variant] = []
-    left_out: list[Cannot] = []
+    left_out: list[Unsupported] = []
     for variant in variants(policies):
         try:
             check(variant)
         except ValueError as cannot:
             if policies.strip() != "all":
                 raise
-            left_out.append(Cannot(variant.name, str(cannot)))
+            left_out.append(Unsupported(variant.name, str(cannot)))
         else:
             chosen.append(variant)
     return tuple(chosen), tuple(left_out)

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from harness.cells.job import Job
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
-from harness.replay.liveness import Patience, Watch
+from harness.replay.liveness import ServerTimeouts, Watch
 from harness.replay.schedule import Line
 from servers.errors import CellFailed
 
@@ -36,7 +36,7 @@ def replay_on(
     vocabulary: range,
     seed: int,
     turn_timeout_s: float,
-    patience: Patience,
+    patience: ServerTimeouts,
     text: bool,
     tagged: bool,
     on_turn: Callable[[Line], None],
@@ -55,7 +55,7 @@ def replay_on(
         nonlocal first_error
         pulse = watch.pulses[line["replica"]]
         if line["error"] is None:
-            pulse.heard()
+            pulse.byte_received()
         else:
             pulse.doubted, first_error = True, first_error or line["error"]
         on_turn(line)

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Cannot
+from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Asked
 from harness.redact import server_url
 from harness.replay.live import Replica
-from harness.replay.liveness import Patience
+from harness.replay.liveness import ServerTimeouts
 from harness.replay.schedule import Line
 from harness.replay.served_models import models_of, says_vllm
 from servers.errors import ServerUnavailable
@@ -43,7 +43,7 @@ class UrlEngine:
     longest: tuple[int | None, str]
     events: Path | None
     turn_timeout_s: float
-    patience: Patience
+    patience: ServerTimeouts
     text: bool
     is_vllm: bool
     """It takes `vllm_xargs`; others may refuse a field that they do not know."""
@@ -101,7 +101,7 @@ class UrlEngine:
         return {**done, "prompt_seed": seed}
 
 
-def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cannot, ...]]:
+def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
     asked.server.refuse_all(asked.engine, but=URL_OPTIONS)
     url = server_url(asked.engine, "--engine")
     served = models_of(url, "--engine")
@@ -121,7 +121,7 @@ def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Cann
         ),
         events=asked.server.events,
         turn_timeout_s=asked.server.turn_timeout_s,
-        patience=Patience(asked.server.lost_after_s, asked.server.stuck_after_s),
+        patience=ServerTimeouts(asked.server.lost_after_s, asked.server.stuck_after_s),
         text=asked.server.text,
         is_vllm=says_vllm(chosen),
     )

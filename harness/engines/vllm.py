@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Cannot, able
+from harness.engines.base import Unsupported, split_supported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.settings import Asked
 from harness.replay.live import Replica
-from harness.replay.liveness import Patience
+from harness.replay.liveness import ServerTimeouts
 from harness.replay.schedule import Line
 from servers.errors import CellFailed, ServerFailed
 from servers.variants import Variant
 from servers.vllm.launch import command_line
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image
 from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
@@ -50,7 +50,7 @@ VLLM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class VllmEngine:
-    wanted: Wanted
+    wanted: ServerConfig
     """Without policy and tier, which are the cell's."""
     vllm: Installed
     longest: tuple[int | None, str]
@@ -59,7 +59,7 @@ class VllmEngine:
     replicas: int
     ready_within_s: float
     turn_timeout_s: float
-    patience: Patience
+    patience: ServerTimeouts
     text: bool
     name: str = "vllm"
     side_by_side: bool = False
@@ -79,7 +79,7 @@ class VllmEngine:
             f"{servers} started for each cell, one cell at a time"
         )
 
-    def wanted_for(self, variant: Variant) -> Wanted:
+    def wanted_for(self, variant: Variant) -> ServerConfig:
         return replace(self.wanted, policy=variant.policy_spec, offload=self._tier(variant))
 
     def _tier(self, variant: Variant) -> Offloading | None:
@@ -203,7 +203,7 @@ def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
     return next((failed for server in servers if (failed := server.failure())), None)
 
 
-def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Cannot, ...]]:
+def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
     server = asked.server
     server.refuse_all("vllm", but=VLLM_OPTIONS)
     if server.image is None:
@@ -212,7 +212,7 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Ca
         check_image(server.image)
         vllm = in_image(server.vllm_python)
     model = asked.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
-    wanted = Wanted(
+    wanted = ServerConfig(
         model=model,
         image=server.image,
         mounts=server.mounts,
@@ -239,8 +239,8 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Ca
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
-        patience=Patience(server.lost_after_s, server.stuck_after_s),
+        patience=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
         text=server.text,
     )
-    chosen, left_out = able(asked.policies, engine.check)
+    chosen, left_out = split_supported(asked.policies, engine.check)
     return chosen, engine, left_out

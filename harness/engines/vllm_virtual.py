@@ -9,7 +9,7 @@ from functools import cache, partial
 from typing import Any
 
 from harness.cells.job import Job
-from harness.engines.base import Cannot, able
+from harness.engines.base import Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import Asked
 from harness.replay.schedule import Line
@@ -92,9 +92,11 @@ def _process(python: str) -> VllmProcess:
     return VllmProcess(python)
 
 
-def virtual_engine(asked: Asked) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Cannot, ...]]:
+def virtual_engine(
+    asked: Asked,
+) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
     vllm = find_vllm(asked.server.vllm_python)
-    chosen, left_out = able(asked.policies, _without_tier)
+    chosen, left_out = split_supported(asked.policies, _without_tier)
     return chosen, VirtualEngine(sim_engine(asked, chosen), vllm), left_out
 
 

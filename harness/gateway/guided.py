@@ -21,7 +21,7 @@ from harness.gateway.identity import Said
 from harness.gateway.recorded import Recorded
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
-from harness.gateway.turns import Turns, UnderWay
+from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.completion import Answer, completion_body, measurements
 from harness.replay.http import FAILURES, ask, authorization, known_keys, reason
 from harness.replay.schedule import shared_prefix
@@ -137,7 +137,7 @@ class Guided:
         finally:
             self._over(under_way, course, turn, answer)
 
-    def _over(self, under_way: UnderWay, course: _Course, turn: Turn, answer: Answer) -> None:
+    def _over(self, under_way: ActiveTurn, course: _Course, turn: Turn, answer: Answer) -> None:
         finished_s = answer.last_byte_at_s if course.stopped is None else self._turns.now_s()
         seen = measurements(turn, answer, finished_s)
         seen |= {"kept_tokens": turn.kept_tokens, "tools": list(turn.tools)}

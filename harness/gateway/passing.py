@@ -22,7 +22,7 @@ from harness.gateway.identity import Said
 from harness.gateway.messages import said_in
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
-from harness.gateway.turns import Turns, UnderWay, unanswered
+from harness.gateway.turns import ActiveTurn, Turns, unanswered
 from harness.redact import LEAST_CHARS, hidden, hidden_in, is_no_word
 from harness.replay.completion import as_client_sees, shortened
 from harness.replay.http import known_keys
@@ -130,7 +130,7 @@ class Passing:
         path: str,
         body: dict[str, Any],
         raw: bytes,
-        turn: UnderWay,
+        turn: ActiveTurn,
         answer: Answer,
         streamed: web.StreamResponse,
     ) -> web.StreamResponse:
@@ -160,7 +160,7 @@ class Passing:
             return streamed
 
     def _over(
-        self, turn: UnderWay, body: dict[str, Any], answer: Answer, error: str | None
+        self, turn: ActiveTurn, body: dict[str, Any], answer: Answer, error: str | None
     ) -> None:
         """Whatever the answer holds, the turn is over and leaves a line."""
         finished_s = answer.last_byte_at_s if error is None else None
@@ -174,7 +174,7 @@ class Passing:
 
     def _noted(
         self,
-        turn: UnderWay,
+        turn: ActiveTurn,
         body: dict[str, Any],
         answer: Answer,
         finished_s: float,
@@ -217,7 +217,7 @@ def _passes(method: str, path: str) -> bool:
     return (method, kind) == ("GET", "models") or (method, path) == ("POST", "embeddings")
 
 
-def _seen(turn: UnderWay, answer: Answer, finished_s: float) -> Line:
+def _seen(turn: ActiveTurn, answer: Answer, finished_s: float) -> Line:
     seen = as_client_sees(
         turn.sent_s,
         answer.first_token_at_s,
@@ -230,7 +230,7 @@ def _seen(turn: UnderWay, answer: Answer, finished_s: float) -> Line:
     return seen if turn.begun.turn else seen | {"system": _system(turn, answer)}
 
 
-def _system(turn: UnderWay, answer: Answer) -> Line | None:
+def _system(turn: ActiveTurn, answer: Answer) -> Line | None:
     """What a trace shares between programs: the system prompt, its tokens by its share of the
     prompt's characters."""
     prompt = turn.prompt

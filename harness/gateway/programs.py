@@ -43,7 +43,7 @@ class Program:
     reasoned: bool = False
 
 
-class Begun(NamedTuple):
+class StartedTurn(NamedTuple):
     program: Program
     turn: int
     gap_s: float
@@ -58,7 +58,7 @@ class Programs:
         self._conversations = Conversations()
         self._unnamed = 0
 
-    def begin(self, said: Said, prompt: Prompt, now_s: float) -> Begun:
+    def begin(self, said: Said, prompt: Prompt, now_s: float) -> StartedTurn:
         id = said.program_id or self._conversations.find(prompt, self._idle) or self._new_id()
         program = self._programs.get(id)
         if program is None:
@@ -68,7 +68,7 @@ class Programs:
         self._programs.move_to_end(id)
         waited = not program.under_way and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
-        begun = Begun(program, program.turns, gap_s)
+        begun = StartedTurn(program, program.turns, gap_s)
         program.turns += 1
         program.under_way += 1
         if not program.named:

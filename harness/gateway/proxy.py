@@ -103,7 +103,7 @@ class Gateway:
         """Its first turn was due so much earlier than it comes."""
         self._turns.late(program_id, seconds)
 
-    async def gave_up(self, program_id: str, reason: str) -> None:
+    async def abandon(self, program_id: str, reason: str) -> None:
         """Its process is being ended, or has crashed: a last line says why, then as `end`. What it
         has under way is that line, if this is called before its process is ended."""
         await self._turns.give_up(program_id, reason)

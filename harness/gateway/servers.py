@@ -21,7 +21,7 @@ class Backend:
 AVOIDED_S = 30.0
 
 
-class Places:
+class ServerAssignment:
     """Of jobs, on servers numbered from 0."""
 
     def __init__(self, servers: int) -> None:

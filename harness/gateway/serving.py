@@ -22,7 +22,7 @@ MOST_WAITING = 4096
 later. Linux' own limit; aiohttp's is 128."""
 
 
-def pause_seldom() -> None:
+def tune_garbage_collector() -> None:
     """For a process that does little else than this: a search for garbage holds up all streams, so
     what is loaded by now is left out of it, and it comes seldom."""
     gc.collect()

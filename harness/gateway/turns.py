@@ -12,8 +12,8 @@ from typing import Any
 
 from harness.gateway.conversations import Prompt
 from harness.gateway.identity import Said
-from harness.gateway.programs import Begun, Program, Programs
-from harness.gateway.servers import Places
+from harness.gateway.programs import Program, Programs, StartedTurn
+from harness.gateway.servers import ServerAssignment
 from harness.replay.completion import as_client_sees
 from harness.replay.schedule import Line
 
@@ -22,8 +22,8 @@ NO_PROMPT = Prompt((), (), 0)
 
 
 @dataclass(slots=True, eq=False)
-class UnderWay:
-    begun: Begun
+class ActiveTurn:
+    begun: StartedTurn
     prompt: Prompt
     sent_s: float
     replica: int
@@ -39,15 +39,15 @@ class Turns:
     ) -> None:
         self.now_s = now_s
         self.programs = Programs()
-        self._places = Places(servers)
+        self._places = ServerAssignment(servers)
         self._on_line = on_line
-        self._under_way: set[UnderWay] = set()
+        self._under_way: set[ActiveTurn] = set()
         self._late_s: dict[str, float] = {}
 
     def late(self, program_id: str, seconds: float) -> None:
         self._late_s[program_id] = seconds
 
-    def begin(self, who: Said, model: object, prompt: Prompt = NO_PROMPT) -> UnderWay:
+    def begin(self, who: Said, model: object, prompt: Prompt = NO_PROMPT) -> ActiveTurn:
         """In the task that answers it, which is cancelled where it is given up."""
         now_s, task = self.now_s(), asyncio.current_task()
         if task is None:
@@ -56,13 +56,13 @@ class Turns:
         program = begun.program
         program.model = model or program.model
         program.replica = self._places.replica_of(program.job_id, now_s)
-        turn = UnderWay(begun, prompt, now_s, program.replica, task)
+        turn = ActiveTurn(begun, prompt, now_s, program.replica, task)
         self._under_way.add(turn)
         for forgotten in self.programs.forgotten():
             self._left(forgotten)
         return turn
 
-    def over(self, turn: UnderWay, finished_s: float, error: str | None, seen: Line) -> None:
+    def over(self, turn: ActiveTurn, finished_s: float, error: str | None, seen: Line) -> None:
         """`seen`: the fields of its line that say what was asked and answered."""
         program, index, gap_s = turn.begun
         self._under_way.discard(turn)
@@ -112,7 +112,7 @@ class Turns:
             self._places.ended(program.job_id)
 
 
-def unanswered(turn: UnderWay) -> Line:
+def unanswered(turn: ActiveTurn) -> Line:
     nothing = as_client_sees(
         turn.sent_s,
         None,

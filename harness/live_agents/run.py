@@ -23,7 +23,7 @@ from harness.cells.job import Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
-from harness.gateway.serving import own_socket, pause_seldom
+from harness.gateway.serving import own_socket, tune_garbage_collector
 from harness.installation import cpu_cores
 from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
@@ -97,7 +97,7 @@ class _Agents:
                 await self._live(place, program, course, held)
             except asyncio.CancelledError:
                 if (why := self._given_up()) is not None and course.started_s is not None:
-                    await self._gateway.gave_up(program.id, why)
+                    await self._gateway.abandon(program.id, why)
                 raise
             except AgentStartError as broken:
                 course.error = f"the agent's process {broken}"
@@ -110,7 +110,7 @@ class _Agents:
             self.finished += 1
             await self._gateway.end(program.id)
         elif not course.told:
-            await self._gateway.gave_up(program.id, course.error)
+            await self._gateway.abandon(program.id, course.error)
         self._keep(place, program, course)
         folder, containers = self._launches.folder_of(place, program), self._launches.containers
         if containers and course.error is not None:
@@ -154,7 +154,7 @@ class _Agents:
             await asyncio.wait({ended, passed}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
                 course.error = f"the program was ended at its limit of {passed.result()}"
-                await self._gateway.gave_up(program.id, course.error)
+                await self._gateway.abandon(program.id, course.error)
                 course.told = True
                 return
             course.exit_code, course.last_words = ended.result(), process.last_words()
@@ -246,7 +246,7 @@ async def run_agents(
     containers = None
     if isinstance(plan.sandbox, Containers):
         containers = replace(plan.sandbox, folder=folder)
-    pause_seldom()
+    tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
         launches = Launches(plan, folder, model, base_url, containers, readable(plan))
         agents = _Agents(job, gateway, launches, turns, given_up)

@@ -30,9 +30,9 @@ from harness.replay.http import (
     known_keys,
     reason,
 )
-from harness.replay.liveness import Pulse
-from harness.replay.schedule import Course, Line, Run
-from harness.replay.text_prompts import Talk, Texts
+from harness.replay.liveness import Liveness
+from harness.replay.schedule import ActiveProgram, Line, TurnSchedule
+from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.profiles import PS_PER_S
 from traces import Program, Turn
@@ -69,7 +69,7 @@ class _Live:
     def __init__(
         self,
         programs: Sequence[Program],
-        prompts: Prompts | Texts,
+        prompts: Prompts | TextPrompts,
         session: aiohttp.ClientSession,
         replicas: Sequence[Replica],
         model: str,
@@ -77,13 +77,13 @@ class _Live:
         api_key: str | None,
         on_turn: Callable[[Line], None],
         on_event: Callable[[Line], None] | None,
-        pulses: Sequence[Pulse],
+        pulses: Sequence[Liveness],
         given_up: Callable[[], str],
         cache_salt: str | None,
     ) -> None:
-        self.course = Course(programs, self._send)
+        self.course = TurnSchedule(programs, self._send)
         self._prompts = prompts
-        self._text = isinstance(prompts, Texts)
+        self._text = isinstance(prompts, TextPrompts)
         self._secrets = known_keys(api_key)
         self._session = session
         self._replicas = replicas
@@ -95,7 +95,7 @@ class _Live:
         self._given_up = given_up
         self._cache_salt = cache_salt
         self._affinity = Affinity(programs, len(replicas))
-        self._conversations: dict[str, Conversation | Talk] = {}
+        self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
         """Returns the time at the end, on the cell's clock."""
@@ -116,10 +116,10 @@ class _Live:
     def _now_s(self) -> float:
         return self._clock() - self.origin_s
 
-    def _send(self, run: Run, at_ps: int, line: Line) -> None:
+    def _send(self, run: ActiveProgram, at_ps: int, line: Line) -> None:
         self._turns.create_task(self._turn(run, at_ps / PS_PER_S, line))
 
-    async def _turn(self, run: Run, due_s: float, line: Line) -> None:
+    async def _turn(self, run: ActiveProgram, due_s: float, line: Line) -> None:
         await self._until(due_s - PREPARE_S)
         program, turn = run.program, run.next_turn
         if not run.turn:
@@ -136,7 +136,7 @@ class _Live:
         url = serving.chat_url if self._text else serving.url
         answer, error = Answer(self._now_s(), self._text, self._secrets), None
         pulse = self._pulses[line["replica"]]
-        pulse.begun()
+        pulse.turn_started()
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 await ask(self._session, url, body, answer, partial(self._heard_s, pulse))
@@ -146,7 +146,7 @@ class _Live:
             raise
         except FAILURES as failure:
             error = reason(failure, url, answer, self._turn_timeout_s)
-        pulse.over()
+        pulse.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._note(line, turn, answer, finished_s, error)
         if error is not None or run.is_last:
@@ -156,9 +156,9 @@ class _Live:
             conversation.answered(answer.ids)
         self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
 
-    def _heard_s(self, pulse: Pulse) -> float:
+    def _heard_s(self, pulse: Liveness) -> float:
         """When bytes arrive."""
-        pulse.heard()
+        pulse.byte_received()
         return self._now_s()
 
     async def _until(self, at_s: float) -> None:
@@ -187,7 +187,7 @@ async def replay_live(
     api_key: str | None = None,
     text: bool = False,
     on_event: Callable[[Line], None] | None = None,
-    pulses: Sequence[Pulse] | None = None,
+    pulses: Sequence[Liveness] | None = None,
     given_up: Callable[[], str] = lambda: "cancelled",
     cache_salt: str | None = None,
 ) -> Line:
@@ -201,7 +201,7 @@ async def replay_live(
     `given_up()` as its error. `pulses`: told what is heard of each replica. `cache_salt`, in text
     mode: vLLM shares no KV with turns of another.
     """
-    prompts = Texts(programs) if text else Prompts(programs, vocabulary, seed)
+    prompts = TextPrompts(programs) if text else Prompts(programs, vocabulary, seed)
     allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}
     async with client_session(headers=headers) as session:
@@ -215,7 +215,7 @@ async def replay_live(
             api_key,
             on_turn,
             on_event,
-            pulses or [Pulse() for _ in replicas],
+            pulses or [Liveness() for _ in replicas],
             given_up,
             cache_salt,
         )

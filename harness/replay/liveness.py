@@ -31,14 +31,14 @@ SILENT = "it does not answer"
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class ServerTimeouts:
     lost_after_s: float = 60.0
     """With a server that answers nothing."""
     stuck_after_s: float = 900.0
     """With one that answers, while no byte comes of its turns under way."""
 
 
-class Pulse:
+class Liveness:
     """What is heard of one server."""
 
     def __init__(self) -> None:
@@ -48,15 +48,15 @@ class Pulse:
         self.doubted = False
         """A turn failed, and it has not answered since."""
 
-    def begun(self) -> None:
+    def turn_started(self) -> None:
         if not self.under_way:
             self.heard_at_s = time.monotonic()
         self.under_way += 1
 
-    def heard(self) -> None:
+    def byte_received(self) -> None:
         self.heard_at_s = time.monotonic()
 
-    def over(self) -> None:
+    def turn_ended(self) -> None:
         self.under_way -= 1
 
 
@@ -69,12 +69,12 @@ class Watch:
     def __init__(
         self,
         servers: Sequence[Server],
-        patience: Patience,
+        patience: ServerTimeouts,
         api_key: str | None = None,
         failure: Callable[[], Exception | None] | None = None,
     ) -> None:
         """`failure` says why a process of ours no longer runs."""
-        self.pulses = [Pulse() for _ in servers]
+        self.pulses = [Liveness() for _ in servers]
         self.lost: str | None = None
         """Why a server counts as lost."""
         self.turns_end = True

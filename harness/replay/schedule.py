@@ -22,7 +22,7 @@ Line = dict[str, Any]
 
 
 @dataclass(slots=True)
-class Run:
+class ActiveProgram:
     """A program under way."""
 
     program: Program
@@ -43,11 +43,11 @@ class Run:
         return self.turn == len(self.program.turns) - 1
 
 
-Send = Callable[[Run, int, Line], None]
+Send = Callable[[ActiveProgram, int, Line], None]
 """Takes a program, the time at which its next turn is due, and the turn's line so far."""
 
 
-class Course:
+class TurnSchedule:
     def __init__(self, programs: Sequence[Program], send: Send) -> None:
         self._programs = programs
         self._children: dict[str, list[Program]] = {}
@@ -55,7 +55,7 @@ class Course:
             if program.fork is not None:
                 self._children.setdefault(program.fork.program_id, []).append(program)
         self._send = send
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ActiveProgram] = {}
         self._backlog: Iterator[Program] = iter(())
         """Roots that start when another ends (closed loop)."""
         self.finished_programs = self.failed_turns = 0
@@ -80,11 +80,11 @@ class Course:
 
     def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
-        run = Run(program, job_id or program.id, ready_ps=at_ps, finished_ps=at_ps)
+        run = ActiveProgram(program, job_id or program.id, ready_ps=at_ps, finished_ps=at_ps)
         self._runs[program.id] = run
         self._next(run, gap_s=0.0)
 
-    def ended(self, run: Run, finished_ps: int, *, failed: bool) -> None:
+    def ended(self, run: ActiveProgram, finished_ps: int, *, failed: bool) -> None:
         """The turn that was sent last for this program is over."""
         run.ready_ps = run.finished_ps = finished_ps
         if failed:
@@ -99,7 +99,7 @@ class Course:
         elif not run.waits_for:
             self._next(run, run.program.turns[run.turn - 1].tool_gap_s)
 
-    def _next(self, run: Run, gap_s: float) -> None:
+    def _next(self, run: ActiveProgram, gap_s: float) -> None:
         turn = run.next_turn
         at_ps = run.ready_ps + round(gap_s * PS_PER_S)
         previous = run.program.turns[run.turn - 1] if run.turn else None
@@ -118,7 +118,7 @@ class Course:
         }
         self._send(run, at_ps, line)
 
-    def _fork(self, run: Run) -> None:
+    def _fork(self, run: ActiveProgram) -> None:
         for child in self._children.get(run.program.id, ()):
             fork = child.fork
             if fork is None or fork.after_turn != run.turn:
@@ -131,7 +131,7 @@ class Course:
             for child in self._children.get(run.program.id, ())
         )
 
-    def _program_ended(self, run: Run) -> None:
+    def _program_ended(self, run: ActiveProgram) -> None:
         del self._runs[run.program.id]
         fork = run.program.fork
         if fork is None:

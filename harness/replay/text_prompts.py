@@ -12,7 +12,7 @@ from servers.errors import InvalidInput
 from traces import Message, Program, Turn
 
 
-class Talk:
+class RecordedConversation:
     """The conversation of one program."""
 
     def __init__(self, program: Program) -> None:
@@ -26,12 +26,12 @@ class Talk:
         """What it said is not sent again."""
 
 
-class Texts:
+class TextPrompts:
     def __init__(self, programs: Sequence[Program]) -> None:
         if silent := next((p for p in programs if not p.messages), None):
             raise InvalidInput(
                 f"program {silent.id}: its trace has no messages; leave --prompts text away"
             )
 
-    def conversation(self, program: Program) -> Talk:
-        return Talk(program)
+    def conversation(self, program: Program) -> RecordedConversation:
+        return RecordedConversation(program)

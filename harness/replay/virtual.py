@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Protocol
 
-from harness.replay.schedule import Course, Line, Run
+from harness.replay.schedule import ActiveProgram, Line, TurnSchedule
 from servers.policies.base import Future
 from servers.profiles import PS_PER_S, Profile
 from servers.sim import Path, Phase, Segment, Submission, Usage
@@ -100,11 +100,11 @@ class Replay:
         bound: bool,
     ) -> None:
         self.engine = engine(on_end=self._ended)
-        self.course = Course(programs, self._send)
+        self.course = TurnSchedule(programs, self._send)
         self._bound = bound
         self._on_turn = on_turn
         self._contents = Contents(self.engine.profile.block_tokens)
-        self._sent: dict[Served, tuple[Run, Line]] = {}
+        self._sent: dict[Served, tuple[ActiveProgram, Line]] = {}
         self._ahead: dict[str, tuple[Iterator[Path], list[Future]]] = {}
         """Of each program under way: the paths of its next turns, and what a bound is told."""
         self.usage: list[Usage] = []
@@ -118,7 +118,7 @@ class Replay:
             self.course.start(program, at_ps)
             yield program
 
-    def _send(self, run: Run, at_ps: int, line: Line) -> None:
+    def _send(self, run: ActiveProgram, at_ps: int, line: Line) -> None:
         program, turn = run.program, run.next_turn
         if not run.turn:
             futures = _futures(program.turns) if self._bound else []

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
-from harness.engines.base import Cannot, Engine
+from harness.engines.base import Engine, Unsupported
 from harness.engines.sim import sim_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
@@ -53,7 +53,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Question:
     variants: tuple[Variant, ...]
-    left_out: tuple[Cannot, ...]
+    left_out: tuple[Unsupported, ...]
     """Of `--policies all`, what the engine cannot run here."""
     rates: tuple[float | None, ...]
     seeds: tuple[int, ...]
@@ -171,7 +171,7 @@ def _load(
     ).packed()
 
 
-def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Cannot, ...]]:
+def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
     """Imported when asked for: virtual time needs no HTTP client."""
     if asked.engine == "sim":
         chosen = tuple(variants(asked.policies))

@@ -29,7 +29,7 @@ def check(policy: object) -> type[Policy]:
             f"{policy!r} is not a policy: derive a class from servers.policies.base.Policy"
         )
     _check_class(policy)
-    _Story(policy).play()
+    ContractScenario(policy).play()
     return policy
 
 
@@ -60,7 +60,7 @@ def _head(method: str) -> str:
     return f"{method}{inspect.signature(getattr(Policy, method))}"
 
 
-class _Story:
+class ContractScenario:
     def __init__(self, policy: type[Policy]) -> None:
         self._label = policy.__qualname__
         try:

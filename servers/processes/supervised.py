@@ -40,7 +40,7 @@ def alive_while_open() -> Iterator[tuple[int, int]]:
         os.close(theirs)
 
 
-class Kept:
+class SupervisedProcess:
     def __init__(
         self,
         command: Sequence[str],

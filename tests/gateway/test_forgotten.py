@@ -8,7 +8,7 @@ import pytest
 
 from harness.gateway import programs, turns
 from harness.gateway.identity import Said
-from harness.gateway.turns import NO_PROMPT, Turns, UnderWay, unanswered
+from harness.gateway.turns import NO_PROMPT, ActiveTurn, Turns, unanswered
 
 
 def of(monkeypatch: pytest.MonkeyPatch, most: int = 3) -> Turns:
@@ -20,7 +20,7 @@ def of(monkeypatch: pytest.MonkeyPatch, most: int = 3) -> Turns:
     return Turns(2, lambda _: None, lambda: 0.0)
 
 
-def over(made: Turns, turn: UnderWay) -> None:
+def over(made: Turns, turn: ActiveTurn) -> None:
     made.over(turn, 0.0, None, unanswered(turn))
 
 

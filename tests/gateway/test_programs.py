@@ -51,7 +51,7 @@ def test_a_program_that_is_ended_between_two_turns_leaves_a_last_line_that_says_
 
     async def told(url: str, gateway: Gateway) -> None:
         await post(url, ASK)
-        await gateway.gave_up("p", "over its time limit of 900 s")
+        await gateway.abandon("p", "over its time limit of 900 s")
 
     _, last = lines_of(told, upstream)
     assert (last["program_id"], last["turn"]) == ("p", 1)
@@ -63,7 +63,7 @@ def test_a_program_that_is_ended_between_two_turns_leaves_a_last_line_that_says_
 
 def test_a_program_that_never_asked_leaves_its_one_line() -> None:
     async def told(_url: str, gateway: Gateway) -> None:
-        await gateway.gave_up("p", "exit code 1 before its first request")
+        await gateway.abandon("p", "exit code 1 before its first request")
 
     (line,) = lines_of(told)
     assert (line["turn"], line["error"]) == (0, "exit code 1 before its first request")
@@ -76,7 +76,7 @@ def test_a_request_under_way_ends_with_the_reason_and_the_server_stops() -> None
         async with aiohttp.ClientSession() as session:
             answer = await session.post(url, json={**ASK, "stream": True})
             await answer.content.readany()
-            await gateway.gave_up("p", "over its time limit of 900 s")
+            await gateway.abandon("p", "over its time limit of 900 s")
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
         for _ in range(200):
@@ -92,7 +92,7 @@ def test_a_request_under_way_ends_with_the_reason_and_the_server_stops() -> None
 def test_the_same_id_later_is_another_program() -> None:
     async def told(url: str, gateway: Gateway) -> None:
         await post(url, ASK)
-        await gateway.gave_up("p", "crashed")
+        await gateway.abandon("p", "crashed")
         await post(url, ASK)
 
     assert [line["turn"] for line in lines_of(told)] == [0, 1, 0]

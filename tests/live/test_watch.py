@@ -9,11 +9,11 @@ from collections.abc import Callable
 from aiohttp import web
 
 from harness.replay.live import Replica
-from harness.replay.liveness import Patience, Pulse, Watch
+from harness.replay.liveness import Liveness, ServerTimeouts, Watch
 from tests.live.server import Server, serving
 
-SHORT = Patience(lost_after_s=0.5, stuck_after_s=1.5)
-LONG = Patience()
+SHORT = ServerTimeouts(lost_after_s=0.5, stuck_after_s=1.5)
+LONG = ServerTimeouts()
 
 
 class Asked(Server):
@@ -34,9 +34,9 @@ class Asked(Server):
 def watched(
     server: Asked,
     *,
-    meanwhile: Callable[[Pulse], object],
+    meanwhile: Callable[[Liveness], object],
     within_s: float,
-    patience: Patience = SHORT,
+    patience: ServerTimeouts = SHORT,
 ) -> str | None:
     """Why it counts as lost; None if not within that time. `meanwhile` is called every 0.1 s."""
 
@@ -55,20 +55,20 @@ def watched(
     return asyncio.run(go())
 
 
-def nothing(_pulse: Pulse) -> None:
+def nothing(_pulse: Liveness) -> None:
     pass
 
 
 def test_a_server_that_is_heard_is_asked_nothing() -> None:
     server = Asked()
-    assert watched(server, meanwhile=Pulse.heard, within_s=2, patience=LONG) is None
+    assert watched(server, meanwhile=Liveness.heard, within_s=2, patience=LONG) is None
     assert server.times == 0
 
 
 def test_a_turn_may_wait_for_ever_while_others_of_its_server_go_on() -> None:
-    def two_under_way_and_one_goes_on(pulse: Pulse) -> None:
+    def two_under_way_and_one_goes_on(pulse: Liveness) -> None:
         pulse.under_way = 2
-        pulse.heard()
+        pulse.byte_received()
 
     assert watched(Asked(), meanwhile=two_under_way_and_one_goes_on, within_s=3) is None
 
@@ -80,7 +80,7 @@ def test_a_server_without_turns_may_be_silent() -> None:
 
 
 def test_one_with_turns_may_not() -> None:
-    def one_under_way(pulse: Pulse) -> None:
+    def one_under_way(pulse: Liveness) -> None:
         pulse.under_way = 1
 
     assert watched(Asked(), meanwhile=one_under_way, within_s=60) == (
@@ -134,8 +134,8 @@ def test_one_that_refuses_to_say_what_it_serves_is_there() -> None:
 def test_a_failed_turn_is_asked_after_at_once_and_no_more_when_it_answers() -> None:
     server, doubts = Asked(), iter([True])
 
-    def one_failed(pulse: Pulse) -> None:
-        pulse.heard()
+    def one_failed(pulse: Liveness) -> None:
+        pulse.byte_received()
         pulse.doubted |= next(doubts, False)
 
     assert watched(server, meanwhile=one_failed, within_s=3, patience=LONG) is None

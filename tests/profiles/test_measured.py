@@ -18,7 +18,7 @@ from servers.profiles.measured import (
     profile_for,
     read_measured,
 )
-from servers.vllm.launch.command_line import Wanted, policy_costs
+from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import Installed
 
 PREFILL = tuple(
@@ -85,7 +85,7 @@ def test_policies_get_the_quadratic_of_the_medians(path: Path) -> None:
 
 def test_a_server_tells_its_policy_what_was_measured(path: Path) -> None:
     vllm = Installed("python", "0.32.0", cpu=True, torch=None, has_request_metrics=True)
-    wanted = Wanted(policy="continuum", hardware=str(path), step_tokens=512)
+    wanted = ServerConfig(policy="continuum", hardware=str(path), step_tokens=512)
     curve, told = policy_costs(wanted, vllm)
     assert (curve.base_s, curve.linear_s, curve.quadratic_s) == pytest.approx((0.02, 1e-4, 1e-8))
     assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)

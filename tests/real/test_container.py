@@ -15,7 +15,7 @@ import pytest
 
 from servers.errors import ContainersUnavailable, ServerFailed
 from servers.processes.supervisor import descendants
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.server import launch
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
@@ -51,9 +51,9 @@ def reached(service: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     client.close()
 
 
-def wanted(*mounts: Path) -> Wanted:
+def wanted(*mounts: Path) -> ServerConfig:
     own = Path(sys.base_prefix), Path(sys.prefix)
-    return Wanted(image=IMAGE, mounts=(*SYSTEM, *own, *mounts), kv_blocks=100)
+    return ServerConfig(image=IMAGE, mounts=(*SYSTEM, *own, *mounts), kv_blocks=100)
 
 
 def test_a_server_in_a_container_is_healthy_and_leaves_nothing(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_an_image_that_is_not_here_is_not_pulled_but_told(tmp_path: Path) -> Non
     with pytest.raises(
         ContainersUnavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"
     ):
-        launch(Wanted(image="vllm/vllm-openai:nowhere"), tmp_path)
+        launch(ServerConfig(image="vllm/vllm-openai:nowhere"), tmp_path)
 
 
 def test_no_container_outlives_a_bench_that_was_killed(tmp_path: Path) -> None:

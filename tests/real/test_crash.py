@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from servers.processes.supervisor import descendants
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import launch
 from tests.crash import trials
 from tests.crash.live import survives
@@ -52,7 +52,7 @@ def test_killed_in_every_stage_it_leaves_no_process_and_measures_each_turn_once(
 
 
 def test_killed_at_random_moments_it_measures_each_turn_once(tmp_path: Path) -> None:
-    with launch(Wanted(), tmp_path / "server") as server, trials.warm() as warm:
+    with launch(ServerConfig(), tmp_path / "server") as server, trials.warm() as warm:
         survives(int(os.environ.get("TURNSTILE_KILLS", "8")), warm, server.base_url, tmp_path)
 
 

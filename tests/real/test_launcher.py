@@ -19,7 +19,7 @@ import pytest
 from harness.replay.live import Replica, replay_live
 from harness.replay.schedule import Line
 from servers.errors import ServerFailed
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from traces import Message, Program, Turn
 
@@ -57,7 +57,7 @@ def group(pid: int) -> list[str]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
-    wanted = Wanted(policy="continuum", kv_blocks=200)
+    wanted = ServerConfig(policy="continuum", kv_blocks=200)
     with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as started:
         yield started
     assert group(started.pid) == []
@@ -132,11 +132,11 @@ def test_the_policy_inside_writes_its_events(server: VllmServer) -> None:
 
 def test_a_flag_that_vllm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match=r"exited with code 2: .*unrecognized arguments: --no-s"):
-        launch(Wanted(flags=("--no-such-flag",)), tmp_path, ready_within_s=READY_WITHIN_S)
+        launch(ServerConfig(flags=("--no-such-flag",)), tmp_path, ready_within_s=READY_WITHIN_S)
 
 
 def test_a_context_longer_than_the_pool_is_told_in_its_words(tmp_path: Path) -> None:
-    wanted = Wanted(kv_blocks=10, max_model_len=4096)
+    wanted = ServerConfig(kv_blocks=10, max_model_len=4096)
     with pytest.raises(ServerFailed, match=r"exited with code 1: .*max seq len \(4096\)"):
         launch(wanted, tmp_path, ready_within_s=READY_WITHIN_S)
 

@@ -17,7 +17,7 @@ import pytest
 from harness.replay.live import Replica, replay_live
 from harness.replay.schedule import Line
 from servers.processes.supervisor import descendants
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer, launch
 from traces import Program, Turn
@@ -36,7 +36,7 @@ TIERS = {
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
-    wanted = Wanted(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
+    wanted = ServerConfig(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
     folder = tmp_path_factory.mktemp("offload")
     with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as running:
         yield running
@@ -115,7 +115,7 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
 
 def test_lmcache_killed_is_a_failure_and_nothing_of_it_is_left(tmp_path: Path) -> None:
     with launch(
-        Wanted(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
+        ServerConfig(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
         tmp_path,
         ready_within_s=READY_WITHIN_S,
     ) as running:

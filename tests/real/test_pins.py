@@ -18,7 +18,7 @@ from harness.gateway.recording import backends
 from harness.replay.live import Replica, replay_live
 from harness.replay.schedule import Line
 from servers.variants import make_policy, variants
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from traces import Program, Turn
 
@@ -27,7 +27,7 @@ GAP_S = 1.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    wanted = Wanted(policy="continuum-preview", costs=DEAR, kv_blocks=500)
+    wanted = ServerConfig(policy="continuum-preview", costs=DEAR, kv_blocks=500)
     with launch(wanted, tmp_path_factory.mktemp("pins"), ready_within_s=300) as running:
         yield running
 

@@ -20,7 +20,7 @@ from servers.policies.base import Costs
 from servers.profiles.measured import Measured, read_measured
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.real.test_sweep import PROGRAMS
 
@@ -29,7 +29,7 @@ BENCH = str(Path(sys.executable).parent / "bench")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with launch(Wanted(kv_blocks=600), tmp_path_factory.mktemp("server")) as started:
+    with launch(ServerConfig(kv_blocks=600), tmp_path_factory.mktemp("server")) as started:
         yield started
 
 

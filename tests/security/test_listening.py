@@ -14,7 +14,7 @@ import pytest
 from harness.gateway.access import TOKEN
 from servers.errors import CannotServe
 from servers.processes.supervisor import descendants
-from servers.vllm.launch.command_line import Wanted, flags
+from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import in_image
 from servers.vllm.models.model_folder import loadable
 from tests.agents.planner import planner
@@ -95,5 +95,5 @@ def test_vllm_gets_no_flag_that_opens_it_or_shows_a_key(
     given: tuple[str, ...], remedy: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotServe, match=remedy) as refused:
-        flags(Wanted(flags=given), in_image(None), loadable("tiny", "dummy", tmp_path), 8000)
+        flags(ServerConfig(flags=given), in_image(None), loadable("tiny", "dummy", tmp_path), 8000)
     assert "hush" not in str(refused.value)

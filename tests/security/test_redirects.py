@@ -16,7 +16,7 @@ from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.replay.http import API_KEY
 from harness.replay.live import Replica
-from harness.replay.liveness import Patience, Watch
+from harness.replay.liveness import ServerTimeouts, Watch
 from harness.replay.served_models import models_of
 from servers.errors import MeasurementFailed, ServerUnavailable
 from tests.gateway.test_proxy import ASK, post
@@ -63,7 +63,7 @@ async def describes(url: str) -> None:
 
 
 async def watches(url: str) -> None:
-    watch = Watch([Replica(url)], Patience(5.0), KEY)
+    watch = Watch([Replica(url)], ServerTimeouts(5.0), KEY)
     watch.pulses[0].doubted = True
     await watch.last_look(all_failed=False)
     assert watch.lost is None

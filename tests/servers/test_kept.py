@@ -15,7 +15,7 @@ from pathlib import Path
 from servers.processes import supervised as kept
 kept.GRACE_S = 0.3
 folder = Path(sys.argv[1])
-kept.Kept(["sleep", "600.5"], {}, folder / "log", folder / "disk")
+kept.SupervisedProcess(["sleep", "600.5"], {}, folder / "log", folder / "disk")
 print("started", flush=True)
 time.sleep(600)
 """

@@ -17,7 +17,7 @@ import pytest
 
 from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
 from servers.processes import supervised as kept
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.offload_tier import Offloading
@@ -38,7 +38,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 def start(tmp_path: Path, how: str, port: int | None = None, within_s: float = 20) -> VllmServer:
     python = stand_in(tmp_path, how)
-    return launch(Wanted(), tmp_path / "run", port=port, python=python, ready_within_s=within_s)
+    return launch(
+        ServerConfig(), tmp_path / "run", port=port, python=python, ready_within_s=within_s
+    )
 
 
 def is_free(port: int) -> bool:
@@ -101,7 +103,7 @@ def test_progress_is_the_time_and_the_last_line_of_the_log(tmp_path: Path) -> No
     told: list[tuple[float, str]] = []
     with pytest.raises(ServerFailed):
         launch(
-            Wanted(),
+            ServerConfig(),
             tmp_path / "run",
             python=stand_in(tmp_path, "hangs"),
             ready_within_s=1,
@@ -230,23 +232,26 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "told"),
     [
-        (Wanted(policy="nonsense"), "no policy is called 'nonsense'"),
-        (Wanted(policy="fcfs,continuum"), "a server runs one policy"),
-        (Wanted(policy="fcfs", offload=Offloading("lmcache", 1.0)), "has no LMCache; get it with"),
+        (ServerConfig(policy="nonsense"), "no policy is called 'nonsense'"),
+        (ServerConfig(policy="fcfs,continuum"), "a server runs one policy"),
         (
-            Wanted(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
+            ServerConfig(policy="fcfs", offload=Offloading("lmcache", 1.0)),
+            "has no LMCache; get it with",
+        ),
+        (
+            ServerConfig(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
             "do not say what a reload takes; add reload_s_per_token",
         ),
-        (Wanted(policy="clairvoyant"), "knows the trace's future"),
-        (Wanted(policy="fcfs", hardware="h100"), "no profile of tiny"),
-        (Wanted(policy="fcfs", model="org/model"), "give --costs FILE"),
-        (Wanted(kv_blocks=1), "--kv-blocks 1: vLLM keeps one"),
-        (Wanted(weights="real"), "--weights real: use one of auto, dummy, random"),
-        (Wanted(model="llama-3.1-8b", weights="random"), "only tiny has them"),
+        (ServerConfig(policy="clairvoyant"), "knows the trace's future"),
+        (ServerConfig(policy="fcfs", hardware="h100"), "no profile of tiny"),
+        (ServerConfig(policy="fcfs", model="org/model"), "give --costs FILE"),
+        (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM keeps one"),
+        (ServerConfig(weights="real"), "--weights real: use one of auto, dummy, random"),
+        (ServerConfig(model="llama-3.1-8b", weights="random"), "only tiny has them"),
     ],
 )
 def test_what_cannot_be_is_told_before_anything_starts(
-    tmp_path: Path, wanted: Wanted, told: str
+    tmp_path: Path, wanted: ServerConfig, told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
         launch(wanted, tmp_path / "run", python=stand_in(tmp_path, "healthy"))
@@ -255,8 +260,8 @@ def test_what_cannot_be_is_told_before_anything_starts(
 
 def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
     with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
-        launch(Wanted(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"))
+        launch(ServerConfig(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"))
     with pytest.raises(UnknownModel, match=r"has no config.json"):
-        launch(Wanted(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"))
+        launch(ServerConfig(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"))
     with pytest.raises(CannotServe):
-        launch(Wanted(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"))
+        launch(ServerConfig(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"))

@@ -13,7 +13,7 @@ import pytest
 from servers.errors import CannotServe
 from servers.processes import supervised as kept
 from servers.vllm.launch import replicas
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import Installed
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from tests.servers.stand_in import living, stand_in
@@ -27,23 +27,23 @@ def test_gpus_are_split_by_what_one_copy_of_the_model_needs(
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(replicas, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"] * 8)
-    shares = machine_shares(Wanted(model="llama-3.1-70b"), ON_GPU, 2)  # four GPUs each
+    shares = machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 2)  # four GPUs each
     assert shares == [{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}]
     with pytest.raises(CannotServe, match="--replicas 3: they need 12 GPUs, and 8 are here"):
-        machine_shares(Wanted(model="llama-3.1-70b"), ON_GPU, 3)
+        machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")  # the others are somebody else's
-    shares = machine_shares(Wanted(gpus=1), ON_GPU, 2)
+    shares = machine_shares(ServerConfig(gpus=1), ON_GPU, 2)
     assert shares == [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "7"}]
 
 
 def test_cores_are_split_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 4, 5, 6})
-    assert machine_shares(Wanted(), ON_CPU, 2) == [
+    assert machine_shares(ServerConfig(), ON_CPU, 2) == [
         {"VLLM_CPU_OMP_THREADS_BIND": "2,3"},
         {"VLLM_CPU_OMP_THREADS_BIND": "4,5"},
     ]
     with pytest.raises(CannotServe, match="--replicas 6: they need 6 cores, and 5 are here"):
-        machine_shares(Wanted(), ON_CPU, 6)
+        machine_shares(ServerConfig(), ON_CPU, 6)
 
 
 def test_an_interruption_while_they_boot_ends_them_at_once(
@@ -62,7 +62,7 @@ def test_an_interruption_while_they_boot_ends_them_at_once(
     began_s = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         launch_replicas(
-            Wanted(),
+            ServerConfig(),
             2,
             tmp_path / "run",
             python=stand_in(tmp_path, "hangs"),

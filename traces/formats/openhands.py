@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.formats.openhands_conversation import Story, Usages
+from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, said
 from traces.lenient import (
     Repairs,
@@ -136,7 +136,7 @@ def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
     for event in events:
         if not isinstance(event, dict):
             repairs.add("an event that is no object: left out")
-    story = Story(_usages(document, events), repairs)
+    story = ConversationBuilder(_usages(document, events), repairs)
     for one in said(events):
         story.add(one)
     return story.programs(_id(document) or name)

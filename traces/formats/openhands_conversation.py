@@ -25,7 +25,7 @@ class Usages:
     latencies_s: dict[str, float] = field(default_factory=dict)
 
 
-class Story:
+class ConversationBuilder:
     """A conversation, event by event."""
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:

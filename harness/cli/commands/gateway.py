@@ -67,7 +67,7 @@ def gateway(
 ) -> None:
     from harness.gateway.access import TOKEN, check_listen
     from harness.gateway.recording import backends, default_folder, recording
-    from harness.gateway.serving import pause_seldom
+    from harness.gateway.serving import tune_garbage_collector
 
     recorded: list[Recording] = []
 
@@ -79,7 +79,7 @@ def gateway(
             print(f"recording to {made.lines_file}; Ctrl-C ends it", file=sys.stderr)
             await asyncio.Event().wait()
 
-    pause_seldom()
+    tune_garbage_collector()
     with one_line_errors():
         token = os.environ.get(TOKEN, "").strip() or None
         check_listen(listen, token)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.calibrate.probe import Target
     from harness.calibrate.step_times import Times
     from servers.profiles.measured import Measured
-    from servers.vllm.launch.command_line import Wanted
+    from servers.vllm.launch.command_line import ServerConfig
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -88,11 +88,11 @@ def profile(
 ) -> None:
     from reports.run_folder.atomic import refuse_unwritable, write_file
     from servers.errors import MeasurementFailed
-    from servers.vllm.launch.command_line import Wanted
+    from servers.vllm.launch.command_line import ServerConfig
 
     with one_line_errors():
         refuse_unwritable(out or Path("profile.json"))
-        wanted = Wanted(
+        wanted = ServerConfig(
             model=model or "tiny",
             weights=weights,
             kv_blocks=kv_blocks,
@@ -118,8 +118,8 @@ def profile(
 
 
 def _with_tier(
-    wanted: Wanted, tier: str, offload_gb: float | None, url: str | None, python: str | None
-) -> Wanted:
+    wanted: ServerConfig, tier: str, offload_gb: float | None, url: str | None, python: str | None
+) -> ServerConfig:
     from dataclasses import replace
     from typing import get_args
 
@@ -138,7 +138,9 @@ def _with_tier(
     return replace(wanted, offload=Offloading(kind, gb), env=DEV_MODE)
 
 
-def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s: float) -> Measured:
+def _of_own(
+    wanted: ServerConfig, python: str | None, ready_within_s: float, within_s: float
+) -> Measured:
     from harness.cli.start_server import booted, fresh_folder
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
@@ -148,7 +150,7 @@ def _of_own(wanted: Wanted, python: str | None, ready_within_s: float, within_s:
         return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
 
 
-def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Measured:
+def _of_url(url: str, model: str | None, wanted: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
@@ -160,7 +162,7 @@ def _of_url(url: str, model: str | None, wanted: Wanted, within_s: float) -> Mea
 def _measured(
     base_url: str,
     info: ServerInfo,
-    wanted: Wanted,
+    wanted: ServerConfig,
     kv_bytes: int,
     within_s: float,
     server: VllmServer | None = None,

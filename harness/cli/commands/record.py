@@ -62,7 +62,7 @@ def record(
 ) -> None:
     from harness.cli.commands.gateway import tell
     from harness.gateway.recording import Recording, backends, default_folder, recording
-    from harness.gateway.serving import pause_seldom
+    from harness.gateway.serving import tune_garbage_collector
 
     async def run() -> tuple[int, Recording]:
         async with recording(servers, folder, keeps_messages=messages) as made:
@@ -72,7 +72,7 @@ def record(
             await made.gateway.end_all()
             return code, made
 
-    pause_seldom()
+    tune_garbage_collector()
     with one_line_errors():
         url, command = _server_and_command(words)
         servers = backends([url])

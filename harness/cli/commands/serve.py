@@ -19,7 +19,7 @@ from harness.cli.start_server import booted, fresh_folder
 from servers.errors import CannotServe
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import find_vllm, in_image
 from servers.vllm.launch.offload_tier import Offloading
@@ -122,7 +122,7 @@ def serve(
         if tier is not None:
             vllm = in_image(vllm_python) if image else find_vllm(vllm_python)
             dram_gb = command_line.dram_gb(offload_gb, vllm, gpus)
-        wanted = Wanted(
+        wanted = ServerConfig(
             model=model,
             policy=name,
             image=image,

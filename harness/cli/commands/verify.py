@@ -58,10 +58,10 @@ def pins(
     from harness.cli.tables import show_rows
     from harness.replay.live import Replica
     from servers.variants import make_policy, variants
-    from servers.vllm.launch.command_line import Wanted
+    from servers.vllm.launch.command_line import ServerConfig
 
     with one_line_errors():
-        wanted = Wanted(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
+        wanted = ServerConfig(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
         with booted(
             wanted, fresh_folder("verify"), python=vllm_python, ready_within_s=ready_within_s
         ) as ([server], _):

@@ -1,6 +1,6 @@
 """What vLLM is started with: its command line and environment.
 
-In: what a person asked for (`Wanted`), where vLLM is, what to load. Out: flags, environment
+In: what a person asked for (`ServerConfig`), where vLLM is, what to load. Out: flags, environment
 variables, the policy's costs. Extra flags come last, so that they win.
 """
 
@@ -42,7 +42,7 @@ NOT_GIVEN = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ServerConfig:
     model: str = "tiny"
     policy: str | None = None
     """A variant's name or the dotted path of a policy; None: vLLM without plug-in."""
@@ -77,7 +77,7 @@ def check_policy(name: str) -> None:
 
 
 def flags(
-    wanted: Wanted, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
+    wanted: ServerConfig, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
     _refuse(wanted.flags)
     chosen = [
@@ -111,12 +111,12 @@ def _refuse(given: Sequence[str]) -> None:
             raise CannotServe(f"{flag.partition('=')[0]}: {why}")
 
 
-def tensor_parallel(wanted: Wanted) -> int:
+def tensor_parallel(wanted: ServerConfig) -> int:
     """GPUs that hold one copy of the model together."""
     return wanted.gpus or (MODELS[wanted.model].gpus if wanted.model in MODELS else 1)
 
 
-def longest_context(wanted: Wanted, vllm: Installed, load: Loadable) -> int | None:
+def longest_context(wanted: ServerConfig, vllm: Installed, load: Loadable) -> int | None:
     """What was asked for, or else what the model and the pool can hold; one block of the pool is
     vLLM's own (the null block)."""
     if wanted.max_model_len is not None or wanted.kv_blocks is None or load.max_context is None:
@@ -129,7 +129,7 @@ def longest_context(wanted: Wanted, vllm: Installed, load: Loadable) -> int | No
 
 
 def environment(
-    wanted: Wanted, vllm: Installed, load: Loadable, folder: Path, on_path: Path
+    wanted: ServerConfig, vllm: Installed, load: Loadable, folder: Path, on_path: Path
 ) -> dict[str, str]:
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
     if os.path.isabs(load.path):
@@ -152,7 +152,7 @@ def environment(
     return {**env, **wanted.env}
 
 
-def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
+def policy_costs(wanted: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
     """The curve, and where it is from. Reloads cost something with a tier only."""
     curve, told = _costs(wanted, vllm)
     if wanted.offload is None:
@@ -165,7 +165,7 @@ def policy_costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
     return curve, told
 
 
-def _costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
+def _costs(wanted: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
     if wanted.costs is not None:
         return wanted.costs, "costs as given"
     if wanted.hardware is not None and is_file(wanted.hardware):
@@ -190,7 +190,7 @@ def _costs(wanted: Wanted, vllm: Installed) -> tuple[CostCurve, str]:
     )
 
 
-def _measured_costs(wanted: Wanted, file: str) -> tuple[CostCurve, str]:
+def _measured_costs(wanted: ServerConfig, file: str) -> tuple[CostCurve, str]:
     found = measured_for(file, wanted.model, wanted.gpus)
     curve = CostCurve(
         **found.curve.model_dump(),

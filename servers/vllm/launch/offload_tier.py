@@ -19,7 +19,7 @@ from typing import Literal
 
 from servers.errors import TierFailed, TierUnavailable
 from servers.processes.port import Port
-from servers.processes.supervised import Kept
+from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch.failure_cause import failure_cause
 from servers.vllm.launch.find_vllm import Installed
 
@@ -42,7 +42,7 @@ class Tier:
 
     def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
         self.flags = flags
-        self.server: Kept | None = None
+        self.server: SupervisedProcess | None = None
         """`lmcache` has one."""
         self._ports = ports
 
@@ -82,7 +82,7 @@ def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
     disk = folder / "lmcache-disk"
     tier = Tier(_lmcache_flags(port.number), ports=ports)
     try:
-        tier.server = Kept(
+        tier.server = SupervisedProcess(
             [
                 vllm.python,
                 "-m",

@@ -14,13 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from servers.errors import CannotServe, StartAbandoned
-from servers.vllm.launch.command_line import Wanted, tensor_parallel
+from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
 from servers.vllm.launch.find_vllm import Installed, find_vllm, gpu_names, in_image
 from servers.vllm.launch.server import Progress, VllmServer, launch
 
 
 def launch_replicas(
-    wanted: Wanted,
+    wanted: ServerConfig,
     count: int,
     folder: Path,
     *,
@@ -82,7 +82,7 @@ def stop(servers: Iterable[VllmServer]) -> None:
         server.stop()
 
 
-def machine_shares(wanted: Wanted, vllm: Installed, count: int) -> list[dict[str, str]]:
+def machine_shares(wanted: ServerConfig, vllm: Installed, count: int) -> list[dict[str, str]]:
     """Environment of each: which GPUs it sees, or which cores it computes on."""
     if vllm.cpu:
         cores = sorted(os.sched_getaffinity(0))

@@ -1,8 +1,8 @@
 """Starts vLLM on a free port of 127.0.0.1, waits until it is healthy, and stops it without a trace.
 
-In: `Wanted` and a folder. Out: a `VllmServer`, and in the folder `server.log`, `server.json` (what
-runs there) and, with a policy, `costs.json` and `engine.jsonl`. The server ends with us, also when
-we are killed (`keeper`). Waits are bounded; times in seconds.
+In: a `ServerConfig` and a folder. Out: a `VllmServer`, and in the folder `server.log`,
+`server.json` (what runs there) and, with a policy, `costs.json` and `engine.jsonl`. The server ends
+when its parent does, however that ends (`servers.processes`). Waits are bounded; times in seconds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Self
 
 from servers.errors import ServerFailed, TierFailed
 from servers.processes.port import Port
-from servers.processes.supervised import Kept
+from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch import command_line
-from servers.vllm.launch.command_line import Wanted
+from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image, container_command, remove_left
 from servers.vllm.launch.failure_cause import failure_cause, last_lines
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
@@ -78,7 +78,7 @@ class VllmServer:
 
     def __init__(
         self,
-        process: Kept,
+        process: SupervisedProcess,
         tier: Tier | None,
         port: Port,
         folder: Path,
@@ -154,7 +154,7 @@ class VllmServer:
 
 
 def launch(
-    wanted: Wanted,
+    wanted: ServerConfig,
     folder: Path,
     *,
     port: int | None = None,
@@ -189,7 +189,9 @@ def launch(
             return server
 
 
-def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | None) -> VllmServer:
+def _start(
+    wanted: ServerConfig, vllm: Installed, folder: Path, port_number: int | None
+) -> VllmServer:
     load = loadable(wanted.model, wanted.weights)
     folder.mkdir(parents=True, exist_ok=True)
     if wanted.policy is not None:
@@ -211,7 +213,7 @@ def _start(wanted: Wanted, vllm: Installed, folder: Path, port_number: int | Non
             run = container_command(wanted.image, run, env, mounts, folder, gpus=not vllm.cpu)
         else:
             temporary = _temporary(env)
-        process = Kept(run, env, folder / "server.log", temporary)
+        process = SupervisedProcess(run, env, folder / "server.log", temporary)
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -231,7 +233,7 @@ def _temporary(env: dict[str, str]) -> Path:
     return Path(folder)
 
 
-def _mounts(wanted: Wanted, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
+def _mounts(wanted: ServerConfig, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     model = Path(load.path) if os.path.isabs(load.path) else hub
     servers = Path(__file__).resolve().parents[2]
@@ -280,7 +282,7 @@ def _get(server: VllmServer, path: str, timeout_s: float = 30.0) -> tuple[int, b
         connection.close()
 
 
-def _info(server: VllmServer, wanted: Wanted, vllm: Installed) -> ServerInfo:
+def _info(server: VllmServer, wanted: ServerConfig, vllm: Installed) -> ServerInfo:
     try:
         version = json.loads(_get(server, "/version")[1])["version"]
         model = json.loads(_get(server, "/v1/models")[1])["data"][0]
