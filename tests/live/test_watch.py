@@ -61,7 +61,7 @@ def nothing(_pulse: Liveness) -> None:
 
 def test_a_server_that_is_heard_is_asked_nothing() -> None:
     server = Asked()
-    assert watched(server, meanwhile=Liveness.heard, within_s=2, patience=LONG) is None
+    assert watched(server, meanwhile=Liveness.byte_received, within_s=2, patience=LONG) is None
     assert server.times == 0
 
 
