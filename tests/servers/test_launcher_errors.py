@@ -145,7 +145,7 @@ from servers.processes import supervised as kept
 from servers.vllm.launch import server as launcher
 kept.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
-server = launcher.launch(launcher.Wanted(), run, python=python)
+server = launcher.launch(launcher.ServerConfig(), run, python=python)
 print(server.base_url.rpartition(":")[2], flush=True)
 fork = os.fork() if os.environ["FORKS"] == "yes" else None
 if fork:
