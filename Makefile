@@ -73,10 +73,10 @@ agents: .venv-agents/installed  ## mini-swe-agent into .venv-agents, which `benc
 
 openhands: .venv-openhands/installed  ## OpenHands SDK into .venv-openhands, which `bench` finds by itself
 
-fuzz: .venv/installed-test  ## hostile input for every reader (docs/hostile-input.md): INPUTS=1000000 SEED=0, some minutes
+fuzz: .venv/installed-test  ## hostile input for every reader (docs/design/hostile-input.md): INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
 
-reliability: .venv/installed-test  ## docs/reliability.md anew, from what the tests of engine faults assert
+reliability: .venv/installed-test  ## docs/reference/reliability.md anew, from what the tests of engine faults assert
 	$(BIN)/python -m tests.faults.page
 
 crash: .venv/installed-test  ## kill `bench sweep` KILLS=200 times, and fail every write in every way

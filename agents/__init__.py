@@ -1,4 +1,5 @@
-"""Real agents as the load: each program one process of an unmodified agent (docs/agents.md).
+"""Real agents as the load: each program one process of an unmodified agent
+(docs/howto/my-agent.md).
 
 tasks           what programs have to do
 agent           what the harness knows of an agent

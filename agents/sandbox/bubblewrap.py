@@ -3,7 +3,7 @@
 Inside are a read-only system, the workspace, what the caller names, and a small /tmp; no network,
 but the gateway under 127.0.0.1:INSIDE_PORT (`agents.sandbox.inside` forwards it to the gateway's
 unix
-socket). docs/sandbox.md says what holds where.
+socket). docs/design/sandbox.md says what holds where.
 """
 
 from __future__ import annotations

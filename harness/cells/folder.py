@@ -1,4 +1,5 @@
-"""Writing a run folder (docs/run-folder.md): what a cell leaves on disk, and in which order.
+"""Writing a run folder (docs/reference/run-folder.md): what a cell leaves on disk, and in which
+order.
 
 `cell.json` comes first, lines of `turns.jsonl` and `engine.jsonl` as things happen, `done.json`
 last and atomically: a cell without it is run again. No byte depends on the clock, the process or

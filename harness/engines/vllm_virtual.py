@@ -1,5 +1,5 @@
 """vLLM's own scheduler in virtual time as the engine of a sweep: the reference that `sim` is held
-against (docs/fidelity.md). It takes what `--engine sim` takes, and needs vLLM but no GPU."""
+against (docs/design/fidelity.md). It takes what `--engine sim` takes, and needs vLLM but no GPU."""
 
 from __future__ import annotations
 

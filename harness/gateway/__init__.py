@@ -1,4 +1,4 @@
-"""An OpenAI-compatible proxy that knows programs (docs/gateway.md).
+"""An OpenAI-compatible proxy that knows programs (docs/howto/gateway.md).
 
 identity, conversations   which program a request belongs to
 programs                  its turns so far: numbers, tool gaps, what a prompt keeps

@@ -1,4 +1,4 @@
-"""Who may ask a gateway, and as which program (docs/gateway.md, SECURITY.md).
+"""Who may ask a gateway, and as which program (docs/howto/gateway.md, SECURITY.md).
 
 By a program's own socket, or with its own key: as that program alone. With the gateway's token: as
 any. On loopback without a token: whoever is on this machine, but for web pages in its browser.

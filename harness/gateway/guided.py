@@ -1,7 +1,7 @@
 """Guided replay: real agents with real tools, whose answers come from recorded programs.
 
 An agent's k-th request as program p is the k-th turn of the recorded program p. The engine does
-that turn's work as in live replay (token mode: docs/live-replay.md), and the agent gets the
+that turn's work as in live replay (token mode: docs/design/live-replay.md), and the agent gets the
 recorded answer when the engine's last token is there. A program stops at a failed turn.
 """
 

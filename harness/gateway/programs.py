@@ -77,7 +77,8 @@ class Programs:
 
     def kept_tokens(self, program: Program, prompt: Prompt, prompt_tokens: int) -> int:
         """Of a prompt, what repeats the last turn's context. Inferred from the messages that are
-        the same; of a rewritten history the share of its characters (docs/traces.md)."""
+        the same; of a rewritten history the share of its characters
+        (docs/reference/trace-formats.md)."""
         before = program.prompt
         if before is None:
             return 0

@@ -1,7 +1,7 @@
 """The gateway itself: who asks, and what is done with it.
 
 Completions are turns of a program, passed through or guided, each with a line of
-docs/run-folder.md. A program ends when whoever ran it says so.
+docs/reference/run-folder.md. A program ends when whoever ran it says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a gateway leaves on disk: a line per turn as it ends, and a trace at the end.
 
-In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/run-folder.md), which is a trace by
-itself should we be killed, and `trace.jsonl`, the same in our format.
+In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/reference/run-folder.md), which is
+a trace by itself should we be killed, and `trace.jsonl`, the same in our format.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns under way at a gateway, and the line that each leaves (docs/run-folder.md).
+"""Turns under way at a gateway, and the line that each leaves (docs/reference/run-folder.md).
 
 Times in seconds on the gateway's clock.
 """

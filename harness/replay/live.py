@@ -1,8 +1,9 @@
 """Replay of programs against a live OpenAI-compatible server: each turn sent when it is due.
 
-In: programs, their arrivals, a server. Out: one line per turn as docs/run-folder.md has them (what
-only an engine knows is null, docs/live-replay.md), and a summary. `harness.replay.schedule` says
-which turn
+In: programs, their arrivals, a server. Out: one line per turn as docs/reference/run-folder.md has
+them (what
+only an engine knows is null, docs/design/live-replay.md), and a summary. `harness.replay.schedule`
+says which turn
 is due when; here it is sent at that time on the monotonic clock, as a deadline, so that lateness
 never adds up. A turn that fails in whatever way is a line with its `error`.
 """

@@ -1,8 +1,8 @@
 """Replay of programs in virtual time: their contents as paths, and the record of each turn.
 
 In: programs, their arrivals, a policy, a profile. Out: one line per turn and per engine event, as
-docs/run-folder.md has them, and a summary. `harness.replay.schedule` says which turn is due when;
-in virtual
+docs/reference/run-folder.md has them, and a summary. `harness.replay.schedule` says which turn is
+due when; in virtual
 time no send is ever late.
 """
 

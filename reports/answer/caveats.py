@@ -1,4 +1,4 @@
-"""What a reader of an answer has to doubt, a sentence each. Rules in docs/metrics.md."""
+"""What a reader of an answer has to doubt, a sentence each. Rules in docs/reference/metrics.md."""
 
 from __future__ import annotations
 

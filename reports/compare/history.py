@@ -2,7 +2,7 @@
 
 The first line holds the question, each other line what one variant did under one load at one
 commit. A line that a dying process left half written is dropped, and written whole by the next
-`add` of its commit. docs/nightly.md defines the fields.
+`add` of its commit. docs/howto/nightly.md defines the fields.
 """
 
 from __future__ import annotations

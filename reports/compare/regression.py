@@ -1,6 +1,7 @@
 """Did jobs get slower from one run to another of the same question, or is it noise?
 
-Two `Side`s in; a `Change` for each policy, load and metric out. docs/compare.md defines the terms.
+Two `Side`s in; a `Change` for each policy, load and metric out. docs/howto/compare.md defines the
+terms.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a source claims of a number, held against run folders: a `Check` in, a `Finding` out.
 
-Values are means over seeds, by arm and load (docs/metrics.md has the metrics).
+Values are means over seeds, by arm and load (docs/reference/metrics.md has the metrics).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Cells of a run folder in; files for other tools out (docs/exports.md)."""
+"""Cells of a run folder in; files for other tools out (docs/howto/exports.md)."""

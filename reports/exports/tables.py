@@ -1,7 +1,7 @@
 """Cells in; a table of all their turns and one of all their jobs out, as CSV or Parquet.
 
-Written cell by cell, so that memory holds the turns of one. Columns are those of docs/exports.md:
-seconds on the cell's clock, tokens; what an engine does not tell is empty.
+Written cell by cell, so that memory holds the turns of one. Columns are those of
+docs/howto/exports.md: seconds on the cell's clock, tokens; what an engine does not tell is empty.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TURNS: dict[str, Kind] = {
     "tools": "texts",
     "error": "text",
 }
-"""As turns.jsonl (docs/run-folder.md)."""
+"""As turns.jsonl (docs/reference/run-folder.md)."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",

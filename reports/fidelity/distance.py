@@ -1,6 +1,7 @@
 """Cells of live runs and of one run in virtual time in; how far apart they are out.
 
-docs/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with one draw
+docs/design/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with
+one draw
 of arrivals, a *point* a policy under a load, all seeds together. Errors are signed and relative to
 the live engine: +0.05 is virtual time 5% above it. Hit ratios differ in percentage points.
 """

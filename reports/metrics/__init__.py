@@ -1,1 +1,1 @@
-"""Metrics of cells (docs/metrics.md). In: frames of turns. Out: frames of numbers."""
+"""Metrics of cells (docs/reference/metrics.md). In: frames of turns. Out: frames of numbers."""

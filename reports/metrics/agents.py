@@ -1,7 +1,7 @@
 """Cells of real agents in; how their programs ended, and what of their work was right, out.
 
-`programs.jsonl` has a line per program (docs/run-folder.md). `evaluation.json`, where the user
-brought one, holds what SWE-bench's evaluation of the cell's predictions resolved.
+`programs.jsonl` has a line per program (docs/reference/run-folder.md). `evaluation.json`, where
+the user brought one, holds what SWE-bench's evaluation of the cell's predictions resolved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Cells of a run in; their metrics and their validity out, as docs/metrics.md defines them.
+"""Cells of a run in; their metrics and their validity out, as docs/reference/metrics.md defines
+them.
 
 Seconds and tokens throughout.
 """

@@ -1,4 +1,4 @@
-"""Why a cell's numbers are not to be relied on (docs/metrics.md, "Validity gates").
+"""Why a cell's numbers are not to be relied on (docs/reference/metrics.md, "Validity gates").
 
 Saturation is shown, and fails no gate.
 """

@@ -1,4 +1,4 @@
-"""Turns of a cell in; its jobs out, sub-agents inside (docs/metrics.md, "Symbols")."""
+"""Turns of a cell in; its jobs out, sub-agents inside (docs/reference/metrics.md, "Symbols")."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Events of a cell in; how much memory its pins held, and how much of that for nothing, out.
 
-docs/metrics.md, "Of a cell". KV blocks and seconds.
+docs/reference/metrics.md, "Of a cell". KV blocks and seconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Turns and jobs of a cell in; how its backlog grows out (docs/metrics.md, "Saturation")."""
+"""Turns and jobs of a cell in; how its backlog grows out (docs/reference/metrics.md,
+"Saturation")."""
 
 from __future__ import annotations
 

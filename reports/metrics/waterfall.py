@@ -1,4 +1,5 @@
-"""Turns of a cell in; where the time of each of its jobs went out, as docs/metrics.md defines it.
+"""Turns of a cell in; where the time of each of its jobs went out, as docs/reference/metrics.md
+defines it.
 
 Only the root program's turns are split; what it waits for its sub-agents is one part. Seconds; the
 parts sum to the JCT, and what they miss of it is the residual.

@@ -1,4 +1,5 @@
-"""The table of all cells, as the page shows it; each column is defined in docs/metrics.md."""
+"""The table of all cells, as the page shows it; each column is defined in
+docs/reference/metrics.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A run folder (docs/run-folder.md) in; its question, its cells, and their turns as frames out.
+"""A run folder (docs/reference/run-folder.md) in; its question, its cells, and their turns as
+frames out.
 
 Cells are read one by one, so that memory holds the turns of one cell. Times in seconds on the
 cell's clock, lengths in tokens.
@@ -43,7 +44,7 @@ TEXTS = ("program_id", "job_id", "error")
 NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 INSIDE_OTHERS = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
 """Null where a live engine does not tell them apart: then prefill and decode, or the device's hits,
-contain them (docs/live-replay.md)."""
+contain them (docs/design/live-replay.md)."""
 UNTOLD = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null where a live engine does not tell them at all."""
 MAY_LACK = ("first_token_at_s", "kept_tokens")

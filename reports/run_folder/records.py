@@ -1,7 +1,8 @@
 """What `sweep.json`, `cell.json` and `done.json` of a run folder must be for a report to read them.
 
 Run folders travel: what stands in one may be anybody's. Fields that reports use have the types of
-docs/run-folder.md and numbers within `MOST`; others are let be. Names are fit for a terminal.
+docs/reference/run-folder.md and numbers within `MOST`; others are let be. Names are fit for a
+terminal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/metrics.md, "Speed-up").
+"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/reference/metrics.md,
+"Speed-up").
 
 A pair is the same program under the same arrivals: what a hard program or a burst does to both
 sides cancels. JCTs come as programs × seeds, in seconds.

@@ -1,4 +1,5 @@
-"""How many seeds would tell a small difference from noise (docs/metrics.md, "Rounds needed").
+"""How many seeds would tell a small difference from noise (docs/reference/metrics.md, "Rounds
+needed").
 
 In: the paired JCTs of two variants, programs × seeds. Out: a number of seeds.
 """

@@ -1,6 +1,6 @@
 """Policies with one choice made the other way, where a source leaves it open: `bench experiment`
-plays them beside the originals (`harness/experiments/files/open-*.toml`, docs/experiments.md). By
-path:
+plays them beside the originals (`harness/experiments/files/open-*.toml`,
+docs/howto/experiments.md). By path:
 `servers.policies.ablations:ContinuumPressure`.
 """
 

@@ -1,4 +1,5 @@
-"""Profiles: how long steps take and how much KV fits, per machine and model (docs/profiles.md)."""
+"""Profiles: how long steps take and how much KV fits, per machine and model
+(docs/reference/profiles.md)."""
 
 from servers.errors import DoesNotFit, UnknownProfile
 from servers.profiles.gpus import HARDWARE, Hardware, hardware

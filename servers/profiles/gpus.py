@@ -1,4 +1,5 @@
-"""Published peaks of the GPUs that profiles are made for; docs/profiles.md has the sources.
+"""Published peaks of the GPUs that profiles are made for; docs/reference/profiles.md has the
+sources.
 
 FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are one way, and
 `memory_bytes` is what CUDA reports, which is less than the name says.

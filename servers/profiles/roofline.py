@@ -1,7 +1,7 @@
 """Analytic profile: published peaks × stated efficiencies, nothing measured.
 
 In: names of a machine and a model. Out: `Profile`. The efficiencies are assumptions, the same for
-all machines; docs/profiles.md says where they come from and what they were held against.
+all machines; docs/reference/profiles.md says where they come from and what they were held against.
 """
 
 from __future__ import annotations

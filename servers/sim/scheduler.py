@@ -7,7 +7,8 @@ prompt must), the batch is full, or the step's tokens are spent. So at most one 
 through its prompt, and it stands last. Times are whole picoseconds.
 
 Where a turn loses its own KV, those behind it sit the step out. `Policy.displaced` preempts before
-the step, as our plug-in does. Departures (docs/fidelity.md): steps follow one another, while vLLM's
+the step, as our plug-in does. Departures (docs/design/fidelity.md): steps follow one another,
+while vLLM's
 `AsyncScheduler` on a GPU plans a step ahead; one copy of a block that two turns computed.
 """
 

@@ -1,7 +1,7 @@
 """`sim` and Dynamo's offline replay (`ai-dynamo` 1.6.1) on the same work, by turns in one run.
 
-Needs a Python that has `ai-dynamo`, named by TURNSTILE_DYNAMO_PYTHON; docs/virtual-time.md says
-how to make one. Prints microseconds per turn of both and their ratio, and judges no time.
+Needs a Python that has `ai-dynamo`, named by TURNSTILE_DYNAMO_PYTHON; docs/design/virtual-time.md
+says how to make one. Prints microseconds per turn of both and their ratio, and judges no time.
 
 The work is synthesized in Mooncake's shape (512-token hash blocks, prompts of thousands of tokens,
 prefixes that many share), from a fixed seed. Our programs are made first, and the Mooncake JSONL
@@ -49,7 +49,7 @@ HASH_BLOCK = 512
 """Tokens of a hash id in Mooncake's traces."""
 PREFIXES = 40
 ROUNDS = 9
-HOW = 'see "Against Dynamo\'s offline replay" in docs/virtual-time.md'
+HOW = 'see "Against Dynamo\'s offline replay" in docs/design/virtual-time.md'
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 REST = "…"
 """Ends a command of which only the beginning is shown."""
 
@@ -44,7 +44,7 @@ def commands(page: Path, program: str) -> list[Command]:
             if text.startswith(f"{program} "):
                 words = shlex.split(text.replace("\0", " "), comments=True)
                 shown = takewhile(lambda word: word != REST, words)
-                found.append(Command(page.name, line, tuple(shown)))
+                found.append(Command(str(page.relative_to(ROOT)), line, tuple(shown)))
             line += 1 + text.count("\0")
     return found
 

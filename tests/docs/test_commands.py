@@ -87,8 +87,8 @@ def server() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name in {c.page for c in HERE}],
-    ids=lambda page: page.name,
+    [page for page in PAGES if str(page.relative_to(ROOT)) in {c.page for c in HERE}],
+    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_commands_of_a_page_run_one_after_the_other(
     page: Path, prepared: Path, server: str, tmp_path: Path
@@ -98,7 +98,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     for name, beginning in PRINTED.items():
         if text := code(page, beginning):
             (folder / name).write_text(text)
-    for command in [command for command in HERE if command.page == page.name]:
+    for command in [command for command in HERE if command.page == str(page.relative_to(ROOT))]:
         words = [as_here(word, folder, server) for word in command.words[1:]]
         words += FEW.get(words[0], ()) if {"--help", "list"}.isdisjoint(words) else ()
         ran = bench_in(folder, *words)
@@ -167,7 +167,7 @@ def test_each_target_of_make_that_a_page_names_is_there() -> None:
             assert {word for word in words if "=" not in word} <= targets, (page.name, words)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_each_link_leads_to_a_file_and_a_heading_of_ours(page: Path) -> None:
     for link in links(page):
         name, _, place = link.partition("#")

@@ -1,4 +1,4 @@
-"""docs/reliability.md from the rows that the tests assert: python -m tests.faults.page"""
+"""docs/reference/reliability.md from the rows that the tests assert: python -m tests.faults.page"""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.faults.table import REAL, STANDING_IN, Fault, Outcome
 
-PAGE = Path(__file__).parents[2] / "docs/reliability.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/reliability.md"
 HEAD = Path(__file__).with_name("reliability.md")
 COLUMNS = (
     "what goes wrong",

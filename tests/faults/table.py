@@ -1,4 +1,5 @@
-"""What goes wrong with an engine, and what becomes of it: the rows of docs/reliability.md.
+"""What goes wrong with an engine, and what becomes of it: the rows of
+docs/reference/reliability.md.
 
 `tests/faults` and `tests/real/test_faults.py` assert each row as it stands here; "…" stands for
 anything.

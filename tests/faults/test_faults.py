@@ -1,4 +1,4 @@
-"""Each row of docs/reliability.md, end to end: `bench sweep` on an engine that breaks."""
+"""Each row of docs/reference/reliability.md, end to end: `bench sweep` on an engine that breaks."""
 
 from __future__ import annotations
 

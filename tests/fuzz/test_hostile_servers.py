@@ -1,5 +1,5 @@
 """Servers that answer to harm: each turn of a replay ends as a line with its error, soon, and
-memory holds no more than the bounds of docs/hostile-input.md."""
+memory holds no more than the bounds of docs/design/hostile-input.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ways out of a container that are known, each tried from inside, as its root (docs/sandbox.md)."""
+"""Ways out of a container that are known, each tried from inside, as its root
+(docs/design/sandbox.md)."""
 
 from __future__ import annotations
 

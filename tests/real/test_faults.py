@@ -1,4 +1,5 @@
-"""What docs/reliability.md says of vLLM: one sweep, and in each of its cells another fault."""
+"""What docs/reference/reliability.md says of vLLM: one sweep, and in each of its cells another
+fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fidelity: the numbers of docs/fidelity.md, "The card", worked by hand."""
+"""Fidelity: the numbers of docs/design/fidelity.md, "The card", worked by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways out of a sandbox that are known, each tried from inside (docs/sandbox.md)."""
+"""Ways out of a sandbox that are known, each tried from inside (docs/design/sandbox.md)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """LLM calls of a finished trajectory, on their way to be turns: what all agents' formats share.
 
-Lengths in tokens, moments in Unix seconds. What is estimated and why stands in `docs/traces.md`.
+Lengths in tokens, moments in Unix seconds. What is estimated and why stands in
+`docs/reference/trace-formats.md`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In: `{info, messages, trajectory_format, instance_id}`. Out: one program, one tu
 an assistant message, a Responses API object, or (v2) a format-error message that carries the
 response that it refused. Seconds and tokens. Tool gaps are measured where both the answer and its
 observation have timestamps (v2), else inferred from the starts of generations (v1); the rule, and
-how reasoning tokens count, stands in `docs/traces.md`.
+how reasoning tokens count, stands in `docs/reference/trace-formats.md`.
 """
 
 from __future__ import annotations

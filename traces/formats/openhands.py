@@ -4,7 +4,8 @@ In: a list of events (`trajectory.json`); an object that has them as `events`, `
 `history`, with `base_state` or `metrics` for the tokens; `rows` of such objects (an evaluation's
 `output.jsonl`); or the folder that the SDK persists, `base_state.json` with `events/event-*.json`.
 Out: a program per conversation, one turn per response of the model; a summary that the condenser
-had made is a sub-agent. Seconds and tokens. Rules and repairs stand in `docs/traces.md`.
+had made is a sub-agent. Seconds and tokens. Rules and repairs stand in
+`docs/reference/trace-formats.md`.
 """
 
 from __future__ import annotations

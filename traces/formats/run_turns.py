@@ -1,4 +1,4 @@
-"""What passed through an engine, as a trace: `turns.jsonl` of a run (docs/run-folder.md).
+"""What passed through an engine, as a trace: `turns.jsonl` of a run (docs/reference/run-folder.md).
 
 In: a line per turn. Out: programs in order of arrival. Tool gaps are those that the run had. A turn
 that failed is no turn of a trace. A sub-agent's line does not say where it forked, so it becomes a

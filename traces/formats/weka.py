@@ -4,7 +4,7 @@ In: one session, `{id, block_size, hash_id_scope, requests[{t, type, in, out, ha
 api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the program
 of the session and one for each sub-agent. Seconds and tokens: `t` is a request's start in the
 session (or in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request.
-What is inferred and repaired, and why, stands in `docs/traces.md`.
+What is inferred and repaired, and why, stands in `docs/reference/trace-formats.md`.
 """
 
 from __future__ import annotations

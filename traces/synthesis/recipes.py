@@ -2,7 +2,8 @@
 
 Published (Continuum v3, Table 2 and Figure 5; execution note): mean and deviation of turns, tool
 time and tokens per program, the share of delay that the slowest tenth of `cd` and `fetch_url` calls
-hold, and all of `execution-note`. Everything else here is assumed; `docs/traces.md` says from what.
+hold, and all of `execution-note`. Everything else here is assumed;
+`docs/reference/trace-formats.md` says from what.
 """
 
 from __future__ import annotations

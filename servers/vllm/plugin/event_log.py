@@ -1,4 +1,4 @@
-"""Engine events as JSONL, flushed line by line (docs/run-folder.md, engine.jsonl).
+"""Engine events as JSONL, flushed line by line (docs/reference/run-folder.md, engine.jsonl).
 
 `t` is seconds of this machine's monotonic clock (`time.monotonic`), which all its processes share:
 who reads them subtracts the start of its cell.

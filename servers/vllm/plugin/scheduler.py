@@ -3,7 +3,7 @@
 In: `servers.vllm.plugin.settings` for the server, `vllm_xargs` of each request
 (`servers.vllm.plugin.request_tags`).
 Out: engine events as JSONL; `queue_s`, `hit_tokens`, `pinned_hit` and `preemptions` of each turn
-as `kv_transfer_params` of the response. docs/vllm-plugin.md says where it hooks in and why.
+as `kv_transfer_params` of the response. docs/design/vllm-plugin.md says where it hooks in and why.
 """
 
 from __future__ import annotations
