@@ -12,8 +12,10 @@
     │   ├── NotComparable            runs that answer different questions
     │   ├── InvalidBaseline          a baseline file
     │   ├── InvalidHistory           a history file
-    │   ├── InvalidPolicy            a policy that breaks the contract of `Policy`
-    │   ├── UnknownVariant           a name in --policies
+    │   ├── UnknownName              a name that a registry does not have
+    │   ├── InvalidPlugin            an object of the user or of a package that cannot be loaded
+    │   │   └── InvalidPolicy          a policy that breaks the contract of `Policy`
+    │   ├── InvalidVariant           a --policies that is malformed or names one policy twice
     │   ├── UnknownProfile           a name in --hardware or --model
     │   ├── UnknownModel             a model that is neither a known name nor a folder
     │   ├── InvalidProfile           a profile file
@@ -103,12 +105,20 @@ class InvalidHistory(InvalidInput):
     """The file is not a history, or cannot take the entry that is added."""
 
 
-class InvalidPolicy(InvalidInput):
-    """A policy breaks the contract of `servers.policies.base.Policy`."""
+class UnknownName(InvalidInput):
+    """No policy, trace format, engine or agent has this name."""
 
 
-class UnknownVariant(InvalidInput):
-    """A name in `--policies` is unknown or repeated."""
+class InvalidPlugin(InvalidInput):
+    """What a dotted path or an installed package names cannot be loaded."""
+
+
+class InvalidPolicy(InvalidPlugin):
+    """A policy breaks the contract of `servers.policies.base.Policy`, or takes no such argument."""
+
+
+class InvalidVariant(InvalidInput):
+    """`--policies` is malformed, or names the same policy twice."""
 
 
 class UnknownProfile(InvalidInput):

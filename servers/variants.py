@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from servers.errors import InvalidPolicy, UnknownVariant
+from servers.errors import InvalidPolicy, InvalidVariant, UnknownName
 from servers.policies.autellix import Autellix
 from servers.policies.base import Costs, Oracle, Policy
 from servers.policies.clairvoyant import Clairvoyant
@@ -98,7 +98,7 @@ def variants(spec: str) -> list[Variant]:
     names = [variant.name for variant in chosen]
     for name in names:
         if names.count(name) > 1:
-            raise UnknownVariant(f"--policies {spec}: {name} is there twice; name it once")
+            raise InvalidVariant(f"--policies {spec}: {name} is there twice; name it once")
     return chosen
 
 
@@ -113,7 +113,7 @@ def _over_tier(spec: str) -> Variant:
     if not suffix:
         return plain
     if plain.offload:
-        raise UnknownVariant(f"--policies {spec}: {name} has an offload tier already")
+        raise InvalidVariant(f"--policies {spec}: {name} has an offload tier already")
     return replace(
         plain,
         name=plain.name + suffix,
@@ -125,7 +125,7 @@ def _over_tier(spec: str) -> Variant:
 def _by_path(path: str, spec: str) -> Variant:
     module_name, _, class_name = path.rpartition(":" if ":" in path else ".")
     if not module_name or not class_name:
-        raise UnknownVariant(_unknown(spec))
+        raise UnknownName(_unknown(spec))
     found = _load(module_name, class_name, spec)
     if not isinstance(found, type):
         raise InvalidPolicy(f"{spec}: is no class; derive one from servers.policies.base.Policy")

@@ -1,0 +1,161 @@
+"""Finds policies, trace formats, engines and agents by name or by dotted path.
+
+In: the text of an option, such as `continuum` or `my_module:MyPolicy`. Out: the object that it
+names. A name is one of ours, or an entry point of an installed package in the registry's group:
+
+    [project.entry-points."turnstile.policies"]
+    short-first = "my_package.policies:ShortFirst"
+
+A module is imported when one of its objects is loaded, never to list names. vLLM loads this file,
+so it needs the standard library only.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from servers.errors import InvalidPlugin, UnknownName
+
+OURS = "turnstile-bench"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Names that an entry point may have: folders of a run are named after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    kind: str
+    """What its objects are, in messages: "policy"."""
+    group: str
+    """Entry points of installed packages: "turnstile.policies"."""
+    built_in: Mapping[str, str]
+    """Dotted path of each name of ours: `package.module:attribute`, or a module."""
+    remedy: str
+    """What to give instead of an unknown name, in messages."""
+    option: str = ""
+    """The option that names these objects, in messages."""
+
+    def names(self) -> list[str]:
+        """Ours first, then those of installed packages. Raises InvalidPlugin for a duplicate."""
+        return [*self.built_in, *self.installed()]
+
+    def installed(self) -> dict[str, EntryPoint]:
+        found: dict[str, EntryPoint] = {}
+        for entry in _entry_points(self.group, tuple(sys.path)):
+            if entry.name in self.built_in or entry.name in found:
+                first = _package(found[entry.name]) if entry.name in found else OURS
+                raise InvalidPlugin(
+                    f"the {self.kind} {entry.name!r} is registered twice, by {first} and by "
+                    f"{_package(entry)}; uninstall one of them"
+                )
+            if not NAME.fullmatch(entry.name):
+                raise InvalidPlugin(
+                    f"{_package(entry)} registers a {self.kind} named {entry.name!r}: use letters, "
+                    "digits, dots, dashes and underscores"
+                )
+            found[entry.name] = entry
+        return found
+
+    def load(self, text: str) -> Any:
+        """The object that a name or a dotted path stands for."""
+        installed = self.installed()
+        if text in self.built_in:
+            return load_path(self.built_in[text])
+        if text in installed:
+            entry = installed[text]
+            try:
+                return load_path(entry.value)
+            except (Exception, SystemExit) as error:
+                raise InvalidPlugin(
+                    f"the {self.kind} {text!r} of {_package(entry)} cannot be loaded from "
+                    f"{entry.value}: {_one_line(error)}; repair or uninstall that package"
+                ) from error
+        if is_path(text):
+            return self._load_from_user(text)
+        raise UnknownName(self.unknown(text, self.names()))
+
+    def source(self, text: str) -> str | None:
+        """The package that registered this name, with its version; None for any other text."""
+        entry = self.installed().get(text)
+        return None if entry is None else _package(entry)
+
+    def unknown(self, text: str, known: Sequence[str]) -> str:
+        close = difflib.get_close_matches(text, known, n=2)
+        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        option = f"{self.option} {text}: " if self.option else ""
+        return (
+            f"{option}no {self.kind} is called {text!r}.{hint} There are {', '.join(known)}; "
+            f"or {self.remedy}"
+        )
+
+    def _load_from_user(self, path: str) -> Any:
+        """Modules in the working directory count too."""
+        here = os.getcwd()
+        if here not in sys.path:
+            sys.path.append(here)
+        option = f"{self.option} " if self.option else ""
+        try:
+            return load_path(path)
+        except AttributeNotFound as missing:
+            raise InvalidPlugin(f"{option}{path}: {missing}") from None
+        except (Exception, SystemExit) as error:
+            raise InvalidPlugin(
+                f"{option}{path}: the import failed with {_one_line(error)}; run where it can be "
+                "imported, or install it into this environment"
+            ) from error
+
+
+class AttributeNotFound(AttributeError):
+    """A module has no such attribute."""
+
+
+def is_path(text: str) -> bool:
+    return bool(re.search("[.:]", text))
+
+
+def load_path(path: str) -> Any:
+    """The attribute `b` for `a:b`. For `a.b` the module of that name or, without one, the
+    attribute. Raises whatever the import raises."""
+    module_name, colon, attributes = path.partition(":")
+    if not colon:
+        if _is_module(path):
+            return importlib.import_module(path)
+        module_name, _, attributes = path.rpartition(".")
+    found: Any = importlib.import_module(module_name)
+    for attribute in attributes.split("."):
+        if not hasattr(found, attribute):
+            where = getattr(found, "__file__", None) or "built in"
+            raise AttributeNotFound(f"{module_name} ({where}) has no {attributes}")
+        found = getattr(found, attribute)
+    return found
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # the part before the last dot is a module, and no package
+        return False
+
+
+@cache
+def _entry_points(group: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Of the packages on this path, in the same order on every machine."""
+    found = entry_points(group=group)
+    return tuple(sorted(found, key=lambda entry: (entry.name, _package(entry))))
+
+
+def _package(entry: EntryPoint) -> str:
+    return f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package without a name"
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

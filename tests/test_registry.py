@@ -1,0 +1,148 @@
+"""Names, dotted paths and entry points of installed packages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from servers.errors import InvalidPlugin, UnknownName
+from servers.registry import Registry
+
+COLOURS = Registry(
+    kind="colour",
+    group="turnstile.colours",
+    built_in={"red": "colours_of_ours:RED", "blue": "colours_of_ours:BLUE"},
+    remedy="give your own as my_module:MY_COLOUR",
+    option="--colour",
+)
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "colours_of_ours.py", "RED = 'the red one'")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def install(
+    folder: Path, package: str, entries: str, monkeypatch: pytest.MonkeyPatch, module: str = ""
+) -> None:
+    """What pip leaves of a package with these entry points."""
+    metadata = folder / f"{package}-1.2.dist-info"
+    write(metadata / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2")
+    write(metadata / "entry_points.txt", f"[turnstile.colours]\n{entries}")
+    write(folder / f"{package}.py", module)
+    monkeypatch.syspath_prepend(str(folder))
+
+
+@pytest.mark.usefixtures("ours")
+def test_a_name_of_ours_is_found() -> None:
+    assert COLOURS.load("red") == "the red one"
+    assert COLOURS.names() == ["red", "blue"]
+    assert COLOURS.source("red") is None
+
+
+def test_listing_names_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "raises", "pink = raises:PINK", monkeypatch, "raise RuntimeError")
+    assert COLOURS.names() == ["red", "blue", "pink"]
+    assert "raises" not in sys.modules
+
+
+def test_importing_the_registry_imports_no_policy() -> None:
+    program = "import sys, servers.registry; sys.exit('servers.policies' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rde", r"--colour rde: no colour is called 'rde'\. Did you mean red\? "),
+        ("x", "There are red, blue; or give your own as my_module:MY_COLOUR"),
+        ("", "no colour is called ''"),
+    ],
+)
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, says: str) -> None:
+    with pytest.raises(UnknownName, match=says):
+        COLOURS.load(text)
+
+
+@pytest.mark.parametrize("separator", [":", "."])
+def test_a_dotted_path_is_looked_for_in_the_working_directory_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str
+) -> None:
+    name = "colours_by_colon" if separator == ":" else "colours_by_dot"
+    write(tmp_path / f"{name}.py", "GREEN = 'mine'")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert COLOURS.load(f"{name}{separator}GREEN") == "mine"
+
+
+def test_a_dotted_path_may_name_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "colour_package/__init__.py", "")
+    write(tmp_path / "colour_package/warm.py", "")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert COLOURS.load("colour_package.warm").__name__ == "colour_package.warm"
+
+
+def test_an_entry_point_is_a_name_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "acme_pink", "pink = acme_pink:PINK", monkeypatch, "PINK = 'pink!'")
+    assert COLOURS.load("pink") == "pink!"
+    assert COLOURS.source("pink") == "acme_pink 1.2"
+    with pytest.raises(UnknownName, match="Did you mean pink"):
+        COLOURS.load("pinc")
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        ("import nowhere_to_be_found", "ModuleNotFoundError: No module named"),
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("", r"has no PINK"),
+        ("def f(:", "SyntaxError"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_imported_names_the_package_and_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, says: str
+) -> None:
+    name = f"acme_broken_{abs(hash(module))}"
+    install(tmp_path, name, f"pink = {name}:PINK", monkeypatch, module)
+    with pytest.raises(InvalidPlugin) as raised:
+        COLOURS.load("pink")
+    line = str(raised.value)
+    assert line.startswith(f"the colour 'pink' of {name} 1.2 cannot be loaded from {name}:PINK: ")
+    assert says in line
+    assert "\n" not in line
+
+
+def test_a_name_registered_twice_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "one", "acme_one", "pink = acme_one:PINK", monkeypatch)
+    install(tmp_path / "two", "acme_two", "pink = acme_two:PINK", monkeypatch)
+    with pytest.raises(InvalidPlugin, match=r"'pink' is registered twice, by acme_one 1\.2 and by"):
+        COLOURS.load("red")
+
+
+def test_a_package_cannot_take_a_name_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "acme_red", "red = acme_red:RED", monkeypatch)
+    with pytest.raises(InvalidPlugin, match=r"by turnstile-bench and by acme_red 1\.2; uninstall"):
+        COLOURS.names()
+
+
+def test_an_entry_point_has_a_name_that_a_folder_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "acme_slash", "a/b = acme_slash:X", monkeypatch)
+    with pytest.raises(InvalidPlugin, match=r"acme_slash 1\.2 registers a colour named 'a/b'"):
+        COLOURS.names()
