@@ -1,7 +1,7 @@
 """What `bench fidelity` runs: the same cells in virtual time and, repeatedly, live.
 
 In: options and a folder. Out: the questions of its sweeps (`OUT/sim`, `OUT/live-1`, …), which
-`harness.cli.answer.answer` runs and resumes like any other, and the profile that both go by
+`harness.cli.run_from_settings` runs and resumes like any other, and the profile that both go by
 (`OUT/profile.json`).
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import orjson
 
 from harness.cells.names import slug
-from harness.load.settings import Asked, AskedServer
-from harness.sweep.plan import Question, resolve
+from harness.load.settings import Server, SweepSettings
+from harness.sweep.plan import SweepPlan, resolve
 from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import InvalidInput
 from servers.profiles.measured import is_file, read_measured
@@ -26,38 +26,38 @@ OURS = (PROFILE, "sim", "live-1", "fidelity.html", "fidelity.json")
 """By one of these a folder is known as one of `bench fidelity`."""
 
 
-def check(asked: Asked) -> None:
+def check(settings: SweepSettings) -> None:
     """All of the question but the machine, which may not be measured yet. Raises a ValueError."""
-    for variant in variants(asked.policies):
+    for variant in variants(settings.policies):
         if variant.offload is not None:
             raise InvalidInput(
                 f"--policies {variant.name}: a fidelity card has no policies over an offload tier; "
                 "leave it out"
             )
-    if asked.hardware is not None and not is_file(asked.hardware):
+    if settings.hardware is not None and not is_file(settings.hardware):
         raise InvalidInput(
-            f"--hardware {asked.hardware}: is no measured profile; give a file of bench profile, "
-            "or leave it out to have one measured"
+            f"--hardware {settings.hardware}: is not a measured profile; give a file that bench "
+            "profile wrote, or remove it to measure one first"
         )
-    anywhere = Asked(
-        jps=asked.jps,
-        policies=asked.policies,
-        traces=asked.traces,
-        programs=asked.programs,
-        seeds=asked.seeds,
-        arrivals=asked.arrivals,
-        max_num_seqs=asked.max_num_seqs,
-        step_tokens=asked.step_tokens,
+    anywhere = SweepSettings(
+        jps=settings.jps,
+        policies=settings.policies,
+        traces=settings.traces,
+        programs=settings.programs,
+        seeds=settings.seeds,
+        arrivals=settings.arrivals,
+        max_num_seqs=settings.max_num_seqs,
+        step_tokens=settings.step_tokens,
     )
     resolve(anywhere)
 
 
-def default_folder(asked: Asked) -> Path:
+def default_folder(settings: SweepSettings) -> Path:
     """Readable, and the same for the same question only; where vLLM lies is not part of it."""
-    question = asdict(replace(asked, server=replace(asked.server, vllm_python=None)))
-    digest = hashlib.sha256(orjson.dumps(question, default=str)).hexdigest()[:8]
-    load = "+".join(Path(source).name for source in asked.traces)
-    parts = ["fidelity", load, Path(asked.model or "").name, digest]
+    plan = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
+    digest = hashlib.sha256(orjson.dumps(plan, default=str)).hexdigest()[:8]
+    load = "+".join(Path(source).name for source in settings.traces)
+    parts = ["fidelity", load, Path(settings.model or "").name, digest]
     return Path("runs") / "_".join(slug(part) for part in parts if part)
 
 
@@ -81,7 +81,7 @@ def claim(out: Path, given: str | None) -> Path:
     return kept
 
 
-def live_and_virtual(asked: Asked, profile: Path) -> tuple[Asked, Asked]:
+def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSettings, SweepSettings]:
     """The question of each live sweep, and of the one in virtual time.
 
     Both get the same memory: of vLLM's N blocks one is its null block, which no turn gets, so
@@ -89,24 +89,24 @@ def live_and_virtual(asked: Asked, profile: Path) -> tuple[Asked, Asked]:
     that the other runs.
     """
     measured = read_measured(profile)
-    blocks = asked.kv_blocks or measured.kv_blocks
+    blocks = settings.kv_blocks or measured.kv_blocks
     live = replace(
-        asked,
+        settings,
         engine="vllm",
         hardware=str(profile),
-        model=asked.model or measured.model,
+        model=settings.model or measured.model,
         kv_blocks=blocks,
     )
-    question = resolve(live)
-    longest, _ = question.engine.longest
+    plan = resolve(live)
+    longest, _ = plan.engine.longest
     virtual = replace(
-        live, engine="sim", kv_blocks=blocks - 1, max_model_len=longest, server=AskedServer()
+        live, engine="sim", kv_blocks=blocks - 1, max_model_len=longest, server=Server()
     )
-    _check_same(question, resolve(virtual))
+    _check_same(plan, resolve(virtual))
     return live, virtual
 
 
-def _check_same(live: Question, virtual: Question) -> None:
+def _check_same(live: SweepPlan, virtual: SweepPlan) -> None:
     for what in ("programs", "turns"):
         one, other = (q.workload.as_json()[what] for q in (live, virtual))
         if one != other:
@@ -116,10 +116,10 @@ def _check_same(live: Question, virtual: Question) -> None:
             )
 
 
-def arriving_s(asked: Asked, repeats: int) -> float:
+def arriving_s(settings: SweepSettings, repeats: int) -> float:
     """For how long jobs arrive in all live cells together, which cannot take less; 0 in a closed
     loop, where nothing but the engine sets it."""
-    question = resolve(asked)
-    programs = question.workload.programs
-    draws = [question.arrivals.draw(programs, cell.jps, cell.seed) for cell in question.cells()]
+    plan = resolve(settings)
+    programs = plan.workload.programs
+    draws = [plan.arrivals.draw(programs, cell.jps, cell.seed) for cell in plan.cells()]
     return repeats * sum(max(starts_s) for starts_s, in_flight in draws if in_flight is None)

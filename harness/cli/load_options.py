@@ -1,5 +1,5 @@
 """The options that `bench sweep` and `bench run` share, said once: a command decorated with `asks`
-gets them, read into an `Asked`, as its first argument."""
+gets them, read into an `SweepSettings`, as its first argument."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from harness.cli import options as opt
-from harness.load.settings import Asked, AskedAgent, AskedServer
+from harness.load.settings import Agents, Server, SweepSettings
 
 
 def _asked(
@@ -56,8 +56,8 @@ def _asked(
     agent_disk_gb: opt.AgentDisk = 10.0,
     i_know_this_runs_model_commands_on_my_machine: opt.Unconfined = False,
     flags: opt.VllmFlags = None,
-) -> Asked:
-    return Asked(
+) -> SweepSettings:
+    return SweepSettings(
         traces=tuple(traces or ()),
         engine=engine,
         hardware=hardware,
@@ -72,7 +72,7 @@ def _asked(
         max_model_len=max_model_len,
         kv_blocks=kv_blocks,
         refuse_overlong=overlong is opt.Overlong.REFUSE,
-        server=AskedServer(
+        server=Server(
             vllm_python=vllm_python,
             image=image,
             mounts=tuple(mount or ()),
@@ -87,7 +87,7 @@ def _asked(
             text=prompts is opt.Prompts.TEXT,
             events=events,
         ),
-        agent=AskedAgent(
+        agent=Agents(
             name=agent,
             command=agent_command,
             tasks=tasks,
@@ -111,13 +111,15 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        asked = _asked(**{name: given.pop(name) for name in shared})
-        command(asked, **given)
+        settings = _asked(**{name: given.pop(name) for name in shared})
+        command(settings, **given)
 
     parameters = [*list(own.values())[1:], *shared.values()]
     hints = {
         **get_type_hints(_asked, include_extras=True),
-        **get_type_hints(command, include_extras=True, localns={"Asked": Asked, "Path": Path}),
+        **get_type_hints(
+            command, include_extras=True, localns={"SweepSettings": SweepSettings, "Path": Path}
+        ),
     }
     del with_options.__wrapped__  # or its options would be read
     with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

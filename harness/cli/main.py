@@ -21,11 +21,11 @@ import typer
 from typer.core import TyperGroup
 
 from harness.cli import options as opt
-from harness.cli.answer import answer, go_on
 from harness.cli.errors import full_stdout, one_line_errors, terminate
 from harness.cli.load_options import asks
+from harness.cli.run_from_settings import go_on, run_from_settings
 from harness.console import complain
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
@@ -165,7 +165,7 @@ The same command resumes: finished cells are never run twice.
 @app.command(help=SWEEP_HELP)
 @asks
 def sweep(
-    asked: Asked,
+    settings: SweepSettings,
     jps: opt.Jps = None,
     policies: opt.Policies = "all",
     seeds: opt.Seeds = "1",
@@ -176,8 +176,10 @@ def sweep(
 ) -> None:
     from harness.cli.print_report import print_report
 
-    asked = replace(asked, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
-    folder, failed = answer(asked, out, workers, stop_on_error=on_error is opt.OnError.STOP)
+    settings = replace(settings, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
+    folder, failed = run_from_settings(
+        settings, out, workers, stop_on_error=on_error is opt.OnError.STOP
+    )
     with one_line_errors(go_on()):
         print_report(folder, failed)
 
@@ -197,7 +199,7 @@ RUN_HELP = """Run one cell and show everything about it.
 @app.command(help=RUN_HELP)
 @asks
 def run(
-    asked: Asked,
+    settings: SweepSettings,
     policy: opt.OnePolicy = "all",
     jps: opt.OneJps = None,
     seed: Annotated[int, typer.Option(min=0, help="Draw of the arrivals.")] = 1,
@@ -205,8 +207,8 @@ def run(
 ) -> None:
     from harness.cli.tables import show_cell
 
-    asked = replace(asked, jps=jps, policies=policy, seeds=str(seed))
-    folder, failed = answer(asked, out, workers=1, one_cell=True)
+    settings = replace(settings, jps=jps, policies=policy, seeds=str(seed))
+    folder, failed = run_from_settings(settings, out, workers=1, one_cell=True)
     if failed:
         raise typer.Exit(1)
     with one_line_errors(go_on()):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from harness.cells.job import Job
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
@@ -95,20 +95,20 @@ class SimEngine:
         )
 
 
-def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
-    asked.server.refuse_all("sim")
-    machine = asked.hardware or HARDWARE
+def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
+    settings.server.refuse_all("sim")
+    machine = settings.hardware or HARDWARE
     assumed = None if is_file(machine) else MODEL  # a measured profile knows its model
     profile_of = partial(
         profile_for,
         machine,
-        asked.model or assumed,
-        gpus=asked.gpus,
-        max_model_len=asked.max_model_len,
-        kv_blocks=asked.kv_blocks,
+        settings.model or assumed,
+        gpus=settings.gpus,
+        max_model_len=settings.max_model_len,
+        kv_blocks=settings.kv_blocks,
     )
     profile = profile_of()
-    offload = Offload(_offload_gb(asked), asked.ssd_gb)
+    offload = Offload(_offload_gb(settings), settings.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MOST_GB:
             raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
@@ -118,20 +118,20 @@ def sim_engine(asked: Asked, chosen: Sequence[Variant]) -> SimEngine:
     return SimEngine(
         profile,
         profile_of(offload=True),
-        Limits(asked.max_num_seqs, asked.step_tokens),
+        Limits(settings.max_num_seqs, settings.step_tokens),
         offload,
-        asked.gpus if is_file(machine) else _gpus(asked),
+        settings.gpus if is_file(machine) else _gpus(settings),
     )
 
 
-def _gpus(asked: Asked) -> int:
-    return asked.gpus or model(asked.model or MODEL).gpus
+def _gpus(settings: SweepSettings) -> int:
+    return settings.gpus or model(settings.model or MODEL).gpus
 
 
-def _offload_gb(asked: Asked) -> float:
-    if asked.offload_gb is not None:
-        return asked.offload_gb
-    machine = asked.hardware or HARDWARE
+def _offload_gb(settings: SweepSettings) -> float:
+    if settings.offload_gb is not None:
+        return settings.offload_gb
+    machine = settings.hardware or HARDWARE
     if is_file(machine):
         return MEASURED_OFFLOAD_GB
-    return hardware(machine).offload_gb * _gpus(asked)
+    return hardware(machine).offload_gb * _gpus(settings)

@@ -17,7 +17,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
@@ -39,7 +39,7 @@ class UrlEngine:
     """Its URL."""
     model: str
     first_of: int
-    """Models that it serves, where none was asked for by name."""
+    """Models that it serves, if --model names none."""
     longest: tuple[int | None, str]
     events: Path | None
     turn_timeout_s: float
@@ -101,43 +101,45 @@ class UrlEngine:
         return {**done, "prompt_seed": seed}
 
 
-def url_engine(asked: Asked) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
-    asked.server.refuse_all(asked.engine, but=URL_OPTIONS)
-    url = server_url(asked.engine, "--engine")
+def url_engine(
+    settings: SweepSettings,
+) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
+    settings.server.refuse_all(settings.engine, but=URL_OPTIONS)
+    url = server_url(settings.engine, "--engine")
     served = models_of(url, "--engine")
-    chosen = _chosen(served, asked.model, url)
+    chosen = _chosen(served, settings.model, url)
     longest = chosen.get("max_model_len")
-    if asked.server.events is not None and not asked.server.events.is_file():
+    if settings.server.events is not None and not settings.server.events.is_file():
         raise ServerUnavailable(
-            f"--events {asked.server.events}: no such file; bench serve prints its name"
+            f"--events {settings.server.events}: no such file; bench serve prints its name"
         )
     engine = UrlEngine(
         name=url,
         model=chosen["id"],
-        first_of=len(served) if asked.model is None else 1,
+        first_of=len(served) if settings.model is None else 1,
         longest=(
-            asked.max_model_len or (longest if isinstance(longest, int) else None),
+            settings.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} takes",
         ),
-        events=asked.server.events,
-        turn_timeout_s=asked.server.turn_timeout_s,
-        patience=ServerTimeouts(asked.server.lost_after_s, asked.server.stuck_after_s),
-        text=asked.server.text,
+        events=settings.server.events,
+        turn_timeout_s=settings.server.turn_timeout_s,
+        patience=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
+        text=settings.server.text,
         is_vllm=says_vllm(chosen),
     )
-    return (_as_served(asked.policies),), engine, ()
+    return (_as_served(settings.policies),), engine, ()
 
 
-def _chosen(served: Sequence[dict[str, Any]], asked: str | None, url: str) -> dict[str, Any]:
-    """The first, unless asked for by name."""
+def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dict[str, Any]:
+    """The model of this name; the first one if `name` is None."""
     if not served:
         raise ServerUnavailable(f"--engine {url}: /v1/models lists no model; load one there")
     for model in served:
-        if asked in (None, model.get("id")):
+        if name in (None, model.get("id")):
             _check_name(model.get("id"), url)
             return model
     names = one_line(", ".join(str(model.get("id")) for model in served))
-    raise ServerUnavailable(f"--model {asked}: {url} serves {names}")
+    raise ServerUnavailable(f"--model {name}: {url} serves {names}")
 
 
 def _check_name(name: object, url: str) -> None:

@@ -16,7 +16,7 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.schedule import Line
@@ -203,27 +203,29 @@ def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
     return next((failed for server in servers if (failed := server.failure())), None)
 
 
-def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
-    server = asked.server
+def vllm_engine(
+    settings: SweepSettings,
+) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
+    server = settings.server
     server.refuse_all("vllm", but=VLLM_OPTIONS)
     if server.image is None:
         vllm = find_vllm(server.vllm_python)
     else:
         check_image(server.image)
         vllm = in_image(server.vllm_python)
-    model = asked.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
+    model = settings.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     wanted = ServerConfig(
         model=model,
         image=server.image,
         mounts=server.mounts,
         weights=server.weights,
-        hardware=asked.hardware,
+        hardware=settings.hardware,
         costs=read_costs(server.costs) if server.costs else None,
-        kv_blocks=asked.kv_blocks,
-        max_model_len=asked.max_model_len,
-        max_num_seqs=asked.max_num_seqs,
-        step_tokens=asked.step_tokens,
-        gpus=asked.gpus,
+        kv_blocks=settings.kv_blocks,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        step_tokens=settings.step_tokens,
+        gpus=settings.gpus,
         flags=server.flags,
     )
     load = loadable(model, server.weights)
@@ -234,13 +236,13 @@ def vllm_engine(asked: Asked) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Un
         wanted=wanted,
         vllm=vllm,
         longest=(longest, f"the {longest} that {load.name} can hold here"),
-        dram_gb=command_line.dram_gb(asked.offload_gb, vllm, asked.gpus),
-        ssd_gb=asked.ssd_gb,
+        dram_gb=command_line.dram_gb(settings.offload_gb, vllm, settings.gpus),
+        ssd_gb=settings.ssd_gb,
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
         patience=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
         text=server.text,
     )
-    chosen, left_out = split_supported(asked.policies, engine.check)
+    chosen, left_out = split_supported(settings.policies, engine.check)
     return chosen, engine, left_out

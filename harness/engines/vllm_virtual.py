@@ -11,7 +11,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
@@ -93,11 +93,11 @@ def _process(python: str) -> VllmProcess:
 
 
 def virtual_engine(
-    asked: Asked,
+    settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
-    vllm = find_vllm(asked.server.vllm_python)
-    chosen, left_out = split_supported(asked.policies, _without_tier)
-    return chosen, VirtualEngine(sim_engine(asked, chosen), vllm), left_out
+    vllm = find_vllm(settings.server.vllm_python)
+    chosen, left_out = split_supported(settings.policies, _without_tier)
+    return chosen, VirtualEngine(sim_engine(settings, chosen), vllm), left_out
 
 
 def _without_tier(variant: Variant) -> None:

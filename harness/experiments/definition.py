@@ -22,8 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from harness.cells.names import slug
 from harness.load.arrivals import parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Asked
-from harness.sweep.plan import DEFAULT_JPS, Question, resolve
+from harness.load.settings import SweepSettings
+from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.errors import InvalidExperiment
 from servers.variants import variants
@@ -33,8 +33,11 @@ from traces.synthesis.recipes import RECIPES
 from traces.synthesis.synthesize import synthesize
 
 FOLDER = files("harness") / "experiments" / "files"
-ASKED = TypeAdapter(Asked)
-OPTIONS = frozenset(field.name for field in fields(Asked)) - {"server", "agent", "traces"}
+SETTINGS = TypeAdapter(SweepSettings)
+OPTIONS = frozenset(field.name for field in fields(SweepSettings)) - {"server", "agent", "traces"}
+
+
+Change = Callable[[SweepSettings], SweepSettings]
 
 
 class Strict(BaseModel):
@@ -83,10 +86,10 @@ class Experiment(Strict):
     def all_arms(self) -> tuple[Arm, ...]:
         return self.arms or (Arm(name=self.name),)
 
-    def asked(self, arm: Arm, traces: Path) -> Asked:
+    def settings(self, arm: Arm, traces: Path) -> SweepSettings:
         said = {"traces": (str(traces),), **self.sweep, **arm.sweep}
         # As JSON: of Python's own values a strict check takes instances only.
-        return ASKED.validate_json(orjson.dumps(said), strict=True)
+        return SETTINGS.validate_json(orjson.dumps(said), strict=True)
 
     def synthesised(self, arm: Arm) -> Workload:
         return Workload(**{**self.workload, **arm.workload})
@@ -133,8 +136,8 @@ def load(name: str) -> Experiment:
         if made.is_sweep:
             _refuse_endless(entry, {**made.sweep, **arm.sweep})
             with _told_of(f"{entry}: sweep"):
-                asked = made.asked(arm, Path())
-            played[arm.name] = _played(entry, asked)
+                settings = made.settings(arm, Path())
+            played[arm.name] = _played(entry, settings)
             with _told_of(f"{entry}: workload"):
                 recipe = made.synthesised(arm).recipe
             _refuse_others(f"{entry}: workload.recipe", [recipe], RECIPES)
@@ -159,15 +162,15 @@ def _told_of(part: str) -> Iterator[None]:
         raise InvalidExperiment(f"{part}: {_first(error)}") from None
 
 
-def _played(entry: Any, asked: Asked) -> Played:
+def _played(entry: Any, settings: SweepSettings) -> Played:
     with _told_of(f"{entry}: sweep.policies"):
-        chosen = {variant.name for variant in variants(asked.policies)}
+        chosen = {variant.name for variant in variants(settings.policies)}
     with _told_of(f"{entry}: sweep.seeds"):
-        parse_seeds(asked.seeds)
+        parse_seeds(settings.seeds)
     with _told_of(f"{entry}: sweep.arrivals"):
-        rated = parse_arrivals(asked.arrivals).takes_rate
+        rated = parse_arrivals(settings.arrivals).takes_rate
     with _told_of(f"{entry}: sweep.jps"):
-        rates = parse_rates(DEFAULT_JPS if asked.jps is None else asked.jps) if rated else (0.0,)
+        rates = parse_rates(settings.jps or DEFAULT_JPS) if rated else (0.0,)
     return Played(chosen, set(rates))
 
 
@@ -200,15 +203,17 @@ def _first(error: Exception) -> str:
     return first_wrong(error) if isinstance(error, ValidationError) else str(error)
 
 
-def questions(
-    experiment: Experiment, folder: Path, change: Callable[[Asked], Asked] = lambda asked: asked
-) -> Iterator[tuple[Arm, Question]]:
+def plans(
+    experiment: Experiment,
+    folder: Path,
+    change: Change = lambda settings: settings,
+) -> Iterator[tuple[Arm, SweepPlan]]:
     """Of each arm, on programs synthesised into the folder. `change` is what the user asked
     otherwise (another engine, say)."""
     if experiment.is_sweep:
         for arm in experiment.all_arms():
             traces = _programs(experiment.synthesised(arm), folder / "programs")
-            yield arm, resolve(change(experiment.asked(arm, traces)))
+            yield arm, resolve(change(experiment.settings(arm, traces)))
 
 
 def arm_folder(folder: Path, arm: Arm) -> Path:
@@ -232,14 +237,18 @@ def _programs(workload: Workload, folder: Path) -> Path:
     return path
 
 
-def with_engine(engine: str, model: str | None, jps: str | None) -> Callable[[Asked], Asked]:
+def with_engine(engine: str, model: str | None, jps: str | None) -> Change:
     """The same question to another engine, which measures its own machine."""
 
-    def change(asked: Asked) -> Asked:
+    def change(settings: SweepSettings) -> SweepSettings:
         if engine in ("sim", "vllm-virtual"):
-            return replace(asked, engine=engine, jps=jps or asked.jps)
+            return replace(settings, engine=engine, jps=jps or settings.jps)
         return replace(
-            asked, engine=engine, hardware=None, model=model or asked.model, jps=jps or asked.jps
+            settings,
+            engine=engine,
+            hardware=None,
+            model=model or settings.model,
+            jps=jps or settings.jps,
         )
 
     return change

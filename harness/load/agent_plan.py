@@ -20,7 +20,7 @@ from agents.sandbox.bubblewrap import Bubblewrap, Limits
 from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
-from harness.load.settings import Asked, AskedAgent
+from harness.load.settings import Agents, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.redact import hidden_settings
 from servers.errors import InvalidInput
@@ -79,20 +79,20 @@ class AgentPlan:
 
 
 def plan_agents(
-    asked: Asked, longest_tokens: int | None, because: str
+    settings: SweepSettings, longest_tokens: int | None, because: str
 ) -> tuple[AgentPlan, Workload]:
     """Raises a ValueError of one line."""
-    wanted = asked.agent
+    wanted = settings.agent
     if wanted.name is None and wanted.command is None:
         raise InvalidInput(
             "options for agents, and no agent: name it with --agent or --agent-command"
         )
-    if asked.engine in ("sim", "vllm-virtual"):
+    if settings.engine in ("sim", "vllm-virtual"):
         raise InvalidInput(
             f"{wanted.asked_by}: agents need a live server; use --engine vllm or a server's URL"
         )
     agent = _agent(wanted)
-    workload, tasks = _load(asked, longest_tokens, because)
+    workload, tasks = _load(settings, longest_tokens, because)
     sandbox, by_program = _sandbox(wanted), _by_program(tasks, workload.programs)
     bare = next((task for task in by_program.values() if task.image is None), None)
     if isinstance(sandbox, Containers) and bare is not None:
@@ -116,7 +116,7 @@ def plan_agents(
     return plan, workload
 
 
-def _agent(wanted: AskedAgent) -> Agent:
+def _agent(wanted: Agents) -> Agent:
     if wanted.command is not None:
         if wanted.name is not None:
             raise InvalidInput("--agent and --agent-command: name one of them")
@@ -132,17 +132,19 @@ def _agent(wanted: AskedAgent) -> Agent:
     )
 
 
-def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workload, Tasks]:
-    wanted = asked.agent
+def _load(
+    settings: SweepSettings, longest_tokens: int | None, because: str
+) -> tuple[Workload, Tasks]:
+    wanted = settings.agent
     if wanted.guided:
-        if not asked.traces:
+        if not settings.traces:
             raise InvalidInput("--guided: by what? Give trajectories with --traces")
         workload = load_workload(
-            asked.traces,
-            asked.programs,
+            settings.traces,
+            settings.programs,
             longest_tokens,
             because,
-            refuse=asked.refuse_overlong,
+            refuse=settings.refuse_overlong,
             messages=True,
         )
         if mute := next((p for p in workload.programs if not p.messages), None):
@@ -157,12 +159,12 @@ def _load(asked: Asked, longest_tokens: int | None, because: str) -> tuple[Workl
         raise InvalidInput(
             f"{wanted.asked_by}: on what? Give --tasks FILE, or --guided with --traces"
         )
-    if asked.traces:
+    if settings.traces:
         raise InvalidInput("--traces: only with --guided do agents read traces; leave it out")
     tasks = read_tasks(wanted.tasks)
     programs = tasks.programs()
-    if asked.programs is not None:
-        programs = tuple(choose_programs(programs, asked.programs))
+    if settings.programs is not None:
+        programs = tuple(choose_programs(programs, settings.programs))
     return Workload(tasks.name, programs, tasks.sha256, ()), tasks
 
 
@@ -184,7 +186,7 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     return found
 
 
-def _sandbox(wanted: AskedAgent) -> Bubblewrap | Containers | None:
+def _sandbox(wanted: Agents) -> Bubblewrap | Containers | None:
     limits = Limits(
         processes=wanted.processes,
         memory_bytes=int(wanted.memory_gb * GB),

@@ -12,7 +12,7 @@ OPTIONS = {"text": "--prompts text", "mounts": "--mount"}
 
 
 @dataclass(frozen=True, slots=True)
-class AskedServer:
+class Server:
     """Options of live engines (`--engine vllm`, `--engine URL`)."""
 
     vllm_python: str | None = None
@@ -40,13 +40,13 @@ class AskedServer:
                 "leave them out (traces are given with --traces)"
             )
         for name, value in asdict(self).items():
-            if name not in (*but, "vllm_python") and value != getattr(AskedServer(), name):
+            if name not in (*but, "vllm_python") and value != getattr(Server(), name):
                 option = OPTIONS.get(name, "--" + name.replace("_", "-"))
                 raise InvalidInput(f"{option}: --engine {engine} has no use for it; leave it out")
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAgent:
+class Agents:
     """Options of live agents."""
 
     name: str | None = None
@@ -71,7 +71,7 @@ class AskedAgent:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepSettings:
     jps: str | None = None
     policies: str = "all"
     traces: tuple[str, ...] = ()
@@ -90,5 +90,5 @@ class Asked:
     kv_blocks: int | None = None
     baseline: str | None = None
     refuse_overlong: bool = False
-    server: AskedServer = field(default_factory=AskedServer)
-    agent: AskedAgent = field(default_factory=AskedAgent)
+    server: Server = field(default_factory=Server)
+    agent: Agents = field(default_factory=Agents)

@@ -1,4 +1,4 @@
-"""One cell: its programs and arrivals handed to the engine, its turns and events kept."""
+"""Runs one cell: gives its programs and arrivals to the engine and records its turns and events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.cells.folder import CellFolder
 from harness.cells.job import Job
 from harness.cells.workers import Tick
-from harness.sweep.plan import Cell, Question
+from harness.sweep.plan import Cell, SweepPlan
 
 TICK_S = 0.5
 
@@ -18,39 +18,37 @@ TICK_S = 0.5
 class Work:
     """What all cells of a sweep share."""
 
-    question: Question
+    plan: SweepPlan
     folder: Path
 
 
 def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
-    question = work.question
-    programs = question.workload.programs
-    starts_s, in_flight = question.arrivals.draw(programs, cell.jps, cell.seed)
+    plan = work.plan
+    programs = plan.workload.programs
+    starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
     turns, tick_at_s = 0, time.monotonic() + TICK_S
 
     def on_turn(line: dict[str, object]) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(line)
-        if not question.engine.side_by_side:  # measured: it cannot be had again
+        if not plan.engine.side_by_side:  # a measurement cannot be repeated exactly
             out.turns.flush()
         turns += 1
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
             tick_at_s = time.monotonic() + TICK_S
 
-    with CellFolder(work.folder / cell.name, question.cell_json(cell)) as out:
+    with CellFolder(work.folder / cell.name, plan.cell_json(cell)) as out:
         job = Job(
             name=cell.name,
-            variant=question.variant(cell.variant),
+            variant=plan.variant(cell.variant),
             seed=cell.seed,
             programs=programs,
             starts_s=starts_s if in_flight is None else None,
             in_flight=in_flight,
             folder=out.path,
-            agents=question.agents,
+            agents=plan.agents,
         )
-        done = question.engine.run(
-            job, on_turn, out.events.append, lambda stage: tick(turns, stage)
-        )
+        done = plan.engine.run(job, on_turn, out.events.append, lambda stage: tick(turns, stage))
         out.finish(done)
-    tick(turns, "")  # of agents nobody knew how many there would be
+    tick(turns, "")  # the number of an agent's turns is not known before

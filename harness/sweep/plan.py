@@ -1,7 +1,8 @@
-"""The question of a sweep: what was asked, checked and resolved, before anything runs.
+"""Checks and resolves the settings of a sweep before anything runs.
 
-In: the options as given. Out: `Question`, which holds all that decides a sweep's bytes; its cells;
-and `sweep.json`. Whatever is wrong raises a ValueError of one line here, not in a cell.
+In: `SweepSettings`. Out: `SweepPlan`, which holds everything that determines the bytes of a sweep,
+its cells, and the contents of `sweep.json`. Invalid settings raise `InvalidInput` here, not in a
+cell.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness.engines.base import Engine, Unsupported
 from harness.engines.sim import sim_engine
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Asked, AskedAgent
+from harness.load.settings import Agents, SweepSettings
 from harness.load.workload import Workload, load_workload
 from servers.errors import InvalidInput
 from servers.variants import Variant, variants
@@ -51,7 +52,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SweepPlan:
     variants: tuple[Variant, ...]
     left_out: tuple[Unsupported, ...]
     """Of `--policies all`, what the engine cannot run here."""
@@ -133,63 +134,66 @@ class Question:
         }
 
 
-def resolve(asked: Asked) -> Question:
-    arrivals = parse_arrivals(asked.arrivals)
-    chosen, engine, left_out = _engine(asked)
-    agents, workload = _load(asked, *engine.longest)
-    rates, seeds = _rates(asked.jps, arrivals, asked.arrivals), tuple(parse_seeds(asked.seeds))
+def resolve(settings: SweepSettings) -> SweepPlan:
+    arrivals = parse_arrivals(settings.arrivals)
+    chosen, engine, left_out = _engine(settings)
+    agents, workload = _load(settings, *engine.longest)
+    rates, seeds = (
+        _rates(settings.jps, arrivals, settings.arrivals),
+        tuple(parse_seeds(settings.seeds)),
+    )
     arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
-    return Question(
+    return SweepPlan(
         variants=chosen,
         left_out=left_out,
         rates=rates,
         seeds=seeds,
         arrivals=arrivals,
-        arrivals_text=asked.arrivals,
+        arrivals_text=settings.arrivals,
         engine=engine,
         workload=workload,
-        baseline=_baseline(asked.baseline, [variant.name for variant in chosen]),
+        baseline=_baseline(settings.baseline, [variant.name for variant in chosen]),
         code_sha256=code_sha256(chosen),
         agents=agents,
     )
 
 
 def _load(
-    asked: Asked, longest_tokens: int | None, because: str
+    settings: SweepSettings, longest_tokens: int | None, because: str
 ) -> tuple[AgentPlan | None, Workload]:
-    if asked.agent != AskedAgent():
+    if settings.agent != Agents():
         from harness.load.agent_plan import plan_agents
 
-        return plan_agents(asked, longest_tokens, because)
+        return plan_agents(settings, longest_tokens, because)
     return None, load_workload(
-        asked.traces,
-        asked.programs,
+        settings.traces,
+        settings.programs,
         longest_tokens,
         because,
-        refuse=asked.refuse_overlong,
-        messages=asked.server.text,
+        refuse=settings.refuse_overlong,
+        messages=settings.server.text,
     ).packed()
 
 
-def _engine(asked: Asked) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
-    """Imported when asked for: virtual time needs no HTTP client."""
-    if asked.engine == "sim":
-        chosen = tuple(variants(asked.policies))
-        return chosen, sim_engine(asked, chosen), ()
-    if asked.engine == "vllm":
+def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
+    """Imports an engine only when it is needed: virtual time needs no HTTP client."""
+    if settings.engine == "sim":
+        chosen = tuple(variants(settings.policies))
+        return chosen, sim_engine(settings, chosen), ()
+    if settings.engine == "vllm":
         from harness.engines.vllm import vllm_engine
 
-        return vllm_engine(asked)
-    if asked.engine == "vllm-virtual":
+        return vllm_engine(settings)
+    if settings.engine == "vllm-virtual":
         from harness.engines.vllm_virtual import virtual_engine
 
-        return virtual_engine(asked)
-    if asked.engine.startswith(("http://", "https://")):
+        return virtual_engine(settings)
+    if settings.engine.startswith(("http://", "https://")):
         from harness.engines.url import url_engine
 
-        return url_engine(asked)
+        return url_engine(settings)
     raise InvalidInput(
-        f"--engine {asked.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
+        f"--engine {settings.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
         "scheduler in virtual time), or the URL of a server that runs already (http://…)"
     )
 
@@ -198,18 +202,18 @@ def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None
     if arrivals.takes_rate:
         return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
     if jps is not None:
-        raise InvalidInput(f"--jps {jps}: --arrivals {text} sets the load itself; leave --jps away")
+        raise InvalidInput(f"--jps {jps}: --arrivals {text} sets the load itself; remove --jps")
     return (None,)
 
 
-def _baseline(asked: str | None, names: Sequence[str]) -> str:
-    if asked is None:
+def _baseline(given: str | None, names: Sequence[str]) -> str:
+    if given is None:
         return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
-    if asked not in names:
-        close = get_close_matches(asked, names, n=1)
+    if given not in names:
+        close = get_close_matches(given, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "add it to --policies"
-        raise InvalidInput(f"--baseline {asked}: not among the policies of this sweep; {hint}")
-    return asked
+        raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
+    return given
 
 
 def code_sha256(chosen: Sequence[Variant]) -> str:

@@ -1,7 +1,7 @@
-"""A sweep: every cell of a question run once, over processes, into one run folder that resumes.
+"""Runs every cell of a plan once, in parallel processes, and resumes an unfinished run folder.
 
-In: a question and a folder. Out: the folder filled, and which cells failed. Workers decide how long
-it takes and nothing else.
+In: a `SweepPlan` and a folder. Out: the filled folder, and the cells that failed. The number of
+workers changes the time a sweep takes and nothing else.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import complain
 from harness.redact import hidden_words
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.plan import Cell, Question
+from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from reports.phrasing import listed
 from reports.run_folder.atomic import make_folder
 from servers.errors import CannotWrite, InvalidInput
 
 MADE_BY = "made_by"
-"""The part of `sweep.json` that is not the question: who asked, and with what."""
+"""The part of `sweep.json` that is not the plan: the command, the user and the machine."""
 PART = ".sweep.json.part"
 """All that a sweep killed at its very start leaves."""
 
@@ -47,23 +47,23 @@ class Outcome:
     folder: Path
     cells: int
     found_done: int
-    """Finished by an earlier run of the same question."""
+    """Finished by an earlier run of the same plan."""
     failed: Mapping[str, str]
     """Cell name → error."""
 
 
-def default_folder(question: Question) -> Path:
-    """Readable, and the same for the same question only."""
-    digest = hashlib.sha256(orjson.dumps(question.as_json())).hexdigest()[:8]
-    engine = question.engine
-    parts = [question.workload.name, engine.model, engine.hardware]
+def default_folder(plan: SweepPlan) -> Path:
+    """A readable name, which is the same for equal plans only."""
+    digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
+    engine = plan.engine
+    parts = [plan.workload.name, engine.model, engine.hardware]
     if engine.name != "sim":
         parts.append(engine.name)
     return Path("runs") / "_".join([*map(slug, parts), digest])
 
 
-def check_folder(folder: Path, question: Question) -> None:
-    """Raises if the folder is not free and does not hold this question."""
+def check_folder(folder: Path, plan: SweepPlan) -> None:
+    """Raises if the folder is not free and does not hold this plan."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     try:
@@ -73,35 +73,37 @@ def check_folder(folder: Path, question: Question) -> None:
         raise CannotWrite.of(folder, error) from None
     if not (folder / "sweep.json").is_file():
         raise InvalidInput(f"--out {folder}: holds files, but no run; name a new or empty folder")
-    held, asked = read_json(folder / "sweep.json"), question.as_json()
+    held, wanted = read_json(folder / "sweep.json"), plan.as_json()
     if "format" not in held:
         raise InvalidInput(
             f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
             "name another folder, or remove this one"
         )
-    for field in [*asked, *held]:
-        if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(asked.get(field))):
-            what = _difference(field, held.get(field), asked.get(field))
+    for field in [*wanted, *held]:
+        if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(wanted.get(field))):
+            what = _difference(field, held.get(field), wanted.get(field))
             raise InvalidInput(
-                f"--out {folder}: holds the answer to another question ({what}); "
+                f"--out {folder}: holds another sweep ({what}); "
                 "name another folder, or remove this one"
             )
 
 
-def _difference(field: str, held: Any, asked: Any) -> str:
-    if isinstance(held, dict) and isinstance(asked, dict):
-        inner = next(key for key in [*asked, *held] if held.get(key) != asked.get(key))
-        return _difference(f"{field}.{inner}", held.get(inner), asked.get(inner))
+def _difference(field: str, held: Any, wanted: Any) -> str:
+    if isinstance(held, dict) and isinstance(wanted, dict):
+        inner = next(key for key in [*wanted, *held] if held.get(key) != wanted.get(key))
+        return _difference(f"{field}.{inner}", held.get(inner), wanted.get(inner))
     if field in ("code_sha256", "turnstile_version"):
-        return f"it was begun with other code of Turnstile, {field} {held}, now {asked}"
-    if field == "variants" and held and asked:
-        held, asked = (",".join(v["name"] for v in vs) for vs in (held, asked))
-        return f"policies {held}, now {asked}" if held != asked else "the policies' settings differ"
-    return f"{field} is {held}, now {asked}"
+        return f"it was begun with other code of Turnstile, {field} {held}, now {wanted}"
+    if field == "variants" and held and wanted:
+        held, wanted = (",".join(v["name"] for v in vs) for vs in (held, wanted))
+        return (
+            f"policies {held}, now {wanted}" if held != wanted else "the policies' settings differ"
+        )
+    return f"{field} is {held}, now {wanted}"
 
 
 def run_sweep(
-    question: Question,
+    plan: SweepPlan,
     folder: Path,
     *,
     workers: int,
@@ -109,16 +111,16 @@ def run_sweep(
     run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """`on_begin` is called once nothing speaks against the question and its folder."""
-    with _claimed(folder, question):
+    """`on_begin` is called once the plan and its folder are known to be valid."""
+    with _claimed(folder, plan):
         on_begin()
-        cells = question.cells()
+        cells = plan.cells()
         todo = [cell for cell in cells if not _is_finished(folder / cell.name)]
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
             complain(f"set aside what an earlier run left of {listed(again)}, to run again")
         failed: dict[str, str] = {}
         if todo:
-            failed = _run_cells(todo, Work(question, folder), workers, stop_on_error, run)
+            failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), len(cells) - len(todo), failed)
 
 
@@ -138,16 +140,16 @@ def _is_finished(cell: Path) -> bool:
 
 
 @contextmanager
-def _claimed(folder: Path, question: Question) -> Iterator[None]:
+def _claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
     """The folder is there, ours alone, and says what it answers; or nothing is left behind."""
-    check_folder(folder, question)
+    check_folder(folder, plan)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         make_folder(folder)
         with locked(folder):
-            check_folder(folder, question)
+            check_folder(folder, plan)
             if not (folder / "sweep.json").exists():
-                write_json(folder / "sweep.json", {**question.as_json(), MADE_BY: made_by()})
+                write_json(folder / "sweep.json", {**plan.as_json(), MADE_BY: made_by()})
             yield
     finally:
         with suppress(OSError):  # those with a run in them stay
@@ -163,9 +165,9 @@ def _run_cells(
     run: Callable[[Work, Cell, Tick], None],
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
-    if not work.question.engine.side_by_side:
+    if not work.plan.engine.side_by_side:
         workers = 1
-    progress = SweepProgress(len(todo), work.question.workload.turns, min(workers, len(todo)))
+    progress = SweepProgress(len(todo), work.plan.workload.turns, min(workers, len(todo)))
     with progress, closing(run_jobs(todo, run, work, workers)) as events:
         for event in events:
             name = event.job.name

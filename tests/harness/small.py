@@ -1,4 +1,4 @@
-"""A question small enough to be answered in a moment: three programs, memory for two."""
+"""A sweep that takes a moment: three programs, and memory for two of them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from pathlib import Path
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
 from harness.load.workload import Workload
-from harness.sweep.plan import Question, code_sha256
+from harness.sweep.plan import SweepPlan, code_sha256
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
 from traces import Program, Provenance, Turn
 
 
-def small_question(
+def small_plan(
     policies: str = "fcfs,continuum",
     jps: tuple[float, ...] = (0.5,),
     limits: Limits = Limits(),  # noqa: B008
-) -> Question:
+) -> SweepPlan:
     chosen = tuple(variants(policies))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
-    return Question(
+    return SweepPlan(
         variants=chosen,
         left_out=(),
         rates=jps,

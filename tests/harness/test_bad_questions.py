@@ -1,4 +1,4 @@
-"""A bad question: one clear line on stderr, exit code 2, and nothing written."""
+"""Invalid options give one line on stderr and exit code 2, and leave no file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--jps -0.5", "--jps '-0.5': .*no positive number"),
         ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; write 0.1..0.9"),
         ("--jps fast", "--jps 'fast'"),
-        ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; leave --jps away"),
+        ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; remove --jps"),
         ("--arrivals bursts", "--arrivals 'bursts': write poisson"),
         ("--seeds 5..1", "--seeds '5..1': the range is reversed"),
         (
@@ -67,8 +67,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ],
 )
 def test_it_is_one_line_and_leaves_nothing(options: str, line: str, trace: str) -> None:
-    asked = options.split()
-    assert_refused(["sweep", *([] if "--traces" in asked else ["--traces", trace]), *asked], line)
+    given = options.split()
+    assert_refused(["sweep", *([] if "--traces" in given else ["--traces", trace]), *given], line)
 
 
 def assert_refused(command: list[str], line: str) -> None:

@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli.main import app
-from harness.experiments.definition import load, names, questions, with_engine
-from harness.load.settings import Asked
+from harness.experiments.definition import load, names, plans, with_engine
+from harness.load.settings import SweepSettings
 from servers.errors import InvalidExperiment
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
@@ -75,12 +75,12 @@ def test_each_file_asks_questions_that_can_be_run_and_claims_what_it_plays(
 ) -> None:
     found = load(name)
     assert found.claim
-    asked = {arm.name: question for arm, question in questions(found, tmp_path)}
-    played = {v.name for question in asked.values() for v in question.variants}
+    of_arm = {arm.name: plan for arm, plan in plans(found, tmp_path)}
+    played = {v.name for plan in of_arm.values() for v in plan.variants}
     for check in found.checks:
         assert {check.of, check.to or check.of} <= played, check.says
-        assert set(check.arms) <= set(asked), check.says
-        loads = {cell.jps for q in asked.values() for cell in q.cells()}
+        assert set(check.arms) <= set(of_arm), check.says
+        loads = {cell.jps for plan in of_arm.values() for cell in plan.cells()}
         assert set(check.loads) <= loads, check.says
 
 
@@ -160,10 +160,10 @@ def test_a_file_of_ones_own_that_is_none_is_said_to_be_none(
 
 
 def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine() -> None:
-    asked = Asked(policies="fcfs", jps="0.1", hardware="a100-80g", model="llama-3.1-8b")
-    live = with_engine("vllm", "tiny", None)(asked)
-    assert live == replace(asked, engine="vllm", hardware=None, model="tiny")
-    assert with_engine("sim", None, "0.2")(asked) == replace(asked, jps="0.2")
+    settings = SweepSettings(policies="fcfs", jps="0.1", hardware="a100-80g", model="llama-3.1-8b")
+    live = with_engine("vllm", "tiny", None)(settings)
+    assert live == replace(settings, engine="vllm", hardware=None, model="tiny")
+    assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
 
 
 def test_what_needs_a_gpu_and_a_capable_model_says_so(

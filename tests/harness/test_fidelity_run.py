@@ -1,4 +1,4 @@
-"""`bench fidelity` from the question to the card, with virtual time in the live engine's place."""
+"""`bench fidelity` from the command to the card, with virtual time in the live engine's place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from small import programs
 from typer.testing import CliRunner
 
-import harness.cli.answer
+import harness.cli.run_from_settings
 from harness.cli.main import app
-from harness.load.settings import Asked, AskedServer
+from harness.load.settings import Server, SweepSettings
 from tests.profiles.test_measured import measured
 from tests.servers.stand_in import stand_in
 from traces.formats.native import write_programs
@@ -28,21 +28,21 @@ class Stage:
     """Stands for what takes a machine: measuring, and live sweeps, which run in virtual time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.asked: dict[str, Asked] = {}
+        self.settings: dict[str, SweepSettings] = {}
         self.measured: list[dict[str, Any]] = []
         monkeypatch.setattr("harness.cli.commands.profile.profile", self.measure)
-        monkeypatch.setattr("harness.cli.commands.fidelity.answer", self.answer)
+        monkeypatch.setattr("harness.cli.commands.fidelity.run_from_settings", self.run)
 
     def measure(self, **options: Any) -> None:
         self.measured.append(options)
         options["out"].write_text(measured().model_dump_json())
 
-    def answer(self, asked: Asked, folder: Path, workers: int | None) -> tuple[Path, bool]:
-        self.asked[folder.name] = asked
-        if asked.engine == "vllm":
-            blocks = None if asked.kv_blocks is None else asked.kv_blocks - 1
-            asked = replace(asked, engine="sim", server=AskedServer(), kv_blocks=blocks)
-        told = harness.cli.answer.answer(asked, folder, workers)
+    def run(self, settings: SweepSettings, folder: Path, workers: int | None) -> tuple[Path, bool]:
+        self.settings[folder.name] = settings
+        if settings.engine == "vllm":
+            blocks = None if settings.kv_blocks is None else settings.kv_blocks - 1
+            settings = replace(settings, engine="sim", server=Server(), kv_blocks=blocks)
+        told = harness.cli.run_from_settings.run_from_settings(settings, folder, workers)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))
@@ -61,7 +61,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
     result = CliRunner().invoke(app, COMMAND.split())
     assert result.exit_code == 1, result.output  # two rates are too few
-    assert list(stage.asked) == ["sim", "live-1", "live-2"]
+    assert list(stage.settings) == ["sim", "live-1", "live-2"]
     assert {path.name for path in Path("card").iterdir()} == {
         *("profile.json", "sim", "live-1", "live-2", "fidelity.html", "fidelity.json"),
     }
@@ -76,8 +76,8 @@ def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
 
 def test_both_have_the_same_memory_context_and_profile(stage: Stage) -> None:
     CliRunner().invoke(app, COMMAND.split())
-    live, virtual = stage.asked["live-1"], stage.asked["sim"]
-    assert stage.asked["live-2"] == live
+    live, virtual = stage.settings["live-1"], stage.settings["sim"]
+    assert stage.settings["live-2"] == live
     assert (live.engine, virtual.engine) == ("vllm", "sim")
     assert live.hardware == virtual.hardware == "card/profile.json"
     # One of vLLM's 100 blocks is its null block; 99 of 32 tokens hold the longest context.
@@ -106,8 +106,8 @@ def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> 
 def test_without_kv_blocks_both_have_what_was_measured(stage: Stage) -> None:
     CliRunner().invoke(app, COMMAND.replace("--kv-blocks 100 ", "").split())
     blocks = measured().kv_blocks
-    assert stage.asked["live-1"].kv_blocks == blocks
-    assert stage.asked["sim"].kv_blocks == blocks - 1
+    assert stage.settings["live-1"].kv_blocks == blocks
+    assert stage.settings["sim"].kv_blocks == blocks - 1
 
 
 @pytest.mark.usefixtures("stage")

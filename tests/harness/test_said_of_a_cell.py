@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import programs, small_question
+from small import programs, small_plan
 
 from harness.load.workload import Workload
-from harness.sweep.plan import Asked, resolve
+from harness.sweep.plan import SweepSettings, resolve
 from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -34,11 +34,11 @@ def test_a_prefix_is_shared_by_all_but_the_first_that_brings_it() -> None:
 
 
 def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Path) -> None:
-    question = small_question("fcfs", jps=(0.01,))
+    plan = small_plan("fcfs", jps=(0.01,))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=10_000)
-    engine = replace(question.engine, profile=profile)  # type: ignore[type-var]
+    engine = replace(plan.engine, profile=profile)  # type: ignore[type-var]
     workload = with_prefixes(SYSTEM, SYSTEM, SYSTEM)
-    run_sweep(replace(question, engine=engine, workload=workload), tmp_path / "run", workers=1)
+    run_sweep(replace(plan, engine=engine, workload=workload), tmp_path / "run", workers=1)
     (cell,) = collect(load_run(tmp_path / "run")).cells.to_dict("records")
     # Kept: 550 and 1050 of 500 + 1000 + 1500 tokens, in three programs; and two prefixes.
     assert cell["hit_bound_ratio"] == pytest.approx((3 * 1600 + 2 * 160) / (3 * 3000))
@@ -47,10 +47,10 @@ def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "gpus"), [("llama-3.1-8b", None, 1), ("llama-3.1-8b", 2, 2)]
+    ("model", "given", "gpus"), [("llama-3.1-8b", None, 1), ("llama-3.1-8b", 2, 2)]
 )
 def test_a_cell_in_virtual_time_says_how_many_gpus_it_stands_for(
-    model: str, asked: int | None, gpus: int
+    model: str, given: int | None, gpus: int
 ) -> None:
-    question = resolve(Asked(model=model, gpus=asked, policies="fcfs"))
-    assert question.engine.cell_json(question.variants[0])["gpus"] == gpus
+    plan = resolve(SweepSettings(model=model, gpus=given, policies="fcfs"))
+    assert plan.engine.cell_json(plan.variants[0])["gpus"] == gpus

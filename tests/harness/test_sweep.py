@@ -1,4 +1,4 @@
-"""Sweeps end to end on a small question: the same bytes however they come about."""
+"""Sweeps end to end of three programs: their bytes do not depend on the number of workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small import contents, small_question
+from small import contents, small_plan
 
 from harness.cells.workers import Tick
 from harness.sweep.cell import Work, run_cell
@@ -27,7 +27,7 @@ def never(_work: Work, cell: Cell, _tick: Tick) -> None:
 
 
 def test_a_sweep_leaves_the_files_that_the_document_names(tmp_path: Path) -> None:
-    outcome = run_sweep(small_question(), tmp_path / "run", workers=1)
+    outcome = run_sweep(small_plan(), tmp_path / "run", workers=1)
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 0, {})
     cell = {"cell.json", "turns.jsonl", "engine.jsonl", "done.json"}
     assert set(contents(tmp_path / "run")) == {
@@ -42,14 +42,14 @@ def test_a_sweep_leaves_the_files_that_the_document_names(tmp_path: Path) -> Non
 
 
 def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
-    question = small_question("fcfs,continuum,infercept+", (0.2, 1.0))
+    plan = small_plan("fcfs,continuum,infercept+", (0.2, 1.0))
     for workers in (1, 2):
-        run_sweep(question, tmp_path / str(workers), workers=workers)
+        run_sweep(plan, tmp_path / str(workers), workers=workers)
     assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
 def test_every_variant_sees_the_same_arrivals(tmp_path: Path) -> None:
-    run_sweep(small_question(), tmp_path / "run", workers=2)
+    run_sweep(small_plan(), tmp_path / "run", workers=2)
     fcfs, continuum = (
         first_turns_s(tmp_path / f"run/{variant}_jps0.5_seed1") for variant in ("fcfs", "continuum")
     )
@@ -63,8 +63,8 @@ def first_turns_s(cell: Path) -> list[float]:
 
 
 def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
-    run_sweep(small_question(), tmp_path / "run", workers=1)
-    outcome = run_sweep(small_question(), tmp_path / "run", workers=1, run=never)
+    run_sweep(small_plan(), tmp_path / "run", workers=1)
+    outcome = run_sweep(small_plan(), tmp_path / "run", workers=1, run=never)
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 2, {})
 
 
@@ -87,13 +87,13 @@ def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(
     said: str,
 ) -> None:
     folder, cell = tmp_path / "run", "fcfs_jps0.5_seed1"
-    run_sweep(small_question(), folder, workers=1)
+    run_sweep(small_plan(), folder, workers=1)
     straight = contents(folder)
     (folder / cell / name).unlink()
     if content is not None:
         (folder / cell / name).write_text(content)
     capsys.readouterr()
-    again = run_sweep(small_question(), folder, workers=1)
+    again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
     assert contents(folder) == straight
     assert (folder / f"{cell}.aside-1").is_dir()
@@ -106,16 +106,16 @@ def test_a_failed_cell_is_marked_the_others_run_and_the_next_time_it_runs_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    outcome = run_sweep(small_question(), folder, workers=1, run=fail_at_continuum)
+    outcome = run_sweep(small_plan(), folder, workers=1, run=fail_at_continuum)
     assert list(outcome.failed) == ["continuum_jps0.5_seed1"]
     failed = json.loads((folder / "continuum_jps0.5_seed1/failed.json").read_text())
     assert failed["error"] == "RuntimeError: no such luck"
     assert "failed: continuum_jps0.5_seed1: RuntimeError: no such luck" in capsys.readouterr().err
     assert (folder / "fcfs_jps0.5_seed1/done.json").exists()
 
-    again = run_sweep(small_question(), folder, workers=1)
+    again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
-    run_sweep(small_question(), tmp_path / "straight", workers=1)
+    run_sweep(small_plan(), tmp_path / "straight", workers=1)
     assert contents(folder) == contents(tmp_path / "straight")
 
 
@@ -126,27 +126,27 @@ def fail_in_red(_work: Work, _cell: Cell, _tick: Tick) -> None:
 def test_what_a_failure_quotes_does_not_colour_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_sweep(small_question("fcfs"), tmp_path / "run", workers=1, run=fail_in_red)
+    run_sweep(small_plan("fcfs"), tmp_path / "run", workers=1, run=fail_in_red)
     assert r"500: <html>\x1b[31m boom" in capsys.readouterr().err
 
 
 def test_stop_on_error_leaves_the_rest(tmp_path: Path) -> None:
-    question = small_question("continuum,fcfs")
+    plan = small_plan("continuum,fcfs")
     outcome = run_sweep(
-        question, tmp_path / "run", workers=1, stop_on_error=True, run=fail_at_continuum
+        plan, tmp_path / "run", workers=1, stop_on_error=True, run=fail_at_continuum
     )
     assert list(outcome.failed) == ["continuum_jps0.5_seed1"]
     assert not (tmp_path / "run/fcfs_jps0.5_seed1").exists()
 
 
 def test_another_question_is_refused_by_the_field_that_differs(tmp_path: Path) -> None:
-    run_sweep(small_question(), tmp_path / "run", workers=1)
+    run_sweep(small_plan(), tmp_path / "run", workers=1)
     before = contents(tmp_path / "run")
     for other, what in [
-        (small_question(jps=(0.5, 0.7)), r"jps is \[0.5\], now \[0.5, 0.7\]"),
-        (small_question("fcfs"), "policies fcfs,continuum, now fcfs"),
-        (small_question(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
-        (replace(small_question(), code_sha256="abc"), "begun with other code of Turnstile"),
+        (small_plan(jps=(0.5, 0.7)), r"jps is \[0.5\], now \[0.5, 0.7\]"),
+        (small_plan("fcfs"), "policies fcfs,continuum, now fcfs"),
+        (small_plan(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
+        (replace(small_plan(), code_sha256="abc"), "begun with other code of Turnstile"),
     ]:
         with pytest.raises(ValueError, match=what):
             run_sweep(other, tmp_path / "run", workers=1, run=never)
@@ -156,15 +156,15 @@ def test_another_question_is_refused_by_the_field_that_differs(tmp_path: Path) -
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="holds files, but no run"):
-        run_sweep(small_question(), tmp_path, workers=1)
+        run_sweep(small_plan(), tmp_path, workers=1)
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn/sweep.json").write_text("{}")
     with pytest.raises(ValueError, match="lacks format, so it is damaged"):
-        run_sweep(small_question(), tmp_path / "torn", workers=1)
+        run_sweep(small_plan(), tmp_path / "torn", workers=1)
     with pytest.raises(ValueError, match="is a file"):
-        run_sweep(small_question(), tmp_path / "notes.txt", workers=1)
+        run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)
 
 
 def test_the_default_folder_is_the_same_for_the_same_question_only() -> None:
-    assert default_folder(small_question()) == default_folder(small_question())
-    assert default_folder(small_question()) != default_folder(small_question(jps=(0.7,)))
+    assert default_folder(small_plan()) == default_folder(small_plan())
+    assert default_folder(small_plan()) != default_folder(small_plan(jps=(0.7,)))

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from harness.engines.url import url_engine
-from harness.load.settings import Asked
+from harness.load.settings import SweepSettings
 from tests.harness.calling import bench as bench_here
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
@@ -180,7 +180,9 @@ def test_a_server_that_wants_a_key_is_told_apart_from_one_that_refuses_it(
 
 def test_of_several_models_the_first_is_taken_and_said_so() -> None:
     with threaded(listing(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
-        first, named = (url_engine(Asked(engine=url, model=m))[1].told() for m in (None, "b"))
+        first, named = (
+            url_engine(SweepSettings(engine=url, model=m))[1].told() for m in (None, "b")
+        )
     assert "already, a (the first of 2; --model chooses); its" in first
     assert "already, b; its" in named
 

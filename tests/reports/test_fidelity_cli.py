@@ -176,7 +176,7 @@ def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_p
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("--hardware a100-80g", "--hardware a100-80g: is no measured profile; give a file of"),
+        ("--hardware a100-80g", "--hardware a100-80g: is not a measured profile; give a file"),
         ("--hardware nowhere.json", "nowhere.json: No such file or directory; "),
         ("--policies continuum+", "--policies continuum.: a fidelity card has no policies over an"),
         ("--policies contineum", "no policy is called 'contineum'"),

@@ -19,7 +19,7 @@ import orjson
 import pytest
 from aiohttp import web
 
-from harness.cli.answer import same_command
+from harness.cli.run_from_settings import same_command
 from harness.redact import (
     hidden,
     hidden_in,

@@ -16,7 +16,7 @@ from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.experiments.definition import Experiment
-    from harness.load.settings import Asked
+    from harness.load.settings import SweepSettings
     from reports.experiment.page import ExperimentReport
 
 HELP = "The sources' figures by name: our numbers beside the published ones, and a verdict."
@@ -90,9 +90,9 @@ def run_command(
 
 
 def _run(
-    found: Experiment, folder: Path, workers: int, change: Callable[[Asked], Asked]
+    found: Experiment, folder: Path, workers: int, change: Callable[[SweepSettings], SweepSettings]
 ) -> ExperimentReport:
-    from harness.experiments.definition import arm_folder, questions
+    from harness.experiments.definition import arm_folder, plans
     from harness.experiments.special_kinds import MEASURES
     from harness.sweep.run import run_sweep
     from reports.experiment.page import ArmRun, Said, finish, write_experiment
@@ -107,8 +107,8 @@ def _run(
         except MeasurementUnavailable as why:
             return finish(replace(said, not_testable=str(why)), (), folder)
     failed: list[str] = []
-    for arm, question in list(questions(found, folder, change)):
-        outcome = run_sweep(question, arm_folder(folder, arm), workers=workers)
+    for arm, plan in list(plans(found, folder, change)):
+        outcome = run_sweep(plan, arm_folder(folder, arm), workers=workers)
         if outcome.found_done:
             done = f"{outcome.found_done} of {outcome.cells} cells were finished already"
             complain(f"{arm.name}: {done}")

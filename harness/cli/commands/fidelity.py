@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options as opt
-from harness.cli.answer import answer, go_on
 from harness.cli.errors import one_line_errors
+from harness.cli.run_from_settings import go_on, run_from_settings
 from harness.console import complain
-from harness.load.settings import Asked, AskedServer
+from harness.load.settings import Server, SweepSettings
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def fidelity(
         with one_line_errors():
             _compare(context, live or [], sim, out, hardware)
         return
-    asked = Asked(
+    settings = SweepSettings(
         jps=jps,
         policies=policies,
         traces=tuple(traces or ()),
@@ -138,7 +138,7 @@ def fidelity(
         step_tokens=step_tokens,
         max_model_len=max_model_len,
         kv_blocks=kv_blocks,
-        server=AskedServer(
+        server=Server(
             vllm_python=vllm_python,
             weights=weights,
             flags=tuple(flags or ()),
@@ -146,7 +146,7 @@ def fidelity(
             turn_timeout_s=turn_timeout_s,
         ),
     )
-    _run(asked, out, repeats, workers, within_s)
+    _run(settings, out, repeats, workers, within_s)
 
 
 def _compare(
@@ -171,22 +171,22 @@ def _compare(
 
 
 def _run(
-    asked: Asked, out: Path | None, repeats: int, workers: int | None, within_s: float
+    settings: SweepSettings, out: Path | None, repeats: int, workers: int | None, within_s: float
 ) -> None:
     from harness.calibrate import fidelity as own
     from servers.profiles.measured import read_measured
 
     with one_line_errors():
-        own.check(asked)
-        folder = out or own.default_folder(asked)
-        profile = own.claim(folder, asked.hardware)
+        own.check(settings)
+        folder = out or own.default_folder(settings)
+        profile = own.claim(folder, settings.hardware)
     if not profile.exists():
-        _measure(asked, profile, within_s)
+        _measure(settings, profile, within_s)
     with one_line_errors():
-        on_vllm, in_sim = own.live_and_virtual(asked, profile)
+        on_vllm, in_sim = own.live_and_virtual(settings, profile)
         measured = read_measured(profile)
         arriving_s = own.arriving_s(on_vllm, repeats)
-    _, failed = answer(in_sim, folder / "sim", workers)
+    _, failed = run_from_settings(in_sim, folder / "sim", workers)
     if failed:
         raise typer.Exit(1)  # said why; hours of live cells would have nothing beside them
     print(
@@ -196,29 +196,29 @@ def _run(
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
     for number, place in enumerate(live, 1):
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
-        _, broken = answer(on_vllm, place, workers)
+        _, broken = run_from_settings(on_vllm, place, workers)
         failed = failed or broken
     with one_line_errors(go_on()):
         _tell(live, folder / "sim", folder, measured, bool(failed))
 
 
-def _measure(asked: Asked, profile: Path, within_s: float) -> None:
+def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
     """As `bench profile` does, and tells it. Without --kv-blocks: a step takes no longer for KV
     memory that nobody uses, and longer contexts can be measured."""
     from harness.cli.commands.profile import profile as measure
 
-    server = asked.server
+    server = settings.server
     print("measuring the engine", file=sys.stderr, flush=True)
     measure(
         flags=list(server.flags),
-        model=asked.model,
+        model=settings.model,
         out=profile,
         within_s=within_s,
         weights=server.weights,
-        gpus=asked.gpus,
-        max_model_len=asked.max_model_len,
-        max_num_seqs=asked.max_num_seqs,
-        step_tokens=asked.step_tokens,
+        gpus=settings.gpus,
+        max_model_len=settings.max_model_len,
+        max_num_seqs=settings.max_num_seqs,
+        step_tokens=settings.step_tokens,
         vllm_python=server.vllm_python,
         ready_within_s=server.ready_within_s,
     )

@@ -19,12 +19,12 @@ from harness.redact import HIDDEN, hidden_words
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from harness.load.settings import Asked
-    from harness.sweep.plan import Question
+    from harness.load.settings import SweepSettings
+    from harness.sweep.plan import SweepPlan
 
 
-def answer(
-    asked: Asked,
+def run_from_settings(
+    settings: SweepSettings,
     out: Path | None,
     workers: int | None,
     *,
@@ -41,24 +41,24 @@ def answer(
         for check in map(package, PACKAGES):
             if not check.good:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
-        question = resolve(asked)
-        if one_cell and len(question.cells()) != 1:
+        plan = resolve(settings)
+        if one_cell and len(plan.cells()) != 1:
             several = (
-                ("one --policy", question.variants),
-                ("one rate with --jps", question.rates),
+                ("one --policy", plan.variants),
+                ("one rate with --jps", plan.rates),
             )
             missing = " and ".join(one for one, named in several if len(named) > 1)
             raise InvalidInput(
-                f"that is {len(question.cells())} cells: name {missing}, or use bench sweep"
+                f"that is {len(plan.cells())} cells: name {missing}, or use bench sweep"
             )
-        folder = out or default_folder(question)
+        folder = out or default_folder(plan)
     with one_line_errors(go_on()):
         outcome = run_sweep(
-            question,
+            plan,
             folder,
             workers=workers or cpu_cores(),
             stop_on_error=stop_on_error,
-            on_begin=lambda: _say_what_runs(question),
+            on_begin=lambda: _say_what_runs(plan),
         )
     if outcome.found_done:
         complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -82,22 +82,22 @@ def same_command() -> str:
     return shlex.join(["bench", *told]) + note
 
 
-def _say_what_runs(question: Question) -> None:
-    load = question.workload
-    print(question.engine.told())
-    if question.agents is not None:
-        print(question.agents.told())
+def _say_what_runs(plan: SweepPlan) -> None:
+    load = plan.workload
+    print(plan.engine.told())
+    if plan.agents is not None:
+        print(plan.agents.told())
     shape = [
-        _count(len(question.variants), "policy", "policies"),
-        _count(len(question.rates), "load"),
-        _count(len(question.seeds), "seed"),
+        _count(len(plan.variants), "policy", "policies"),
+        _count(len(plan.rates), "load"),
+        _count(len(plan.seeds), "seed"),
     ]
     turns = f", {_count(load.turns, 'turn')}" if load.turns else ""
     print(
         f"{load.name}: {_count(len(load.programs), 'program')}{turns}; " + " x ".join(shape),
         flush=True,
     )
-    _some("left out", [f"{name}: {reason}" for name, reason in question.left_out])
+    _some("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
     _some("left out", [left.reason for left in load.left_out])
     _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
     _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
