@@ -1,5 +1,5 @@
 """Points in; the answer out, in words and numbers: who finishes the jobs first, by how much, how
-sure that is, and what is doubtful. Rules in docs/reference/metrics.md, "The answer".
+sure that is, and what is doubtful. Rules in docs/design/statistics.md, "The answer".
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Turns and jobs of a cell in; how its backlog grows out (docs/reference/metrics.md,
+"""Turns and jobs of a cell in; how its backlog grows out (docs/design/statistics.md,
 "Saturation")."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/reference/metrics.md,
+"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/design/statistics.md,
 "Speed-up").
 
 A pair is the same program under the same arrivals: what a hard program or a burst does to both

@@ -1,6 +1,6 @@
 """Cells in; what to make of them out: pooled points per variant and load, and paired comparisons.
 
-docs/reference/metrics.md, "Speed-up".
+docs/design/statistics.md, "Speed-up".
 """
 
 from __future__ import annotations

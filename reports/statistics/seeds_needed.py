@@ -1,4 +1,4 @@
-"""How many seeds would tell a small difference from noise (docs/reference/metrics.md, "Rounds
+"""How many seeds would tell a small difference from noise (docs/design/statistics.md, "Seeds
 needed").
 
 In: the paired JCTs of two variants, programs × seeds. Out: a number of seeds.

@@ -10,7 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCS = ROOT / "docs"
+GENERATED = DOCS / "reference/command-line.md"
+"""Written by `make docs`, and not kept in git."""
+AT_THE_TOP = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+PAGES = [*AT_THE_TOP, *sorted({*DOCS.rglob("*.md")} - {GENERATED})]
 REST = "…"
 """Ends a command of which only the beginning is shown."""
 

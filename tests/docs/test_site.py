@@ -1,0 +1,56 @@
+"""The documentation site: it builds without a warning, and its pages need no network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.cli import reference
+from harness.cli.main import SUB_APPS
+from tests.docs.pages import DOCS, GENERATED, ROOT
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built with --strict, as by `make docs`."""
+    folder = tmp_path_factory.mktemp("documentation")
+    shutil.copy(ROOT / "mkdocs.yml", folder)
+    shutil.copytree(DOCS, folder / "docs")
+    (folder / GENERATED.relative_to(ROOT)).write_text(reference.page())
+    zensical = Path(sys.executable).parent / "zensical"
+    built = subprocess.run(
+        [zensical, "build", "--strict"], cwd=folder, capture_output=True, text=True
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder / "build/site"
+
+
+def test_every_page_is_in_the_navigation(site: Path) -> None:
+    nav = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    named = set(re.findall(r"'([\w/-]+\.md)'", nav))
+    there = {str(page.relative_to(DOCS)) for page in {*DOCS.rglob("*.md"), GENERATED}}
+    assert named == there
+    assert all((site / name).with_suffix(".html").is_file() for name in named)
+
+
+def test_no_page_loads_anything_from_the_network(site: Path) -> None:
+    loads = r"<(?:script|img|iframe|source)[^>]+src=\"?https?:|<link[^>]+href=\"?https?:"
+    for page in site.rglob("*.html"):
+        assert not re.findall(loads, page.read_text()), page.name
+    for style in site.rglob("*.css"):
+        assert not re.findall(r"(?:@import|url\()\s*[\"']?https?:", style.read_text()), style.name
+
+
+def test_the_command_line_reference_has_every_command_with_its_options() -> None:
+    text = reference.page()
+    headings = set(re.findall(r"^#+ `(bench[\w ]*)`$", text, re.MULTILINE))
+    assert {f"bench {name}" for name in ("sweep", "run", "report", *SUB_APPS)} <= headings
+    assert {"bench history add", "bench traces convert", "bench verify pins"} <= headings
+    assert "| `--jps RATES` |" in text
+    assert "[bold]" not in text
