@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import cache, partial
 from pathlib import Path
 
-from agents.sandbox.memory import tree_of
+from agents.sandbox.memory import process_tree
 from agents.sandbox.open_files import deleted
 
 MOST_FILES = 2_000_000
@@ -91,7 +91,8 @@ def _used(place: Path) -> dict[Kind, int]:
 def taken(folder: Path, pid: int, kind: Kind) -> int | None:
     """By a process and all below it: in the folder, or deleted and open."""
     in_it = walked(folder, kind)
-    apart = deleted(tree_of(pid), os.stat(folder).st_dev)
+    pids = [process.pid for process in process_tree(pid)]
+    apart = deleted(pids, os.stat(folder).st_dev)
     if in_it is None or apart is None:
         return None
     return in_it + (sum(apart.values()) if kind is Kind.BYTES else len(apart))
