@@ -8,7 +8,6 @@ again.
 from __future__ import annotations
 
 import asyncio
-import http.client
 
 from harness.calibrate.probe import Probe, Target, probing
 from servers.errors import MeasurementFailed
@@ -53,11 +52,6 @@ async def _round(server: VllmServer, probe: Probe, tokens: int) -> tuple[float, 
 
 
 def _empty_cache(server: VllmServer) -> None:
-    connection = http.client.HTTPConnection(server.base_url.removeprefix("http://"), timeout=30)
-    try:
-        connection.request("POST", "/reset_prefix_cache")
-        status = connection.getresponse().status
-    finally:
-        connection.close()
+    status, _ = server.request("/reset_prefix_cache", method="POST")
     if status != 200:
         raise MeasurementFailed(f"{server.base_url}/reset_prefix_cache answered {status}")

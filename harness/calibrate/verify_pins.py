@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from servers.policies.base import Costs, Policy
 from servers.profiles import analytic_profile
 from servers.sim import Engine, Limits
 from servers.vllm.launch.cost_curve import CostCurve
+from servers.vllm.launch.metrics_page import KV_USAGE, samples
 from servers.vllm.launch.server import ServerInfo
 from traces import Program, Turn
 
@@ -83,7 +83,7 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
 
 
 def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float) -> list[Gap]:
-    lines, samples, origin_s = asyncio.run(_drive(info, replica, gap_s))
+    lines, usages, origin_s = asyncio.run(_drive(info, replica, gap_s))
     lines.sort(key=lambda line: line["turn"])
     if failed := next((line for line in lines if line["error"]), None):
         raise RuntimeError(f"turn {failed['turn']} failed: {failed['error']}")
@@ -93,7 +93,7 @@ def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: fl
         since_s = line["finished_at_s"] + SETTLED_S
         seen = [
             round(usage * (info.kv_blocks - 1))  # one block is vLLM's own
-            for at_s, usage in samples
+            for at_s, usage in usages
             if since_s <= at_s - origin_s < end_s
         ]
         following = lines[number + 1] if number + 1 < len(lines) else None
@@ -114,8 +114,8 @@ async def _drive(
     info: ServerInfo, replica: Replica, gap_s: float
 ) -> tuple[list[Line], list[tuple[float, float]], float]:
     lines: list[Line] = []
-    samples: list[tuple[float, float]] = []
-    watching = asyncio.create_task(_watch(replica.base_url, samples))
+    usages: list[tuple[float, float]] = []
+    watching = asyncio.create_task(_watch(replica.base_url, usages))
     try:
         done = await replay_live(
             [job(gap_s)],
@@ -133,21 +133,20 @@ async def _drive(
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-    return lines, samples, done["started_monotonic_s"]
+    return lines, usages, done["started_monotonic_s"]
 
 
-async def _watch(base_url: str, samples: list[tuple[float, float]]) -> None:
+async def _watch(base_url: str, usages: list[tuple[float, float]]) -> None:
     clock = asyncio.get_running_loop().time
     async with aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"{base_url}/metrics") as answer:
-                samples.append((clock(), kv_usage(await answer.text())))
+                usages.append((clock(), kv_usage(await answer.text())))
             await asyncio.sleep(LOOK_EVERY_S)
 
 
 def kv_usage(metrics: str) -> float:
-    """Share of the KV memory that somebody holds, 0 to 1, as vLLM counts it."""
-    found = re.search(r"^vllm:kv_cache_usage_perc(?:\{.*\})? (\S+)$", metrics, re.MULTILINE)
-    if found is None:
-        raise RuntimeError("/metrics has no vllm:kv_cache_usage_perc; is this vLLM?")
-    return float(found[1])
+    """The share of the KV memory in use, from 0 to 1, as vLLM reports it."""
+    if found := samples(metrics, KV_USAGE):
+        return float(found[0].value)
+    raise RuntimeError(f"/metrics has no {KV_USAGE}; is this vLLM?")

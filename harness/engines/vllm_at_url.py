@@ -7,7 +7,8 @@ import json
 
 from harness.replay.http import fetched
 from servers.errors import ServerUnavailable
-from servers.vllm.launch.server import ServerInfo, cache_config
+from servers.vllm.launch.metrics_page import cache_config
+from servers.vllm.launch.server import ServerInfo
 from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import one_line
 

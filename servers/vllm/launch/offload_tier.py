@@ -7,17 +7,17 @@ Gigabytes are 10⁹ bytes.
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from servers.errors import TierFailed, TierUnavailable
+from servers.processes.loopback import LOST, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch.failure_cause import failure_cause
@@ -151,11 +151,8 @@ def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
     while time.monotonic() < deadline_s:
         if (failure := tier.failure()) is not None:
             raise TierFailed(failure)
-        with suppress(OSError, http.client.HTTPException):
-            connection = http.client.HTTPConnection("127.0.0.1", http_port, timeout=2.0)
-            with closing(connection):
-                connection.request("GET", "/healthcheck")
-                if connection.getresponse().status == 200:
-                    return
+        with suppress(*LOST):
+            if request(http_port, "/healthcheck", timeout_s=2.0)[0] == 200:
+                return
         time.sleep(POLL_S)
     raise TierFailed(f"LMCache was not healthy after {READY_WITHIN_S:g} s (log: {log})")

@@ -8,10 +8,8 @@ when its parent does, however that ends (`servers.processes`). Waits are bounded
 from __future__ import annotations
 
 import contextlib
-import http.client
 import json
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -22,6 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from servers.errors import ServerFailed, TierFailed
+from servers.processes.loopback import LOST, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch import command_line
@@ -29,6 +28,7 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image, container_command, remove_left
 from servers.vllm.launch.failure_cause import failure_cause, last_lines
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
+from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config, samples
 from servers.vllm.launch.offload_tier import Tier, start_tier
 from servers.vllm.models.model_folder import Loadable, keep_compiled, loadable
 
@@ -132,12 +132,19 @@ class VllmServer:
     def external_hit_tokens(self) -> int:
         """Prompt tokens that came from the offload tier since the start. Raises ServerFailed."""
         try:
-            page = _get(self, "/metrics")[1].decode()
-        except (OSError, http.client.HTTPException) as error:
+            page = self.request("/metrics")[1].decode()
+            return int(sum(s.value for s in samples(page, EXTERNAL_HITS)))
+        except (*LOST, ValueError) as error:
             what = f"does not say what came from its tier ({type(error).__name__}: {error})"
             raise server_failed(what, self.log_path) from error
-        found = re.findall(r"^vllm:external_prefix_cache_hits_total\S* (\S+)$", page, re.MULTILINE)
-        return int(sum(map(float, found)))
+
+    def request(
+        self, path: str, *, method: str = "GET", timeout_s: float = 30.0
+    ) -> tuple[int, bytes]:
+        """Status and body. Raises one of `loopback.LOST`."""
+        key = os.environ.get("VLLM_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        return request(self._port.number, path, method, headers, timeout_s)
 
     def stop(self) -> None:
         """SIGTERM, then SIGKILL to all that is left. Returns when nothing is."""
@@ -257,8 +264,8 @@ def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress)
     while True:
         if (failure := server.failure()) is not None:
             raise failure
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            if _get(server, "/health", timeout_s=2.0)[0] == 200:
+        with contextlib.suppress(*LOST):
+            if server.request("/health", timeout_s=2.0)[0] == 200:
                 return
         now_s = time.monotonic()
         if now_s > deadline_s:
@@ -267,27 +274,11 @@ def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress)
         time.sleep(POLL_S)
 
 
-def _get(server: VllmServer, path: str, timeout_s: float = 30.0) -> tuple[int, bytes]:
-    """Straight to loopback, past any proxy that the environment names."""
-    connection = http.client.HTTPConnection(
-        server.base_url.removeprefix("http://"), timeout=timeout_s
-    )
-    try:
-        key = os.environ.get("VLLM_API_KEY")
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
-
-
 def _info(server: VllmServer, wanted: ServerConfig, vllm: Installed) -> ServerInfo:
     try:
-        version = json.loads(_get(server, "/version")[1])["version"]
-        model = json.loads(_get(server, "/v1/models")[1])["data"][0]
-        metrics = _get(server, "/metrics")[1].decode()
-        cache = cache_config(metrics)
+        version = json.loads(server.request("/version")[1])["version"]
+        model = json.loads(server.request("/v1/models")[1])["data"][0]
+        cache = cache_config(server.request("/metrics")[1].decode())
         return ServerInfo(
             model=model["id"],
             version=version,
@@ -301,12 +292,6 @@ def _info(server: VllmServer, wanted: ServerConfig, vllm: Installed) -> ServerIn
             policy=wanted.policy,
             costs_from=command_line.policy_costs(wanted, vllm)[1] if wanted.policy else None,
         )
-    except (OSError, http.client.HTTPException, KeyError, IndexError, ValueError) as error:
+    except (*LOST, KeyError, IndexError, ValueError) as error:
         what = f"is healthy but does not describe itself ({type(error).__name__}: {error})"
         raise server_failed(what, server.log_path) from error
-
-
-def cache_config(metrics: str) -> dict[str, str]:
-    """Labels of `vllm:cache_config_info` on the metrics page."""
-    found = re.search(r"^vllm:cache_config_info\{(.*)\}", metrics, re.MULTILINE)
-    return dict(re.findall(r'(\w+)="([^"]*)"', found[1])) if found else {}
