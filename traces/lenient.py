@@ -15,8 +15,11 @@ import re
 import stat
 import zlib
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
+
+from pydantic_core import from_json
 
 from servers.errors import TraceRejected
 
@@ -82,6 +85,40 @@ def parse_json(data: bytes) -> Any:
         raise TraceRejected(f"not text in UTF-8 (byte {error.start})") from None
     except ValueError as error:
         raise TraceRejected(f"not JSON: {error}") from None
+
+
+@lru_cache(maxsize=2)
+def _parse_start(data: bytes) -> Any:
+    """The JSON value that bytes begin with, as far as they go; None if they begin none."""
+    try:
+        return from_json(data, allow_partial=True)
+    except ValueError:
+        pass
+    try:
+        return json.loads(data)  # which takes half surrogates, and nests deeper
+    except (ValueError, RecursionError):
+        return None
+
+
+forget_parsed_starts = _parse_start.cache_clear
+
+
+def line_start(first_bytes: bytes) -> Any:
+    """The JSON value on a file's first line, as far as the bytes go; None if there is none."""
+    return _parse_start(first_bytes.lstrip().split(b"\n", 1)[0])
+
+
+def document_start(first_bytes: bytes) -> Any:
+    """The JSON document that a file begins with, as far as the bytes go; None for JSON Lines, and
+    where there is none."""
+    first_line, _, others = first_bytes.lstrip().partition(b"\n")
+    if not others or others.isspace():
+        return _parse_start(first_line)
+    try:
+        parse_json(first_line)
+    except TraceRejected:
+        return _parse_start(first_bytes)
+    return None
 
 
 def number(value: object) -> float | None:

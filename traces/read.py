@@ -12,25 +12,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from servers.errors import InvalidTrace, TraceRejected
 from traces.check import check
-from traces.formats import mini_swe_agent, native, openhands, run_turns, weka
+from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
 from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
 SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
+OWN_FORMAT = "turnstile"
 UNIX_S = 1e8
 """A start from here on is a moment, not a distance."""
-
-Loader = Callable[[Any, str, Repairs], list[Program]]
-LOADERS: dict[str, tuple[Callable[[object], bool], Loader]] = {
-    "mini-swe-agent": (mini_swe_agent.matches, mini_swe_agent.load),
-    "weka": (weka.matches, weka.load),
-    "openhands": (openhands.matches, openhands.load),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +50,17 @@ def packs() -> list[str]:
     return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
 
 
-def read_traces(paths: Path | str | Iterable[Path | str], *, messages: bool = False) -> Loaded:
-    """A pack's name wins over a file of that name (write `./name` for the file). `messages`: keep
-    what was said, and refuse programs of which it is not recorded; it takes memory."""
+def read_traces(
+    paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
+) -> Loaded:
+    """A pack's name wins over a file of that name (write `./name` for the file).
+
+    `messages`: keep the conversations, which takes memory, and reject files that record none.
+    `format`: the name or the dotted path of the format of all files; without it, each file's format
+    is recognised by its first bytes.
+    """
     asked = [paths] if isinstance(paths, Path | str) else list(paths)
-    reader = _Reader(messages)
+    reader = _Reader(messages, format)
     files = list(_files(asked))
     alike = Counter(shown for _, shown in files)
     for file, shown in files:
@@ -70,8 +69,9 @@ def read_traces(paths: Path | str | Iterable[Path | str], *, messages: bool = Fa
 
 
 class _Reader:
-    def __init__(self, messages: bool) -> None:
+    def __init__(self, messages: bool, format: str | None) -> None:
         self.messages = messages
+        self.format = format
         self.programs: list[Program] = []
         self.ids: set[str] = set()
         self.copies: Counter[str] = Counter()
@@ -86,10 +86,9 @@ class _Reader:
         repairs, shown = Repairs(), one_line(shown)
         self.paths[shown] = path
         try:
-            of_conversation = path.name == openhands.STATE
-            data = openhands.read_conversation(path) if of_conversation else read_bytes(path)
+            data = _read(path)
             self.digest.update(hashlib.sha256(data).digest())
-            format, programs = _load(data, path, repairs)
+            format, programs = _load(data, path, repairs, self.format)
             if self.messages and not all(program.messages for program in programs):
                 raise TraceRejected(
                     f"{format} has no messages, which --prompts text and --guided need"
@@ -165,7 +164,9 @@ def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
         said = one_line(str(path))
         if _is(path.is_dir):
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-            inside = [file for file in inside if not openhands.is_part(file)]
+            inside = [
+                f for f in inside if not any(format.is_part(f) for format in folder_formats())
+            ]
             if not inside:
                 raise InvalidTrace(f"{said}: no trace file in it; known are {', '.join(SUFFIXES)}")
             for file in inside:
@@ -186,28 +187,35 @@ def _is(what: Callable[[], bool]) -> bool:
         return False
 
 
-def _load(data: bytes, path: Path, repairs: Repairs) -> tuple[str, list[Program]]:
-    first_line = data.lstrip().split(b"\n", 1)[0]
-    said = re.match(rb'\s*\{\s*"format"\s*:\s*"([^"]{0,80})"', first_line)
-    if not said and run_turns.matches_line(first_line):
-        programs = [replace(p, source=path.name) for p in run_turns.load(data, repairs)]
-        check(programs)
-        return "turns.jsonl", programs
-    lines = path.name.removesuffix(".gz").endswith(".jsonl")
-    if said or (lines and not openhands.matches_line(first_line)):
-        return "turnstile", native.parse_programs(data, path.name)
-    document = openhands.read_lines(data, repairs) if lines else parse_json(data)
-    for format, (matches, load) in LOADERS.items():
-        if matches(document):
-            stem = re.sub(r"(\.traj)?(\.jsonl?|\.traj)?(\.gz)?$", "", path.name)
-            programs = load(document, stem, repairs)
-            programs = [replace(p, source=path.name) for p in programs]
-            check(programs)
-            return format, programs
+def _read(path: Path) -> bytes:
+    for format in folder_formats():
+        if path.name == format.HEAD_FILE:
+            return format.read_folder(path)
+    return read_bytes(path)
+
+
+def _load(
+    data: bytes, path: Path, repairs: Repairs, chosen: str | None
+) -> tuple[str, list[Program]]:
+    """The name of the format, and the programs."""
+    known = recognise(data) if chosen is None else (chosen, load_format(chosen))
+    plain_name = path.name.removesuffix(".gz")
+    if known is None and plain_name.endswith(".jsonl"):
+        known = OWN_FORMAT, load_format(OWN_FORMAT)  # which says what is wrong with a line
+    if known is None:
+        raise _unknown_format(parse_json(data))
+    name, format = known
+    programs = format.load(data, re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name), repairs)
+    if name != OWN_FORMAT:  # which states the source itself
+        programs = [replace(program, source=path.name) for program in programs]
+    check(programs)
+    return name, programs
+
+
+def _unknown_format(document: object) -> TraceRejected:
     keys = ", ".join(sorted(mapping(document))[:5])
     what = f"an object with {keys or 'no fields'}" if isinstance(document, dict) else "no object"
-    known = f"{', '.join(LOADERS)}, a run's run_turns.jsonl, and {native.FORMAT}"
-    raise TraceRejected(f"unknown format ({what}); known are {known}")
+    return TraceRejected(f"unknown format ({what}); known are {', '.join(FORMATS.names())}")
 
 
 def _from_zero(programs: Sequence[Program]) -> list[Program]:

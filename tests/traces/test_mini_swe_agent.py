@@ -8,7 +8,7 @@ import pytest
 
 from servers.errors import TraceRejected
 from traces import Program, Provenance
-from traces.formats.mini_swe_agent import load
+from traces.formats.mini_swe_agent import read_trajectory as load
 from traces.lenient import Repairs
 
 START = 1_763_511_859

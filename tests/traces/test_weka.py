@@ -8,7 +8,7 @@ import pytest
 
 from servers.errors import TraceRejected
 from traces import Fork, Program, Provenance
-from traces.formats.weka import load
+from traces.formats.weka import read_session as load
 from traces.lenient import Repairs
 
 

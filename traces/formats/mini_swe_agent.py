@@ -16,7 +16,18 @@ from typing import Any
 from servers.errors import TraceRejected
 from servers.tool_names import command_names, tool_names
 from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
-from traces.lenient import Repairs, epoch, identifier, items, mapping, seconds, text, tokens
+from traces.lenient import (
+    Repairs,
+    document_start,
+    epoch,
+    identifier,
+    items,
+    mapping,
+    parse_json,
+    seconds,
+    text,
+    tokens,
+)
 from traces.program import Message, Program, Provenance
 
 GENERATION_START_S = 2.4
@@ -29,11 +40,15 @@ DEFAULT_COMMAND_TIMEOUT_S = 60.0
 _BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
 
-def matches(document: object) -> bool:
-    return "messages" in mapping(document)
+def sniff(first_bytes: bytes) -> bool:
+    return "messages" in mapping(document_start(first_bytes))
 
 
-def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return read_trajectory(mapping(parse_json(data)), name, repairs)
+
+
+def read_trajectory(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
     messages = items(document.get("messages"))
     calls, opening = _calls(messages, repairs)
     if not calls:

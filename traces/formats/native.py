@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import re
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,10 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidTrace
 from traces.check import check
-from traces.lenient import MAX_TOKENS, first_wrong
+from traces.lenient import MAX_TOKENS, Repairs, first_wrong
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
+_OUR_FIRST_FIELD = re.compile(rb'\s*\{[ \t]*"format"[ \t]*:[ \t]*"turnstile-')
 
 
 class _Strict(BaseModel):
@@ -80,26 +82,33 @@ class _Program(_Strict):
         )
 
 
+def sniff(first_bytes: bytes) -> bool:
+    return _OUR_FIRST_FIELD.match(first_bytes) is not None
+
+
+def load(data: bytes, _name: str, _repairs: Repairs) -> list[Program]:
+    lines = enumerate(data.splitlines(), 1)
+    return [_parse_line(line, number) for number, line in lines if line.strip()]
+
+
 def parse_programs(data: bytes, name: str) -> list[Program]:
-    programs = []
-    for number, line in enumerate(data.splitlines(), 1):
-        if line.strip():
-            programs.append(_parse_line(line, f"{name}, line {number}"))
+    """Programs that are known to be of this format. `name` is for messages."""
     try:
+        programs = load(data, name, Repairs())
         check(programs)
     except InvalidTrace as error:
         raise InvalidTrace(f"{name}, {error}") from None
     return programs
 
 
-def _parse_line(line: bytes, where: str) -> Program:
+def _parse_line(line: bytes, number: int) -> Program:
     try:
         return _Program.model_validate_json(line).program()
     except ValidationError as error:
         said = first_wrong(error)
         if said == "format: missing; add it":
             said = f'format: missing; add "format": "{FORMAT}"'
-        raise InvalidTrace(f"{where}: {said}") from None
+        raise InvalidTrace(f"line {number}: {said}") from None
 
 
 def program_line(program: Program) -> bytes:

@@ -20,8 +20,10 @@ from traces.formats.openhands_conversation import ConversationBuilder, Usages
 from traces.formats.openhands_events import is_event, said
 from traces.lenient import (
     Repairs,
+    document_start,
     identifier,
     items,
+    line_start,
     mapping,
     parse_json,
     read_bytes,
@@ -30,41 +32,50 @@ from traces.lenient import (
 )
 from traces.program import Program
 
-STATE = "base_state.json"
+HEAD_FILE = "base_state.json"
 EVENTS = ("events", "trajectory", "history")
-LOOK_AT = 20
-"""So many of the first elements of a list tell whether it is one of events."""
+EVENTS_TO_CHECK = 20
+"""A list is one of events if one of so many of its first elements is an event."""
 
 
-def matches(document: object) -> bool:
-    rows = mapping(document).get("rows")
-    return any(map(_of_events, items(rows))) or _of_events(document)
+def sniff(first_bytes: bytes) -> bool:
+    return has_events(document_start(first_bytes)) or has_events(line_start(first_bytes))
 
 
-def _of_events(document: object) -> bool:
-    return any(map(is_event, _events(document)[:LOOK_AT]))
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    document = _parse_lines(data, repairs) if _is_json_lines(data) else parse_json(data)
+    return read_document(document, name, repairs)
+
+
+def has_events(document: object) -> bool:
+    rows = items(mapping(document).get("rows"))
+    return any(map(_has_own_events, [document, *rows]))
+
+
+def _has_own_events(document: object) -> bool:
+    return any(map(is_event, _events(document)[:EVENTS_TO_CHECK]))
 
 
 def _events(document: object) -> list[Any]:
     """Old evaluations have pairs of an action and its observation."""
+    if is_event(document):
+        return [document]
     named = (items(mapping(document).get(name)) for name in EVENTS)
     found = document if isinstance(document, list) else next(filter(None, named), [])
     return [e for event in found for e in (event if isinstance(event, list) else [event])]
 
 
-def matches_line(line: bytes) -> bool:
-    """The first line of a JSONL file: an event, or a row of an evaluation."""
+def _is_json_lines(data: bytes) -> bool:
+    first_line, _, others = data.lstrip().partition(b"\n")
     try:
-        document = parse_json(line)
+        return bool(others.strip()) and _has_own_events(parse_json(first_line))
     except TraceRejected:
         return False
-    return is_event(document) or _of_events(document)
 
 
-def read_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
+def _parse_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
+    """JSON Lines as one document. A line is an event, or a row of an evaluation."""
     lines = [found for line in data.splitlines() if (found := _line(line, repairs)) is not None]
-    if not lines:
-        raise TraceRejected("no line of it is JSON")
     return {"events": lines} if is_event(lines[0]) else {"rows": lines}
 
 
@@ -78,13 +89,13 @@ def _line(line: bytes, repairs: Repairs) -> Any:
 
 def is_part(path: Path) -> bool:
     """A file that is read with the `base_state.json` of its conversation."""
-    return path.parent.name == "events" and (path.parent.parent / STATE).is_file()
+    return path.parent.name == "events" and (path.parent.parent / HEAD_FILE).is_file()
 
 
-def read_conversation(state: Path) -> bytes:
+def read_folder(head: Path) -> bytes:
     """Of the SDK's folder, as one document; an event that is torn is null in it."""
-    events = [_whole(path) for path in sorted(state.parent.glob("events/*.json"))]
-    return b'{"base_state":%b,"events":[%b]}' % (read_bytes(state), b",".join(events))
+    events = [_whole(path) for path in sorted(head.parent.glob("events/*.json"))]
+    return b'{"base_state":%b,"events":[%b]}' % (read_bytes(head), b",".join(events))
 
 
 def _whole(event: Path) -> bytes:
@@ -96,7 +107,7 @@ def _whole(event: Path) -> bytes:
     return data
 
 
-def load(document: Any, name: str, repairs: Repairs) -> list[Program]:
+def read_document(document: Any, name: str, repairs: Repairs) -> list[Program]:
     rows = items(mapping(document).get("rows"))
     if not rows:
         return _conversation(document, name, repairs)

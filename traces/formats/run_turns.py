@@ -13,19 +13,26 @@ from typing import Any
 import orjson
 
 from servers.errors import TraceRejected
-from traces.lenient import Repairs, identifier, items, mapping, seconds, shown, text, tokens
+from traces.lenient import (
+    Repairs,
+    identifier,
+    items,
+    line_start,
+    mapping,
+    seconds,
+    shown,
+    text,
+    tokens,
+)
 from traces.program import Message, Program, Provenance, SharedPrefix, Turn
 
 
-def matches_line(line: bytes) -> bool:
-    try:
-        record = orjson.loads(line)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(record, dict) and "program_id" in record and "sent_at_s" in record
+def sniff(first_bytes: bytes) -> bool:
+    record = mapping(line_start(first_bytes))
+    return "program_id" in record and "sent_at_s" in record
 
 
-def load(data: bytes, repairs: Repairs) -> list[Program]:
+def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     by_program: dict[str, list[dict[str, Any]]] = {}
     for number, line in enumerate(data.splitlines(), 1):
         record = _record(line, number, repairs)

@@ -16,7 +16,18 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.lenient import Repairs, identifier, items, mapping, seconds, shown, text, tokens
+from traces.lenient import (
+    Repairs,
+    document_start,
+    identifier,
+    items,
+    mapping,
+    parse_json,
+    seconds,
+    shown,
+    text,
+    tokens,
+)
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
@@ -27,8 +38,12 @@ ROUNDING_S = 1.0
 """`t` is whole seconds."""
 
 
-def matches(document: object) -> bool:
-    return "requests" in mapping(document)
+def sniff(first_bytes: bytes) -> bool:
+    return "requests" in mapping(document_start(first_bytes))
+
+
+def load(data: bytes, name: str, repairs: Repairs) -> list[Program]:
+    return read_session(mapping(parse_json(data)), name, repairs)
 
 
 @dataclass(slots=True)
@@ -56,7 +71,7 @@ class _Child:
     entries: list[Any]
 
 
-def load(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
+def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
     block = tokens(document.get("block_size"))
     if not block:
         repairs.add(f"block_size is {shown(document.get('block_size'))}: taken as 64 tokens")

@@ -1,0 +1,180 @@
+"""What holds of every trace format of ours, and of one that is added from outside."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.replay.virtual import replay
+from servers.errors import InvalidPlugin, InvalidTrace, TraceRejected, UnknownName
+from servers.policies.base import Costs
+from servers.sim import Engine, Limits
+from servers.variants import make_policy, variants
+from tests.sim.worlds import BLOCK, profile
+from tests.traces.samples import SAMPLES, Sample, json_lines
+from traces import Program, read_traces
+from traces.check import check
+from traces.formats.registry import FIRST_BYTES, FORMATS
+from traces.lenient import Repairs
+
+NAMES = list(FORMATS.built_in)
+
+
+def sample_of(format: str) -> Sample:
+    assert format in SAMPLES, f"add a sample of {format} to tests/traces/samples.py"
+    return SAMPLES[format]
+
+
+def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
+    for name, data in sample_of(format).files.items():
+        (folder / name).write_bytes(data)
+    loaded = read_traces(folder)
+    assert loaded.rejections == ()
+    return loaded.programs
+
+
+def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:
+    """Prompt tokens found in the prefix cache by program and turn, one job after the other on a
+    machine that never evicts."""
+    lines: list[dict[str, Any]] = []
+    policy = make_policy(variants("fcfs")[0], Costs(prefill_s=float))
+    engine = partial(Engine, policy, profile(kv_blocks=10_000), Limits())
+    replay(programs, None, 1, engine, lines.append)
+    return {(line["program_id"], line["turn"]): line["device_hit_tokens"] for line in lines}
+
+
+def test_every_sample_is_of_a_known_format() -> None:
+    assert set(SAMPLES) == set(NAMES)
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_a_format_recognises_its_own_sample_and_no_other(format: str) -> None:
+    sniff = FORMATS.load(format).sniff
+    for name, sample in SAMPLES.items():
+        for data in sample.files.values():
+            assert sniff(data) == (name == format), name
+            assert sniff(data[: len(data) * 2 // 3]) == (name == format), f"{name}, cut"
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_path: Path) -> None:
+    programs = read_sample(format, tmp_path)
+    check(programs)
+    assert len(programs) > 1
+    if format != "turnstile":  # whose files state the source themselves
+        assert {program.source for program in programs} <= set(sample_of(format).files)
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_each_tool_gap_says_where_it_comes_from(format: str, tmp_path: Path) -> None:
+    programs = read_sample(format, tmp_path)
+    stated = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
+    assert stated == sample_of(format).gap_provenance
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_prompts_that_begin_alike_hit_the_prefix_cache(format: str, tmp_path: Path) -> None:
+    programs = read_sample(format, tmp_path)
+    hits = prefix_hits(programs)
+    assert [key for key, tokens in hits.items() if key[1] > 0 and not tokens] == []
+    # Of all first turns those of one program at least begin like another's before it.
+    assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_a_packed_sample_is_the_same_trace(format: str, tmp_path: Path) -> None:
+    programs = read_sample(format, tmp_path)
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    for name, data in sample_of(format).files.items():
+        (packed / f"{name}.gz").write_bytes(gzip.compress(data))
+    assert [(p.id, p.turns, p.prefix) for p in read_traces(packed).programs] == [
+        (p.id, p.turns, p.prefix) for p in programs
+    ]
+
+
+@pytest.mark.parametrize("format", NAMES)
+def test_a_cut_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
+    load = FORMATS.load(format).load
+    for name, data in sample_of(format).files.items():
+        for end in range(0, len(data), 7):
+            with suppress(InvalidTrace, TraceRejected):
+                check(load(data[:end], "cut", Repairs()))
+            (tmp_path / name).write_bytes(data[:end])
+            with suppress(InvalidTrace):
+                check(read_traces(tmp_path / name).programs)
+
+
+def test_a_field_far_into_a_file_is_found(tmp_path: Path) -> None:
+    session = json.loads(SAMPLES["weka"].files["s.json"])
+    padded = {"note": "x" * 2 * FIRST_BYTES, **session}
+    (tmp_path / "s.json").write_text(json.dumps(padded))
+    assert read_traces(tmp_path).formats == {"s.json": "weka"}
+
+
+def test_json_lines_are_shown_to_every_format(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(SAMPLES["weka"].files["s.json"])
+    assert read_traces(tmp_path).formats == {"a.jsonl": "weka"}
+
+
+OUTSIDE = """
+import json
+from traces import Program, Turn
+
+def sniff(first_bytes):
+    return first_bytes.startswith(b'{"input_length"')
+
+def load(data, name, repairs):
+    lines = [json.loads(line) for line in data.splitlines()]
+    turns = [Turn(line["input_length"], line["output_length"]) for line in lines]
+    return [Program(f"{name}-{i}", (turn,)) for i, turn in enumerate(turns)]
+"""
+
+
+@pytest.fixture
+def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A trace of a format that only a package outside Turnstile knows."""
+    package = tmp_path / "site" / "lengths_package"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "lengths.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    path = tmp_path / "mine.jsonl"
+    path.write_bytes(json_lines({"input_length": 90, "output_length": 5}))
+    return path
+
+
+def test_a_format_may_be_given_as_the_path_of_a_module(outside: Path) -> None:
+    loaded = read_traces(outside, format="lengths_package.lengths")
+    assert [program.id for program in loaded.programs] == ["mine-0"]
+    with pytest.raises(InvalidTrace, match="line 1: format: missing; add"):
+        read_traces(outside)
+
+
+def test_an_installed_package_may_add_a_format(outside: Path) -> None:
+    metadata = outside.parent / "site" / "lengths_package-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[turnstile.trace_formats]\nlengths = lengths_package.lengths\n"
+    )
+    loaded = read_traces(outside)
+    assert loaded.formats == {"mine.jsonl": "lengths"}
+    assert [program.turns[0].prompt_tokens for program in loaded.programs] == [90]
+
+
+def test_an_unknown_format_is_refused_with_the_known_ones(outside: Path) -> None:
+    with pytest.raises(UnknownName, match=r"no trace format is called 'wekka'\. Did you mean weka"):
+        read_traces(outside, format="wekka")
+
+
+def test_a_module_without_sniff_and_load_is_refused(outside: Path) -> None:
+    with pytest.raises(InvalidPlugin, match=r"json\.decoder is no trace format: it has no sniff"):
+        read_traces(outside, format="json.decoder")
