@@ -8,7 +8,9 @@ the machine, so that the same question leaves the same bytes.
 
 from __future__ import annotations
 
+import glob
 import os
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -111,6 +113,7 @@ class CellFolder:
         self.turns.close()
         self.events.close()
         write_json(self.path / "done.json", done)
+        remove_aside(self.path)
 
 
 @contextmanager
@@ -153,6 +156,12 @@ def set_aside(cell: Path) -> None:
         os.rename(cell, aside)
     finally:
         os.close(handle)
+
+
+def remove_aside(cell: Path) -> None:
+    """Removes what earlier attempts at a finished cell left."""
+    for aside in cell.parent.glob(f"{glob.escape(cell.name)}.aside-*"):
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def _held(folder: Path, handle: int, within_s: float) -> bool:

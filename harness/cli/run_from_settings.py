@@ -35,8 +35,9 @@ def run_from_settings(
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: at least 1")
+        from harness.sweep.folder import default_folder
         from harness.sweep.plan import resolve
-        from harness.sweep.run import default_folder, run_sweep
+        from harness.sweep.run import run_sweep
 
         for check in map(package, PACKAGES):
             if not check.good:

@@ -57,6 +57,11 @@ class Engine(Protocol):
         """Cells may run at the same time without disturbing one another."""
 
     @property
+    def settings_decide(self) -> bool:
+        """The settings of a cell name all that decides it, so that one finished elsewhere will do.
+        They do not where a server runs already, in whatever state it is."""
+
+    @property
     def longest(self) -> tuple[int | None, str]:
         """Longest context that it takes, in tokens, and what sets it; None where only a running
         server knows."""

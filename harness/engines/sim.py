@@ -33,6 +33,7 @@ class SimEngine:
     """That hold the model together; None where a measured profile does not say."""
     name: str = "sim"
     side_by_side: bool = True
+    settings_decide: bool = True
 
     @property
     def model(self) -> str:

@@ -49,6 +49,7 @@ class UrlEngine:
     """It takes `vllm_xargs`; others may refuse a field that they do not know."""
     hardware: str = "unknown"
     side_by_side: bool = False
+    settings_decide: bool = False
 
     def told(self) -> str:
         of = f" (the first of {self.first_of}; --model chooses)" if self.first_of > 1 else ""

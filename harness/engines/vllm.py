@@ -63,6 +63,7 @@ class VllmEngine:
     text: bool
     name: str = "vllm"
     side_by_side: bool = False
+    settings_decide: bool = True
 
     @property
     def model(self) -> str:

@@ -27,6 +27,7 @@ class VirtualEngine:
     vllm: Installed
     name: str = "vllm-virtual"
     side_by_side: bool = True
+    settings_decide: bool = True
 
     @property
     def model(self) -> str:

@@ -7,13 +7,10 @@ cell.
 
 from __future__ import annotations
 
-import hashlib
-import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
@@ -23,6 +20,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, SweepSettings
 from harness.load.workload import Workload, load_workload
+from harness.sweep.deciding import code_sha256, policy_sha256
 from servers.errors import InvalidInput
 from servers.variants import Variant, variants
 
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINE = "fcfs"
-CODE = ("harness", "agents", "servers", "traces")
-"""Packages that decide the bytes of a cell; reports only read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +88,6 @@ class SweepPlan:
             "arrivals": self.arrivals_text,
             **({} if self.agents is None else {"agent": self.agents.as_json()}),
             "workload": self.workload.as_json(),
-            "baseline": self.baseline,
             "turnstile_version": metadata.version("turnstile-bench"),
             "code_sha256": self.code_sha256,
         }
@@ -101,6 +96,7 @@ class SweepPlan:
         return {
             "policy": f"{variant.policy.__module__}:{variant.policy.__qualname__}",
             "policy_source": variant.source,
+            "policy_sha256": policy_sha256(variant),
             "bound": variant.bound,
             "offload": self.engine.offload_json(variant),
         }
@@ -116,6 +112,7 @@ class SweepPlan:
             "seeds": list(self.seeds),
             **self.engine.sweep_json(),
             **self._common_json(),
+            "baseline": self.baseline,
             "left_out": [left._asdict() for left in self.left_out],
             "rejected_files": [asdict(note) for note in self.workload.rejected_files],
             "repairs": [asdict(note) for note in self.workload.repairs],
@@ -153,7 +150,7 @@ def resolve(settings: SweepSettings) -> SweepPlan:
         engine=engine,
         workload=workload,
         baseline=_baseline(settings.baseline, [variant.name for variant in chosen]),
-        code_sha256=code_sha256(chosen),
+        code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
     )
 
@@ -214,15 +211,3 @@ def _baseline(given: str | None, names: Sequence[str]) -> str:
         hint = f"did you mean {close[0]}?" if close else "add it to --policies"
         raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
     return given
-
-
-def code_sha256(chosen: Sequence[Variant]) -> str:
-    """Of our sources and of policies from elsewhere: cells of different code must not meet in one
-    folder."""
-    root = Path(__file__).parents[2]
-    ours = {file for package in CODE for file in (root / package).rglob("*.py")}
-    theirs = {Path(inspect.getfile(variant.policy)) for variant in chosen} - ours
-    digest = hashlib.sha256()
-    for path in [*sorted(ours), *sorted(theirs)]:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes())
-    return digest.hexdigest()[:12]

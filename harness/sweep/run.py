@@ -1,45 +1,25 @@
-"""Runs every cell of a plan once, in parallel processes, and resumes an unfinished run folder.
+"""Runs every cell of a plan once, in worker processes, into one run folder that resumes.
 
-In: a `SweepPlan` and a folder. Out: the filled folder, and the cells that failed. The number of
-workers changes the time a sweep takes and nothing else.
+In: a plan and a folder. Out: the filled folder, and which cells failed. The number of workers
+changes how long it takes, and no byte.
 """
 
 from __future__ import annotations
 
-import hashlib
-import platform
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import orjson
-
-from harness.cells.folder import (
-    is_done,
-    locked,
-    mark_failed,
-    read_json,
-    write_json,
-)
-from harness.cells.names import slug
+from harness.cells.folder import is_done, mark_failed, remove_aside, set_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import complain
-from harness.redact import hidden_words
 from harness.sweep.cell import Work, run_cell
+from harness.sweep.deciding import copy_cell, finished_elsewhere
+from harness.sweep.folder import claimed, note_reused
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
-from reports.phrasing import listed
-from reports.run_folder.atomic import make_folder
-from servers.errors import CannotWrite, InvalidInput
-
-MADE_BY = "made_by"
-"""The part of `sweep.json` that is not the plan: the command, the user and the machine."""
-PART = ".sweep.json.part"
-"""All that a sweep killed at its very start leaves."""
+from reports.phrasing import counted, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +27,9 @@ class Outcome:
     folder: Path
     cells: int
     found_done: int
-    """Finished by an earlier run of the same plan."""
+    """Finished by an earlier run, here or elsewhere under `runs/`."""
     failed: Mapping[str, str]
     """Cell name → error."""
-
-
-def default_folder(plan: SweepPlan) -> Path:
-    """A readable name, which is the same for equal plans only."""
-    digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
-    engine = plan.engine
-    parts = [plan.workload.name, engine.model, engine.hardware]
-    if engine.name != "sim":
-        parts.append(engine.name)
-    return Path("runs") / "_".join([*map(slug, parts), digest])
-
-
-def check_folder(folder: Path, plan: SweepPlan) -> None:
-    """Raises if the folder is not free and does not hold this plan."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"--out {folder}: is a file; name a folder")
-    try:
-        if not folder.exists() or {path.name for path in folder.iterdir()} <= {PART}:
-            return
-    except OSError as error:
-        raise CannotWrite.of(folder, error) from None
-    if not (folder / "sweep.json").is_file():
-        raise InvalidInput(f"--out {folder}: holds files, but no run; name a new or empty folder")
-    held, wanted = read_json(folder / "sweep.json"), plan.as_json()
-    if "format" not in held:
-        raise InvalidInput(
-            f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
-            "name another folder, or remove this one"
-        )
-    for field in [*wanted, *held]:
-        if field != MADE_BY and held.get(field) != orjson.loads(orjson.dumps(wanted.get(field))):
-            what = _difference(field, held.get(field), wanted.get(field))
-            raise InvalidInput(
-                f"--out {folder}: holds another sweep ({what}); "
-                "name another folder, or remove this one"
-            )
-
-
-def _difference(field: str, held: Any, wanted: Any) -> str:
-    if isinstance(held, dict) and isinstance(wanted, dict):
-        inner = next(key for key in [*wanted, *held] if held.get(key) != wanted.get(key))
-        return _difference(f"{field}.{inner}", held.get(inner), wanted.get(inner))
-    if field in ("code_sha256", "turnstile_version"):
-        return f"it was begun with other code of Turnstile, {field} {held}, now {wanted}"
-    if field == "variants" and held and wanted:
-        held, wanted = (",".join(v["name"] for v in vs) for vs in (held, wanted))
-        return (
-            f"policies {held}, now {wanted}" if held != wanted else "the policies' settings differ"
-        )
-    return f"{field} is {held}, now {wanted}"
 
 
 def run_sweep(
@@ -108,24 +38,48 @@ def run_sweep(
     *,
     workers: int,
     stop_on_error: bool = False,
+    reuse: bool = True,
     run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """`on_begin` is called once the plan and its folder are known to be valid."""
-    with _claimed(folder, plan):
+    """`on_begin` is called once the plan and its folder are known to be usable. With `reuse`, cells
+    of the same settings that are finished elsewhere under `runs/` are taken from there, which a
+    repeat of a measurement must not do."""
+    with claimed(folder, plan):
         on_begin()
         cells = plan.cells()
         todo = [cell for cell in cells if not _is_finished(folder / cell.name)]
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
             complain(f"set aside what an earlier run left of {listed(again)}, to run again")
+        if reuse and todo and plan.engine.settings_decide:
+            reused = _reuse(todo, plan, folder)
+            todo = [cell for cell in todo if cell.name not in reused]
+        for cell in set(cells).difference(todo):
+            remove_aside(folder / cell.name)
         failed: dict[str, str] = {}
         if todo:
             failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), len(cells) - len(todo), failed)
 
 
+def _reuse(todo: Sequence[Cell], plan: SweepPlan, folder: Path) -> Mapping[str, Path]:
+    """Copies finished cells of the same settings into the folder; `sweep.json` says from where."""
+    wanted = {cell.name: plan.cell_json(cell) for cell in todo}
+    found = finished_elsewhere(wanted, folder)
+    found = {name: cell for name, cell in found.items() if _is_finished(cell)}
+    for name, cell in found.items():
+        set_aside(folder / name)
+        copy_cell(cell, folder / name)
+    if found:
+        note_reused(folder, found)
+        sources = sorted({str(cell.parent) for cell in found.values()})
+        cells = counted(len(found), "finished cell")
+        complain(f"took {cells} with the same settings from {listed(sources)}")
+    return found
+
+
 def _is_finished(cell: Path) -> bool:
-    """One that no report can read is not, which is told."""
+    """A cell that no report can read is not finished; a line on stderr says why."""
     if not is_done(cell):
         return False
     from reports.run_folder.read import AGAIN, check_finished
@@ -137,24 +91,6 @@ def _is_finished(cell: Path) -> bool:
         complain(f"damaged: {str(error).removesuffix(f'; {AGAIN}')}")
         return False
     return True
-
-
-@contextmanager
-def _claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
-    """The folder is there, ours alone, and says what it answers; or nothing is left behind."""
-    check_folder(folder, plan)
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        make_folder(folder)
-        with locked(folder):
-            check_folder(folder, plan)
-            if not (folder / "sweep.json").exists():
-                write_json(folder / "sweep.json", {**plan.as_json(), MADE_BY: made_by()})
-            yield
-    finally:
-        with suppress(OSError):  # those with a run in them stay
-            for path in made:
-                path.rmdir()
 
 
 def _run_cells(
@@ -183,29 +119,3 @@ def _run_cells(
                 if failed and stop_on_error:
                     break
     return failed
-
-
-def made_by() -> dict[str, Any]:
-    return {
-        "argv": ["bench", *hidden_words(sys.argv[1:])],
-        "git_commit": git_commit(),
-        "python": platform.python_version(),
-    }
-
-
-def git_commit() -> str | None:
-    """Of our own checkout; None where Turnstile was installed from a package."""
-    checkout = Path(__file__).parents[2]
-    if not (checkout / ".git").exists():
-        return None
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"],  # noqa: S607
-            cwd=checkout,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return found.stdout.strip()

@@ -8,7 +8,8 @@ from pathlib import Path
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
 from harness.load.workload import Workload
-from harness.sweep.plan import SweepPlan, code_sha256
+from harness.sweep.deciding import code_sha256
+from harness.sweep.plan import SweepPlan
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
@@ -34,7 +35,7 @@ def small_plan(
         ),
         workload=Workload("small", programs(3), "0" * 64, ()),
         baseline="fcfs",
-        code_sha256=code_sha256(chosen),
+        code_sha256=code_sha256(),
     )
 
 

@@ -1,0 +1,144 @@
+"""Finished cells are found again by what decides them, wherever under `runs/` they were run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from small import contents, small_plan
+
+from harness.cells.workers import Tick
+from harness.sweep import deciding
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.deciding import DECIDING, DECIDING_AGENTS, code_sha256, copy_cell, same_cell
+from harness.sweep.plan import Cell, SweepPlan
+from harness.sweep.run import run_sweep
+
+RUN = Path("runs/first")
+FCFS = "fcfs_jps0.5_seed1"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def cells_run(question: SweepPlan, folder: Path, *, reuse: bool = True) -> list[str]:
+    before = {path.parent for path in folder.glob("*/done.json")}
+    outcome = run_sweep(question, folder, workers=1, reuse=reuse)
+    assert not outcome.failed
+    made = json.loads((folder / "sweep.json").read_text())["made_by"].get("reused", {})
+    after = {path.parent for path in folder.glob("*/done.json")}
+    return sorted(path.name for path in after - before if path.name not in made)
+
+
+@pytest.mark.parametrize(
+    ("more", "new"),
+    [
+        (small_plan("fcfs,continuum,infercept"), ["infercept_jps0.5_seed1"]),
+        (
+            small_plan(jps=(0.5, 0.7)),
+            ["continuum_jps0.7_seed1", "fcfs_jps0.7_seed1"],
+        ),
+        (
+            replace(small_plan(), seeds=(1, 2)),
+            ["continuum_jps0.5_seed2", "fcfs_jps0.5_seed2"],
+        ),
+    ],
+    ids=["policy", "rate", "seed"],
+)
+@pytest.mark.parametrize("folder", [RUN, Path("runs/second")], ids=["the same", "another"])
+def test_a_sweep_with_one_more_policy_rate_or_seed_runs_only_the_new_cells(
+    more: SweepPlan, new: list[str], folder: Path
+) -> None:
+    run_sweep(small_plan(), RUN, workers=1)
+    assert cells_run(more, folder) == new
+    run_sweep(more, Path("straight"), workers=1, reuse=False)
+    found, straight = contents(folder), contents(Path("straight"))
+    del found["sweep.json"], straight["sweep.json"]  # it says where the cells were run
+    assert found == straight
+
+
+def test_sweep_json_names_the_folder_that_a_cell_was_taken_from() -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+    run_sweep(small_plan(), Path("runs/second"), workers=1)
+    made_by = json.loads(Path("runs/second/sweep.json").read_text())["made_by"]
+    assert made_by["reused"] == {FCFS: f"runs/first/{FCFS}"}
+
+
+def test_cells_of_other_settings_or_other_code_are_not_taken() -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+    other = replace(small_plan("fcfs"), code_sha256="abc")
+    assert cells_run(other, Path("runs/second")) == [FCFS]
+
+
+def test_a_cell_that_no_report_can_read_is_not_taken() -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+    (RUN / FCFS / "turns.jsonl").write_text("{")
+    assert cells_run(small_plan("fcfs"), Path("runs/second")) == [FCFS]
+
+
+def test_a_repeat_of_a_measurement_takes_no_cell() -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+    assert cells_run(small_plan("fcfs"), Path("runs/second"), reuse=False) == [FCFS]
+
+
+def test_cells_outside_of_runs_are_not_looked_for() -> None:
+    run_sweep(small_plan("fcfs"), Path("elsewhere"), workers=1)
+    assert cells_run(small_plan("fcfs"), Path("runs/second")) == [FCFS]
+
+
+def test_a_copy_is_there_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1)
+
+    def killed(_source: str, _target: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(deciding.os, "rename", killed)
+    Path("runs/second").mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        copy_cell(RUN / FCFS, Path("runs/second") / FCFS)
+    monkeypatch.undo()
+    assert not (Path("runs/second") / FCFS).exists()
+    monkeypatch.chdir(RUN.resolve().parents[1])
+    run_sweep(small_plan("fcfs"), Path("runs/third"), workers=1)
+    assert [path.name for path in Path("runs/third").iterdir() if path.is_dir()] == [FCFS]
+
+
+def fail_once(work: Work, cell: Cell, tick: Tick) -> None:
+    if not Path("failed-once").exists():
+        Path("failed-once").touch()
+        raise RuntimeError("no such luck")
+    run_cell(work, cell, tick)
+
+
+def test_what_an_interruption_left_is_removed_once_its_cell_is_finished() -> None:
+    run_sweep(small_plan("fcfs"), RUN, workers=1, run=fail_once)
+    (RUN / FCFS).mkdir(exist_ok=True)
+    (RUN / f"{FCFS}.aside-1").mkdir()
+    assert cells_run(small_plan("fcfs"), RUN) == [FCFS]
+    assert sorted(path.name for path in RUN.iterdir()) == [FCFS, "sweep.json"]
+
+
+def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() -> None:
+    config = small_plan().cell_json(small_plan().cells()[0])
+    assert same_cell(config, {**config, "turnstile_version": "9"})
+    for field in config.keys() - {"turnstile_version"}:
+        assert not same_cell(config, {**config, field: "other"}), field
+
+
+@pytest.mark.parametrize("pattern", DECIDING_AGENTS)
+def test_each_source_that_decides_a_cell_is_there(pattern: str) -> None:
+    assert list(deciding.ROOT.glob(pattern))
+
+
+def test_texts_of_the_command_line_and_reports_decide_no_cell() -> None:
+    for room in ("harness/cli", "reports", "docs"):
+        assert not any(pattern.startswith(room) for pattern in DECIDING_AGENTS)
+
+
+def test_what_decides_agents_is_no_part_of_what_decides_a_replay() -> None:
+    assert set(DECIDING) < set(DECIDING_AGENTS)
+    assert code_sha256() != code_sha256(agents=True)
