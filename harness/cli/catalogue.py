@@ -60,3 +60,20 @@ def models() -> list[tuple[str, str, str]]:
         )
         for llm in MODELS.values()
     ]
+
+
+def runs() -> list[tuple[str, str, str, str, str]]:
+    """Date, finished cells, folder, load and plan of each run under `runs/`."""
+    from harness.sweep.deciding import RUNS
+    from reports.run_folder.find import find_runs
+
+    return [
+        (
+            run.written.astimezone().strftime("%Y-%m-%d %H:%M"),
+            f"{run.finished_cells}/{run.cells} cells",
+            str(run.folder),
+            run.load,
+            run.plan,
+        )
+        for run in find_runs(RUNS)
+    ]

@@ -306,15 +306,34 @@ class Things(StrEnum):
     HARDWARE = "hardware"
     MODELS = "models"
     PACKS = "packs"
+    RUNS = "runs"
 
 
 @app.command("list")
 def list_(things: Annotated[Things, typer.Argument(metavar="THING", help="What to list.")]) -> None:
-    """List what can be named: policies, hardware, models, packs."""
+    """List policies, hardware, models, packs, or the runs under runs/ by load and date."""
     from harness.cli import catalogue
     from harness.cli.tables import show_rows
 
     show_rows(getattr(catalogue, things.value)())
+
+
+@app.command("open")
+def open_(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="A run folder; the last run without.")
+    ] = None,
+) -> None:
+    """Open the report of a run, or the report that was written last, in the browser."""
+    import webbrowser
+
+    from harness.cli.commands.open import report_to_open
+
+    with one_line_errors():
+        path = report_to_open(run)
+    print(path)
+    if sys.stdout.isatty():
+        webbrowser.open(path.resolve().as_uri())
 
 
 @app.command()

@@ -1,0 +1,22 @@
+"""Which report `bench open` opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.sweep.deciding import RUNS
+from reports.run_folder.find import newest_report
+from servers.errors import InvalidRunFolder
+
+
+def report_to_open(run: Path | None) -> Path:
+    """The report of a run folder, or the one under `runs/` that was written last."""
+    if run is None:
+        if (newest := newest_report(RUNS)) is None:
+            raise InvalidRunFolder(f"{RUNS}/ holds no report; make one with: bench sweep")
+        return newest
+    if not (run / "sweep.json").is_file():
+        raise InvalidRunFolder(f"{run}: not a run folder; bench list runs shows them")
+    if not (run / "report.html").is_file():
+        raise InvalidRunFolder(f"{run}: has no report yet; write it with: bench report {run}")
+    return run / "report.html"
