@@ -227,8 +227,7 @@ def test_a_run_cut_short_leaves_its_records_and_no_process(
 
     again = begin(bench, tmp_path, url, plans, *limited)
     _, err = again.communicate(timeout=120)
-    assert again.returncode == 0, err
-    assert [path.name for path in (tmp_path / "o").glob(f"{CELL}*")] == [CELL]
+    assert (tmp_path / "o" / f"{CELL}.aside-1" / "turns.jsonl").exists(), err
     assert len(lines(tmp_path, "programs.jsonl")) == 2
 
 

@@ -153,8 +153,8 @@ class Left(NamedTuple):
         return cls(finished(run), broken(run))
 
     def stays(self, run: Path) -> None:
-        """No finished cell was run again. What a broken cell held was set aside, and removed once the
-        cell was finished."""
+        """No finished cell was run again. What a broken cell held was set aside until it was
+        finished, and then removed."""
         after = contents(run)
         assert {name: after[name] for name in self.finished} == self.finished
         for cell, files in self.broken:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from calling import bench
-from small import small_question
+from small import small_plan
 
 from harness.sweep.run import run_sweep
 from reports.run_folder.find import find_runs, newest_report
@@ -24,7 +24,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(folder: Path, workload: str, hours: float, *, report: bool = False) -> None:
-    question = small_question("fcfs")
+    question = small_plan("fcfs")
     load = replace(question.workload, name=workload)
     run_sweep(replace(question, workload=load), folder, workers=1, reuse=False)
     written_s = NOON_S + hours * HOUR_S

@@ -96,13 +96,12 @@ def test_a_copy_is_there_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) ->
     def killed(_source: str, _target: str) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deciding.os, "rename", killed)
     Path("runs/second").mkdir()
-    with pytest.raises(KeyboardInterrupt):
-        copy_cell(RUN / FCFS, Path("runs/second") / FCFS)
-    monkeypatch.undo()
+    with monkeypatch.context() as patched:
+        patched.setattr(deciding.os, "rename", killed)
+        with pytest.raises(KeyboardInterrupt):
+            copy_cell(RUN / FCFS, Path("runs/second") / FCFS)
     assert not (Path("runs/second") / FCFS).exists()
-    monkeypatch.chdir(RUN.resolve().parents[1])
     run_sweep(small_plan("fcfs"), Path("runs/third"), workers=1)
     assert [path.name for path in Path("runs/third").iterdir() if path.is_dir()] == [FCFS]
 
