@@ -142,7 +142,8 @@ def _bench(
 
 SWEEP_HELP = """Run policies over job rates, and report which finishes the jobs first.
 
-The same command resumes: finished cells are never run twice.
+The same command resumes: finished cells are never run twice. A sweep with one more policy, rate
+or seed runs only the new cells.
 
 [bold]Examples[/bold]
 
@@ -173,12 +174,17 @@ def sweep(
     out: opt.Out = None,
     workers: opt.Workers = None,
     on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
+    fresh: opt.Fresh = False,
 ) -> None:
     from harness.cli.print_report import print_report
 
     settings = replace(settings, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
     folder, failed = run_from_settings(
-        settings, out, workers, stop_on_error=on_error is opt.OnError.STOP
+        settings,
+        out,
+        workers,
+        stop_on_error=on_error is opt.OnError.STOP,
+        reuse=not fresh,
     )
     with one_line_errors(go_on()):
         print_report(folder, failed)
@@ -204,11 +210,12 @@ def run(
     jps: opt.OneJps = None,
     seed: Annotated[int, typer.Option(min=0, help="Draw of the arrivals.")] = 1,
     out: opt.Out = None,
+    fresh: opt.Fresh = False,
 ) -> None:
     from harness.cli.tables import show_cell
 
     settings = replace(settings, jps=jps, policies=policy, seeds=str(seed))
-    folder, failed = run_from_settings(settings, out, workers=1, one_cell=True)
+    folder, failed = run_from_settings(settings, out, workers=1, one_cell=True, reuse=not fresh)
     if failed:
         raise typer.Exit(1)
     with one_line_errors(go_on()):

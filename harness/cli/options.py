@@ -275,6 +275,16 @@ OnErrorOption = Annotated[
     ),
 ]
 
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh",
+        help="Run every cell, even one that is finished with the same settings in another run "
+        "under runs/.",
+        rich_help_panel=RUN,
+    ),
+]
+
 VllmPython = Annotated[
     str | None,
     typer.Option(

@@ -30,6 +30,7 @@ def run_from_settings(
     *,
     stop_on_error: bool = False,
     one_cell: bool = False,
+    reuse: bool = True,
 ) -> tuple[Path, Mapping[str, str]]:
     """Runs what is asked; the folder, and why cells failed, which was said."""
     with one_line_errors():
@@ -59,6 +60,7 @@ def run_from_settings(
             folder,
             workers=workers or cpu_cores(),
             stop_on_error=stop_on_error,
+            reuse=reuse,
             on_begin=lambda: _say_what_runs(plan),
         )
     if outcome.found_done:

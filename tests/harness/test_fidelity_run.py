@@ -37,7 +37,15 @@ class Stage:
         self.measured.append(options)
         options["out"].write_text(measured().model_dump_json())
 
-    def run(self, settings: SweepSettings, folder: Path, workers: int | None) -> tuple[Path, bool]:
+    def run(
+        self,
+        settings: SweepSettings,
+        folder: Path,
+        workers: int | None,
+        *,
+        reuse: bool = True,
+    ) -> tuple[Path, bool]:
+        assert reuse is (folder.name == "sim"), "a live repeat is measured anew"
         self.settings[folder.name] = settings
         if settings.engine == "vllm":
             blocks = None if settings.kv_blocks is None else settings.kv_blocks - 1

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from calling import bench
 from small import contents, small_plan
 
 from harness.cells.workers import Tick
@@ -83,6 +84,14 @@ def test_a_cell_that_no_report_can_read_is_not_taken() -> None:
 def test_a_repeat_of_a_measurement_takes_no_cell() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
     assert cells_run(small_plan("fcfs"), Path("runs/second"), reuse=False) == [FCFS]
+
+
+def test_fresh_takes_no_cell() -> None:
+    command = ["sweep", "--programs", "2", "--policies", "fcfs", "--jps", "0.5"]
+    assert bench(*command, "--out", str(RUN))[0] == 0
+    taken = "took 1 finished cell with the same settings from runs/first"
+    assert taken in bench(*command, "--out", "runs/second")[2]
+    assert "took" not in bench(*command, "--out", "runs/third", "--fresh")[2]
 
 
 def test_cells_outside_of_runs_are_not_looked_for() -> None:

@@ -196,7 +196,7 @@ def _run(
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
     for number, place in enumerate(live, 1):
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
-        _, broken = run_from_settings(on_vllm, place, workers)
+        _, broken = run_from_settings(on_vllm, place, workers, reuse=False)
         failed = failed or broken
     with one_line_errors(go_on()):
         _tell(live, folder / "sim", folder, measured, bool(failed))
