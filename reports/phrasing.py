@@ -1,13 +1,9 @@
-"""Numbers and lists as people read them."""
+"""Numbers and lists in sentences and tables."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 
 def seconds(value: float) -> str:
@@ -17,7 +13,7 @@ def seconds(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """`1.9x`, with a second decimal where it is close to 1."""
+    """`1.9x`, with a second decimal below 1.1."""
     return f"{value:.{decimals(value)}f}x"
 
 

@@ -1,1 +1,4 @@
-"""The answer of a run in words and tables. In: points. Out: a headline, findings and caveats."""
+"""The answer of a run as sentences and tables.
+
+In: points. Out: a headline, findings, caveats, and the provenance of the numbers.
+"""

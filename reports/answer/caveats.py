@@ -1,4 +1,4 @@
-"""What a reader of an answer has to doubt, a sentence each. Rules in docs/reference/metrics.md."""
+"""The caveats of an answer, a sentence each. Rules: docs/design/statistics.md, "The answer"."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from reports.statistics.bootstrap import FEWEST_SEEDS
 from reports.statistics.points import Point
 
 SETTLES = 8
-"""A run shorter than so many mean JCTs is called short."""
+"""A run whose arrivals take fewer mean JCTs than this is short."""
 
 
 def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
-    """A queue settles in a few job times; a run of fewer shows a burst, not a rate."""
+    """A queue settles within a few mean JCTs. A shorter run shows a burst, not a rate."""
     if winner.jps is None or winner.saturated:
         return []
     mean_s, jobs = winner.jct_mean_s.value, winner.jobs // len(sweep["seeds"])
@@ -24,23 +24,23 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
     if mean_s * SETTLES <= window_s:
         return []
     enough = math.ceil(mean_s * SETTLES * winner.jps / 100) * 100
-    remedy = f"--programs {enough}" if enough <= 20 * jobs else "Lower rates"
+    remedy = f"--programs {enough}" if enough <= 20 * jobs else "lower rates"
     arrive, take = f"{jobs:,} jobs arrive", f"take {seconds(mean_s)} each"
     if jobs == 1:
         arrive, take = "1 job arrives", f"takes {seconds(mean_s)}"
     return [
         f"Short run: {arrive} within {seconds(window_s)} and {take}, so the queue does not"
-        f" settle: saturation sets in at lower rates than this run can show, and gains come"
-        f" out too small. {remedy} would tell."
+        f" settle. Saturation starts at lower rates than this run shows, and gains are too small."
+        f" Use {remedy}."
     ]
 
 
-def doubts(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
-    """Of all cells, whatever the answer is."""
+def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+    """Those that concern all cells, whatever the answer is."""
     return [
         *_saturated(points),
         *_cells_without_a_valid_result(results),
-        *_dearer_steps(points, sweep),
+        *_more_scheduling_time(points, sweep),
         *_traces_left_out(sweep),
         *_few_seeds(sweep, results),
     ]
@@ -51,55 +51,55 @@ def _saturated(points: Sequence[Point]) -> list[str]:
     if not saturated:
         return []
     return [
-        "Past saturation jobs arrive faster than they finish, and a mean JCT grows with the"
-        f" length of the run; so read it as a ranking only: {_first_loads(saturated, points)}."
+        "Past saturation, jobs arrive faster than they finish and the mean JCT grows with the"
+        f" length of the run, so it only ranks the variants: {_first_loads(saturated, points)}."
     ]
 
 
 def _cells_without_a_valid_result(results: Results) -> list[str]:
-    said, failed, missing = [], results.failed_gates, results.missing
+    caveats, failed, missing = [], results.failed_gates, results.missing
     if failed:
         name, gates = next(iter(failed.items()))
-        said.append(
+        caveats.append(
             f"{counted(len(failed), 'cell')} of {len(results.cells)} failed a validity gate; the"
             f" first, {name}: {gates}."
         )
     if missing:
         name, why = missing[0]
-        said.append(
+        caveats.append(
             f"{counted(len(missing), 'cell')} of {len(missing) + len(results.cells)} without a"
             f" result; the first, {name}: {why.rstrip('.')}."
         )
-    return said
+    return caveats
 
 
-def _dearer_steps(points: Sequence[Point], sweep: dict[str, Any]) -> list[str]:
+def _more_scheduling_time(points: Sequence[Point], sweep: dict[str, Any]) -> list[str]:
     plain, offload = (sweep.get(p) or {} for p in ("profile", "profile_with_offload"))
-    dearer = bool(offload) and plain.get("base_ps") != offload["base_ps"]
-    if not dearer or not any(p.offload for p in points):
+    differs = bool(offload) and plain.get("base_ps") != offload["base_ps"]
+    if not differs or not any(p.offload for p in points):
         return []
     return [
-        f"Each step of a variant with offload is charged {offload['base_ps'] / 1e9:.2f} ms of"
-        f" scheduling, of the others {plain['base_ps'] / 1e9:.2f} ms (Continuum v3, Table 4):"
-        " that is what makes them slower where memory is free."
+        f"Each step of a variant with offload includes {offload['base_ps'] / 1e9:.2f} ms of"
+        f" scheduling, each step of the others {plain['base_ps'] / 1e9:.2f} ms (Continuum v3,"
+        " Table 4). So variants with offload are slower where memory is free."
     ]
 
 
 def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
-    said = []
+    caveats = []
     if programs := (sweep.get("workload") or {}).get("left_out"):
         first = programs[0]
-        said.append(
+        caveats.append(
             f"{counted(len(programs), 'program')} left out; the first, {first['program_id']}:"
             f" {first['reason']}."
         )
     if files := sweep.get("rejected_files"):
         first = files[0]
-        said.append(
+        caveats.append(
             f"{counted(len(files), 'file')} not read; the first, {first['file']}:"
             f" {first['reason']}."
         )
-    return said
+    return caveats
 
 
 def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
@@ -107,9 +107,9 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     if seeds >= FEWEST_SEEDS or not len(results.cells):
         return []
     return [
-        f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals tell how"
-        " much the choice of programs matters, not the draw of their arrivals; three seeds and"
-        " more tell both (--seeds 1..5)."
+        f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals cover the"
+        " choice of programs, but not the draw of arrivals. Use at least three seeds"
+        " (--seeds 1..5) to cover both."
     ]
 
 

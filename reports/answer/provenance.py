@@ -1,4 +1,4 @@
-"""Where a report comes from: in a sentence, the question, its machine, and what was left out."""
+"""The provenance of a report: the machine, the workload, the settings, and what was left out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reports.phrasing import counted, listed, share
 from reports.run_folder.read import VIRTUAL
 
 SHOWN = 40
-"""Of each kind of thing left out."""
+"""The most entries that are shown of each kind that was left out."""
 
 
 def heading(sweep: Mapping[str, Any]) -> list[str]:
@@ -22,7 +22,7 @@ def heading(sweep: Mapping[str, Any]) -> list[str]:
 
 
 def provenance(sweep: Mapping[str, Any]) -> str:
-    """One sentence: what was measured or computed, on what, of which load."""
+    """One sentence: what was measured or simulated, on which machine, with which workload."""
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
     engine = str(sweep.get("engine"))
@@ -30,7 +30,7 @@ def provenance(sweep: Mapping[str, Any]) -> str:
         kind = profile.get("provenance", "unknown")
         why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
         how = VIRTUAL[engine].replace("virtual", "Virtual", 1)
-        time = f"{how}, not a GPU: {model} on {hardware} by a profile that is {kind}{why}"
+        time = f"{how}, not a GPU: {model} on {hardware}, {kind} profile{why}"
     else:
         version = (sweep.get("server") or {}).get("vllm")
         engine = f"vLLM {version}" if version else engine
@@ -42,7 +42,7 @@ def provenance(sweep: Mapping[str, Any]) -> str:
         f"{kind} {share(n / whole)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
     ]
     what, turns = str(workload.get("name", "unnamed")), workload.get("turns")
-    if turns is not None:  # agents of their own mind: not known before
+    if turns is not None:  # unknown before a run of agents that are not guided
         what = f"{counted(turns, 'turn')} of {what}"
     if len(kinds) == 1:
         return f"{time}; {what}, tool gaps {kinds[0].split()[0]}."
@@ -50,12 +50,12 @@ def provenance(sweep: Mapping[str, Any]) -> str:
 
 
 def command(sweep: Mapping[str, Any]) -> str:
-    """That runs it again, as one would type it."""
+    """The command line that made the run, quoted for a shell."""
     return shlex.join(map(str, _made_by(sweep).get("argv", [])))
 
 
 def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """(what, name, why), the first of each kind; a trace set can have thousands."""
+    """Rows of (kind, name, reason), at most SHOWN of each kind."""
     programs = (sweep.get("workload") or {}).get("left_out") or []
     kinds = (
         ("variant", "name", sweep.get("left_out") or []),
@@ -80,7 +80,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
     workload, made_by = sweep.get("workload") or {}, _made_by(sweep)
     profile = ", ".join(f"{k} {_plain(v)}" for k, v in (sweep.get("profile") or {}).items())
     gaps = ", ".join(f"{n:,} {k}" for k, n in (workload.get("gap_provenance") or {}).items())
-    told = (
+    known = (
         ("Model", sweep.get("model")),
         ("Hardware", sweep.get("hardware")),
         ("Engine", sweep.get("engine")),
@@ -98,13 +98,13 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Commit", made_by.get("git_commit")),
         ("Python", made_by.get("python")),
     )
-    return [(name, str(value)) for name, value in told if value]
+    return [(name, str(value)) for name, value in known if value]
 
 
 def _load(workload: Mapping[str, Any]) -> str:
     counts = [(workload.get(f"{noun}s"), noun) for noun in ("program", "turn")]
-    told = ", ".join(counted(count, noun) for count, noun in counts if count)
-    return ": ".join(filter(None, (workload.get("name"), told)))
+    known = ", ".join(counted(count, noun) for count, noun in counts if count)
+    return ": ".join(filter(None, (workload.get("name"), known)))
 
 
 def _agent(agent: Mapping[str, Any]) -> str:

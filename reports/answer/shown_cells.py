@@ -1,4 +1,4 @@
-"""Which cells a page shows from the inside: those of the answer, or the ones asked for."""
+"""Which cells a page shows in detail: those of the answer, or the ones that --gantt names."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from reports.run_folder.read import Cell, Run
 from servers.errors import UnknownCell
 
 MOST = 20
-"""Cells whose memory is shown: it keeps the page small."""
+"""The most cells whose memory is shown, which limits the size of the page."""
 
 
-def answers_cells(run: Run, results: Results, told: Answer) -> dict[str, Cell]:
-    """Of the first seed at the answer's load, the baseline and the winner first, then the fastest;
-    by what a reader is told."""
+def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
+    """By label: cells of the first seed at the answer's load, the baseline and the winner first,
+    then the others by mean JCT."""
     cells = results.cells
-    if cells.empty or told.load is None:
+    if cells.empty or answer.load is None:
         return {}
-    here = cells[cells["load"] == told.load]
+    here = cells[cells["load"] == answer.load]
     here = here[here["seed"] == here["seed"].min()].sort_values("jct_mean_s", kind="stable")
-    strong = [p.variant for p in (told.winner, told.baseline) if p is not None]
+    strong = [p.variant for p in (answer.winner, answer.baseline) if p is not None]
     first = here[here["variant"].isin(strong)]["cell"].tolist()
     return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MOST])
 
 
-def asked_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
-    """By what a reader is told. Raises UnknownCell."""
+def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
+    """By label. Raises UnknownCell."""
     known = [*_finished(results), *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:

@@ -1,4 +1,4 @@
-"""Points in; the table of speed-ups over the baseline out, by variant and load."""
+"""The table of speed-ups over the baseline, by variant and load. In: points. Out: rows of cells."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from reports.statistics.points import Point
 
 NEITHER = {"hollow": False, "best": False}
 LEAST_GAIN = 1.005
-"""What rounds to 1.00 is not shown as fastest."""
+"""A speed-up that rounds to 1.00 is not marked as the fastest."""
 LEAST_FULL_TINT = math.log(1.5)
 """The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
 
 
-def grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
-    """Speed-up of the mean by variant and load; None where nothing is compared."""
+def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
+    """None where no variant is compared with the baseline."""
     if not any(p.against is not None for p in points):
         return None
     loads = list(dict.fromkeys(p.load for p in points))
@@ -37,7 +37,7 @@ def grid(points: Sequence[Point], told: Answer) -> dict[str, Any] | None:
         cells = [_grid_cell(at.get((variant, load)), best[load], full) for load in loads]
         bound = any(p.bound for p in points if p.variant == variant)
         rows.append({"variant": variant, "bound": bound, "cells": cells})
-    here = told.load
+    here = answer.load
     return {"loads": [(load.removesuffix(" jobs/s"), load == here) for load in loads], "rows": rows}
 
 
@@ -45,8 +45,8 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NEITHER}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
-    told_apart = best.against is not None and best.against.mean.value > LEAST_GAIN
-    common = {"hollow": point.saturated, "best": point is best and told_apart}
+    has_gain = best.against is not None and best.against.mean.value > LEAST_GAIN
+    common = {"hollow": point.saturated, "best": point is best and has_gain}
     if point.against is None:
         return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
     gain = point.against.mean

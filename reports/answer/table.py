@@ -1,6 +1,6 @@
-"""Points in; a table for the terminal out, which leaves out what does not fit its width.
+"""The table of results on the terminal: as many columns as fit its width.
 
-Plain columns where the output is not a terminal.
+In: points. Out: a Rich renderable; plain columns where the output is not a terminal.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS: tuple[Column, ...] = (
     ("P50", lambda p: seconds(p.jct_s["jct_p50_s"])),
     ("P99", lambda p: seconds(p.jct_s["jct_p99_s"])),
 )
-"""In the order in which they give way: the last first."""
+"""In order of importance: the last one is dropped first."""
 
 
 def _interval(point: Point) -> str:
@@ -73,7 +73,7 @@ class ResultTable:
             if before not in (None, point.load):
                 table.add_section()
             before = point.load
-            # Text, not str: a name in brackets is no markup.
+            # Text, not str: Rich would read a name in brackets as markup.
             table.add_row(load, *(Text(value(point)) for _, value in columns), style=style)
         return table
 

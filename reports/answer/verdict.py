@@ -1,5 +1,7 @@
-"""Points in; the answer out, in words and numbers: who finishes the jobs first, by how much, how
-sure that is, and what is doubtful. Rules in docs/design/statistics.md, "The answer".
+"""The answer of a run: which variant is fastest, by how much, how certain that is, and its caveats.
+
+In: points. Out: sentences and the numbers in them. docs/design/statistics.md, "The answer", has the
+rules.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.answer.caveats import doubts, short_run
+from reports.answer.caveats import caveats_of, short_run
 from reports.answer.provenance import provenance as provenance_of
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
@@ -17,17 +19,17 @@ from reports.statistics.points import Comparison, Point, compare
 from reports.statistics.seeds_needed import advice
 
 SAME = 0.02
-"""Variants whose mean JCT is within this share of the baseline's do not differ in practice."""
+"""Mean JCTs that differ by at most this share do not differ in practice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     headline: str
     findings: tuple[str, ...]
-    doubts: tuple[str, ...]
+    caveats: tuple[str, ...]
     provenance: str
     load: str | None = None
-    """Where the headline was read."""
+    """The load that the headline is about."""
     winner: Point | None = None
     baseline: Point | None = None
     possible: float | None = None
@@ -35,18 +37,18 @@ class Answer:
 
     @property
     def sentences(self) -> list[str]:
-        return [self.headline, *self.findings, *self.doubts, self.provenance]
+        return [self.headline, *self.findings, *self.caveats, self.provenance]
 
 
 def answer(
     points: Sequence[Point], results: Results, sweep: dict[str, Any], also: str | None = None
 ) -> Answer:
-    """`also`: another doubt."""
+    """`also` is one more caveat."""
     baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
-    doubted = (*filter(None, [also]), *doubts(points, results, sweep))
+    caveats = (*filter(None, [also]), *caveats_of(points, results, sweep))
     contenders = [p for p in points if not p.bound]
     if not contenders:
-        return Answer("No cell has finished: there is no answer yet.", (), doubted, provenance)
+        return Answer("No cell has finished: there is no answer yet.", (), caveats, provenance)
     load, note = _headline_load(contenders)
     here = [p for p in points if p.load == load]
     there = _at(contenders, load)
@@ -56,7 +58,7 @@ def answer(
     findings = [
         *([note] if note else _saturated_baseline(base, winner)),
         *_faster_but_saturated(there, winner),
-        *_not_told(winner),
+        *_how_to_separate(winner),
         *_tied(here, winner, results),
         *about_bound,
         *_others(here, base, winner),
@@ -64,19 +66,20 @@ def answer(
         *_no_difference(points, baseline),
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
-    doubted = (*short_run(winner, sweep), *doubted)
-    return Answer(headline, tuple(findings), doubted, provenance, load, winner, base, possible)
+    caveats = (*short_run(winner, sweep), *caveats)
+    return Answer(headline, tuple(findings), caveats, provenance, load, winner, base, possible)
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
-    """The highest rate that any variant still sustains; else the lowest."""
+    """The highest load at which some variant is not saturated, else the lowest; and a finding that
+    says so in the second case."""
     loads = list(dict.fromkeys(p.load for p in contenders))
     for load in reversed(loads):
         if not all(p.saturated for p in _at(contenders, load)):
             return load, None
     return loads[0], (
-        f"Every variant is past saturation at {loads[0]}, the lowest load measured: the times grow"
-        " with the number of jobs in the run. Measure lower rates."
+        f"Every variant is past saturation at {loads[0]}, the lowest load of the run: times grow"
+        " with the number of jobs. Run lower rates."
     )
 
 
@@ -91,28 +94,28 @@ def _place(load: str) -> str:
 def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -> str:
     place, name, mean = _place(winner.load), winner.variant, winner.jct_mean_s
     p95 = winner.jct_s["jct_p95_s"]
-    took = f"{seconds(mean.value)} on average, {seconds(p95)} at P95"
+    jct = f"mean job completion time (JCT) is {seconds(mean.value)}, and {seconds(p95)} at P95"
     if variants == 1:
-        return f"{place} {name} finishes a job in {took}. There is nothing to compare it with."
+        return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
     if base is None:
-        return f"{place} {name} is the fastest: {took}. The baseline {baseline} has no result here."
+        return f"{place} {name} is fastest: its {jct}. The baseline {baseline} has no result here."
     if winner is base or winner.against is None:
-        return f"{place} no scheduler finishes jobs sooner than {baseline}: {took}."
+        return f"{place} no scheduler is faster than {baseline}: its {jct}."
     gain = winner.against
     if gain.mean.value <= 1 + SAME:
         return (
-            f"{place} the choice of scheduler hardly matters: the fastest, {name}, is within"
-            f" {SAME:.0%} of {baseline} ({seconds(mean.value)} on average)."
+            f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
+            f" within {SAME:.0%} of {baseline}. Its {jct}."
         )
     if not gain.mean.differs_from_one:
         return (
-            f"{place} no scheduler can be told from {baseline}: the fastest, {name}, finishes jobs"
-            f" {times(gain.mean.value)} as fast ({interval(gain.mean)})."
+            f"{place} no scheduler differs significantly from {baseline}: the fastest, {name}, is"
+            f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
         )
     return (
-        f"{place} {name} finishes jobs {times(gain.mean.value)} sooner than {baseline} on average"
-        f" ({interval(gain.mean)}), {seconds(mean.value)} instead of"
-        f" {seconds(base.jct_mean_s.value)}, and {times(gain.p95.value)} at P95."
+        f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"
+        f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
+        f" (JCT) is {seconds(mean.value)} instead of {seconds(base.jct_mean_s.value)}."
     )
 
 
@@ -120,19 +123,19 @@ def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
     if base is None or not base.saturated or winner.saturated:
         return []
     return [
-        f"{base.variant} is past saturation there and {winner.variant} is not: with more jobs in"
-        " the run the difference would be larger still."
+        f"{base.variant} is past saturation at this load and {winner.variant} is not: with more"
+        " jobs in the run the difference would be larger."
     ]
 
 
 def _faster_but_saturated(there: Sequence[Point], winner: Point) -> list[str]:
     faster = [p for p in there if _mean_s(p) < _mean_s(winner)]
     took = listed([f"{p.variant} ({seconds(_mean_s(p))})" for p in sorted(faster, key=_mean_s)])
-    return [f"Faster in this run, but past saturation there: {took}."] if faster else []
+    return [f"Faster in this run, but past saturation: {took}."] if faster else []
 
 
-def _not_told(winner: Point) -> list[str]:
-    """What would tell the winner from the baseline, where that is all that is missing."""
+def _how_to_separate(winner: Point) -> list[str]:
+    """What it takes to find a difference from the baseline that is large but not significant."""
     gain = winner.against
     if gain is None or gain.mean.differs_from_one or gain.mean.value <= 1 + SAME:
         return []
@@ -140,7 +143,7 @@ def _not_told(winner: Point) -> list[str]:
 
 
 def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
-    """Contenders that the winner does not beat beyond doubt, paired with it by program."""
+    """Variants that do not differ significantly from the winner, paired with it by program."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied: dict[str, Comparison] = {}
@@ -154,14 +157,16 @@ def _tied(here: Sequence[Point], winner: Point, results: Results) -> list[str]:
         return []
     needed = [gain.seeds_needed for gain in tied.values()]
     more = advice(max(gain.seeds for gain in tied.values()), max(needed))
-    return [" ".join([f"{listed(list(tied))} cannot be told from {winner.variant}.", *more])]
+    return [
+        " ".join([f"No significant difference from {winner.variant}: {listed(list(tied))}.", *more])
+    ]
 
 
 def _bound(
     here: Sequence[Point], base: Point | None, winner: Point
 ) -> tuple[float | None, list[str]]:
     """Share of the best bound's gain that the winner captures: (base - winner) / (base - bound).
-    A bound without offload bounds those without; then it is the best of them that captures."""
+    A bound without offload is compared with the best variant without offload."""
     bounds = [p for p in here if p.bound and p.against is not None]
     if not bounds or base is None:
         return None, []
@@ -169,7 +174,7 @@ def _bound(
     gain, name = best.against, f"The bound {best.variant}, which knows the future,"
     possible_s = _mean_s(base) - _mean_s(best)
     if gain is None or possible_s <= SAME * _mean_s(base):
-        return None, [f"{name} gains hardly anything here either: there is little to be had."]
+        return None, [f"{name} gains almost nothing here either, so little can be gained."]
     alike = [p for p in here if not p.bound and p.offload == best.offload]
     if not alike:
         return None, [f"{name} reaches {times(gain.mean.value)}."]
@@ -178,9 +183,9 @@ def _bound(
     but = "" if captor is winner else f", {'with' if best.offload else 'without'} offload"
     reached = f"{name} reaches {times(gain.mean.value)}{but}"
     if share_of_it > 1:
-        return None, [f"{reached}, less than {captor.variant}: it bounds nothing here."]
+        return None, [f"{reached}, less than {captor.variant}, so it is no bound here."]
     if captor is base:
-        return None, [f"{reached}: that much is possible."]
+        return None, [f"{reached}, which is the possible gain."]
     captured = f"{captor.variant} captures {share(share_of_it)} of that gain"
     return share_of_it if captor is winner else None, [f"{reached}; {captured}."]
 
@@ -207,7 +212,7 @@ def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[st
         sentences.append(f"Slower than {_name(base)}: {_rated(named['slower'])}.")
     even = [r[0] for r in rated if r not in named["faster"] + named["slower"]]
     if even:
-        sentences.append(f"Like {_name(base)}: {listed(even)}.")
+        sentences.append(f"Similar to {_name(base)}: {listed(even)}.")
     return sentences
 
 
@@ -220,14 +225,14 @@ def _rated(rated: Sequence[tuple[str, Estimate]]) -> str:
 
 
 def _above(contenders: Sequence[Point], winner: Point, baseline: str) -> list[str]:
-    """What the highest rate looks like, where the headline was read below it."""
+    """The result at the highest rate, where the headline is about a lower one."""
     highest = contenders[-1].load
     best = min(_at(contenders, highest), key=_mean_s)
     if winner.saturated or highest == winner.load or best.against is None:
         return []
     return [
         f"At {highest} even the fastest, {best.variant}, is past saturation:"
-        f" {times(best.against.mean.value)} against {baseline}."
+        f" {times(best.against.mean.value)} the speed of {baseline}."
     ]
 
 
@@ -241,7 +246,7 @@ def _no_difference(points: Sequence[Point], baseline: str) -> list[str]:
     if not loads:
         return []
     place = f"At {loads[0]}" if len(loads) == 1 else f"Up to {loads[-1]}"
-    found = f"{place} the choice hardly matters: all are within {SAME:.0%} of {baseline}."
+    found = f"{place} the choice makes little difference: all are within {SAME:.0%} of {baseline}."
     if loads[-1] != points[-1].load:
         return [found]
-    return [f"{found} Higher rates, or a smaller machine (--hardware), would tell them apart."]
+    return [f"{found} Higher rates, or a smaller machine (--hardware), would separate them."]

@@ -69,7 +69,7 @@ def write_experiment(
         for arm, result in zip(arms, results, strict=True)
         for cell, gates in result.failed_gates.items()
     )
-    return finish(said, findings, folder, drawn, style, _doubts(arms, results, runs), failed)
+    return finish(said, findings, folder, drawn, style, _caveats(arms, results, runs), failed)
 
 
 def finish(
@@ -78,7 +78,7 @@ def finish(
     folder: Path,
     drawn: Sequence[Figure] = (),
     style: Mapping[str, Style] | None = None,
-    doubts: Sequence[str] = (),
+    caveats: Sequence[str] = (),
     failed: tuple[str, ...] = (),
 ) -> ExperimentReport:
     """The files, whatever the findings come from."""
@@ -90,7 +90,7 @@ def finish(
         findings=findings,
         figures=drawn,
         legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
-        doubts=doubts,
+        caveats=caveats,
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "experiment.html", html.encode())
@@ -98,7 +98,7 @@ def finish(
         "name": said.name,
         "verdict": told,
         "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
-        "doubts": list(doubts),
+        "caveats": list(caveats),
     }
     content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
     write_file(folder / "experiment.json", content)
@@ -141,10 +141,10 @@ def _over_axis(said: Said, moved: Sequence[Point], style: Mapping[str, Style]) -
     return drawn
 
 
-def _doubts(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[Any]) -> list[str]:
+def _caveats(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[Any]) -> list[str]:
     told = []
     engines = {str(run.sweep.get("engine")) for run in runs}
-    told += [f"No GPU was asked: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
+    told += [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
     for arm, result in zip(arms, results, strict=True):
         late = result.cells[result.cells["saturated"]] if len(result.cells) else ()
         if len(late):

@@ -49,7 +49,7 @@ def page(
     virtual: Run,
     found: Fidelity,
     verdict: Verdict,
-    doubts: Sequence[str],
+    caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> str:
     made_by = live[0].sweep.get("made_by") or {}
@@ -61,7 +61,7 @@ def page(
             headline=headline(verdict, live[0]),
             tiles=_tiles(found),
             checks=verdict.checks,
-            doubts=doubts,
+            caveats=caveats,
             plots=dumbbells(found.points),
             columns=COLUMNS,
             rows=[_row(point) for point in found.points],
@@ -136,14 +136,14 @@ def table_rows(found: Fidelity) -> list[list[str]]:
 
 
 def ranking_rows(found: Fidelity) -> list[list[str]]:
-    head = ["load", "live", "virtual time", "winner", "tau", "tau live", "told apart", "alike"]
+    head = ["load", "live", "virtual time", "winner", "tau", "tau live", "settled", "agree"]
     rows = [_ranking(ranking) for ranking in found.rankings if ranking.pairs]
     table = [
         [
             row["load"],
             " < ".join(row["live"]),
             " < ".join(row["virtual"]),
-            "same" if row["same_winner"] else "other",
+            "same" if row["same_winner"] else "different",
             *row["texts"][:-1],
         ]
         for row in rows
@@ -239,7 +239,7 @@ def as_json(
     found: Fidelity,
     verdict: Verdict,
     about: Mapping[str, Any],
-    doubts: Sequence[str],
+    caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> bytes:
     """What is no number becomes null."""
@@ -252,7 +252,7 @@ def as_json(
         "points": found.points,
         "rankings": found.rankings,
         "cells": found.cells.to_dict("records"),
-        "doubts": doubts,
+        "caveats": caveats,
         "invalid": [dict(zip(("run", "cell", "why"), row, strict=True)) for row in invalid],
     }
     options = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY

@@ -91,28 +91,28 @@ def _other_engine(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
         yield from _differing(field, one.get(field), other.get(field))
 
 
-def doubts(live: Sequence[Run], virtual: Run) -> list[str]:
+def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
     """What does not forbid the comparison, but may explain what it finds."""
-    said: list[str] = []
+    found: list[str] = []
     profile = virtual.sweep.get("profile") or {}
     if profile.get("provenance") != "measured":
-        said.append(
+        found.append(
             "Virtual time ran on an analytic profile: nothing in it was measured on this engine."
         )
     models = [run.sweep.get("model") for run in (live[0], virtual)]
     if models[0] != models[1]:
-        said.append(f"The live model is {models[0]}, the profile's {models[1]}.")
+        found.append(f"The live model is {models[0]}, the profile's {models[1]}.")
     if len({run.sweep.get("code_sha256") for run in (*live, virtual)}) > 1:
-        said.append("The runs were made with different code of Turnstile.")
+        found.append("The runs were made with different code of Turnstile.")
     done = next((cell.done for cell in live[0].cells if cell.done), None) or {}
     if profile.get("kv_blocks") is not None and done.get("kv_blocks") == profile["kv_blocks"]:
-        said.append(
+        found.append(
             "Virtual time had a KV block more than the live engine, whose null block no turn gets."
         )
     if len(live) == 1:
-        said.append(
+        found.append(
             "Each live cell ran once, so the live engine's own spread is unknown: --repeats 2."
         )
     if len(virtual.sweep["seeds"]) == 1:
-        said.append("One draw of the arrivals: errors that several would average out remain.")
-    return said
+        found.append("One draw of the arrivals: errors that several would average out remain.")
+    return found

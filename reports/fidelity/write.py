@@ -12,7 +12,7 @@ from typing import Any
 
 from reports.fidelity.card import Invalid, as_json, engine, headline, page
 from reports.fidelity.distance import Fidelity, fidelity
-from reports.fidelity.same_question import check_comparable, doubts
+from reports.fidelity.same_question import caveats, check_comparable
 from reports.fidelity.targets import Verdict, judge
 from reports.metrics.cells import Results, collect
 from reports.run_folder.atomic import write_file
@@ -27,7 +27,7 @@ class Card:
     headline: str
     fidelity: Fidelity
     verdict: Verdict
-    doubts: list[str]
+    caveats: list[str]
     invalid: list[Invalid]
 
 
@@ -52,7 +52,7 @@ def write_fidelity(
         for row in _invalid(run, result)
     ]
     verdict = judge(found, len({cell for _, cell, _ in invalid}))
-    said = [*doubts(runs, simulated), *notes]
+    said = [*caveats(runs, simulated), *notes]
     about = {"engine": engine(runs[0]), "live": _about(runs[0]), "virtual": _about(simulated)}
     out.mkdir(parents=True, exist_ok=True)
     html = page(runs, simulated, found, verdict, said, invalid)

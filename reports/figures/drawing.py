@@ -1,9 +1,9 @@
-"""What all figures of a page share: their form, the style of each variant, and numbers kept short.
+"""What all figures of a page share: their form, the style of each variant, and rounding.
 
 A figure is plotly's JSON. Colours are names of CSS variables in `meta.colour`, which the page fills
 in, for light, dark and paper. One style per variant in all figures: colour by policy, dash and
-marker by variant, so that none is told by colour alone; the baseline is s0 (ink), bounds are s1
-(grey), policies follow in the order of the sweep.
+marker by variant, so that colour is never the only difference; the baseline is s0 (ink), bounds
+are s1 (grey), policies follow in the order of the sweep.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ MARKERS = (
 )
 POLICY_SLOTS = 8
 SPREAD_FOR_LOG = 6.0
-"""From this ratio of the largest to the smallest value on, an axis starts out logarithmic."""
+"""An axis is logarithmic at first if its largest value is this many times its smallest."""
 NAME_LETTERS = 24
 DIGITS = 4
-"""Significant, of a drawn number: finer than a pixel."""
+"""Significant digits of a drawn number, which is finer than a pixel."""
 
 
 class Style(NamedTuple):
@@ -45,15 +45,15 @@ class Spec(TypedDict):
     data: list[dict[str, Any]]
     layout: dict[str, Any]
     alt: str
-    """What a reader who cannot see the figure should know of it."""
+    """A text for readers who cannot see the figure."""
     value: str
     """The axis of the values: "x" or "y"."""
     height: NotRequired[int]
-    """Pixels, where it is not that of most figures or follows from `rows`."""
+    """Pixels. By default the page decides, by `rows` if there are any."""
     note: NotRequired[str]
     """A sentence beneath the figure."""
     rows: NotRequired[list[list[str]]]
-    """Variant and label, top first, where each variant has a row of its own."""
+    """Variant and label from top to bottom, if each variant has a row of its own."""
 
 
 class KeyEntry(NamedTuple):
@@ -67,18 +67,18 @@ class Figure:
     id: str
     title: str
     specs: Mapping[str, Spec]
-    """By what the reader chooses, a rate or a cell; by "" where there is nothing to choose."""
+    """By what the reader chooses, a rate or a cell; the key is "" if there is nothing to choose."""
     log: bool | None
     """Whether the value axis starts logarithmic; None where there is no choice."""
     choice: str = ""
-    """The chooser that it follows, if any: its own id, or one that figures share."""
+    """The id of the chooser that selects the spec; figures can share one. "" for none."""
     first: str = ""
-    """What is chosen at first."""
+    """The key of the spec that is shown at first."""
     key: tuple[KeyEntry, ...] = ()
 
     @property
     def spec(self) -> Spec:
-        """As first shown."""
+        """The spec that is shown at first."""
         return self.specs[self.first]
 
 
@@ -87,19 +87,19 @@ def styles(variants: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, St
     base_policy = next((v.get("policy") for v in variants if v["name"] == baseline), None)
     slots: dict[Any, int] = {base_policy: 0}
     found: dict[str, Style] = {}
-    for place, variant in enumerate(variants):
+    for index, variant in enumerate(variants):
         policy = variant.get("policy", variant["name"])
         if variant.get("bound"):
             found[variant["name"]] = Style(1, "x", "dot")
             continue
         slot = slots.setdefault(policy, 2 + (len(slots) - 1) % POLICY_SLOTS)
         dash = "dash" if variant.get("offload") else "solid"
-        found[variant["name"]] = Style(slot, MARKERS[place % len(MARKERS)], dash)
+        found[variant["name"]] = Style(slot, MARKERS[index % len(MARKERS)], dash)
     return found
 
 
 def plain(text: str) -> str:
-    """For plotly, which reads tags in what it writes, and `%{…}` in what it shows on hover."""
+    """Escapes text for plotly, which interprets tags in labels and `%{…}` in hover texts."""
     return html.escape(text).replace("%{", "&#37;{")
 
 
@@ -117,7 +117,7 @@ def numbers(values: Iterable[float] | npt.NDArray[Any], digits: int = DIGITS) ->
 
 
 def distribution(values: Sequence[float], most: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Values and the share of all that are no larger: each one, or `most` quantiles."""
+    """Values and the share of all values that are no larger: every value, or `most` quantiles."""
     ordered = np.sort(np.asarray(values, dtype=float))
     shares = np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
     if len(ordered) <= most:
@@ -127,11 +127,11 @@ def distribution(values: Sequence[float], most: int) -> tuple[npt.NDArray[Any], 
 
 
 def thinned(count: int, most: int) -> npt.NDArray[Any]:
-    """Places of so many at the most, evenly spread, the first and the last among them."""
+    """At most `most` indices out of `count`, evenly spaced, with the first and the last."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
 
 
 def wide_spread(values: Iterable[float]) -> bool:
-    """Whether an axis of these values starts out logarithmic."""
+    """Whether an axis of these values is logarithmic at first."""
     positive = [v for v in values if v > 0]
     return bool(positive) and max(positive) / min(positive) >= SPREAD_FOR_LOG

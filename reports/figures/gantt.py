@@ -1,8 +1,8 @@
-"""Turns of a cell in; what each program did when out: a row per program, in order of arrival: that
-of its first turn, or, of an agent, the one that it was let go at (`programs.jsonl`).
+"""The Gantt chart of a cell: a row per program, in order of arrival.
 
-A record tells how long each part of a turn took, not when; they are drawn one after the other, a
-preemption before the decoding.
+In: the turns of a cell. Out: a figure. A program arrives when its first turn is due; an agent when
+its process was released (`programs.jsonl`). Records say how long each part of a turn took but not
+when, so the parts are drawn one after the other, a preemption before the decoding.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ LEAST_S = 1e-3
 KINDS = {
     "queue": KeyEntry("part-requeue", "", "queued"),
     "load": KeyEntry("part-reload", "", "reload"),
-    "server": KeyEntry("part-server", "", "in the server, not told apart"),
+    "server": KeyEntry("part-server", "", "server time (no breakdown)"),
     "prefill": KeyEntry("part-first-prefill", "", "prefill"),
     "preempted": KeyEntry("part-preemption", "", "preempted, rebuilding"),
     "decode": KeyEntry("part-decode", "", "decode"),
     "tool": KeyEntry("part-tool", "", "tool"),
     "subagents": KeyEntry("part-subagents", "", "waiting for sub-agents"),
 }
-"""In the order in which they follow one another within a turn; the last two come before it."""
+"""In the order in which they are drawn within a turn; the last two come before the turn."""
 Floats = npt.NDArray[np.float64]
 
 
 def gantt(cells: Mapping[str, Cell]) -> Figure | None:
-    """`cells` by what the reader is told, the first shown first."""
+    """`cells` by label; the first one is shown at first."""
     specs = {label: _spec(label, cell) for label, cell in cells.items()}
     if not specs:
         return None
@@ -85,7 +85,7 @@ def _in_order(cell: Cell, turns: pd.DataFrame) -> pd.Index:
 
 
 def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:
-    """The programs that arrive first, and what was left out."""
+    """The turns of the programs that arrive first, and a note on what was left out."""
     lengths = turns["program_id"].value_counts()[order].to_numpy()
     fit = int((lengths.cumsum() <= MOST_TURNS).sum())
     programs = max(1, min(MOST_PROGRAMS, fit))
@@ -100,31 +100,31 @@ def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:
 
 
 def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
-    """Kind: when it begins and how long it lasts, for each turn; without those that never occur."""
+    """By kind that occurs: start and duration in seconds of each turn's segment."""
 
-    def told(*fields: str) -> Floats:
+    def known(*fields: str) -> Floats:
         return turns[list(fields)].fillna(0.0).sum(axis=1).to_numpy(dtype=float)
 
     lengths = {
-        "queue": told("queue_s"),
-        "load": told("load_s"),
-        "prefill": told("prefill_s"),
-        "preempted": told("preempted_s", "recompute_s"),
-        "decode": told("decode_s"),
+        "queue": known("queue_s"),
+        "load": known("load_s"),
+        "prefill": known("prefill_s"),
+        "preempted": known("preempted_s", "recompute_s"),
+        "decode": known("decode_s"),
     }
     span = (turns["finished_at_s"] - turns["sent_at_s"]).to_numpy(dtype=float)
-    untold = turns["prefill_s"].isna().to_numpy()
-    lengths["server"] = np.where(untold, span - sum(lengths.values()), 0.0)
+    unknown = turns["prefill_s"].isna().to_numpy()
+    lengths["server"] = np.where(unknown, span - sum(lengths.values()), 0.0)
     found: dict[str, tuple[Floats, Floats]] = {}
-    at = turns["sent_at_s"].to_numpy(dtype=float)
+    start_s = turns["sent_at_s"].to_numpy(dtype=float)
     for kind in KINDS:
         if kind in lengths:
-            found[kind] = (at, lengths[kind])
-            at = at + lengths[kind]
-    gap = told("gap_s")
+            found[kind] = (start_s, lengths[kind])
+            start_s = start_s + lengths[kind]
+    gap = known("gap_s")
     due = turns["scheduled_at_s"].to_numpy(dtype=float) - gap
     found["tool"] = (due, gap)
-    found["subagents"] = (due - told("wait_s"), told("wait_s"))
+    found["subagents"] = (due - known("wait_s"), known("wait_s"))
     return {kind: own for kind, own in found.items() if (own[1] >= LEAST_S).any()}
 
 

@@ -1,5 +1,6 @@
-"""Jobs in; figures that say why a variant wins at a rate: where the time of a job goes, how long
-each program waited in its bubbles, and how the JCTs spread. One choice of the rate drives all.
+"""Figures of where the time of jobs goes: its parts, the bubbles per program, the spread of JCTs.
+
+In: jobs. Out: figures, which share one chooser of the load.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from reports.phrasing import counted, seconds, share
 
 CHOICE = "load"
 LEAST_RESIDUAL = 5e-4
-"""Smaller ones round to nothing."""
+"""Smaller residuals round to zero."""
 LEAST_PART = 5e-4
-"""Of the longest mean JCT: smaller parts are in no drawing."""
+"""Parts that are a smaller share of the longest mean JCT are not drawn."""
 QUANTILES = 100
 DRAWN_NUMBERS = 60_000
-"""Of a figure, over all rates and variants: beyond, lines get fewer points."""
+"""The most numbers of a figure over all loads and variants; lines get fewer points to meet it."""
 LEAST_POINTS = 25
 MOST_POINTS = 200
 
 Picks = Mapping[str, Style]
 
 
-def why(
+def job_time(
     jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], load: str | None
 ) -> list[Figure]:
-    """`jobs` as Results.jobs; `load` is the one shown first."""
+    """`jobs` as in Results.jobs; `load` is shown at first."""
     if jobs.empty or load is None:
         return []
     by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
@@ -58,7 +59,7 @@ def why(
         Figure("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
         figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"])),
     ]
-    if jobs["bubble_s"].notna().any():  # a server that is a URL does not tell
+    if jobs["bubble_s"].notna().any():  # servers at a URL do not report it
         waits = {n: _bubbles(n, mine, style, emphasised, points) for n, mine in by_load.items()}
         drawn.insert(1, figure("bubbles", "Bubbles of each program", waits, None))
     return drawn
@@ -158,7 +159,7 @@ def _bars(part: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any
 def _by_variant(
     jobs: pd.DataFrame, emphasised: Sequence[str]
 ) -> Iterator[tuple[str, pd.DataFrame, bool]]:
-    """What the answer is about comes last, and so is drawn on top."""
+    """The emphasised variants come last, and so are drawn on top."""
     mine = {str(name): frame for name, frame in jobs.groupby("variant", sort=False)}
     for name in sorted(mine, key=lambda n: n in emphasised):
         yield name, mine[name], name in emphasised
@@ -179,7 +180,7 @@ def _line(name: str, look: Style, strong: bool, **fields: Any) -> dict[str, Any]
 def _bubbles(
     load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], most: int
 ) -> Spec:
-    """Of the first seed; where there are more programs than points, of a few in a row the mean."""
+    """Of the first seed. A point is the mean of adjacent programs if there are many."""
     seed = jobs["seed"].min()
     mine = jobs[jobs["seed"] == seed]
     order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
@@ -216,9 +217,9 @@ def _bubbles(
 
 
 def _group_means(values: np.ndarray, groups: Sequence[np.ndarray]) -> list[float]:
-    """NaN where a variant finished none of them."""
-    told = [values[group][~np.isnan(values[group])] for group in groups]
-    return [float(own.mean()) if len(own) else float("nan") for own in told]
+    """NaN where a variant finished no program of a group."""
+    known = [values[group][~np.isnan(values[group])] for group in groups]
+    return [float(own.mean()) if len(own) else float("nan") for own in known]
 
 
 def _programs(names: pd.Index) -> str:
@@ -246,7 +247,7 @@ def _jcts(
     return {
         "data": data,
         "layout": {
-            "xaxis": {"title": {"text": "JCT, seconds"}},
+            "xaxis": {"title": {"text": "job completion time (JCT), seconds"}},
             "yaxis": {"title": {"text": "share of jobs"}, "range": [0, 1.02], "tickformat": ".0%"},
         },
         "alt": f"Lines, one per variant: the share of jobs at {load} that finished within a time.",

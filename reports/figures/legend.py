@@ -9,9 +9,9 @@ from reports.figures.drawing import Style
 from reports.statistics.points import Point
 
 FEW = 16
-"""So many variants are all shown at first."""
+"""Up to this many variants are all shown at first."""
 FASTEST = 8
-"""With more, the fastest of these, the bounds, and what the answer is about."""
+"""With more variants: this many of the fastest, the bounds, the baseline and the winner."""
 
 MARKER_PATHS = {
     "circle": "M17 3a4 4 0 1 0 .01 0z",
@@ -26,13 +26,13 @@ MARKER_PATHS = {
     "bowtie": "M13 3l8 8v-8l-8 8z",
     "x": "M14 2.5l3 3 3-3 1.5 1.5-3 3 3 3-1.5 1.5-3-3-3 3-1.5-1.5 3-3-3-3z",
 }
-"""The figures' markers as the legend draws them, in a box of 34 by 14."""
+"""SVG paths of the markers, in a box of 34 by 14."""
 
 
 def legend(
     points: Sequence[Point], style: Mapping[str, Style], strong: Sequence[str], load: str | None
 ) -> list[dict[str, Any]]:
-    """`load` is where the fastest are read, of many variants; those that are shown come first."""
+    """Entries, those that are shown at first in front. The fastest are those at `load`."""
     names = [name for name in style if any(p.variant == name for p in points)]
     bounds = {p.variant for p in points if p.bound}
     shown = set(names)

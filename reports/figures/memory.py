@@ -1,5 +1,7 @@
-"""Cells in; how full each one's KV cache and its offload tiers were over time, and how many turns
-waited and ran, out."""
+"""The use of the KV cache and the offload tiers over time, with the turns that wait and run.
+
+In: cells. Out: a figure; only cells in virtual time have the data.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,13 @@ TIERS = (
     KeyEntry("part-preemption", "dash", "blocks on SSD"),
 )
 ABOVE, BELOW = [0.46, 1.0], [0.0, 0.34]
-"""Shares of the height: blocks, turns."""
+"""Vertical ranges of the panels, as shares of the height: blocks, turns."""
 WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
-"""The same, and blocks off the device between them."""
+"""The same with a panel of the blocks off the device: blocks, turns, off device."""
 
 
 def memory(cells: Mapping[str, Cell]) -> Figure | None:
-    """`cells` by what the reader is told, the first shown first. None where no cell tells: a live
-    engine does not."""
+    """`cells` by label; the first one is shown at first. None if no cell has the data."""
     specs = {label: _spec(label, cell) for label, cell in cells.items() if _usage(cell)}
     if not specs:
         return None

@@ -1,4 +1,4 @@
-"""Points in; the overview's figures out: each measure against rate, or by variant."""
+"""The overview: each measure against the rate, or by variant. In: points. Out: figures."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ MEASURES = (
 def figures(
     points: Sequence[Point], style: Mapping[str, Style], emphasised: Sequence[str]
 ) -> list[Figure]:
-    """Against rate; by variant where all points have one load, or loads that are no rates. Without
-    those that no point has a number for."""
+    """Against the rate; by variant if there is one load, or if loads are not rates. Measures
+    that no point has are left out."""
     by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
     draw = _against_rate if by_rate else _by_variant
     return [
@@ -58,7 +58,7 @@ def _against_rate(
 ) -> Spec:
     figure = go.Figure()
     names = list(dict.fromkeys(p.variant for p in points))
-    # Drawn last, and so on top: what the answer is about.
+    # The emphasised variants are drawn last, and so on top.
     for name in sorted(names, key=lambda n: (n in emphasised, -names.index(n))):
         mine, strong = [p for p in points if p.variant == name], name in emphasised
         if strong and measure.band:
@@ -93,7 +93,7 @@ def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -
 
 
 def _band(mine: Sequence[Point], colour: str) -> go.Scatter:
-    """The 95% interval of the mean, there and back."""
+    """The 95% interval of the mean, as a closed polygon."""
     x = [p.jps for p in mine]
     return go.Scatter(
         x=x + x[::-1],
@@ -121,7 +121,7 @@ def _label(measure: Measure, point: Point, side: str, colour: str) -> go.Scatter
 
 
 def _label_sides(values: Sequence[float]) -> list[str]:
-    """Apart where two ends are close."""
+    """Above and below where two line ends are close to each other."""
     if len(values) == 2 and max(values) < 1.2 * min(values):
         return ["top", "bottom"] if values[0] >= values[1] else ["bottom", "top"]
     return ["middle"] * len(values)
@@ -201,7 +201,7 @@ def _alt(measure: Measure, points: Sequence[Point], kind: str) -> str:
 
 
 def spec_of(figure: go.Figure, alt: str, value: str) -> Spec:
-    """Without plotly's template: the page has a look of its own."""
+    """The figure without plotly's template, because the page sets its own colours and fonts."""
     figure.update_layout(template=None)
     made: dict[str, Any] = figure.to_plotly_json()
     made["layout"].pop("template", None)

@@ -1,7 +1,7 @@
-"""The turns of one cell in; how long its tools ran out, one line per tool, as Continuum v3, Fig. 5.
+"""The distribution of tool times, one line per tool, as in Continuum v3, Fig. 5.
 
-A gap belongs to the first tool that the program's previous turn called, as in `bench traces stats`.
-Every cell of a sweep waits the same gaps, so that one tells of all.
+In: the turns of one cell. Out: a figure. A gap counts for the first tool that the program's
+previous turn called, as in `bench traces stats`. All cells of a sweep have the same gaps.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHOWN = 8
 POINTS = 120
 DASHES = ("solid", "dash")
 FIRST_COLOUR = 2
-"""s0 and s1 belong to the baseline and the bounds."""
+"""s0 and s1 are the colours of the baseline and the bounds."""
 
 
 @dataclass(slots=True)
@@ -32,8 +32,8 @@ class Gaps:
 
 
 def tool_gaps(cell: Cell) -> Figure | None:
-    """None where no tool took any time. Its `turns.jsonl` has been read before, and is whole but
-    for a torn last line."""
+    """None if no tool took any time. `turns.jsonl` must have been validated before; its last line
+    may be incomplete."""
     gaps = _read(cell)
     if not any(map(any, gaps.by_tool.values())):
         return None
@@ -66,7 +66,7 @@ def _read(cell: Cell) -> Gaps:
         called[program] = [name for name in items(turn.get("tools")) if isinstance(name, str)]
         if tools is None or turn.get("gap_s") is None:
             continue
-        gaps.provenance[text(turn.get("gap_provenance")) or "not told"] += 1
+        gaps.provenance[text(turn.get("gap_provenance")) or "unknown"] += 1
         if tools:
             gaps.by_tool[tools[0]].append(float(turn["gap_s"]))
         else:

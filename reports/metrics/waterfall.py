@@ -24,7 +24,7 @@ WATERFALL: dict[str, str] = {
     "preemption_s": "preemption loss",
     "tool_s": "tool time",
     "subagents_s": "waiting for sub-agents",
-    "server_s": "in the server, not told apart",
+    "server_s": "server time (no breakdown)",
 }
 """Column, and what people call it; in the order in which they are shown."""
 SAVABLE = ("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s", "preemption_s")

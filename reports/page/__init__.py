@@ -1,1 +1,4 @@
-"""The HTML report of a run. In: everything known of it. Out: one offline page."""
+"""The HTML report of a run.
+
+In: a run folder. Out: one page that needs no network, with its tables as CSV and JSON.
+"""

@@ -1,5 +1,4 @@
-"""The table of all cells, as the page shows it; each column is defined in
-docs/reference/metrics.md."""
+"""The rows of the page's table of all cells; docs/reference/metrics.md defines the columns."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
-    """Of the table of all cells; `sort` is what a column sorts by."""
+    """A row per cell; `sort` is the number that a column is sorted by."""
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {(r["load"], r["seed"]): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []

@@ -1,4 +1,4 @@
-"""What every page of ours is made with: templates that escape by default, and their styles."""
+"""The Jinja environment of every page: templates that escape by default, and their styles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def environment() -> Environment:
-    """Templates find styles and scripts of ours with `asset(NAME, …)`."""
+    """Templates include our styles and scripts with `asset(NAME, …)`."""
     made = Environment(
         loader=PackageLoader("reports"),
         autoescape=True,

@@ -1,4 +1,4 @@
-"""Text in; what a page can carry of it out: compressed, and safe inside of a `script` element.
+"""Compresses data for a page, as base64 that is safe inside a `script` element.
 
 plotly is 4.8 MB of text and 1.9 MB like this. The page unpacks it with the browser's own
 DecompressionStream, which needs no network.
@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 
 def packed(value: Any) -> str:
-    """What `orjson` can write, as JSON; NaN becomes null."""
+    """Any value that `orjson` can write, as JSON; NaN becomes null."""
     return _packed(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY))
 
 

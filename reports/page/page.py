@@ -1,6 +1,7 @@
-"""Everything known of a run in; one HTML page out, which needs no network.
+"""Renders the HTML page of a run, which needs no network.
 
-Templates escape by default; what scripts read goes in compressed, as base64.
+In: the results, the answer and the figures. Out: one HTML text. Templates escape by default; the
+data of scripts is compressed and in base64.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
 
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
-    "overview": {"hits": "The cache-hit ratio is not drawn: this server does not tell it."},
-    "why": {"bubbles": "Bubbles are not drawn: this server does not tell how long turns queued."},
+    "overview": {"hits": "The cache-hit ratio is not drawn: this server does not report it."},
+    "job_time": {
+        "bubbles": "Bubbles are not drawn: this server does not report how long turns queued."
+    },
     "inside": {
         "memory": "Memory over time is not drawn: only virtual time records it.",
-        "tool-gaps": "How long tools run is not drawn: no tool took any time.",
+        "tool-gaps": "Tool times are not drawn: no tool took any time.",
     },
 }
-"""By section, figures that not every run has the numbers for, and what a reader is told then."""
+"""By section: figures that some runs have no data for, and the sentence that replaces them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +45,22 @@ class Drawn:
     """The figures of a page, by section."""
 
     overview: Sequence[Figure] = ()
-    why: Sequence[Figure] = ()
+    job_time: Sequence[Figure] = ()
     inside: Sequence[Figure] = ()
-    """Of single cells."""
+    """Figures of single cells."""
 
     @property
     def all(self) -> list[Figure]:
-        return [*self.overview, *self.why, *self.inside]
+        return [*self.overview, *self.job_time, *self.inside]
 
     def left_out(self, section: str) -> list[str]:
         there = {figure.id for figure in getattr(self, section)}
-        return [why for figure, why in LEFT_OUT[section].items() if figure not in there]
+        return [reason for figure, reason in LEFT_OUT[section].items() if figure not in there]
 
 
 @cache
 def with_figures() -> Environment:
-    """For pages whose figures a script draws."""
+    """The environment of pages whose figures are drawn by a script."""
     made = environment()
     made.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
     return made
@@ -71,22 +74,22 @@ def page(
     run: Run,
     results: Results,
     points: Sequence[Point],
-    told: Answer,
+    answer: Answer,
     drawn: Drawn,
     style: Mapping[str, Style],
 ) -> str:
-    strong = [p.variant for p in (told.baseline, told.winner) if p is not None]
+    strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     return (
         with_figures()
         .get_template("report.html.j2")
         .render(
-            told=told,
-            tiles=_tiles(told),
+            answer=answer,
+            tiles=_tiles(answer),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
-            grid=grid(points, told),
+            grid=grid(points, answer),
             drawn=drawn,
-            legend=legend(points, style, strong, told.load),
+            legend=legend(points, style, strong, answer.load),
             columns=[title for _, title, _ in COLUMNS],
             rows=rows(results.cells, str(run.sweep["baseline"])),
             agents=agent_rows(run, _loads(results)),
@@ -105,9 +108,9 @@ def _loads(results: Results) -> dict[str, str]:
     return dict(zip(results.cells["cell"], results.cells["load"], strict=True))
 
 
-def _tiles(told: Answer) -> list[tuple[str, str, str]]:
-    """(number, what it is, how sure or against what)"""
-    winner, base = told.winner, told.baseline
+def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
+    """Rows of (number, what it is, its interval or what it is compared with)."""
+    winner, base = answer.winner, answer.baseline
     if winner is None:
         return []
     gain = winner.against
@@ -118,16 +121,16 @@ def _tiles(told: Answer) -> list[tuple[str, str, str]]:
         ]
     else:
         tiles = [
-            (times(gain.mean.value), "sooner on average", interval(gain.mean)),
-            (times(gain.p95.value), "sooner at P95", interval(gain.p95)),
+            (times(gain.mean.value), "faster on average", interval(gain.mean)),
+            (times(gain.p95.value), "faster at P95", interval(gain.p95)),
             (
                 seconds(winner.jct_mean_s.value),
                 "mean JCT",
                 f"{base.variant}: {seconds(base.jct_mean_s.value)}",
             ),
         ]
-    if told.possible is not None and gain is not None:
-        tiles.append((share(told.possible), "of what is possible", "gain of the best bound"))
+    if answer.possible is not None and gain is not None:
+        tiles.append((share(answer.possible), "of the possible gain", "that of the best bound"))
     return tiles
 
 

@@ -1,6 +1,7 @@
-"""A run folder in; `report.html`, `cells.csv` and `cells.json` in it out, and what to print.
+"""Writes the report of a run folder: `report.html`, `cells.csv` and `cells.json`.
 
-No byte depends on the clock: the same folder gives the same files, as far as zlib is the same.
+In: a run folder. Out: the files, and the sentences and tables to print. No byte depends on the
+clock: with the same version of zlib, the same folder gives the same files.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.shown_cells import answers_cells, asked_cells
+from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
 from reports.figures.drawing import Style, styles
 from reports.figures.gantt import gantt
-from reports.figures.job_time import why
+from reports.figures.job_time import job_time
 from reports.figures.memory import memory
 from reports.figures.overview import figures
 from reports.figures.tool_gaps import tool_gaps
@@ -35,49 +36,50 @@ class Report:
     path: Path
     """The HTML file."""
     answer: list[str]
-    """Sentences, the most important first."""
+    """Sentences in order of importance."""
     table: ResultTable
     failed_gates: list[str]
-    """`cell: why`; saturation is not among them."""
+    """`cell: failed gates`; saturation is not one of them."""
     missing: tuple[tuple[str, str], ...]
-    """Cells without a result, and why."""
+    """Cells without a result, and the reason."""
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
-    """`shown` names the cells that are drawn program by program, instead of the answer's."""
+    """`shown` names the cells that are drawn program by program; by default those of the answer."""
     run = load_run(run_folder)
     results = collect(run)
-    asked = asked_cells(run, results, shown)
+    named = named_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
     found = points(results, baseline)
-    told = answer(found, results, run.sweep, also=unpaired(run))
+    result = answer(found, results, run.sweep, also=unpaired(run))
     style = styles(run.sweep["variants"], baseline)
-    html = page(run, results, found, told, _draw(run, results, found, told, style, asked), style)
+    drawn = _draw(run, results, found, result, style, named)
+    html = page(run, results, found, result, drawn, style)
     write_file(run_folder / "cells.csv", _csv(results.cells))
     write_file(run_folder / "cells.json", _json(results.cells))
     write_file(run_folder / "report.html", html.encode())
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
     table = ResultTable(found, baseline)
-    return Report(run_folder / "report.html", told.sentences, table, failed, results.missing)
+    return Report(run_folder / "report.html", result.sentences, table, failed, results.missing)
 
 
 def _draw(
     run: Run,
     results: Results,
     found: Sequence[Point],
-    told: Answer,
+    result: Answer,
     style: Mapping[str, Style],
-    asked: Mapping[str, Cell],
+    named: Mapping[str, Cell],
 ) -> Drawn:
     baseline = str(run.sweep["baseline"])
-    strong = dict.fromkeys([baseline, told.winner.variant if told.winner else baseline])
-    cells = answers_cells(run, results, told)
-    programs = asked or dict(list(cells.items())[: len(strong)])
+    strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
+    cells = answer_cells(run, results, result)
+    programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
     inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
     return Drawn(
         figures(found, style, list(strong)),
-        why(results.jobs, style, list(strong), told.load),
+        job_time(results.jobs, style, list(strong), result.load),
         [figure for figure in inside if figure is not None],
     )
 
@@ -89,7 +91,7 @@ def _csv(cells: pd.DataFrame) -> bytes:
 
 
 def _json(cells: pd.DataFrame) -> bytes:
-    """Values that are not numbers become null."""
+    """NaN becomes null."""
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )

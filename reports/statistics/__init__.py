@@ -1,1 +1,5 @@
-"""Pools seeds and compares variants. In: metrics of cells. Out: points, ratios, intervals."""
+"""Statistics over programs and seeds.
+
+In: metrics of cells and JCTs of jobs. Out: points pooled over seeds, paired ratios with their
+intervals, and the number of seeds that a comparison needs.
+"""

@@ -1,8 +1,7 @@
-"""Paired JCTs of two sides in; their ratio and how sure it is out (docs/design/statistics.md,
-"Speed-up").
+"""The ratio of paired JCTs and its interval (docs/design/statistics.md, "Speed-up").
 
-A pair is the same program under the same arrivals: what a hard program or a burst does to both
-sides cancels. JCTs come as programs × seeds, in seconds.
+In: JCTs of two sides, programs × seeds, in seconds. Out: estimates. A pair is the same program
+under the same arrivals, so the effect of a long program or a burst on both sides cancels.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ Floats = npt.NDArray[np.float64]
 DRAWS = 2000
 CONFIDENCE = 0.95
 FEWEST_SEEDS = 3
-"""From which on their spread tells anything: Student's t with one degree of freedom is 12.7."""
+"""With fewer, the spread between seeds is unusable: t with one degree of freedom is 12.7."""
 MOST_AT_ONCE = 2_000_000
-"""Numbers of draws times jobs that are worked on at a time: they fit the cache and the memory."""
+"""Draws times jobs that are processed at a time, which bounds the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,8 @@ def ratio(
     percentile: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Of the means, or of a percentile. Its interval holds against the choice of programs and, from
-    three seeds on, the draw of arrivals."""
+    """The ratio of the means, or of a percentile. The interval covers the choice of programs and,
+    with at least three seeds, the draw of arrivals."""
     value = float(of(above_s, percentile) / of(below_s, percentile))
     spread = estimate(value, drawn(above_s, percentile) / drawn(below_s, percentile), confidence)
     by_seed = of(above_s, percentile, axis=0) / of(below_s, percentile, axis=0)
@@ -54,7 +53,7 @@ def ratio(
 
 
 def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -> Estimate:
-    """By Student's interval of the logs of what each seed gives: as independent errors add."""
+    """`spread` combined with Student's interval of the logs of `by_seed`, as independent errors."""
     seeds = len(by_seed)
     if seeds < FEWEST_SEEDS:
         return spread
@@ -75,12 +74,12 @@ def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
     seeds = np.intersect1d(one["seed"], other["seed"])
     programs = pd.Index(np.intersect1d(one["job_id"].unique(), other["job_id"].unique()))
     a, b = (_matrix(jobs, programs, seeds) for jobs in (one, other))
-    whole = ~(np.isnan(a) | np.isnan(b)).any(axis=1)
-    return a[whole], b[whole]
+    complete = ~(np.isnan(a) | np.isnan(b)).any(axis=1)
+    return a[complete], b[complete]
 
 
 def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]) -> Floats:
-    """NaN where a program has no job."""
+    """Programs × seeds, NaN where a program has no finished job."""
     row = programs.get_indexer(pd.Index(jobs["job_id"]))
     seed = jobs["seed"].to_numpy()
     column = np.searchsorted(seeds, seed) if len(seeds) else np.zeros(len(seed), int)
@@ -92,7 +91,7 @@ def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]
 
 @lru_cache(maxsize=4)
 def draws(programs: int) -> npt.NDArray[np.int32]:
-    """How often each draw, with replacement, holds each program: DRAWS × programs."""
+    """How often each bootstrap draw contains each program: DRAWS × programs."""
     chosen = np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
     chosen += programs * np.arange(DRAWS)[:, None]
     counts = np.bincount(chosen.ravel(), minlength=DRAWS * programs)
@@ -107,30 +106,30 @@ def of(jct_s: Floats, percentile: float | None, axis: int | None = None) -> Floa
 
 
 def drawn(jct_s: Floats, percentile: float | None) -> Floats:
-    """`of` for each draw of programs, each program with its JCTs in all seeds."""
+    """`of` for each bootstrap draw of programs; a program is drawn with its JCTs in all seeds."""
     counts = draws(len(jct_s))
     if percentile is None:
         return np.asarray(counts @ jct_s.mean(axis=1) / len(jct_s))
     slowest = np.argsort(jct_s, axis=None)[::-1]
-    place = percentile / 100 * (jct_s.size - 1)
-    below = math.floor(place)
+    position = percentile / 100 * (jct_s.size - 1)
+    below = math.floor(position)
     found = [np.empty(DRAWS), np.empty(DRAWS)]
     at_once = max(1, MOST_AT_ONCE // jct_s.size)
     for start in range(0, DRAWS, at_once):
         rows = slice(start, start + at_once)
         reached = _reached(counts[rows], slowest // jct_s.shape[1], jct_s.size - below)
-        for values, rank in zip(found, (below, math.ceil(place)), strict=True):
+        for values, rank in zip(found, (below, math.ceil(position)), strict=True):
             nth = (reached < jct_s.size - rank).sum(axis=1)
             values[rows] = jct_s.ravel()[slowest[nth]]
     low, high = found
-    return np.asarray(low + (place - below) * (high - low))
+    return np.asarray(low + (position - below) * (high - low))
 
 
 def _reached(
     counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], wanted: int
 ) -> npt.NDArray[np.int32]:
-    """How many jobs each draw holds of the slowest, the two slowest, …, until it is as many as
-    wanted: draws × jobs. `programs` are those of the jobs, slowest first."""
+    """Cumulative counts of each draw's jobs from the slowest on, until every draw has `wanted` of
+    them: draws × jobs. `programs` are the programs of the jobs, slowest first."""
     looked_at = wanted
     while True:
         looked_at = min(2 * looked_at, len(programs))
@@ -149,5 +148,5 @@ def estimate(
 
 def interval(estimate: Estimate) -> str:
     """`95% CI 1.7–2.1`"""
-    places = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
-    return f"95% CI {estimate.low:.{places}f}–{estimate.high:.{places}f}"
+    digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
+    return f"95% CI {estimate.low:.{digits}f}–{estimate.high:.{digits}f}"

@@ -1,6 +1,6 @@
-"""Cells in; what to make of them out: pooled points per variant and load, and paired comparisons.
+"""Points: one variant under one load, pooled over seeds and compared with the baseline.
 
-docs/design/statistics.md, "Speed-up".
+In: cells and jobs. Out: points (docs/design/statistics.md, "Speed-up").
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from reports.statistics.seeds_needed import seeds_needed
 @dataclass(frozen=True, slots=True)
 class Comparison:
     programs: int
-    """Pairs of a program with itself; each holds all seeds."""
+    """Paired programs; each pair has all seeds."""
     seeds: int
     mean: Estimate
-    """S: mean JCT of the baseline over that of the variant; above 1 the variant is faster."""
+    """S: mean JCT of the baseline ÷ that of the variant; above 1 the variant is faster."""
     p95: Estimate
     seeds_needed: float
-    """In all, to find a difference of 5%: NaN unknown, infinite if only more programs would."""
+    """Seeds that find a difference of 5%: NaN if unknown, infinite if only more programs help."""
 
     @property
     def seeds_missing(self) -> float:
-        """Rounds that are still to be made; NaN and infinite as `seeds_needed`."""
+        """Seeds that are still to be run; NaN and infinite as in `seeds_needed`."""
         return self.seeds_needed - min(self.seeds, self.seeds_needed)
 
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """None where nothing pairs. Frames hold job_id, seed, jct_s."""
+    """None if no program finished on both sides. Frames have job_id, seed and jct_s."""
     base, own = paired(baseline, variant)
     if not base.size:
         return None
@@ -42,7 +42,7 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
-    """Of all jobs, with the interval of a ratio; programs may lack seeds."""
+    """The mean over all jobs, with the same interval as a ratio; programs may lack seeds."""
     sums, counts = (
         jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
         for how in ("sum", "count")
@@ -72,7 +72,8 @@ class Point:
     """In any seed."""
     failed_gates: bool
     against: Comparison | None
-    """The baseline under the same load; None for itself, or where it has no result."""
+    """Compared with the baseline under the same load; None for the baseline itself, or if it has no
+    result."""
 
     @property
     def hit_ratio(self) -> float:
@@ -83,7 +84,7 @@ def points(results: Results, baseline: str) -> list[Point]:
     """In the order of the cells: by rate, then as the sweep names its variants."""
     if results.cells.empty or results.jobs.empty:
         return []
-    # Numbers in place of names, which take long to pair.
+    # Pairing by number is faster than by name.
     numbered = results.jobs.assign(job_id=pd.factorize(results.jobs["job_id"], sort=True)[0])
     jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
     found: list[Point] = []

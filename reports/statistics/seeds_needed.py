@@ -1,5 +1,4 @@
-"""How many seeds would tell a small difference from noise (docs/design/statistics.md, "Seeds
-needed").
+"""How many seeds a small difference needs (docs/design/statistics.md, "Seeds needed").
 
 In: the paired JCTs of two variants, programs × seeds. Out: a number of seeds.
 """
@@ -25,11 +24,11 @@ def seeds_needed(
     power: float = POWER,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """In all, those there included: NaN where there are too few to know, infinite where only more
-    programs would help.
+    """The total number of seeds, present ones included: NaN if there are too few to estimate it,
+    infinite if only more programs would help.
 
-    Stein (1945): with the spread known from a few seeds only, Student's t of those few takes the
-    place of the normal quantiles, and the power is kept.
+    Stein (1945): the spread is known from few seeds only, so their Student's t replaces the normal
+    quantiles, which keeps the power.
     """
     programs, seeds = base_s.shape
     if seeds < FEWEST_SEEDS or programs < 2:
@@ -46,8 +45,8 @@ def seeds_needed(
 
 
 def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:
-    """Of the log ratio of the means: between seeds; between programs; and of what is left, a job's
-    own (two-way analysis of variance of each job's first-order effect on that log ratio)."""
+    """Variances of the log ratio of the means between seeds, between programs, and of single jobs
+    (two-way analysis of variance of each job's first-order effect on the log ratio)."""
     programs, seeds = base_s.shape
     of_seeds = np.log(base_s.mean(axis=0) / own_s.mean(axis=0)).var(ddof=1)
     effect = base_s / base_s.mean() - own_s / own_s.mean()
@@ -59,15 +58,14 @@ def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:
 
 
 def advice(seeds: int, needed: float) -> list[str]:
-    """A sentence on what would tell a difference, where none was told; none where too little is
-    known."""
+    """A sentence on what a significant difference needs; none if too little is known."""
     if math.isnan(needed):
         return []
     if math.isinf(needed):
         return [
-            f"To tell a difference of {DIFFERENCE:.0%} takes more programs (--programs): they"
-            " differ too much for any number of seeds."
+            f"Finding a difference of {DIFFERENCE:.0%} needs more programs (--programs): they"
+            " differ too much from each other for any number of seeds."
         ]
     if needed <= seeds:
-        return [f"A difference of {DIFFERENCE:.0%} would most likely have shown."]
-    return [f"A difference of {DIFFERENCE:.0%} would take about {needed:,.0f} seeds (--seeds)."]
+        return [f"A difference of {DIFFERENCE:.0%} would probably have been found."]
+    return [f"Finding a difference of {DIFFERENCE:.0%} needs about {needed:,.0f} seeds (--seeds)."]

@@ -36,7 +36,7 @@
     return `rgba(${n >> 16}, ${(n >> 8) & 255}, ${n & 255}, ${alpha})`;
   };
 
-  // Without the bars of hidden variants, where one trace holds a bar of each.
+  // Removes the bars of hidden variants from a trace that has a bar for each variant.
   function kept(trace) {
     if (!trace.meta.variants) return trace;
     const only = (list) => list.filter((_, k) => !hidden.has(trace.meta.variants[k]));
@@ -121,7 +121,7 @@
     return layout;
   }
 
-  // plotly fills the element, also when the window changes.
+  // plotly fills the element, also after the window is resized.
   function size(div, spec) {
     const rows = spec.rows && Math.max(2, spec.rows.filter(([name]) => !hidden.has(name)).length);
     div.style.height = `${rows ? 96 + 27 * rows : spec.height || 380}px`;
@@ -139,7 +139,7 @@
     Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layoutOf(id, div, name, spec, narrow), config);
   }
 
-  // One after the other with a breath between, so that the page answers meanwhile.
+  // Figures are drawn one by one with a pause between, so that the page stays responsive.
   const due = new Set();
   let drawing = false;
   async function redraw(some) {
@@ -182,7 +182,7 @@
     redraw(ids.filter((id) => chooser(id) === select));
   }));
 
-  // Paper is light and of one width, whatever the screen is.
+  // Print uses the light colours and a fixed width.
   function paper(on) {
     if (root.classList.contains("paper") === on) return;
     root.classList.toggle("paper", on);

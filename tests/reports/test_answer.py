@@ -38,8 +38,8 @@ def run_of(run: Path, **variants: list[dict[str, Any]]) -> Path:
 def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
     found = told(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
     assert found.headline == (
-        "At 0.5 jobs/s continuum finishes jobs 1.9x sooner than fcfs on average"
-        " (95% CI 1.9–1.9), 10.0 s instead of 19.0 s, and 1.9x at P95."
+        "At 0.5 jobs/s continuum is 1.9x faster than fcfs on average (95% CI 1.9–1.9) and 1.9x at"
+        " P95: the mean job completion time (JCT) is 10.0 s instead of 19.0 s."
     )
     assert "Slower than fcfs: autellix 0.95x." in found.findings
 
@@ -60,7 +60,7 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
     for name, jct_s in [("fcfs", 20.0), ("continuum", 14), ("continuum+", 5), ("clairvoyant", 10)]:
         write_cell(run, name, idle(jct_s))
     found = told(run)
-    assert "At 0.5 jobs/s continuum+ finishes jobs 4.0x sooner" in found.headline
+    assert "At 0.5 jobs/s continuum+ is 4.0x faster" in found.headline
     assert found.possible is None
     assert (
         "The bound clairvoyant, which knows the future, reaches 2.0x, without offload;"
@@ -70,10 +70,10 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
 
 def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
     found = told(run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0)))
-    assert any("less than continuum: it bounds nothing here" in f for f in found.findings)
+    assert any("less than continuum, so it is no bound here" in f for f in found.findings)
 
 
-def test_variants_that_cannot_be_told_apart_are_not_ranked(tmp_path: Path) -> None:
+def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path) -> None:
     # The same times, dealt to other programs: the means are equal.
     up = [float(k) for k in range(20)]
     run = run_of(tmp_path, fcfs=idle(20.0, up), continuum=idle(20.0, up[::-1]))
@@ -85,7 +85,7 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     run = run_of(
         tmp_path, fcfs=idle(60.0, up), continuum=idle(20.0, up), infercept=idle(20.1, up[::-1])
     )
-    assert "infercept cannot be told from continuum." in told(run).findings
+    assert "No significant difference from continuum: infercept." in told(run).findings
 
 
 def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_path: Path) -> None:
@@ -100,30 +100,33 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
         write_cell(run, "continuum", continuum, jps=jps)
     found = told(run)
     assert found.load == "0.2 jobs/s"
-    assert found.findings[0].startswith("fcfs is past saturation there and continuum is not")
-    assert "At 0.1 jobs/s the choice hardly matters: all are within 2% of fcfs." in found.findings
-    assert found.doubts[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
+    assert found.findings[0].startswith("fcfs is past saturation at this load and continuum is not")
+    assert (
+        "At 0.1 jobs/s the choice makes little difference: all are within 2% of fcfs."
+        in found.findings
+    )
+    assert found.caveats[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
 
 
-def test_saturation_everywhere_is_said_first(tmp_path: Path) -> None:
+def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
     found = told(run_of(tmp_path, fcfs=swamped(30.0), continuum=swamped(20.0)))
     assert found.findings[0].startswith(
         "Every variant is past saturation at 0.5 jobs/s, the lowest"
     )
-    assert found.doubts[0].endswith("every variant at 0.5 jobs/s.")
+    assert found.caveats[0].endswith("every variant at 0.5 jobs/s.")
 
 
 def test_one_variant_reads_right(tmp_path: Path) -> None:
     assert told(run_of(tmp_path, fcfs=idle(10.0))).headline == (
-        "At 0.5 jobs/s fcfs finishes a job in 10.0 s on average, 10.0 s at P95."
-        " There is nothing to compare it with."
+        "At 0.5 jobs/s the mean job completion time (JCT) is 10.0 s, and 10.0 s at P95, with fcfs."
+        " The run has no variant to compare it with."
     )
 
 
 def test_the_baseline_as_winner_reads_right(tmp_path: Path) -> None:
     assert told(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline == (
-        "At 0.5 jobs/s no scheduler finishes jobs sooner than fcfs:"
-        " 10.0 s on average, 10.0 s at P95."
+        "At 0.5 jobs/s no scheduler is faster than fcfs:"
+        " its mean job completion time (JCT) is 10.0 s, and 10.0 s at P95."
     )
 
 
@@ -133,7 +136,7 @@ def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
     write_cell(run, "autellix", idle(6.0))
     found = told(run)
     assert "The baseline fcfs has no result here." in found.headline
-    assert any("1 cell of 3 without a result; the first, fcfs" in d for d in found.doubts)
+    assert any("1 cell of 3 without a result; the first, fcfs" in d for d in found.caveats)
 
 
 def test_a_run_without_any_result_says_so(tmp_path: Path) -> None:
@@ -145,9 +148,7 @@ def test_a_closed_loop_has_no_rate(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum"], arrivals="closed:8", jps=[None])  # type: ignore[list-item]
     for name, jct_s in (("fcfs", 10.0), ("continuum", 5.0)):
         write_cell(run, name, idle(jct_s), jps=None, arrivals="closed:8")
-    assert told(run).headline.startswith(
-        "With closed:8 arrivals continuum finishes jobs 2.0x sooner"
-    )
+    assert told(run).headline.startswith("With closed:8 arrivals continuum is 2.0x faster")
 
 
 def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
@@ -155,7 +156,7 @@ def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
     broken[3]["error"] = "connection reset"
     found = told(run_of(tmp_path, fcfs=broken, continuum=idle(5.0)))
     assert any(
-        "1 cell of 2 failed a validity gate" in d and "connection reset" in d for d in found.doubts
+        "1 cell of 2 failed a validity gate" in d and "connection reset" in d for d in found.caveats
     )
 
 
@@ -164,13 +165,13 @@ def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Pat
     run = write_sweep(tmp_path, ["fcfs"], workload=shape)
     write_cell(run, "fcfs", idle(1.0))
     assert told(run).sentences[-1] == (
-        "Virtual time, not a GPU: llama-3.1-8b on a100-80g by a profile that is analytic"
+        "Virtual time, not a GPU: llama-3.1-8b on a100-80g, analytic profile"
         " (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
         " tool gaps measured 75% and inferred 25%."
     )
 
 
-def test_what_offload_is_charged_and_what_was_left_out_is_among_the_doubts(tmp_path: Path) -> None:
+def test_the_scheduling_time_of_offload_and_what_was_left_out_are_caveats(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(10.0), jps=0.1)
     write_cell(tmp_path, "lmcache", idle(12.0), jps=0.1)
     workload = {"left_out": [{"program_id": "long", "reason": "200000 tokens"}]}
@@ -182,34 +183,36 @@ def test_what_offload_is_charged_and_what_was_left_out_is_among_the_doubts(tmp_p
         profile_with_offload={"base_ps": 2_330_000_000},
         workload=workload,
     )
-    doubts = " ".join(told(run).doubts)
-    assert "1 program left out; the first, long: 200000 tokens." in doubts
-    assert "with offload is charged 2.33 ms of scheduling, of the others 0.95 ms" in doubts
+    caveats = " ".join(told(run).caveats)
+    assert "1 program left out; the first, long: 200000 tokens." in caveats
+    assert "with offload includes 2.33 ms of scheduling, each step of the others 0.95 ms" in caveats
 
 
 def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Path) -> None:
     # 20 jobs within 200 s that take 50 s each: 8 x 50 s x 0.1 jobs/s = 40, rounded up to 100.
     write_cell(tmp_path, "fcfs", idle(50.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    short = [doubt for doubt in told(run).doubts if doubt.startswith("Short run")]
+    short = [caveat for caveat in told(run).caveats if caveat.startswith("Short run")]
     assert len(short) == 1
     assert "20 jobs arrive within 200 s and take 50.0 s each" in short[0]
-    assert short[0].endswith("--programs 100 would tell.")
+    assert short[0].endswith("Use --programs 100.")
 
 
 def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(told(run).doubts)
+    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(told(run).caveats)
 
 
 def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert not [doubt for doubt in told(run).doubts if doubt.startswith("Short run")]
+    assert not [caveat for caveat in told(run).caveats if caveat.startswith("Short run")]
 
 
-def test_what_three_seeds_do_not_tell_comes_with_the_seeds_that_would(tmp_path: Path) -> None:
+def test_a_difference_that_is_not_significant_comes_with_the_seeds_that_it_needs(
+    tmp_path: Path,
+) -> None:
     # The logs of the ratios are 0.105, 0 and 0.051, their variance 0.00278. With Student's t of two
     # degrees of freedom: 6.188² · 0.00278 / (ln 1.05)² = 44.7.
     run = write_sweep(tmp_path, ["fcfs", "continuum"], seeds=[1, 2, 3])
@@ -217,6 +220,6 @@ def test_what_three_seeds_do_not_tell_comes_with_the_seeds_that_would(tmp_path: 
         write_cell(run, "fcfs", idle(20.0), seed=seed)
         write_cell(run, "continuum", idle(jct_s), seed=seed)
     found = told(run)
-    assert found.headline.startswith("At 0.5 jobs/s no scheduler can be told from fcfs")
-    assert "A difference of 5% would take about 45 seeds (--seeds)." in found.findings
-    assert not any("seed" in doubt for doubt in found.doubts)
+    assert found.headline.startswith("At 0.5 jobs/s no scheduler differs significantly from fcfs")
+    assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
+    assert not any("seed" in caveat for caveat in found.caveats)

@@ -1,4 +1,5 @@
 import base64
+import html
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from reports import write_report
 
+ROOT = Path(__file__).parents[2]
 EVIL = "</script><script>alert(1)</script>"
 
 
@@ -177,7 +179,7 @@ def test_of_very_many_variants_the_fastest_are_shown_at_first(tmp_path: Path) ->
 def test_one_cell_and_no_cell_make_a_page(tmp_path: Path) -> None:
     one = write_sweep(tmp_path / "one", ["fcfs"])
     write_cell(one, "fcfs", [turn()])
-    assert "nothing to compare" in Page(write_report(one).path).text
+    assert "The run has no variant to compare it with." in Page(write_report(one).path).text
     none = write_sweep(tmp_path / "none", ["fcfs"])
     report = write_report(none)
     text = Page(report.path).text
@@ -236,10 +238,22 @@ def test_a_figure_without_numbers_is_left_out_and_the_page_says_why(tmp_path: Pa
     write_cell(run, "fcfs", [turn(**silent, first_token_at_s=0.5, finished_at_s=1.5)], engine="u")
     page = write_report(run).path.read_text()
     for id, said in (
-        ("hits", "The cache-hit ratio is not drawn: this server does not tell it."),
-        ("bubbles", "Bubbles are not drawn: this server does not tell how long turns queued."),
+        ("hits", "The cache-hit ratio is not drawn: this server does not report it."),
+        ("bubbles", "Bubbles are not drawn: this server does not report how long turns queued."),
         ("memory", "Memory over time is not drawn: only virtual time records it."),
-        ("tool-gaps", "How long tools run is not drawn: no tool took any time."),
+        ("tool-gaps", "Tool times are not drawn: no tool took any time."),
     ):
         assert said in page
         assert f'id="{id}"' not in page
+
+
+def test_the_report_explains_its_terms_as_the_documentation_does(contended: Path) -> None:
+    template = (ROOT / "reports/templates/glossary.html.j2").read_text()
+    terms = re.findall(r"<dt>(.+?)</dt><dd>(.+?)</dd>", template)
+    page = (ROOT / "docs/glossary.md").read_text()
+    assert len(terms) > 20
+    for term, definition in terms:
+        assert f"- **{html.unescape(term)}**: {html.unescape(definition)}\n" in page
+    text = write_report(contended).path.read_text()
+    assert 'href="#glossary"' in text
+    assert '<h2 id="glossary">' in text

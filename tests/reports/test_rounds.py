@@ -99,9 +99,9 @@ def test_two_seeds_do_not_tell_how_many_are_needed() -> None:
 def test_where_programs_disagree_no_number_of_seeds_is_enough() -> None:
     own = np.array([[0.5] * 3, [1.5] * 3])
     assert seeds_needed(np.ones((2, 3)), own) == math.inf
-    assert "takes more programs" in advice(3, math.inf)[0]
+    assert "needs more programs" in advice(3, math.inf)[0]
 
 
 def test_advice_is_in_words() -> None:
-    assert advice(3, 41) == ["A difference of 5% would take about 41 seeds (--seeds)."]
-    assert advice(41, 41) == ["A difference of 5% would most likely have shown."]
+    assert advice(3, 41) == ["Finding a difference of 5% needs about 41 seeds (--seeds)."]
+    assert advice(41, 41) == ["A difference of 5% would probably have been found."]

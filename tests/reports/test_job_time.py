@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.figures.drawing import Style, distribution
-from reports.figures.job_time import why
+from reports.figures.job_time import job_time
 from reports.metrics.waterfall import WATERFALL
 
 STYLE = {"fcfs": Style(0, "circle", "solid"), "continuum": Style(2, "square", "solid")}
@@ -22,7 +22,7 @@ def job(name: str, variant: str, arrival_s: float, **fields: object) -> dict[str
 
 def drawn(*jobs: dict[str, object], load: str = "0.5 jobs/s") -> dict[str, dict]:
     """Of the one load, by figure."""
-    figures = why(pd.DataFrame(jobs), STYLE, ["fcfs", "continuum"], load)
+    figures = job_time(pd.DataFrame(jobs), STYLE, ["fcfs", "continuum"], load)
     return {figure.id: figure.specs[load] for figure in figures}
 
 
@@ -83,13 +83,13 @@ def test_each_load_has_a_drawing_of_its_own_and_the_answers_is_first() -> None:
         job("a", "fcfs", 0.0, decode_s=1.0),
         job("a", "fcfs", 0.0, decode_s=8.0, load="1 jobs/s"),
     ]
-    for figure in why(pd.DataFrame(jobs), STYLE, ["fcfs"], "1 jobs/s"):
+    for figure in job_time(pd.DataFrame(jobs), STYLE, ["fcfs"], "1 jobs/s"):
         assert list(figure.specs) == ["0.5 jobs/s", "1 jobs/s"]
         assert figure.first == "1 jobs/s"
 
 
 def test_nothing_finished_is_no_figure() -> None:
-    assert why(pd.DataFrame(), STYLE, [], None) == []
+    assert job_time(pd.DataFrame(), STYLE, [], None) == []
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=300), st.integers(2, 100))
@@ -107,7 +107,7 @@ def test_a_thinned_distribution_keeps_its_ends_and_its_shares(
 
 @pytest.mark.parametrize("name", ["%{x}", "<b>bold</b>"])
 def test_names_are_neither_tags_nor_templates(name: str) -> None:
-    figures = why(
+    figures = job_time(
         pd.DataFrame([job("a", name, 0.0, decode_s=1.0)]), {name: STYLE["fcfs"]}, [], "0.5 jobs/s"
     )
     told = [
