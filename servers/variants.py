@@ -1,163 +1,193 @@
-"""The columns of a report: a policy, with or without an offload tier, under a name.
+"""Variants: the columns of a report. A variant is a policy with its arguments, over an offload tier
+or not.
 
-In: what `--policies` says, which is names, comma lists, `all`, and policies of your own as
-`my_module:MyPolicy` or `my_module.MyPolicy`; a `+` behind one puts it over LMCache, `+native` over
-vLLM's own offloading. Out: `Variant`s, in the order asked for. Modules of your own are looked for
-in the working directory too.
+In: the text of `--policies`, a comma list of
+
+    all                       the variants of the sources
+    continuum                 a name: one of ours, or an entry point of an installed package
+    my_module:MyPolicy        a class of your own, also in the working directory
+    continuum(k=50)           with arguments of the policy's constructor
+    continuum+                over LMCache
+    continuum(k=50)+native    over vLLM's own offloading
+
+Out: `Variant`s in the same order.
 """
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import os
+import re
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from servers.errors import InvalidPolicy, InvalidVariant, UnknownName
-from servers.policies.autellix import Autellix
+from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Oracle, Policy
-from servers.policies.clairvoyant import Clairvoyant
-from servers.policies.context_serve import ContextServe
-from servers.policies.continuum import Continuum
-from servers.policies.continuum_preview import ContinuumPreview
-from servers.policies.continuum_v1 import ContinuumV1
-from servers.policies.contract import check
-from servers.policies.fcfs import Fcfs
-from servers.policies.infercept import Infercept
-from servers.policies.program_fcfs import ProgramFcfs
-from servers.policies.static_ttl import StaticTtl
+from servers.policies.contract import check, check_class
+from servers.registry import Registry, is_path
 
 Tier = Literal["lmcache", "native"]
-TIERS: dict[str, Tier] = {"+native": "native", "+": "lmcache"}
-"""By what stands behind a policy's name."""
+TIERS: dict[str, Tier] = {"+": "lmcache", "+native": "native"}
+
+POLICIES = Registry(
+    kind="policy",
+    group="turnstile.policies",
+    built_in={
+        "fcfs": "servers.policies.fcfs:Fcfs",
+        "program-fcfs": "servers.policies.program_fcfs:ProgramFcfs",
+        "static-ttl": "servers.policies.static_ttl:StaticTtl",
+        "continuum": "servers.policies.continuum:Continuum",
+        "continuum-v1": "servers.policies.continuum_v1:ContinuumV1",
+        "continuum-preview": "servers.policies.continuum_preview:ContinuumPreview",
+        "context-serve": "servers.policies.context_serve:ContextServe",
+        "autellix": "servers.policies.autellix:Autellix",
+        "infercept": "servers.policies.infercept:Infercept",
+        "clairvoyant": "servers.policies.clairvoyant:Clairvoyant",
+    },
+    remedy="give your own as my_module:MyPolicy",
+)
+LMCACHE = "lmcache"
+"""The sources' name of `fcfs+`."""
+PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
+*_PLAIN, _BOUND = POLICIES.built_in
+ALL = (*_PLAIN, *PUBLISHED_OVER_TIER, _BOUND)
+"""Names of the sources' variants, in the order of reports."""
+
+TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
+FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
+LONGEST_NAME = 120
+"""Characters. Folders of cells are named after their variant."""
 
 
 @dataclass(frozen=True, slots=True)
 class Variant:
     name: str
+    """Base, arguments and tier in one form: `continuum(k=50,reclaim_when=pressure)+`."""
     policy: type[Policy]
     offload: Tier | None
-    """Which tier it runs over (DRAM, SSD behind it): LMCache's or vLLM's own. In virtual time both
+    """The offload tier (DRAM, with an SSD behind it): LMCache's or vLLM's own. In virtual time both
     are the same."""
     bound: bool
-    """Knows the trace's future: no system can be built like it."""
+    """The policy knows the trace's future, which no server can."""
     description: str
     source: str
+    arguments: tuple[tuple[str, Value], ...] = ()
+    """Keyword arguments of the policy's constructor, sorted by name."""
+
+    @property
+    def policy_path(self) -> str:
+        return f"{self.policy.__module__}:{self.policy.__qualname__}"
 
     @property
     def policy_spec(self) -> str:
-        """Names the policy alone, without the tier."""
-        ours = VARIANTS.get(self.policy.name)
-        if ours is not None and ours.policy is self.policy:
-            return self.policy.name
-        return f"{self.policy.__module__}:{self.policy.__qualname__}"
+        """The policy with its arguments, without the tier, as text that another process can load:
+        it names no entry point, since vLLM's environment may lack the package."""
+        name = self.policy.name
+        ours = POLICIES.built_in.get(name) == self.policy_path
+        return (name if ours else self.policy_path) + arguments_text(self.arguments)
+
+    @property
+    def module_root(self) -> Path | None:
+        """File or folder of the top-level module that holds the policy; None for a policy of
+        ours."""
+        package, *inner = self.policy.__module__.split(".")
+        file = getattr(sys.modules[self.policy.__module__], "__file__", None)
+        if package == "servers" or file is None:
+            return None
+        path = Path(file).absolute()
+        path = path.parent if path.name == "__init__.py" else path
+        return path.parents[len(inner) - 1] if inner else path
 
 
-def _variant(policy: type[Policy], description: str, name: str = "", source: str = "") -> Variant:
-    name = name or policy.name
-    return Variant(
-        name=name,
-        policy=policy,
-        offload="lmcache" if name.endswith("+") or name == "lmcache" else None,
-        bound=issubclass(policy, Oracle),
-        description=description,
-        source=source or policy.source,
-    )
-
-
-VARIANTS: dict[str, Variant] = {
-    variant.name: variant
-    for variant in (
-        _variant(Fcfs, "stock vLLM: turns first come, first served, KV freed at the end of a turn"),
-        _variant(ProgramFcfs, "programs in order of their first arrival, nothing kept"),
-        _variant(StaticTtl, "program-fcfs, and KV kept for the same default TTL after every tool"),
-        _variant(Continuum, "KV kept for a TTL from tool times and queueing delay, pinned first"),
-        _variant(ContinuumV1, "its first version: TTL from a bound on the mean tool time"),
-        _variant(ContinuumPreview, "its public code: 2 s for tools that take 2 s or less"),
-        _variant(ContextServe, "fast tools pinned 3 s, slow ones freed, the rest as continuum"),
-        _variant(Autellix, "programs that have been served least first (PLAS), preemptive"),
-        _variant(Infercept, "preserve, discard or swap during a tool call, by least waste"),
-        _variant(Fcfs, "fcfs over an offload tier", "lmcache", "Continuum v3, §6.1"),
-        _variant(Autellix, "autellix over an offload tier", "autellix+", "Continuum v3, §6.1"),
-        _variant(Infercept, "infercept over an offload tier", "infercept+", "Continuum v3, §6.1"),
-        _variant(Continuum, "continuum over an offload tier", "continuum+", "Continuum v3, §6.1"),
-        _variant(Clairvoyant, "a bound: knows each tool's time and each program's work left"),
-    )
-}
-
-
-def variants(spec: str) -> list[Variant]:
+def variants(text: str) -> list[Variant]:
     chosen: list[Variant] = []
-    for name in (part.strip() for part in spec.split(",")):
-        if name == "all":
-            chosen.extend(VARIANTS.values())
-        else:
-            chosen.append(VARIANTS.get(name) or _over_tier(name))
-    names = [variant.name for variant in chosen]
+    for item in split(text):
+        chosen.extend(map(variant, ALL) if item == "all" else [variant(item)])
+    names = [found.name for found in chosen]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidVariant(f"--policies {spec}: {name} is there twice; name it once")
+            raise InvalidVariant(f"--policies {text}: {name} is there twice; name it once")
     return chosen
 
 
-def make_policy(variant: Variant, costs: Costs) -> Policy:
-    return variant.policy(costs)
+def split(text: str) -> list[str]:
+    """The items of a comma list; commas between parentheses separate arguments."""
+    items, depth = [""], 0
+    for token in TOKEN.findall(text):
+        depth += (token == "(") - (token == ")")
+        if token == "," and depth <= 0:
+            items.append("")
+        else:
+            items[-1] += token
+    return [item.strip() for item in items]
 
 
-def _over_tier(spec: str) -> Variant:
-    suffix = next((suffix for suffix in TIERS if spec.endswith(suffix)), "")
-    name = spec.removesuffix(suffix)
-    plain = VARIANTS.get(name) or _by_path(name, spec)
-    if not suffix:
-        return plain
-    if plain.offload:
-        raise InvalidVariant(f"--policies {spec}: {name} has an offload tier already")
-    return replace(
-        plain,
-        name=plain.name + suffix,
-        offload=TIERS[suffix],
-        description=f"{plain.description}; over an offload tier ({TIERS[suffix]})",
-    )
-
-
-def _by_path(path: str, spec: str) -> Variant:
-    module_name, _, class_name = path.rpartition(":" if ":" in path else ".")
-    if not module_name or not class_name:
-        raise UnknownName(_unknown(spec))
-    found = _load(module_name, class_name, spec)
-    if not isinstance(found, type):
-        raise InvalidPolicy(f"{spec}: is no class; derive one from servers.policies.base.Policy")
-    policy = check(found)
-    if policy.name in VARIANTS:
-        raise InvalidPolicy(
-            f"{spec}: its name, {policy.name}, is one of ours; give the class another"
+def variant(text: str) -> Variant:
+    """One variant. Raises UnknownName, InvalidVariant or InvalidPlugin."""
+    form = FORM.fullmatch(text.strip())
+    if form is None:
+        raise InvalidVariant(
+            f"--policies {text}: write NAME or NAME(argument=value, …), and + or +native after it "
+            "for an offload tier"
         )
-    document = (policy.__doc__ or "").strip().partition("\n")[0]
-    return _variant(policy, document or f"{path}, a policy of your own", policy.name, path)
-
-
-def _load(module_name: str, class_name: str, spec: str) -> object:
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.append(here)
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise InvalidPolicy(
-            f"{spec}: importing {module_name} failed with {type(error).__name__}: {error}; "
-            "run where it can be imported, or install it into this environment"
-        ) from error
-    if not hasattr(module, class_name):
-        raise InvalidPolicy(f"{spec}: {module_name} ({module.__file__}) has no {class_name}")
-    return getattr(module, class_name)
-
-
-def _unknown(name: str) -> str:
-    close = difflib.get_close_matches(name, VARIANTS, n=2)
-    hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    return (
-        f"no policy is called {name!r}.{hint} There are {', '.join(VARIANTS)}; "
-        "or give your own as my_module:MyPolicy"
+    base, given, suffix = form[1].strip(), form[2] or "", form[3] or ""
+    if base == LMCACHE and suffix:
+        raise InvalidVariant(f"--policies {text}: {LMCACHE} has an offload tier already")
+    policy = _load("fcfs" if base == LMCACHE else base)
+    ours = base in POLICIES.built_in or base == LMCACHE
+    arguments = check_arguments(policy, parse_arguments(given, text), text) if given else ()
+    if arguments or not ours:
+        check(policy, dict(arguments))
+    if is_path(base) and base not in POLICIES.names():
+        base = _name_of_class(policy, text)
+    name = base + arguments_text(arguments) + suffix
+    if len(name) > LONGEST_NAME:
+        raise InvalidVariant(
+            f"--policies {name[:40]}…: the name has {len(name)} characters, and folders are named "
+            f"after it; at most {LONGEST_NAME}"
+        )
+    published = name in PUBLISHED_OVER_TIER
+    return Variant(
+        name=name,
+        policy=policy,
+        offload="lmcache" if base == LMCACHE else TIERS.get(suffix),
+        bound=issubclass(policy, Oracle),
+        description=_description(policy, published, suffix),
+        source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
+        arguments=arguments,
     )
+
+
+def make_policy(variant: Variant, costs: Costs) -> Policy:
+    return variant.policy(costs, **dict(variant.arguments))
+
+
+def _load(base: str) -> type[Policy]:
+    if not is_path(base) and base not in POLICIES.names():
+        raise UnknownName(POLICIES.unknown(base, [*ALL, *POLICIES.installed()]))
+    return check_class(POLICIES.load(base), base)
+
+
+def _name_of_class(policy: type[Policy], text: str) -> str:
+    """A class that is given by its path is called by its `name`."""
+    if policy.name == LMCACHE or (
+        policy.name in POLICIES.names() and POLICIES.load(policy.name) is not policy
+    ):
+        raise InvalidPolicy(
+            f"{text}: another policy has its name, {policy.name}; give the class another"
+        )
+    return policy.name
+
+
+def _description(policy: type[Policy], published: bool, suffix: str) -> str:
+    if published:
+        return f"{policy.name} over an offload tier"
+    document = (policy.__doc__ or "").strip().partition("\n")[0]
+    plain = document or f"{policy.__qualname__}, which has no description"
+    return f"{plain.rstrip('.')}; over an offload tier ({TIERS[suffix]})" if suffix else plain
+
+
+def _where(policy: type[Policy], base: str) -> str:
+    """The package that brought the policy, or its path."""
+    return POLICIES.source(base) or f"{policy.__module__}:{policy.__qualname__}"

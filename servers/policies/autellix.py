@@ -76,6 +76,8 @@ class Call:
 
 
 class Autellix(Policy):
+    """Programs that have been served least go first (PLAS); preemptive."""
+
     name = "autellix"
     source = "arXiv:2502.13965, §4.2"
 
@@ -83,6 +85,8 @@ class Autellix(Policy):
         self, costs: Costs, *, quanta_s: Sequence[float] = QUANTA_S, beta: float = BETA
     ) -> None:
         super().__init__(costs)
+        if any(quantum_s <= 0 for quantum_s in quanta_s) or beta <= 0:
+            raise ValueError("quanta_s and beta must be above 0")
         self._quanta_s = (*quanta_s, math.inf)
         self._bounds_s = list(accumulate(quanta_s))
         self._beta = beta

@@ -37,6 +37,8 @@ MARGIN_S = 1e-3
 
 
 class Clairvoyant(Policy, Oracle):
+    """A bound: it knows each tool's time and each program's remaining work."""
+
     name = "clairvoyant"
     source = "a bound of ours; Belady 1966, Schrage 1968"
 

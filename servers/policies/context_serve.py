@@ -45,6 +45,8 @@ def speed_of(tools: tuple[str, ...]) -> Literal["fast", "slow", "uncertain"]:
 
 
 class ContextServe(ContinuumPreview):
+    """KV is kept for 3 s after fast tools, freed after slow ones, else as continuum."""
+
     name = "context-serve"
     source = "execution note §10.4"
 

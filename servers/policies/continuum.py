@@ -26,11 +26,13 @@ from typing import Literal
 
 from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention
 from servers.policies.estimates.queue_delays import WINDOW
-from servers.policies.estimates.ttl_model import K, TtlModel
+from servers.policies.estimates.ttl_model import K, TtlModel, Turns
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
 
 
 class Continuum(Policy):
+    """KV is kept for a TTL from tool times and queueing delay; pinned programs first."""
+
     name = "continuum"
     source = "Continuum v3, §4-§5"
 
@@ -41,10 +43,20 @@ class Continuum(Policy):
         k: int = K,
         window: int = WINDOW,
         reclaim_when: Literal["stuck", "pressure"] = "stuck",
+        queue_delays: Turns = "evicted",
+        tool_times: Turns = "all",
+        turn_counts: Turns = "all",
     ) -> None:
         super().__init__(costs)
         self.reclaim_when = reclaim_when
-        self.model = TtlModel(costs, k, window)
+        self.model = TtlModel(
+            costs,
+            k,
+            window,
+            queue_delays=queue_delays,
+            tool_times=tool_times,
+            turn_counts=turn_counts,
+        )
 
     def arrived(self, request: Request, now_s: float) -> None:
         self.model.arrived(request, now_s)

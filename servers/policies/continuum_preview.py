@@ -37,6 +37,8 @@ def first_word(request: Request) -> str | None:
 
 
 class ContinuumPreview(Policy):
+    """Its public code: KV is kept for 2 s after tools that take 2 s or less."""
+
     name = "continuum-preview"
     source = "implementation analysis, §4-§8"
 

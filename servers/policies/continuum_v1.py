@@ -35,6 +35,8 @@ def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:
 
 
 class ContinuumV1(Policy):
+    """Its first version: the TTL is from a bound on the mean tool time."""
+
     name = "continuum-v1"
     source = "Continuum v1, §4.2-§4.4"
 
@@ -50,6 +52,11 @@ class ContinuumV1(Policy):
         reclaim_when: Literal["stuck", "pressure"] = "stuck",
     ) -> None:
         super().__init__(costs)
+        if default_ttl_s <= 0 or n < 1 or not 0 < delta < 1 or longest_s < 0 or alpha < 0:
+            raise ValueError(
+                "default_ttl_s must be above 0, n at least 1, delta between 0 and 1, longest_s and "
+                "alpha at least 0"
+            )
         self.default_ttl_s, self.n, self.delta = default_ttl_s, n, delta
         self.longest_s, self.alpha = longest_s, alpha
         self.reclaim_when = reclaim_when

@@ -1,55 +1,65 @@
-"""Whether a policy written by somebody else keeps the contract of `base.Policy`.
+"""Checks that a policy written by somebody else keeps the contract of `base.Policy`.
 
-In: a class. Out: nothing, or a `InvalidPolicy` whose one line names the method and what it should
-look like. Signatures are compared first; then a short scripted story of three programs (a pinned
-return, a preemption, an overlap, an abort, ends unknown) is played and every answer looked at.
+In: a class, and the keyword arguments that it will get. Out: nothing, or an `InvalidPolicy` whose
+one line names the method and what it should look like. Signatures are compared first; then a short
+scenario of three programs (a pinned return, a preemption, an overlap, an abort, unknown ends) is
+played and every decision is checked.
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from servers.errors import InvalidPolicy
+from servers.policies.arguments import arguments_text
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
+from servers.registry import NAME
 
 EVENTS = ("arrived", "scheduled", "preempted", "finished", "aborted", "program_ended")
 DECISIONS = ("rank", "victim", "displaced", "reclaim", "review", "wake_s")
 COSTS = Costs(prefill_s=lambda tokens: tokens / 5000)
 
 
-def check(policy: object) -> type[Policy]:
-    """The class itself, once it has kept the contract through the scripted story."""
-    if not (isinstance(policy, type) and issubclass(policy, Policy)):
+def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
+    """Raises InvalidPolicy unless the policy, built with these arguments, keeps the contract."""
+    _check_methods(policy)
+    ContractScenario(policy, arguments or {}).play()
+
+
+def check_class(found: object, path: str) -> type[Policy]:
+    """What a name or a path stands for, once it is known to be a class of policies."""
+    if not isinstance(found, type):
         raise InvalidPolicy(
-            f"{policy!r} is not a policy: derive a class from servers.policies.base.Policy"
+            f"{path}: is not a class; derive one from servers.policies.base.Policy"
         )
-    _check_class(policy)
-    ContractScenario(policy).play()
-    return policy
+    if not issubclass(found, Policy):
+        raise InvalidPolicy(
+            f"{path}: is not a policy; derive a class from servers.policies.base.Policy"
+        )
+    return found
 
 
-def _check_class(policy: type[Policy]) -> None:
+def _check_methods(policy: type[Policy]) -> None:
     label = policy.__qualname__
     name = getattr(policy, "name", None)
-    if not (isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", name)):
+    if not (isinstance(name, str) and NAME.fullmatch(name)):
         raise InvalidPolicy(
             f'{label}.name is {name!r}: set name = "my-policy" on the class; letters, digits, '
             "dots, dashes and underscores, since run folders are named after it"
         )
     for method in (*EVENTS, *DECISIONS):
-        ours, theirs = getattr(Policy, method), getattr(policy, method)
-        if not callable(theirs) or inspect.iscoroutinefunction(theirs):
+        expected, found = getattr(Policy, method), getattr(policy, method)
+        if not callable(found) or inspect.iscoroutinefunction(found):
             raise InvalidPolicy(f"{label}.{method} must be a plain method: def {_head(method)}")
         try:
-            inspect.signature(theirs).bind(*inspect.signature(ours).parameters)
+            inspect.signature(found).bind(*inspect.signature(expected).parameters)
         except TypeError as error:
             raise InvalidPolicy(
-                f"{label}.{method}{inspect.signature(theirs)} cannot be called as the contract "
+                f"{label}.{method}{inspect.signature(found)} cannot be called as the contract "
                 f"does ({error}): def {_head(method)}"
             ) from None
     if policy.review is not Policy.review and not policy.reviews_pins:
@@ -61,14 +71,19 @@ def _head(method: str) -> str:
 
 
 class ContractScenario:
-    def __init__(self, policy: type[Policy]) -> None:
+    """Three programs, whose events and decisions a policy meets in a few virtual seconds."""
+
+    def __init__(self, policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         self._label = policy.__qualname__
+        given = arguments_text(sorted(arguments.items()))
         try:
-            self._policy = policy(COSTS)
+            self._policy = policy(COSTS, **arguments)
+        except ValueError as error:
+            raise InvalidPolicy(f"{self._label}{given}: {error}") from None
         except (Exception, SystemExit) as error:
             raise InvalidPolicy(
-                f"{self._label}(costs) raised {type(error).__name__}: {error}; an engine calls it "
-                "with costs alone, so further parameters need defaults"
+                f"{self._label}{given} raised {type(error).__name__}: {error}; an engine calls it "
+                "with costs and these arguments, so all other parameters need defaults"
             ) from None
         if self._policy.reclaim_when not in ("stuck", "pressure"):
             raise InvalidPolicy(

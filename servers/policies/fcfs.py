@@ -13,5 +13,7 @@ from servers.policies.base import Policy
 
 
 class Fcfs(Policy):
+    """Stock vLLM: turns first come, first served; KV is freed at the end of a turn."""
+
     name = "fcfs"
     source = "Continuum v3, §6.1"

@@ -40,15 +40,22 @@ from servers.policies.program_order import pinned_programs_first
 
 
 class Infercept(Policy):
+    """KV is preserved, discarded or swapped during a tool call, by least waste."""
+
     name = "infercept"
     source = "arXiv:2402.01869, §4; Continuum v3, §6.1"
     reviews_pins: ClassVar[bool] = True
 
     def __init__(
-        self, costs: Costs, *, reclaim_when: Literal["stuck", "pressure"] = "stuck"
+        self,
+        costs: Costs,
+        *,
+        reclaim_when: Literal["stuck", "pressure"] = "stuck",
+        queue_order: Literal["program", "turn"] = "program",
     ) -> None:
         super().__init__(costs)
         self.reclaim_when = reclaim_when
+        self._by_turn = queue_order == "turn"
         self._returned: Recent[None] = Recent()
         """Programs whose tool call is over and whose next turn has not finished."""
         self._next_release_s = math.inf
@@ -87,7 +94,7 @@ class Infercept(Policy):
         self._returned.pop(program_id)
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        return pinned_programs_first(request)
+        return super().rank(request, now_s) if self._by_turn else pinned_programs_first(request)
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
         return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))

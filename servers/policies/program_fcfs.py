@@ -11,6 +11,8 @@ from servers.policies.program_order import first_programs_first
 
 
 class ProgramFcfs(Policy):
+    """Programs in order of their first arrival; no KV is kept."""
+
     name = "program-fcfs"
     source = "Continuum v3, §6.4"
 

@@ -20,6 +20,8 @@ from servers.policies.program_order import latest_programs_first
 
 
 class StaticTtl(ProgramFcfs):
+    """As program-fcfs, and KV is kept for the same default TTL after every tool."""
+
     name = "static-ttl"
     source = "Continuum v3, §6.4 and §4.2"
 

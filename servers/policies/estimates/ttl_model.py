@@ -7,11 +7,16 @@ In: what an engine observes, seconds and tokens. Out: a `Retention` whose `why` 
 Cold start: with |S| <= K tool times in all, T_default; with |S[f]| <= K of this tool, P over all
 tools; else P of the tool's own. A turn that is not the last but whose tool could not be read is
 timed and judged among all tools: the paper has no case for it.
+
+The paper says of T-bar alone that it is over turns whose KV had been evicted (§4.2). The keywords
+`queue_delays`, `tool_times` and `turn_counts` choose the turns that T-bar, the distributions P and
+eta are estimated from: "evicted" or "all".
 """
 
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 from servers.policies.base import FREE, Costs, Request, Retention, pin
 from servers.policies.estimates.durations import Durations
@@ -31,11 +36,28 @@ def default_ttl_s(benefit_s: float) -> float:
     return math.log(benefit_s) if benefit_s > 1 else 0.0
 
 
+Turns = Literal["evicted", "all"]
+"""Turns that an estimate is made from."""
+
+
 class TtlModel:
-    def __init__(self, costs: Costs, k: int = K, window: int = WINDOW) -> None:
+    def __init__(
+        self,
+        costs: Costs,
+        k: int = K,
+        window: int = WINDOW,
+        *,
+        queue_delays: Turns = "evicted",
+        tool_times: Turns = "all",
+        turn_counts: Turns = "all",
+    ) -> None:
+        if k < 0:
+            raise ValueError(f"k must be at least 0, not {k}")
         self.costs = costs
         self.k = k
-        self.delays = QueueDelays(window)
+        self.delays = QueueDelays(window, queue_delays)
+        self._times_of_pinned = tool_times == "all"
+        self._counts_of_pinned = turn_counts == "all"
         self.turns = TurnCounts()
         self.all_tools = Durations()
         self.by_tool: dict[str, Durations] = {}
@@ -43,12 +65,8 @@ class TtlModel:
 
     def arrived(self, request: Request, now_s: float) -> None:
         gap = self._gaps.closed(request.program_id, request.arrival_s)
-        if gap is not None:
+        if gap is not None and (self._times_of_pinned or not request.pinned):
             self.record(gap.tool, gap.seconds)
-
-    def forget_gap(self, program_id: str) -> None:
-        """Its tool time is not to be recorded."""
-        self._gaps.forget(program_id)
 
     def record(self, tool: str | None, seconds: float) -> None:
         self.all_tools.add(seconds)
@@ -59,6 +77,8 @@ class TtlModel:
 
     def scheduled(self, request: Request, now_s: float) -> None:
         self.delays.scheduled(request, now_s)
+        if request.pinned and not self._counts_of_pinned:
+            self.turns.uncount(request.program_id)
 
     def observe_finish(self, request: Request, now_s: float) -> None:
         """Start the tool's clock, or count the program as finished."""

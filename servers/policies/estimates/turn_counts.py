@@ -1,8 +1,7 @@
 """The memoryfulness factor: does a program's progress tell how much is left (v3, §4.1)?
 
 In: turns as they finish, programs as they end. Out: eta = -Corr(k, N - k), with N the turns of a
-finished program and k = 0 .. N-1 those served before each of them: one pair per turn ever asked
-for. 1 when all programs have the same length, 0 for a geometric number of turns, below 0 for a
+finished program and k = 0 .. N-1 those served before each of them: one pair per turn. 1 when all programs have the same length, 0 for a geometric number of turns, below 0 for a
 tail heavier still.
 
 Each program contributes the same k's as (N - k)'s, shifted by one, so that both variances are
@@ -31,7 +30,7 @@ class TurnCounts:
         self._served[program_id] = (self._served.get(program_id) or 0) + 1
 
     def uncount(self, program_id: str) -> None:
-        """Its turn under way is not to count."""
+        """Leave the program's current turn out of the count."""
         self._served[program_id] = (self._served.get(program_id) or 0) - 1
 
     def ended(self, program_id: str) -> None:
