@@ -54,7 +54,7 @@ PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
 ALL = (*_PLAIN, *PUBLISHED_OVER_TIER, _BOUND)
 """Names of the sources' variants, in the order of reports."""
 
-TOKEN = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
+PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
 LONGEST_NAME = 120
 """Characters. Folders of cells are named after their variant."""
@@ -114,12 +114,12 @@ def variants(text: str) -> list[Variant]:
 def split(text: str) -> list[str]:
     """The items of a comma list; commas between parentheses separate arguments."""
     items, depth = [""], 0
-    for token in TOKEN.findall(text):
-        depth += (token == "(") - (token == ")")
-        if token == "," and depth <= 0:
+    for part in PARTS.findall(text):
+        depth += (part == "(") - (part == ")")
+        if part == "," and depth <= 0:
             items.append("")
         else:
-            items[-1] += token
+            items[-1] += part
     return [item.strip() for item in items]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def policy_names() -> list[str]:
-    return [row[0] for row in policies()]
+    from servers.variants import ALL, POLICIES
+
+    return [*ALL, *POLICIES.installed()]
 
 
 def hardware_names() -> list[str]:
@@ -20,10 +22,19 @@ def model_names() -> list[str]:
 
 
 def policies() -> list[tuple[str, str, str]]:
-    """Name, description, source."""
-    from servers.variants import variants
+    """Name, description, source. A policy of an installed package that cannot be used has its
+    error as description."""
+    from servers.errors import InvalidPlugin
+    from servers.variants import variant
 
-    return [(v.name, v.description, v.source) for v in variants("all")]
+    rows = []
+    for name in policy_names():
+        try:
+            found = variant(name)
+            rows.append((name, found.description, found.source))
+        except InvalidPlugin as error:
+            rows.append((name, str(error), "cannot be used"))
+    return rows
 
 
 def hardware() -> list[tuple[str, str, str]]:

@@ -52,7 +52,7 @@ def _models(incomplete: str) -> list[str]:
 def _agents(incomplete: str) -> list[str]:
     from harness.load.agent_plan import AGENTS
 
-    return [name for name in AGENTS if name.startswith(incomplete)]
+    return [name for name in AGENTS.names() if name.startswith(incomplete)]
 
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"

@@ -1,20 +1,33 @@
-"""What a sweep runs its cells on. Who drives a sweep knows this protocol and no engine.
+"""What a sweep runs its cells on. A sweep knows this protocol and no engine.
 
-`harness.engines.sim`: virtual time. `harness.engines.vllm`: a fresh vLLM for each cell.
-`harness.engines.url`: a server that runs already.
+`ENGINES` has the engines by name: `sim` (virtual time), `vllm` (a fresh vLLM for each cell) and
+`vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for the URL
+of a server that runs already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from harness.cells.job import Job
+from harness.load.settings import SweepSettings
 from harness.replay.schedule import Line
+from servers.registry import Registry
 from servers.variants import Variant, variants
 
-if TYPE_CHECKING:
-    pass
+ENGINES = Registry(
+    kind="engine",
+    group="turnstile.engines",
+    built_in={
+        "sim": "harness.engines.sim:resolve_sim",
+        "vllm": "harness.engines.vllm:vllm_engine",
+        "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
+    },
+    remedy="give the URL of a server that runs already (http://…)",
+    option="--engine",
+)
+"""Each is a `ResolveEngine`."""
 
 
 class Unsupported(NamedTuple):
@@ -83,3 +96,9 @@ class Engine(Protocol):
     ) -> Line:
         """The contents of done.json. Lines go to `on_turn` as turns end, words for a person who
         waits to `on_stage`."""
+
+
+ResolveEngine = Callable[
+    [SweepSettings], tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
+]
+"""Reads the settings; returns the variants that run, the engine, and what it cannot run here."""

@@ -15,7 +15,7 @@ from servers.errors import InvalidInput
 from servers.profiles import Profile, costs, hardware, model
 from servers.profiles.measured import is_file, profile_for
 from servers.sim import Engine, Limits, Offload
-from servers.variants import Variant, make_policy
+from servers.variants import Variant, make_policy, variants
 
 HARDWARE, MODEL = "b200", "llama-3.1-8b"
 MEASURED_OFFLOAD_GB = 100.0
@@ -94,6 +94,11 @@ class SimEngine:
         return replay(
             job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
         )
+
+
+def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:
+    chosen = tuple(variants(settings.policies))
+    return chosen, sim_engine(settings, chosen), ()
 
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:

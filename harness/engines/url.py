@@ -7,6 +7,7 @@ salt where the server is vLLM.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Sequence
@@ -23,9 +24,10 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.schedule import Line
 from harness.replay.served_models import models_of, says_vllm
-from servers.errors import ServerUnavailable
+from servers.errors import InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
-from servers.variants import VARIANTS, Variant
+from servers.registry import is_path
+from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import MOST_CHARACTERS, has_control, one_line, shown
 
@@ -154,15 +156,19 @@ def _check_name(name: object, url: str) -> None:
 
 def _as_served(policies: str) -> Variant:
     name = AS_SERVED if policies.strip() == "all" else policies.strip()
-    if "," in name:
+    if len(split(name)) > 1:
         raise ServerUnavailable(
             f"--policies {policies}: a server that runs already has one scheduler; name it with "
             "one word, or use --engine vllm"
         )
-    known = VARIANTS.get(name)
+    policy: type[Policy] = Policy
+    with contextlib.suppress(UnknownName, InvalidVariant):
+        if not is_path(name):
+            found = variant(name)
+            name, policy = found.name, found.policy
     return Variant(
         name=name,
-        policy=known.policy if known else Policy,
+        policy=policy,
         offload=None,
         bound=False,
         description="as its user says" if name != AS_SERVED else "the scheduler that it runs",

@@ -15,7 +15,6 @@ from typing import Any
 from agents.agent import Agent
 from agents.command import command_agent
 from agents.mini_swe_agent import MiniSweAgent
-from agents.openhands import OpenHands
 from agents.sandbox.bubblewrap import Bubblewrap, Limits
 from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
@@ -24,14 +23,22 @@ from harness.load.settings import Agents, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.redact import hidden_settings
 from servers.errors import InvalidInput
+from servers.registry import Registry
 from traces import Program
 
 CONTAINERS = ("podman", "docker")
-AGENTS: Mapping[str, Callable[[str | None], Agent]] = {
-    "mini-swe-agent": MiniSweAgent,
-    "openhands": OpenHands,
-}
-"""By name: made of the Python that was asked for."""
+AGENTS = Registry(
+    kind="agent",
+    group="turnstile.agents",
+    built_in={
+        "mini-swe-agent": "agents.mini_swe_agent:MiniSweAgent",
+        "openhands": "agents.openhands:OpenHands",
+    },
+    remedy="start any other with --agent-command",
+    option="--agent",
+)
+"""Each is called with the path of the Python that `--agent-python` names, or None, and returns an
+`Agent`."""
 GB = 1 << 30
 UNCONFINED = "--i-know-this-runs-model-commands-on-my-machine"
 
@@ -125,11 +132,8 @@ def _agent(wanted: Agents) -> Agent:
                 "--agent-config and --agent-python: only with --agent; leave them out"
             )
         return command_agent(wanted.command)
-    if (made := AGENTS.get(wanted.name or "")) is not None:
-        return made(wanted.python)
-    raise InvalidInput(
-        f"--agent {wanted.name}: unknown; {' or '.join(AGENTS)}, or any other with --agent-command"
-    )
+    make: Callable[[str | None], Agent] = AGENTS.load(wanted.name or "")
+    return make(wanted.python)
 
 
 def _load(

@@ -14,15 +14,14 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
-from harness.engines.base import Engine, Unsupported
-from harness.engines.sim import sim_engine
+from harness.engines.base import ENGINES, Engine, ResolveEngine, Unsupported
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.sweep.deciding import code_sha256, policy_sha256
 from servers.errors import InvalidInput
-from servers.variants import Variant, variants
+from servers.variants import Variant, variant
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -94,7 +93,8 @@ class SweepPlan:
 
     def variant_json(self, variant: Variant) -> dict[str, Any]:
         return {
-            "policy": f"{variant.policy.__module__}:{variant.policy.__qualname__}",
+            "policy": variant.policy_path,
+            "policy_arguments": dict(variant.arguments),
             "policy_source": variant.source,
             "policy_sha256": policy_sha256(variant),
             "bound": variant.bound,
@@ -174,25 +174,12 @@ def _load(
 
 def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
     """Imports an engine only when it is needed: virtual time needs no HTTP client."""
-    if settings.engine == "sim":
-        chosen = tuple(variants(settings.policies))
-        return chosen, sim_engine(settings, chosen), ()
-    if settings.engine == "vllm":
-        from harness.engines.vllm import vllm_engine
-
-        return vllm_engine(settings)
-    if settings.engine == "vllm-virtual":
-        from harness.engines.vllm_virtual import virtual_engine
-
-        return virtual_engine(settings)
     if settings.engine.startswith(("http://", "https://")):
         from harness.engines.url import url_engine
 
         return url_engine(settings)
-    raise InvalidInput(
-        f"--engine {settings.engine}: unknown; sim (virtual time), vllm, vllm-virtual (vLLM's "
-        "scheduler in virtual time), or the URL of a server that runs already (http://…)"
-    )
+    resolve_engine: ResolveEngine = ENGINES.load(settings.engine)
+    return resolve_engine(settings)
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
@@ -206,6 +193,8 @@ def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None
 def _baseline(given: str | None, names: Sequence[str]) -> str:
     if given is None:
         return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
+    if "(" in given:
+        given = variant(given).name
     if given not in names:
         close = get_close_matches(given, names, n=1)
         hint = f"did you mean {close[0]}?" if close else "add it to --policies"

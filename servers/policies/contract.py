@@ -33,9 +33,7 @@ def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> N
 def check_class(found: object, path: str) -> type[Policy]:
     """What a name or a path stands for, once it is known to be a class of policies."""
     if not isinstance(found, type):
-        raise InvalidPolicy(
-            f"{path}: is not a class; derive one from servers.policies.base.Policy"
-        )
+        raise InvalidPolicy(f"{path}: is not a class; derive one from servers.policies.base.Policy")
     if not issubclass(found, Policy):
         raise InvalidPolicy(
             f"{path}: is not a policy; derive a class from servers.policies.base.Policy"

@@ -246,7 +246,10 @@ def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--agent", "cursor"], "--agent cursor: unknown; mini-swe-agent or openhands"),
+        (
+            ["--agent", "cursor"],
+            "--agent cursor: no agent is called 'cursor'. There are mini-swe-agent, openhands; or",
+        ),
         (["--agent-command", "true {task}"], "on what? Give --tasks FILE, or --guided"),
         (
             ["--agent-command", "true {task}", "--tasks", "t", "--sandbox", "none"],

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidPolicy, InvalidVariant, UnknownName
+from servers.errors import InvalidPlugin, InvalidVariant, UnknownName
 from servers.policies.fcfs import Fcfs
-from servers.variants import VARIANTS, variants
+from servers.variants import ALL, variant, variants
 
 OF_THE_SOURCES = [
     "fcfs", "program-fcfs", "static-ttl", "continuum", "continuum-v1", "continuum-preview",
@@ -18,7 +18,7 @@ OF_THE_SOURCES = [
 
 
 def test_all_are_those_of_the_sources() -> None:
-    assert [v.name for v in variants("all")] == OF_THE_SOURCES == list(VARIANTS)
+    assert [v.name for v in variants("all")] == OF_THE_SOURCES == list(ALL)
 
 
 def test_those_over_a_tier_and_the_bound_say_so() -> None:
@@ -26,7 +26,7 @@ def test_those_over_a_tier_and_the_bound_say_so() -> None:
         "lmcache", "autellix+", "infercept+", "continuum+",
     ]  # fmt: skip
     assert [v.name for v in variants("all") if v.bound] == ["clairvoyant"]
-    assert VARIANTS["lmcache"].policy is Fcfs
+    assert variant("lmcache").policy is Fcfs
     assert all(v.description and v.source for v in variants("all"))
 
 
@@ -80,7 +80,7 @@ def test_a_policy_of_ones_own_is_named_by_its_path(module: str, separator: str) 
     assert (tiered.name, tiered.offload) == ("mine+", "lmcache")
     assert (plain.description, plain.source) == (
         "Longest prompts first.",
-        f"{module}{separator}Mine",
+        f"{module}:Mine",
     )
 
 
@@ -92,14 +92,14 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     ("module", "says"),
     [
         ("class Mine: pass", "derive a class from servers.policies.base.Policy"),
-        ("Mine = 3", r"[a-z0-9_]+:Mine: is no class; derive one from"),
+        ("Mine = 3", r"[a-z0-9_]+:Mine: is not a class; derive one from"),
         ("Other = 3", "has no Mine"),
         ("import nowhere_to_be_found", "nowhere_to_be_found"),
         ("raise RuntimeError('no GPU')", "RuntimeError: no GPU"),
         ("raise SystemExit(3)", "SystemExit: 3"),
         ("class Mine(Policy): pass", r'name is None: set name = "my-policy"'),
         (broken("", '    name = "a b"'), "name is 'a b'"),
-        (broken("", '    name = "fcfs"'), "its name, fcfs, is one of ours"),
+        (broken("", '    name = "fcfs"'), "its name, fcfs; give the class another"),
         (broken("    def __init__(self, costs, x): pass"), r"raised TypeError.*need defaults"),
         (broken("    def __init__(self, costs): pass"), r"must call super\(\).__init__\(costs\)"),
         (broken("    reclaim_when = 'never'"), 'use "stuck" or "pressure"'),
@@ -125,7 +125,7 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     indirect=["module"],
 )  # fmt: skip
 def test_a_policy_that_breaks_the_contract_is_told_how(module: str, says: str) -> None:
-    with pytest.raises(InvalidPolicy, match=says):
+    with pytest.raises(InvalidPlugin, match=says):
         variants(f"{module}:Mine")
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from servers.processes.supervisor import descendants
-from servers.variants import VARIANTS
+from servers.variants import variants
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
-POLICIES = [name for name, v in VARIANTS.items() if not v.bound and not v.offload]
+POLICIES = [v.name for v in variants("all") if not v.bound and not v.offload]
 PROGRAMS = [
     Program(
         f"job-{k}",

@@ -1,8 +1,8 @@
 """The memoryfulness factor: does a program's progress tell how much is left (v3, §4.1)?
 
 In: turns as they finish, programs as they end. Out: eta = -Corr(k, N - k), with N the turns of a
-finished program and k = 0 .. N-1 those served before each of them: one pair per turn. 1 when all programs have the same length, 0 for a geometric number of turns, below 0 for a
-tail heavier still.
+finished program and k = 0 .. N-1 those served before each of them: one pair per turn. 1 when all
+programs have the same length, 0 for a geometric number of turns, below 0 for a tail heavier still.
 
 Each program contributes the same k's as (N - k)'s, shifted by one, so that both variances are
 equal and eta is minus covariance over variance: whole sums, exact.

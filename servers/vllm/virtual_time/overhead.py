@@ -33,14 +33,14 @@ STEPS = 20
 def arm(name: str) -> Any:
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
-    from servers.variants import VARIANTS
+    from servers.variants import make_policy, variant
     from servers.vllm.virtual_time.stepping import build, build_plugged
 
     sizes = (100_000, RUNNING, 8192)
     if name.startswith("stock"):
         made = build(AsyncScheduler, *sizes)
     else:
-        policy = VARIANTS[name].policy(Costs(prefill_s=lambda tokens: tokens / 5000))
+        policy = make_policy(variant(name), Costs(prefill_s=lambda tokens: tokens / 5000))
         made = build_plugged(policy, None, *sizes)
         _pin(made)
         now_s = time.monotonic()

@@ -21,11 +21,11 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.sim import Engine
-from servers.variants import VARIANTS
+from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.real.plugin.random_worlds import World, unruly, world
 
-POLICIES = [v.name for v in VARIANTS.values() if not v.offload]
+POLICIES = [v.name for v in variants("all") if not v.offload]
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
 """Dear enough that contexts are worth holding through most gaps."""
 
@@ -80,13 +80,13 @@ def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outc
     engines = []
 
     def make(**more: Any) -> Any:
-        made = VARIANTS[policy].policy(COSTS)
+        made = make_policy(variant(policy), COSTS)
         sizes = played.profile, played.limits
         engines.append(kind(made, *sizes, on_event=events.append, **given, **more))
         return engines[0]
 
     maker = unruly(make, seed) if played.unruly else make
-    bound = VARIANTS[policy].bound
+    bound = variant(policy).bound
     done = replay(played.programs, played.starts_s, None, maker, turns.append, bound=bound)
     return Outcome(
         getattr(engines[0], "batches", []),

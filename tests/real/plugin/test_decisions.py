@@ -12,7 +12,7 @@ import pytest
 
 from servers.errors import UnsupportedVllm
 from servers.sim import Limits
-from servers.variants import VARIANTS
+from servers.variants import variant
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play
@@ -33,7 +33,7 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
         seen += verdict.counts
     assert seen["preempted"] > 10
     assert seen["aborted"] > 5
-    if VARIANTS[policy].policy.reclaim_when == "stuck" and seen["pinned"]:
+    if variant(policy).policy.reclaim_when == "stuck" and seen["pinned"]:
         assert seen["pinned"] > 50
 
 

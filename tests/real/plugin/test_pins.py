@@ -17,7 +17,7 @@ from vllm.v1.request import RequestStatus
 
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
-from servers.variants import VARIANTS
+from servers.variants import make_policy, variant
 from servers.vllm.virtual_time.stepping import build_plugged, free_blocks, request, step
 
 DEAR = Costs(prefill_s=float)
@@ -176,7 +176,7 @@ def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Pa
 
 @pytest.mark.parametrize("name", ["autellix", "infercept", "continuum", "context-serve"])
 def test_every_policy_stands_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
-    server = Server(VARIANTS[name].policy(DEAR), blocks=12)
+    server = Server(make_policy(variant(name), DEAR), blocks=12)
     for _ in range(20):
         server.send(None, 60, 3, warm_up=1)
     server.drain()
