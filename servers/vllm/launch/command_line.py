@@ -7,7 +7,6 @@ variables, the policy's costs. Extra flags come last, so that they win.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from servers.errors import CannotServe
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles.measured import is_file, measured_for
-from servers.variants import variants
+from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
 from servers.vllm.launch.find_vllm import Installed, gpu_names
 from servers.vllm.launch.offload_tier import Offloading
@@ -45,7 +44,7 @@ NOT_GIVEN = {
 class ServerConfig:
     model: str = "tiny"
     policy: str | None = None
-    """A variant's name or the dotted path of a policy; None: vLLM without plug-in."""
+    """A policy by name or by dotted path, with its arguments; None: vLLM without our plug-in."""
     weights: str = "auto"
     hardware: str | None = None
     """Whose analytic profile gives the policy's costs, or the file of a measured one; None: the GPU
@@ -140,7 +139,7 @@ def environment(
         del env[name]
     path = [str(on_path)]
     if wanted.policy is not None:
-        if re.search("[.:]", wanted.policy):
+        if variant(wanted.policy).module_root is not None:
             path.append(os.getcwd())
         env |= {
             "TURNSTILE_POLICY": wanted.policy,

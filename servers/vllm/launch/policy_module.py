@@ -1,0 +1,76 @@
+"""Makes a policy from outside importable where vLLM runs.
+
+vLLM's environment may lack the package that brings a policy. A folder on vLLM's path therefore
+holds a link to the policy's top-level module, beside one to `servers`. A policy that cannot be
+loaded there even so, because it imports other packages, is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+
+from servers.errors import CannotServe
+from servers.variants import variant
+
+SERVERS = Path(__file__).resolve().parents[2]
+LOADS_WITHIN_S = 60.0
+LOAD = """
+import sys
+from servers.errors import InvalidInput
+from servers.variants import variant
+try:
+    variant(sys.argv[1])
+except InvalidInput as error:
+    sys.exit(str(error))
+"""
+
+
+def module_root(policy: str | None) -> Path | None:
+    """File or folder of the policy's top-level module; None for a policy of ours, and for one in
+    the working directory, which is on vLLM's path itself."""
+    root = None if policy is None else variant(policy).module_root
+    return None if root is None or root.parent == Path.cwd() else root
+
+
+def link_modules(folder: Path, policy_module: Path | None) -> Path:
+    """Makes a folder of links to `servers` and to the module. Nothing else may be in it:
+    our sources and the policy may be in a site-packages whose other packages vLLM must not see."""
+    folder.mkdir(exist_ok=True)
+    for module in filter(None, (SERVERS, policy_module)):
+        link = folder / module.name
+        link.unlink(missing_ok=True)
+        link.symlink_to(module)
+    return folder
+
+
+@cache
+def check_loads(policy: str, python: str) -> None:
+    """Raises CannotServe if this Python, vLLM's, cannot load a policy from outside."""
+    if variant(policy).module_root is None:
+        return
+    with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
+        path = [str(link_modules(Path(folder), module_root(policy))), os.environ.get("PYTHONPATH")]
+        try:
+            loaded = subprocess.run(  # noqa: S603
+                [python, "-c", LOAD, policy],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
+                capture_output=True,
+                text=True,
+                timeout=LOADS_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CannotServe(
+                f"--policy {policy}: vLLM's Python ({python}) did not load it within "
+                f"{LOADS_WITHIN_S:g} s"
+            ) from None
+    if loaded.returncode:
+        last = (loaded.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise CannotServe(
+            f"--policy {policy}: vLLM's Python ({python}) cannot load it: {last}; a policy may "
+            "import the standard library and servers.policies"
+        )

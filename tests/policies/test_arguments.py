@@ -1,0 +1,215 @@
+"""Arguments of a policy: `continuum(k=50, reclaim_when=pressure)`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from policy_turns import COSTS, turn
+
+from harness.cells.names import slug
+from servers.errors import InvalidInput, InvalidPolicy, InvalidVariant
+from servers.policies.arguments import arguments_text, check_arguments, parse_arguments
+from servers.policies.base import Costs, Policy
+from servers.policies.continuum import Continuum
+from servers.policies.infercept import Infercept
+from servers.variants import make_policy, variant, variants
+
+
+class Typed(Policy):
+    """One parameter of each type that text can give."""
+
+    name = "typed"
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        whole: int = 1,
+        number: float = 1.0,
+        flag: bool = False,
+        text: str = "",
+        maybe: int | None = 3,
+        several: Sequence[float] = (),
+        untyped=None,
+    ) -> None:
+        super().__init__(costs)
+
+
+def values(text: str) -> dict[str, Any]:
+    return dict(check_arguments(Typed, parse_arguments(text, "typed"), "typed"))
+
+
+def test_values_are_literals_of_the_types_in_the_signature() -> None:
+    given = "whole=-3, number=2, flag=true, text=word, maybe=none, several=[1, 2.5]"
+    assert values(given) == {
+        "flag": True, "maybe": None, "number": 2.0, "several": (1.0, 2.5), "text": "word",
+        "whole": -3,
+    }  # fmt: skip
+    assert values("text='two words'") == {"text": "two words"}
+    assert values("untyped=3.5") == {"untyped": 3.5}
+    assert values(" ") == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("whole=2.5", "typed: whole must be a whole number, not 2.5"),
+        ("whole=true", "typed: whole must be a whole number, not true"),
+        ("number=fast", "typed: number must be a number, not fast"),
+        ("flag=1", "typed: flag must be true or false, not 1"),
+        ("text=3", "typed: text must be a text, not 3"),
+        ("maybe=x", "typed: maybe must be a whole number or none, not x"),
+        ("several=[1, x]", "typed: several must be a number, not"),
+        ("several=1", "typed: several must be a list, of which each item is a number, not 1"),
+        ("wole=1", "typed: wole is not an argument of typed. Did you mean whole? It takes whole, "),
+        ("costs=1", "typed: costs is not an argument of typed."),
+        ("self=1", "typed: self is not an argument of typed."),
+        ("3", "typed: 3 has no name; write arguments as name=value"),
+        ("whole=1, whole=2", "typed: whole is given twice"),
+        ("whole=1e999", "typed: whole: 1e309 is neither a number"),
+        ("whole=len('x')", "typed: whole: len('x') is neither a number"),
+        ("whole=1+1", "typed: whole: 1 + 1 is neither a number"),
+        ("text=f'{1}'", "typed: text: f'{1}' is neither a number"),
+        ("**whole", "typed: write arguments as name=value"),
+        ("whole=", "typed: write arguments as name=value"),
+        ("whole=1)(number=2", "typed: write arguments as name=value"),
+        ("whole=" + "(" * 300, "typed: write arguments as name=value"),
+        ("text='\\d'", "typed: write arguments as name=value"),
+    ],
+)
+def test_what_is_wrong_is_named_in_one_line(given: str, says: str) -> None:
+    with pytest.raises(InvalidPolicy) as raised:
+        values(given)
+    assert str(raised.value).startswith(says)
+    assert "\n" not in str(raised.value)
+
+
+literals = st.recursive(
+    st.booleans() | st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3).map(tuple),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(st.sampled_from(["a", "b_c", "k"]), literals))
+def test_the_canonical_text_is_read_back_as_the_same_values(arguments: dict[str, Any]) -> None:
+    text = arguments_text(sorted(arguments.items()))
+    found = parse_arguments(text[1:-1], "x")
+    assert found == arguments
+    assert arguments_text(sorted(found.items())) == text
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.text(max_size=40))
+def test_any_text_is_a_variant_or_invalid_input(text: str) -> None:
+    with suppress(InvalidInput):
+        variants(f"continuum({text})")
+
+
+def test_a_variants_name_is_the_same_however_its_arguments_are_written() -> None:
+    spellings = [
+        "continuum(k=50,reclaim_when=pressure)+",
+        "continuum( reclaim_when = 'pressure' , k = 50 )+",
+        " continuum(reclaim_when=pressure,k=0x32)+",
+    ]
+    assert {variant(text).name for text in spellings} == {spellings[0]}
+    assert variant("continuum()").name == "continuum"
+    assert variant("continuum-v1(alpha=1)").name == "continuum-v1(alpha=1.0)"
+
+
+def test_commas_between_parentheses_separate_arguments() -> None:
+    text = "fcfs, continuum(k=50, reclaim_when=pressure), autellix(quanta_s=[1,2], beta=5)+native"
+    assert [v.name for v in variants(text)] == [
+        "fcfs",
+        "continuum(k=50,reclaim_when=pressure)",
+        "autellix(beta=5.0,quanta_s=[1.0,2.0])+native",
+    ]
+
+
+def test_the_same_arguments_twice_are_one_variant_twice() -> None:
+    with pytest.raises(InvalidVariant, match=r"continuum\(k=50\) is there twice"):
+        variants("continuum(k=50),continuum(k=25),continuum( k=50 )")
+
+
+def test_a_name_with_arguments_makes_a_safe_folder() -> None:
+    name = variant("continuum(k=50, reclaim_when=pressure)+").name
+    assert slug(name) == "continuum-k-50-reclaim-when-pressure-+"
+
+
+def test_a_name_too_long_for_a_folder_is_refused() -> None:
+    with pytest.raises(InvalidVariant, match=r"characters, .* at most 120"):
+        variant(f"autellix(quanta_s=[{','.join(['1'] * 60)}])")
+
+
+@pytest.mark.parametrize(
+    "text", ["continuum(k=1", "continuum)", "continuum(k=1)x", "continuum+(k=1)", "continuum++"]
+)
+def test_a_malformed_variant_is_told_the_form(text: str) -> None:
+    with pytest.raises(InvalidVariant, match=r"write NAME or NAME\(argument=value"):
+        variant(text)
+
+
+def test_arguments_reach_the_policy() -> None:
+    made = make_policy(variant("continuum(k=50, reclaim_when=pressure)"), COSTS)
+    assert isinstance(made, Continuum)
+    assert (made.model.k, made.reclaim_when) == (50, "pressure")
+    assert make_policy(variant("continuum"), COSTS).reclaim_when == "stuck"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("continuum(k=-1)", "k must be at least 0, not -1"),
+        ("continuum(window=0)", "window must be at least 1, not 0"),
+        ("static-ttl(window=0)", "window must be at least 1, not 0"),
+        ("continuum-v1(delta=1)", "delta between 0 and 1"),
+        ("autellix(beta=0)", "quanta_s and beta must be above 0"),
+        ("fcfs(k=1)", "k is not an argument of fcfs, which takes none; remove it"),
+        ("infercept(reclaim_when=never)", "reclaim_when must be stuck or pressure, not never"),
+    ],
+)
+def test_values_that_a_policy_cannot_use_are_refused_before_anything_runs(
+    text: str, says: str
+) -> None:
+    with pytest.raises(InvalidPolicy) as raised:
+        variant(text)
+    assert says in str(raised.value)
+
+
+def test_infercept_may_order_its_queue_by_turns() -> None:
+    early_program = turn("a", at=5.0, program_at=0.0)
+    early_turn = turn("b", at=4.0, program_at=3.0, pinned=True)
+    by_program, by_turn = Infercept(COSTS), Infercept(COSTS, queue_order="turn")
+    late_pinned = turn("c", at=9.0, program_at=8.0, pinned=True)
+    assert by_program.rank(late_pinned, 9.0) < by_program.rank(early_program, 9.0)
+    assert by_turn.rank(early_turn, 9.0) < by_turn.rank(early_program, 9.0)
+    assert by_turn.rank(early_program, 9.0) < by_turn.rank(late_pinned, 9.0)
+
+
+def test_continuum_may_estimate_from_other_turns() -> None:
+    """Two returning turns, one to a pin and one to nothing, after tool calls of 2 s."""
+
+    def after(policy: Continuum) -> Continuum:
+        for program, pinned in (("a", True), ("b", False)):
+            policy.arrived(first := turn(program, at=0.0), 0.0)
+            policy.scheduled(first, 0.0, 0)
+            policy.finished(first, 1.0)
+            back = turn(program, index=1, at=3.0, program_at=0.0, pinned=pinned, last=True)
+            policy.arrived(back, 3.0)
+            policy.scheduled(back, 7.0 if pinned else 5.0, 0)
+            policy.finished(back, 8.0)
+        return policy
+
+    assert after(Continuum(COSTS)).model.delays.mean_s == 2.0
+    assert after(Continuum(COSTS, queue_delays="all")).model.delays.mean_s == 3.0
+    assert len(after(Continuum(COSTS)).model.all_tools) == 2
+    assert len(after(Continuum(COSTS, tool_times="evicted")).model.all_tools) == 1
+    assert after(Continuum(COSTS)).model.turns.average == 2.0
+    assert after(Continuum(COSTS, turn_counts="evicted")).model.turns.average == 1.5
