@@ -11,7 +11,6 @@ import ast
 import difflib
 import inspect
 import keyword
-import math
 import types
 import typing
 import warnings
@@ -23,6 +22,8 @@ from servers.errors import InvalidPolicy
 Value = Any
 """bool, int, float, str, None, or a tuple of these."""
 WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
+MOST = 2**53
+"""Largest number: JSON has no larger one that is exact."""
 FORM = "write arguments as name=value with commas between them, and text in quotes"
 
 
@@ -80,19 +81,23 @@ def arguments_text(arguments: Collection[tuple[str, Value]]) -> str:
 
 def _literal(node: ast.expr) -> Value:
     match node:
-        case ast.Constant(value=bool() | int() | str() | None as value):
+        case ast.Constant(value=bool() | None as value):
             return value
-        case ast.Constant(value=float() as value) if math.isfinite(value):
-            return value
+        case ast.Constant(value=str() as text) if text.isprintable():
+            return text
+        case ast.Constant(value=int() | float() as number) if abs(number) <= MOST:
+            return number
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
-            math.isfinite(number) and not isinstance(number, bool)
+            abs(number) <= MOST and not isinstance(number, bool)
         ):
             return -number
         case ast.Name(id=word):
             return WORDS.get(word, word)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return tuple(map(_literal, items))
-    raise WrongType(f"{ast.unparse(node)} is neither a number, a word, a text in quotes nor a list")
+    raise WrongType(
+        f"{ast.unparse(node)} is neither a number, a word, a printable text in quotes nor a list"
+    )
 
 
 def _parameters(policy: type) -> tuple[dict[str, Any], bool]:
