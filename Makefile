@@ -29,7 +29,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs clean
+.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
@@ -97,6 +97,9 @@ soak: .venv/installed-test  ## turns by the ten thousand, some of which fail: no
 docs: .venv/installed-test  ## the documentation as a site, build/site/index.html
 	@$(BIN)/python -m harness.cli.reference > docs/reference/command-line.md
 	@$(BIN)/zensical build --strict
+
+picture: .venv/installed-test  ## docs/report.png from a sweep, with Chromium; needed when a report looks or reads differently
+	$(BIN)/python -m tests.docs.picture
 
 audit: .venv/installed-test .venv-audit/installed  ## known vulnerabilities of what is installed (asks a database of advisories)
 	@.ci/audit

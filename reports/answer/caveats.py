@@ -30,8 +30,8 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
         arrive, take = "1 job arrives", f"takes {seconds(mean_s)}"
     return [
         f"Short run: {arrive} within {seconds(window_s)} and {take}, so the queue does not"
-        f" settle. Saturation starts at lower rates than this run shows, and gains are too small."
-        f" Use {remedy}."
+        f" settle. Saturation starts at lower rates than this run shows, and gains are"
+        f" underestimated. Use {remedy}."
     ]
 
 

@@ -1,0 +1,64 @@
+"""docs/report.png, the picture in README.md: python -m tests.docs.picture
+
+It shows the first page of the report of one sweep in virtual time. Pixels differ between machines,
+so docs/report.sha256 holds a digest of what decides them: the page's HTML down to the figures, and
+its styles. A test makes the same report and compares the digest.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from playwright.sync_api import sync_playwright
+
+from tests.docs.pages import DOCS, ROOT
+
+PICTURE, DIGEST = DOCS / "report.png", DOCS / "report.sha256"
+SWEEP = (
+    *("sweep", "--jps", "0.05,0.15,0.3,0.5,0.9", "--policies"),
+    "fcfs,program-fcfs,continuum,autellix,infercept,lmcache,continuum+,infercept+,clairvoyant",
+)
+WIDTH, HEIGHT = 1280, 1560
+
+
+def make_report(folder: Path) -> Path:
+    """Runs the sweep and returns its report."""
+    bench = Path(sys.executable).parent / "bench"
+    subprocess.run(
+        [bench, *SWEEP, "--out", folder / "run"],
+        cwd=folder,
+        check=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    return folder / "run/report.html"
+
+
+def digest(report: Path) -> str:
+    page = report.read_text()
+    shown = page[page.index("<header") : page.index('<section class="variants"')]
+    styles = (ROOT / "reports/templates/report.css").read_text()
+    return hashlib.sha256((shown + styles).encode()).hexdigest()
+
+
+def take_picture(report: Path, picture: Path) -> None:
+    sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=sandbox)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        page.goto(report.as_uri())
+        page.screenshot(path=picture)
+        browser.close()
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as folder:
+        made = make_report(Path(folder))
+        take_picture(made, PICTURE)
+        DIGEST.write_text(digest(made) + "\n")

@@ -1,0 +1,11 @@
+"""The picture of a report in README.md is current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.docs.picture import DIGEST, digest, make_report
+
+
+def test_the_picture_of_a_report_shows_what_a_report_says_today(tmp_path: Path) -> None:
+    assert digest(make_report(tmp_path)) == DIGEST.read_text().strip(), "run: make picture"
