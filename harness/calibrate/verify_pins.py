@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
+from msgspec import UNSET
 
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
 from servers.profiles import analytic_profile
+from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.metrics_page import KV_USAGE, samples
@@ -70,9 +71,9 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
     """Blocks pinned after each turn in virtual time; 0 where the policy frees."""
     held = [0] * len(LENGTHS)
 
-    def on_event(event: Line) -> None:
-        if event["event"] == "pinned":
-            held[event["turn"]] = event["blocks"]
+    def on_event(event: EventRecord) -> None:
+        if event.event == "pinned" and event.blocks is not UNSET:
+            held[event.turn] = event.blocks
 
     profile = analytic_profile(
         "b200", "llama-3.1-8b", kv_blocks=kv_blocks, block_tokens=block_tokens
@@ -83,28 +84,29 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
 
 
 def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float) -> list[Gap]:
-    lines, usages, origin_s = asyncio.run(_drive(info, replica, gap_s))
-    lines.sort(key=lambda line: line["turn"])
-    if failed := next((line for line in lines if line["error"]), None):
-        raise RuntimeError(f"turn {failed['turn']} failed: {failed['error']}")
-    ends = [line["sent_at_s"] for line in lines[1:]] + [math.inf]
+    records, usages, origin_s = asyncio.run(_drive(info, replica, gap_s))
+    records.sort(key=lambda record: record.turn)
+    if failed := next((record for record in records if record.error), None):
+        raise RuntimeError(f"turn {failed.turn} failed: {failed.error}")
+    ends = [record.sent_at_s for record in records[1:]] + [math.inf]
     gaps = []
-    for number, (line, end_s) in enumerate(zip(lines, ends, strict=True)):
-        since_s = line["finished_at_s"] + SETTLED_S
+    for number, (record, end_s) in enumerate(zip(records, ends, strict=True)):
+        since_s = (record.finished_at_s or 0.0) + SETTLED_S
         seen = [
             round(usage * (info.kv_blocks - 1))  # one block is vLLM's own
             for at_s, usage in usages
             if since_s <= at_s - origin_s < end_s
         ]
-        following = lines[number + 1] if number + 1 < len(lines) else None
+        following = records[number + 1] if number + 1 < len(records) else None
+        held_tokens = (record.prompt_tokens or 0) + (record.output_tokens or 0) - 1
         gaps.append(
             Gap(
                 turn=number,
-                held_tokens=line["prompt_tokens"] + line["output_tokens"] - 1,
+                held_tokens=held_tokens,
                 expected_blocks=expected[number],
                 least_blocks=min(seen),
                 most_blocks=max(seen),
-                next_hit_tokens=None if following is None else following["device_hit_tokens"],
+                next_hit_tokens=None if following is None else following.device_hit_tokens,
             )
         )
     return gaps
@@ -112,8 +114,8 @@ def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: fl
 
 async def _drive(
     info: ServerInfo, replica: Replica, gap_s: float
-) -> tuple[list[Line], list[tuple[float, float]], float]:
-    lines: list[Line] = []
+) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
+    records: list[TurnRecord] = []
     usages: list[tuple[float, float]] = []
     watching = asyncio.create_task(_watch(replica.base_url, usages))
     try:
@@ -125,7 +127,7 @@ async def _drive(
             model=info.model,
             vocabulary=range(*info.vocabulary),
             seed=0,
-            on_turn=lines.append,
+            on_turn=records.append,
             turn_timeout_s=60.0,
         )
         await asyncio.sleep(AFTERWARDS_S)
@@ -133,7 +135,7 @@ async def _drive(
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
-    return lines, usages, done["started_monotonic_s"]
+    return records, usages, done["started_monotonic_s"]
 
 
 async def _watch(base_url: str, usages: list[tuple[float, float]]) -> None:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any, Self
 
 import orjson
+from msgspec import Struct
+from msgspec.json import encode
 
 from reports.run_folder.atomic import hold, make_folder, sync, write_all, write_file
 from servers.errors import CannotWrite, InvalidInput
@@ -57,15 +59,15 @@ class Lines:
             raise CannotWrite.of(path, error) from None
         self._open = True
 
-    def append(self, line: Mapping[str, Any]) -> None:
-        self._pending.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+    def append(self, line: Struct | Mapping[str, Any]) -> None:
+        self._pending.append(encode(line))
         if len(self._pending) >= FLUSH_LINES or time.monotonic() >= self._flush_at_s:
             self.flush()
 
     def flush(self) -> None:
         """What cannot be written is kept for the next time; no line is left torn."""
         self._flush_at_s = time.monotonic() + FLUSH_S
-        data = b"".join(self._pending)
+        data = b"".join(line + b"\n" for line in self._pending)
         try:
             write_all(self._handle, data)
         except OSError as error:

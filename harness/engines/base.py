@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness.cells.job import Job
 from harness.load.settings import SweepSettings
-from harness.replay.schedule import Line
+from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
 from servers.variants import Variant, variants
 
@@ -90,10 +90,10 @@ class Engine(Protocol):
     def run(
         self,
         job: Job,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> Line:
+    ) -> dict[str, Any]:
         """The contents of done.json. Lines go to `on_turn` as turns end, words for a person who
         waits to `on_stage`."""
 

@@ -7,12 +7,14 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from msgspec import UNSET
+
 from harness.cells.job import Job
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import ServerTimeouts, Watch
-from harness.replay.schedule import Line
 from servers.errors import CellFailed
+from servers.records import EventRecord, TurnRecord
 
 LAST_LINES_S = 2.0
 """For turns of a server that died to fail by themselves, each with its own reason."""
@@ -39,11 +41,11 @@ def replay_on(
     patience: ServerTimeouts,
     text: bool,
     tagged: bool,
-    on_turn: Callable[[Line], None],
-    on_event: Callable[[Line], None],
+    on_turn: Callable[[TurnRecord], None],
+    on_event: Callable[[EventRecord], None],
     failure: Callable[[], Exception | None] | None = None,
     cache_salt: str | None = None,
-) -> Line:
+) -> dict[str, Any]:
     """A replay, or the job's agents. `tagged`: the servers take `vllm_xargs` from agents, which not
     all do. `failure` says why a server no longer runs. CellFailed where a server is lost or no
     program finished, with the lines of all turns that ended or were under way: such a cell says
@@ -51,16 +53,17 @@ def replay_on(
     watch = Watch(replicas, patience, api_key(), failure)
     first_error: str | None = None
 
-    def heard(line: Line) -> None:
+    def turn_ended(record: TurnRecord) -> None:
         nonlocal first_error
-        pulse = watch.pulses[line["replica"]]
-        if line["error"] is None:
-            pulse.byte_received()
-        else:
-            pulse.doubted, first_error = True, first_error or line["error"]
-        on_turn(line)
+        if record.replica is not UNSET:
+            pulse = watch.pulses[record.replica]
+            if record.error is None:
+                pulse.byte_received()
+            else:
+                pulse.doubted, first_error = True, first_error or record.error
+        on_turn(record)
 
-    async def replay() -> Line:
+    async def replay() -> dict[str, Any]:
         if job.agents is not None:
             from harness.live_agents.run import run_agents
 
@@ -72,7 +75,7 @@ def replay_on(
                 seed=seed,
                 tagged=tagged,
                 api_key=api_key(),
-                on_turn=heard,
+                on_turn=turn_ended,
                 on_event=on_event,
                 given_up=lambda: watch.lost,
             )
@@ -84,7 +87,7 @@ def replay_on(
             model=model,
             vocabulary=vocabulary,
             seed=seed,
-            on_turn=heard,
+            on_turn=turn_ended,
             on_event=on_event,
             turn_timeout_s=turn_timeout_s,
             text=text,
@@ -100,8 +103,8 @@ def replay_on(
     return done
 
 
-async def _watched(replay: Any, watch: Watch) -> Line:
-    replaying: asyncio.Task[Line] = asyncio.create_task(replay())
+async def _watched(replay: Any, watch: Watch) -> dict[str, Any]:
+    replaying: asyncio.Task[dict[str, Any]] = asyncio.create_task(replay())
     losing = asyncio.create_task(watch.until_lost())
     try:
         await asyncio.wait({replaying, losing}, return_when=asyncio.FIRST_COMPLETED)

@@ -9,11 +9,11 @@ from typing import Any
 
 from harness.cells.job import Job
 from harness.load.settings import SweepSettings
-from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Profile, costs, hardware, model
 from servers.profiles.measured import is_file, profile_for
+from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy, variants
 
@@ -82,10 +82,10 @@ class SimEngine:
     def run(
         self,
         job: Job,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> Line:
+    ) -> dict[str, Any]:
         variant, profile = job.variant, self.profile_of(job.variant)
         known = costs(profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload))
         offload = self.offload if variant.offload else None

@@ -22,10 +22,10 @@ from harness.load.settings import SweepSettings
 from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from harness.replay.schedule import Line
 from harness.replay.served_models import models_of, says_vllm
 from servers.errors import InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
+from servers.records import EventRecord, TurnRecord
 from servers.registry import is_path
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
@@ -80,10 +80,10 @@ class UrlEngine:
     def run(
         self,
         job: Job,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> Line:
+    ) -> dict[str, Any]:
         end_on_sigterm()
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])

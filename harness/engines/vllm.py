@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET
+
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.live_cell import end_on_sigterm, replay_on
@@ -19,8 +21,8 @@ from harness.engines.warm_up import warm_up
 from harness.load.settings import SweepSettings
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from harness.replay.schedule import Line
 from servers.errors import CellFailed, ServerFailed
+from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
@@ -136,10 +138,10 @@ class VllmEngine:
     def run(
         self,
         job: Job,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> Line:
+    ) -> dict[str, Any]:
         end_on_sigterm()
         try:
             servers = launch_replicas(
@@ -168,9 +170,10 @@ class VllmEngine:
                 )
             served = [0] * len(servers)
 
-            def count(line: Line) -> None:
-                served[line["replica"]] += 1
-                on_turn(line)
+            def count(record: TurnRecord) -> None:
+                if record.replica is not UNSET:
+                    served[record.replica] += 1
+                on_turn(record)
 
             done = replay_on(
                 [Replica(server.base_url, server.events_path) for server in servers],

@@ -13,9 +13,9 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import SweepSettings
-from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
+from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch.find_vllm import Installed, find_vllm
 from servers.vllm.launch.policy_module import check_loads, module_root
@@ -66,10 +66,10 @@ class VirtualEngine:
     def run(
         self,
         job: Job,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
-    ) -> Line:
+    ) -> dict[str, Any]:
         profile, limits = self.sim.profile, self.sim.limits
         on_stage("importing vLLM")
         try:

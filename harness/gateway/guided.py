@@ -22,7 +22,7 @@ from harness.gateway.recorded import Recorded
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
-from harness.replay.completion import Answer, completion_body, measurements
+from harness.replay.completion import Answer, completion_body, measure
 from harness.replay.http import FAILURES, ask, authorization, known_keys, reason
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
@@ -139,10 +139,11 @@ class Guided:
 
     def _over(self, under_way: ActiveTurn, course: _Course, turn: Turn, answer: Answer) -> None:
         finished_s = answer.last_byte_at_s if course.stopped is None else self._turns.now_s()
-        seen = measurements(turn, answer, finished_s)
-        seen |= {"kept_tokens": turn.kept_tokens, "tools": list(turn.tools)}
-        seen |= shared_prefix(course.program, under_way.begun.turn)
-        self._turns.over(under_way, finished_s, course.stopped, seen)
+        record = under_way.record
+        measure(record, turn, answer, finished_s)
+        record.kept_tokens, record.tools = turn.kept_tokens, turn.tools
+        record.system = shared_prefix(course.program, under_way.begun.turn)
+        self._turns.over(under_way, finished_s, course.stopped)
 
 
 async def _told(

@@ -1,8 +1,7 @@
-"""What was said in a turn, for a recording that keeps it.
+"""The messages of a turn, for a recording that keeps them.
 
-In: a chat's request and its answer. Out: fields of the turn's line, from which
-`traces.formats.run_turns` puts
-the program's conversation together again.
+In: a chat's request and its answer. Out: fields of the turn's record, from which
+`traces.formats.run_turns` rebuilds the program's conversation.
 """
 
 from __future__ import annotations
@@ -12,30 +11,34 @@ from typing import Any
 
 from harness.gateway.answers import Answer, command_in
 from harness.gateway.conversations import SYSTEM
-from harness.replay.schedule import Line
+from servers.records import ChatMessage, TurnRecord
 from traces.formats.mini_swe_agent import bash_blocks
 
 
-def said_in(body: Mapping[str, Any], repeated: int, answer: Answer) -> Line:
-    """`repeated`: so many messages of the prompt, from the first, are those of the program's last
-    prompt and the answer to it. Nothing where the request is no chat."""
+def add_messages(
+    record: TurnRecord, body: Mapping[str, Any], repeated: int, answer: Answer
+) -> None:
+    """Add the messages of a chat to the turn's record; a request that is not a chat has none.
+
+    `repeated`: the number of messages at the prompt's beginning that the program's last prompt and
+    its answer already hold.
+    """
     messages = body.get("messages")
     if not isinstance(messages, list):
-        return {}
-    return {
-        "messages": [_message(message) for message in messages[repeated:]],
-        "messages_repeated": repeated,
-        "answer": answer.text,
-        "command": _command(answer, shell_tool(body.get("tools"))),
-    }
+        return
+    record.messages = [_message(message) for message in messages[repeated:]]
+    record.messages_repeated = repeated
+    record.answer = answer.text
+    record.command = _command(answer, shell_tool(body.get("tools")))
 
 
-def _message(message: object) -> dict[str, str]:
-    """A tool's output is a user's message, so that any chat template takes it."""
-    said = _mapping(message)
-    role = said.get("role")
+def _message(message: object) -> ChatMessage:
+    """A message of the request. A tool's output becomes a user's message, so that any chat template
+    accepts it."""
+    fields = _mapping(message)
+    role = fields.get("role")
     known = "system" if role in SYSTEM else "assistant" if role == "assistant" else "user"
-    return {"role": known, "content": _text(said.get("content"))}
+    return ChatMessage(known, _text(fields.get("content")))
 
 
 def _text(content: object) -> str:
@@ -45,7 +48,7 @@ def _text(content: object) -> str:
 
 
 def _command(answer: Answer, shell: str | None) -> str | None:
-    """Of an answer that calls nothing, its one bash block."""
+    """Commands that the answer gives the shell tool; if it calls no tool, its one bash block."""
     calls = [call["function"] for call in answer.message()["tool_calls"]]
     if not calls:
         blocks = bash_blocks(answer.text)
@@ -54,17 +57,16 @@ def _command(answer: Answer, shell: str | None) -> str | None:
 
 
 def shell_tool(tools: object) -> str | None:
-    """Of the tools that a request offers, the one that runs shell commands: the first with a
-    `command` that is free text."""
+    """Name of the offered tool that runs shell commands: the first with a free-text `command`."""
     for name, parameters in functions(tools):
-        asked = _mapping(_mapping(parameters.get("properties")).get("command"))
-        if asked.get("type") == "string" and "enum" not in asked:
+        command = _mapping(_mapping(parameters.get("properties")).get("command"))
+        if command.get("type") == "string" and "enum" not in command:
             return name
     return None
 
 
 def functions(tools: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Names and parameters."""
+    """Names and parameters of the offered functions."""
     for tool in tools if isinstance(tools, list) else ():
         function = _mapping(_mapping(tool).get("function"))
         if isinstance(name := function.get("name"), str):

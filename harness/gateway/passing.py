@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
 from aiohttp import web
+from msgspec import UNSET, UnsetType
 from yarl import URL
 
 from harness.gateway.answers import Answer, Tap, without
 from harness.gateway.bodies import rewritten
 from harness.gateway.conversations import prompt_of
 from harness.gateway.identity import Said
-from harness.gateway.messages import said_in
+from harness.gateway.messages import add_messages
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
-from harness.gateway.turns import ActiveTurn, Turns, unanswered
-from harness.redact import LEAST_CHARS, hidden, hidden_in, is_no_word
-from harness.replay.completion import as_client_sees, shortened
+from harness.gateway.turns import ActiveTurn, Turns
+from harness.redact import LEAST_CHARS, hidden, is_no_word
+from harness.replay.completion import set_measured, shortened
 from harness.replay.http import known_keys
-from harness.replay.schedule import Line
+from servers.records import ChatMessage, PromptPrefix, TurnRecord
 
 HOP_BY_HOP = frozenset(
     [
@@ -162,33 +164,45 @@ class Passing:
     def _over(
         self, turn: ActiveTurn, body: dict[str, Any], answer: Answer, error: str | None
     ) -> None:
-        """Whatever the answer holds, the turn is over and leaves a line."""
+        """End the turn, with a record even if the answer cannot be understood."""
         finished_s = answer.last_byte_at_s if error is None else None
         finished_s = self._turns.now_s() if finished_s is None else finished_s
-        seen = unanswered(turn)
-        told: str | None = UNREAD
+        reason: str | None = UNREAD
         try:
-            seen, told = self._noted(turn, body, answer, finished_s, error), error
+            turn.record, reason = self._measured(turn, body, answer, finished_s, error), error
         finally:
-            self._turns.over(turn, finished_s, told, seen)
+            self._turns.over(turn, finished_s, reason)
 
-    def _noted(
+    def _measured(
         self,
         turn: ActiveTurn,
         body: dict[str, Any],
         answer: Answer,
         finished_s: float,
         error: str | None,
-    ) -> Line:
-        program = turn.begun.program
+    ) -> TurnRecord:
+        """The turn's record with what the request and its answer show; without secrets."""
+        record, program = copy(turn.record), turn.begun.program
         kept = self._turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
-        seen = _seen(turn, answer, finished_s) | {"kept_tokens": max(kept, 0)}
+        set_measured(
+            record,
+            sent_s=turn.sent_s,
+            first_token_s=answer.first_token_at_s,
+            finished_s=finished_s,
+            prompt_tokens=answer.prompt_tokens,
+            output_tokens=answer.output_tokens,
+            cached_tokens=answer.cached_tokens,
+            queue_s=answer.queue_s,
+        )
+        record.kept_tokens, record.tools = max(kept, 0), tuple(answer.tools)
+        record.system = _system(turn, answer)
         if error is None:
             if self._keeps_messages:
                 repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
-                seen |= said_in(body, repeated, answer)
+                add_messages(record, body, repeated, answer)
             self._turns.programs.answered(program, turn.prompt, answer)
-        return hidden_in(seen, [key for key in answer.secrets if is_no_word(key)])  # type: ignore[no-any-return]
+        _redact(record, [key for key in answer.secrets if is_no_word(key)])
+        return record
 
     def _secrets(self, request: web.Request) -> tuple[str, ...]:
         """What a server may repeat of them."""
@@ -217,27 +231,27 @@ def _passes(method: str, path: str) -> bool:
     return (method, kind) == ("GET", "models") or (method, path) == ("POST", "embeddings")
 
 
-def _seen(turn: ActiveTurn, answer: Answer, finished_s: float) -> Line:
-    seen = as_client_sees(
-        turn.sent_s,
-        answer.first_token_at_s,
-        finished_s,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        queue_s=answer.queue_s,
-    ) | {"tools": list(answer.tools)}
-    return seen if turn.begun.turn else seen | {"system": _system(turn, answer)}
+def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
+    """Remove secrets from the texts that the request and its answer brought."""
+    if not keys:
+        return
+    record.tools = tuple(hidden(name, keys) for name in record.tools or ())
+    if record.messages is not UNSET:
+        record.messages = [ChatMessage(m.role, hidden(m.content, keys)) for m in record.messages]
+    if record.answer is not UNSET:
+        record.answer = hidden(record.answer, keys)
+    if isinstance(record.command, str):
+        record.command = hidden(record.command, keys)
 
 
-def _system(turn: ActiveTurn, answer: Answer) -> Line | None:
-    """What a trace shares between programs: the system prompt, its tokens by its share of the
-    prompt's characters."""
+def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
+    """The system prompt of a first turn, which a trace shares between programs; its tokens are
+    estimated by its share of the prompt's characters."""
     prompt = turn.prompt
-    if not prompt.system:
-        return None
+    if turn.begun.turn or not prompt.system:
+        return UNSET
     tokens = int(answer.prompt_tokens * prompt.system / prompt.ends[-1])
-    return {"id": f"system:{prompt.digests[prompt.least - 2].hex()[:12]}", "tokens": tokens}
+    return PromptPrefix(f"system:{prompt.digests[prompt.least - 2].hex()[:12]}", tokens)
 
 
 async def _whole(answer: aiohttp.ClientResponse) -> web.Response:

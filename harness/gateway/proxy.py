@@ -26,8 +26,8 @@ from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, authorization, client_session
-from harness.replay.schedule import Line
 from servers.errors import InvalidProgramId
+from servers.records import EventRecord, TurnRecord
 
 MOST_BODY_BYTES = 32 << 20
 TOLD_WITHIN_S = 5.0
@@ -42,12 +42,12 @@ class Gateway:
     def __init__(
         self,
         backends: Sequence[Backend],
-        on_turn: Callable[[Line], None],
+        on_turn: Callable[[TurnRecord], None],
         api_key: str | None = None,
         *,
         guide: Guide | None = None,
         keeps_messages: bool = False,
-        on_event: Callable[[Line], None] | None = None,
+        on_event: Callable[[EventRecord], None] | None = None,
         access: Access | None = None,
     ) -> None:
         """`guide`: answers come from recorded programs. `keeps_messages`: lines hold what was said.
@@ -59,7 +59,7 @@ class Gateway:
         self._keeps_messages = keeps_messages
         self._on_event = on_event
         self._logs: EngineLogs | None = None
-        self._turns = Turns(len(backends), self._note, self._now_s)
+        self._turns = Turns(len(backends), self._turn_ended, self._now_s)
 
         self.runner: web.AppRunner
         """That serves it (`harness.gateway.serving`)."""
@@ -174,8 +174,10 @@ class Gateway:
             return refusal(400, str(bad))
         return await self._complete(request, path, body, raw, who)
 
-    def _note(self, line: Line) -> None:
-        self._on_turn(line if self._logs is None else self._logs.completed(line))
+    def _turn_ended(self, record: TurnRecord) -> None:
+        if self._logs is not None:
+            self._logs.complete(record)
+        self._on_turn(record)
 
     def _now_s(self) -> float:
         return time.monotonic() - self.origin_s

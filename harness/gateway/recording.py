@@ -12,16 +12,18 @@ from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import UNSET
+
 from harness.cells.folder import Lines, locked
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
 from harness.redact import server_url
 from harness.replay.http import api_key
-from harness.replay.schedule import Line
 from harness.replay.served_models import models_of, says_vllm
 from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
+from servers.records import TurnRecord
 from traces import Loaded, read_traces
 from traces.formats.native import write_programs
 
@@ -91,12 +93,12 @@ async def recording(
         folder.chmod(0o700)
     with locked(folder), closing(Lines(folder / "turns.jsonl")) as lines:
 
-        def on_turn(line: Line) -> None:
-            lines.append(line)
+        def on_turn(record: TurnRecord) -> None:
+            lines.append(record)
             lines.flush()
             made.turns += 1
-            made.failed += line["error"] is not None
-            made.silent += line["error"] is None and keeps_messages and "messages" not in line
+            made.failed += record.error is not None
+            made.silent += record.error is None and keeps_messages and record.messages is UNSET
 
         access = Access(token)
         gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages, access=access)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from agents.agent import Launch, read_result
 from agents.processes import Process
@@ -29,9 +30,9 @@ from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
 from harness.live_agents.starts import Starts
 from harness.replay.live import Replica
-from harness.replay.schedule import Line
 from reports.run_folder.atomic import make_folder
 from servers.errors import AgentStartError, CellFailed
+from servers.records import EventRecord, TurnRecord
 from traces import Program
 
 
@@ -217,10 +218,10 @@ async def run_agents(
     seed: int,
     tagged: bool,
     api_key: str | None,
-    on_turn: Callable[[Line], None],
-    on_event: Callable[[Line], None],
+    on_turn: Callable[[TurnRecord], None],
+    on_event: Callable[[EventRecord], None],
     given_up: Callable[[], str | None] = lambda: None,
-) -> Line:
+) -> dict[str, Any]:
     """Run all programs to their end. `tagged`: the servers take `vllm_xargs`. Returns the contents
     of done.json. When cancelled, every process is ended, and turns under way get their line, with
     `given_up()` as its error if it says why."""
@@ -230,11 +231,11 @@ async def run_agents(
     turns: Counter[str] = Counter()
     failed = 0
 
-    def count(line: Line) -> None:
+    def count(record: TurnRecord) -> None:
         nonlocal failed
-        failed += line["error"] is not None
-        turns[line["program_id"]] += 1
-        on_turn(line)
+        failed += record.error is not None
+        turns[record.program_id] += 1
+        on_turn(record)
 
     guide = Guide(job.programs, vocabulary, seed) if plan.guided else None
     backends = [Backend(replica.base_url, tagged, replica.events) for replica in replicas]

@@ -1,9 +1,9 @@
-"""One turn on an OpenAI-compatible server, streamed: its body and its answer.
+"""One streamed turn on an OpenAI-compatible server: its request body and its answer.
 
 Token mode (`/v1/completions`): the prompt is token ids, and the ids that the engine produced come
 back (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
-messages. The answer has exactly the length asked for, or the
-turn has failed. Times are seconds on the clock of whoever reads the stream.
+messages. A turn whose answer has another length than requested has failed. Times are seconds on the
+clock of the caller, who reads the stream.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import orjson
 
 from harness.redact import hidden
-from harness.replay.schedule import Line
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Ids
 from servers.errors import TurnFailed
+from servers.records import TurnRecord
 from traces import Message, Turn
 from traces.lenient import mapping, seconds, tokens
 
 MESSAGE_CHARS = 200
 MOST_IDS = 4_000_000
-"""Of one answer, whatever was asked for: a server may go on for ever."""
+"""Limit for one answer, because a server may stream without end."""
 
 
 def completion_body(
@@ -43,17 +43,17 @@ def chat_body(
     is_last: bool,
     cache_salt: str | None = None,
 ) -> bytes:
-    """`cache_salt` (vLLM): only prompts of the same salt share KV."""
+    """`cache_salt` (vLLM): only prompts with the same salt share KV."""
     messages = [message._asdict() for message in prompt]
-    asked = {"model": model, "messages": messages}
+    fields = {"model": model, "messages": messages}
     if cache_salt is not None:
-        asked["cache_salt"] = cache_salt
-    return _body(asked, turn, program_id, index, is_last)
+        fields["cache_salt"] = cache_salt
+    return _body(fields, turn, program_id, index, is_last)
 
 
-def _body(asked: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
+def _body(fields: dict[str, Any], turn: Turn, program_id: str, index: int, is_last: bool) -> bytes:
     body = {
-        **asked,
+        **fields,
         "max_tokens": turn.output_tokens,
         "min_tokens": turn.output_tokens,
         "ignore_eos": True,
@@ -73,24 +73,24 @@ def _body(asked: dict[str, Any], turn: Turn, program_id: str, index: int, is_las
 
 @dataclass(slots=True)
 class Answer:
-    """What has arrived of an answer."""
+    """The part of an answer that has arrived."""
 
     sent_at_s: float
     text: bool = False
-    """Text mode: the server's tokenizer is its own, and ids are not needed."""
+    """Text mode: token ids are not required, as the server's tokenizer may differ."""
     secrets: tuple[str, ...] = ()
-    """Not to be told in any message."""
+    """Values that no error message may contain."""
     ids: list[int] = field(default_factory=list)
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
-    whole: bool = False
-    """The stream said that it is at its end."""
+    complete: bool = False
+    """The stream sent `[DONE]`."""
     usage: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     _events: Events = field(default_factory=Events)
 
     def take(self, received: bytes, at_s: float) -> None:
-        """Bytes of the stream, and when they arrived; they may hold many tokens or none."""
+        """Parse bytes of the stream that arrived at `at_s`. Raises TurnFailed."""
         self.last_byte_at_s = at_s
         try:
             for event in self._events.feed(received):
@@ -100,50 +100,51 @@ class Answer:
 
     def _event(self, event: bytes, at_s: float) -> None:
         if event == b"[DONE]":
-            self.whole = True
+            self.complete = True
             return
         chunk = orjson.loads(_without_prompt(event))
         if "error" in chunk:
             raise TurnFailed(f"the engine failed: {error_message(event, self.secrets)}")
         for choice in chunk["choices"]:
             ids = choice.get("token_ids")
-            said = choice.get("text") or (choice.get("delta") or {}).get("content")
-            if (ids or (said and self.text)) and self.first_token_at_s is None:
+            content = choice.get("text") or (choice.get("delta") or {}).get("content")
+            if (ids or (content and self.text)) and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
-            self._produced(ids or [])
-            if ids is None and said and not self.text:
+            self._append_ids(ids or [])
+            if ids is None and content and not self.text:
                 raise TurnFailed(
-                    "the answer comes without token ids: token mode needs a server that knows "
+                    "the answer comes without token ids: token mode needs a server that supports "
                     "return_token_ids, such as vLLM 0.10.2 or newer"
                 )
         self.usage = mapping(chunk.get("usage")) or self.usage
         self.metrics = mapping(chunk.get("metrics")) or self.metrics
 
-    def _produced(self, ids: list[int]) -> None:
+    def _append_ids(self, ids: list[int]) -> None:
         if not all(type(id) is int and 0 <= id < 1 << 32 for id in ids):
-            raise ValueError("token_ids holds what is no token's id")
+            raise ValueError("token_ids contains a value that is not a token id")
         self.ids += ids
         if len(self.ids) > MOST_IDS:
             raise ValueError(f"more than {MOST_IDS:,} tokens")
 
     def check(self, turn: Turn) -> None:
-        """That the stream is whole, and prompt and answer have the recorded lengths."""
-        if not self.whole:
+        """Raise TurnFailed unless the stream is complete and prompt and answer have the recorded
+        lengths."""
+        if not self.complete:
             raise TurnFailed(f"the stream was cut after {len(self.ids)} tokens")
-        told = self._counted("prompt_tokens"), self._counted("completion_tokens")
-        prompt_tokens = told[0] if self.text else turn.prompt_tokens
-        if told != (prompt_tokens, turn.output_tokens):
+        counted = self._counted("prompt_tokens"), self._counted("completion_tokens")
+        prompt_tokens = counted[0] if self.text else turn.prompt_tokens
+        if counted != (prompt_tokens, turn.output_tokens):
             raise TurnFailed(
-                f"the server counts {told[0]} prompt and {told[1]} output tokens, recorded are "
-                f"{turn.prompt_tokens} and {turn.output_tokens}"
+                f"the server counts {counted[0]} prompt and {counted[1]} output tokens, recorded "
+                f"are {turn.prompt_tokens} and {turn.output_tokens}"
             )
         if len(self.ids) != turn.output_tokens and (self.ids or not self.text):
             raise TurnFailed(
-                f"{told[1]} output tokens, but {len(self.ids)} token ids in the stream"
+                f"{counted[1]} output tokens, but {len(self.ids)} token ids in the stream"
             )
 
     def prompt_tokens(self, turn: Turn) -> int:
-        """As recorded, or in text mode as the server counts them."""
+        """The recorded length, or in text mode the server's count."""
         return (self._counted("prompt_tokens") if self.text else None) or turn.prompt_tokens
 
     @property
@@ -163,63 +164,58 @@ class Answer:
 
 
 def cached_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Of the prompt, at first admission; None where the server does not say."""
+    """Cached prompt tokens at first admission; None if the server does not report them."""
     return count(mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))
 
 
-def count(said: object) -> int | None:
-    """Of tokens, or None where it can be none."""
-    return tokens(said) if type(said) is int else None
+def count(value: object) -> int | None:
+    """A plausible number of tokens, else None."""
+    return tokens(value) if type(value) is int else None
 
 
 def queue_s(metrics: Mapping[str, Any]) -> float | None:
-    """In the engine's queue; None where the server does not say."""
+    """Seconds in the engine's queue; None if the server does not report them."""
     value = metrics.get("queue_time_ms")
     queued_ms = None if isinstance(value, str) else seconds(value)
     return None if queued_ms is None else queued_ms / 1000
 
 
-def as_client_sees(
+def set_measured(
+    record: TurnRecord,
+    *,
     sent_s: float,
     first_token_s: float | None,
     finished_s: float,
-    *,
     prompt_tokens: int,
     output_tokens: int,
     cached_tokens: int | None,
     queue_s: float | None,
-) -> Line:
-    """Of a turn's line. Prefill and decode are what the client sees of them: the first holds the
-    way there and reloads, the second preemptions. With `queue_s` they sum to the turn's time."""
-    prefill_s = None
-    if first_token_s is not None and queue_s is not None:
-        prefill_s = first_token_s - sent_s - queue_s
-    return {
-        "sent_at_s": sent_s,
-        "first_token_at_s": first_token_s,
-        "finished_at_s": finished_s,
-        "prompt_tokens": prompt_tokens,
-        "output_tokens": output_tokens,
-        "device_hit_tokens": cached_tokens,
-        "dram_hit_tokens": None,
-        "ssd_hit_tokens": None,
-        "queue_s": queue_s,
-        "load_s": None,
-        "prefill_s": prefill_s,
-        "decode_s": None if first_token_s is None else finished_s - first_token_s,
-        "preempted_s": None,
-        "recompute_s": None,
-        "preemptions": None,
-        "pinned_hit": None,
-    }
+) -> None:
+    """Add what a client measures to a turn's record.
+
+    Prefill and decode are as the client sees them: prefill includes the network and reloads, decode
+    includes preemptions. With `queue_s` the three sum to the turn's time.
+    """
+    record.sent_at_s = sent_s
+    record.first_token_at_s = first_token_s
+    record.finished_at_s = finished_s
+    record.prompt_tokens = prompt_tokens
+    record.output_tokens = output_tokens
+    record.device_hit_tokens = cached_tokens
+    record.queue_s = queue_s
+    if first_token_s is not None:
+        record.decode_s = finished_s - first_token_s
+        if queue_s is not None:
+            record.prefill_s = first_token_s - sent_s - queue_s
 
 
-def measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
-    """Of a turn's line: what came of it."""
-    return as_client_sees(
-        answer.sent_at_s,
-        answer.first_token_at_s,
-        finished_s,
+def measure(record: TurnRecord, turn: Turn, answer: Answer, finished_s: float) -> None:
+    """Add what the answer of a replayed turn shows to its record."""
+    set_measured(
+        record,
+        sent_s=answer.sent_at_s,
+        first_token_s=answer.first_token_at_s,
+        finished_s=finished_s,
         prompt_tokens=answer.prompt_tokens(turn),
         output_tokens=answer.output_tokens,
         cached_tokens=answer.cached_tokens,
@@ -228,9 +224,9 @@ def measurements(turn: Turn, answer: Answer, finished_s: float) -> Line:
 
 
 def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
-    """The message of an error's body, as vLLM and OpenAI write it, or its text; without the
-    secrets, which servers like to repeat: hidden before it is shortened, and again once it is
-    decoded, since JSON can write a text in many ways."""
+    """The message in an error body of vLLM or OpenAI, or the body's text. Servers may repeat
+    secrets in it, so they are redacted before the text is shortened, and again after JSON is
+    decoded, as JSON can escape a text in several ways."""
     plain = hidden(body.decode(errors="replace"), secrets)
     try:
         value = orjson.loads(plain)
@@ -250,8 +246,9 @@ def shortened(text: str) -> str:
 
 
 def _without_prompt(event: bytes) -> bytes:
-    """With the ids of an answer vLLM sends back the prompt's too. Reading those would take longer
-    than all the rest. Inside a JSON string the key's quotes would be escaped, so it is the key."""
+    """The event with `prompt_token_ids` emptied: vLLM sends back the prompt's ids, and parsing them
+    would take longer than all the rest. The search cannot match inside a JSON string, where the
+    quotes of the key would be escaped."""
     start = event.find(b'"prompt_token_ids":[')
     if start < 0:
         return event

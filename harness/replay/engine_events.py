@@ -1,8 +1,9 @@
-"""The engine's own account of each turn, out of the events that the vLLM plug-in appends to a file.
+"""The engine's own measurements of each turn, from the events that the vLLM plug-in writes to a
+file.
 
-In: a JSONL with `t` in seconds of this machine's monotonic clock (`servers.vllm.plugin.event_log`),
-read as
-it grows. Out: the events on the cell's clock, and for a turn's line what its client cannot see.
+In: a JSONL file of `EventRecord`s with `t` in seconds of this machine's monotonic clock
+(`servers.vllm.plugin.event_log`), read as it grows. Out: the events on the cell's clock, and fields
+of each turn's record that its client cannot measure.
 """
 
 from __future__ import annotations
@@ -10,25 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import orjson
+from msgspec import UNSET
+from msgspec.json import Decoder
 
-from harness.replay.schedule import Line
+from servers.records import EventRecord, TurnRecord
 
 Key = tuple[str, int]
 
 
 @dataclass(slots=True)
-class Served:
-    """What became of one turn, on the cell's clock."""
+class ServedTurn:
+    """What the events say about one turn; times on the cell's clock."""
 
     arrived_s: float
     pinned_hit: bool
     admitted_s: float | None = None
     hit_tokens: int | None = None
     external_tokens: int = 0
-    """Of these, from an offload tier."""
+    """The part of `hit_tokens` that an offload tier brought."""
     loading_s: list[float] = field(default_factory=list)
     loaded_s: list[float] = field(default_factory=list)
     preempted_s: list[float] = field(default_factory=list)
@@ -37,42 +38,50 @@ class Served:
 
 class EngineLog:
     def __init__(
-        self, path: Path, started_monotonic_s: float, on_event: Callable[[Line], None] | None
+        self,
+        path: Path,
+        started_monotonic_s: float,
+        on_event: Callable[[EventRecord], None] | None,
     ) -> None:
-        """What is in the file already belongs to others who used the server."""
+        """Events that the file already holds are skipped: they belong to earlier cells."""
         self._file = path.open("rb")
         self._file.seek(0, 2)
         self._rest = b""
         self._origin_s = started_monotonic_s
         self._on_event = on_event
-        self._served: dict[Key, Served] = {}
+        self._decoder = Decoder(EventRecord)
+        self._served: dict[Key, ServedTurn] = {}
         self._pinned: set[str] = set()
 
     def close(self) -> None:
         self._file.close()
 
-    def told(self, line: Line) -> Line:
-        """What the engine knows better of a turn's line. With loads and preemptions taken out of
-        prefill or decode, whichever they fell into, the parts still sum to the turn's time. Which
-        tier a hit came from is not told: all count as DRAM."""
+    def complete(self, record: TurnRecord) -> None:
+        """Add what the engine measured to the record of an ended turn.
+
+        Loads and preemptions come out of prefill or decode, whichever they fell into, so that the
+        parts still sum to the turn's time. The events do not name the tier of a hit: all external
+        hits count as DRAM.
+        """
         self.read()
-        served = self._served.pop((str(line["program_id"]), int(str(line["turn"]))), None)
-        return {} if served is None else _account(line, served)
+        served = self._served.pop((record.program_id, record.turn), None)
+        if served is not None:
+            _add(served, record)
 
     def read(self) -> None:
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
-            event = orjson.loads(line)
-            event["t"] -= self._origin_s
+            event = self._decoder.decode(line)
+            event.t -= self._origin_s
             self._follow(event)
             if self._on_event is not None:
                 self._on_event(event)
 
-    def _follow(self, event: dict[str, Any]) -> None:
-        program, key, now_s = event["program_id"], (event["program_id"], event["turn"]), event["t"]
-        name = event["event"]
+    def _follow(self, event: EventRecord) -> None:
+        program, key, now_s = event.program_id, (event.program_id, event.turn), event.t
+        name = event.event
         if name == "arrival":
-            self._served[key] = Served(now_s, program in self._pinned)
+            self._served[key] = ServedTurn(now_s, program in self._pinned)
         elif name == "pinned":
             self._pinned.add(program)
         elif name == "unpinned":
@@ -80,8 +89,8 @@ class EngineLog:
         elif (served := self._served.get(key)) is None:
             return
         elif name == "waiting_to_running":
-            served.admitted_s, served.hit_tokens = now_s, event["hit_length"]
-            served.external_tokens = event.get("external_length", 0)
+            served.admitted_s, served.hit_tokens = now_s, event.hit_length or 0
+            served.external_tokens = event.external_length or 0
         elif name == "loading":
             served.loading_s.append(now_s)
         elif name == "loaded":
@@ -93,61 +102,66 @@ class EngineLog:
 
 
 class EngineLogs:
-    """Of each replica, where it has one."""
+    """The event files of all replicas; None for a replica without one."""
 
     def __init__(
         self,
         paths: Iterable[Path | None],
         started_monotonic_s: float,
-        on_event: Callable[[Line], None] | None,
+        on_event: Callable[[EventRecord], None] | None,
     ) -> None:
         self._logs = [
             None if path is None else EngineLog(path, started_monotonic_s, on_event)
             for path in paths
         ]
 
-    def completed(self, line: Line) -> Line:
-        """With what its `replica`'s engine knows better."""
-        log = self._logs[line["replica"]]
-        return line if log is None else line | log.told(line)
+    def complete(self, record: TurnRecord) -> None:
+        """Add what the engine of the record's `replica` measured."""
+        if record.replica is UNSET:
+            raise RuntimeError("a live turn without a replica")
+        log = self._logs[record.replica]
+        if log is not None:
+            log.complete(record)
 
     def close(self) -> None:
-        """Read to their ends."""
+        """Read the files to their ends and close them."""
         for log in filter(None, self._logs):
             log.read()
             log.close()
 
 
-def _account(line: Any, served: Served) -> Line:
-    sent_s, first_s, end_s = line["sent_at_s"], line["first_token_at_s"], line["finished_at_s"]
-    early_s, late_s, away = _before_and_after(first_s, served.preempted_s, served.resumed_s, end_s)
+def _add(served: ServedTurn, record: TurnRecord) -> None:
+    sent_s, first_s, end_s = record.sent_at_s, record.first_token_at_s, record.finished_at_s
+    if end_s is None:
+        raise RuntimeError("a turn is completed after its end")
+    early_s, late_s, preemptions = _before_and_after(
+        first_s, served.preempted_s, served.resumed_s, end_s
+    )
     early_load_s, late_load_s, _ = _before_and_after(
         first_s, served.loading_s, served.loaded_s, end_s
     )
-    queue_s = None if served.admitted_s is None else served.admitted_s - served.arrived_s
-    hits = served.hit_tokens
-    return {
-        "device_hit_tokens": None if hits is None else hits - served.external_tokens,
-        "dram_hit_tokens": None if hits is None else served.external_tokens,
-        "queue_s": queue_s,
-        "load_s": early_load_s + late_load_s,
-        "prefill_s": (
-            None
-            if first_s is None or queue_s is None
-            else first_s - sent_s - queue_s - early_s - early_load_s
-        ),
-        "decode_s": None if first_s is None else end_s - first_s - late_s - late_load_s,
-        "preempted_s": early_s + late_s,
-        "preemptions": away,
-        "pinned_hit": served.pinned_hit,
-    }
+    record.queue_s = record.prefill_s = record.decode_s = None
+    if served.admitted_s is not None:
+        record.queue_s = served.admitted_s - served.arrived_s
+    record.device_hit_tokens = record.dram_hit_tokens = None
+    if served.hit_tokens is not None:
+        record.device_hit_tokens = served.hit_tokens - served.external_tokens
+        record.dram_hit_tokens = served.external_tokens
+    record.load_s = early_load_s + late_load_s
+    if first_s is not None:
+        record.decode_s = end_s - first_s - late_s - late_load_s
+        if record.queue_s is not None:
+            record.prefill_s = first_s - sent_s - record.queue_s - early_s - early_load_s
+    record.preempted_s = early_s + late_s
+    record.preemptions = preemptions
+    record.pinned_hit = served.pinned_hit
 
 
 def _before_and_after(
     first_s: float | None, starts_s: list[float], ends_s: list[float], end_s: float
 ) -> tuple[float, float, int]:
-    """Seconds before the first token and after it, and how often; what has no end lasts to the
-    turn's."""
+    """Seconds of all spans before the first token and after it, and the number of spans. A span
+    without an end lasts to the turn's end."""
     spans = list(zip(starts_s, ends_s + [end_s] * (len(starts_s) - len(ends_s)), strict=True))
     early_s = sum(b - a for a, b in spans if first_s is None or a < first_s)
     return early_s, sum(b - a for a, b in spans) - early_s, len(spans)

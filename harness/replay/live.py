@@ -1,11 +1,9 @@
-"""Replay of programs against a live OpenAI-compatible server: each turn sent when it is due.
+"""Replay of programs against live OpenAI-compatible servers: each turn is sent when it is due.
 
-In: programs, their arrivals, a server. Out: one line per turn as docs/reference/run-folder.md has
-them (what
-only an engine knows is null, docs/design/live-replay.md), and a summary. `harness.replay.schedule`
-says which turn
-is due when; here it is sent at that time on the monotonic clock, as a deadline, so that lateness
-never adds up. A turn that fails in whatever way is a line with its `error`.
+In: programs, their arrivals, servers. Out: a `TurnRecord` per turn and a summary; fields that only
+an engine can measure are null (docs/design/live-replay.md). `harness.replay.schedule` decides when
+each turn is due; it is sent at that deadline on the monotonic clock, so that lateness never
+accumulates. A turn that fails for any reason gets a record with its `error`.
 """
 
 from __future__ import annotations
@@ -16,11 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
 from harness.replay.affinity import Affinity
-from harness.replay.completion import Answer, chat_body, completion_body, measurements
+from harness.replay.completion import Answer, chat_body, completion_body, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
@@ -32,16 +31,17 @@ from harness.replay.http import (
     reason,
 )
 from harness.replay.liveness import Liveness
-from harness.replay.schedule import ActiveProgram, Line, TurnSchedule
+from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.profiles import PS_PER_S
+from servers.records import EventRecord, TurnRecord
 from traces import Program, Turn
 
 START_S = 0.2
-"""From the call to the cell's time 0, and how long before its start a program is set up."""
+"""Time from the call to the cell's time 0, and how long before its start a program is set up."""
 PREPARE_S = 0.02
-"""How long before a turn is due its body is made: a long prompt takes milliseconds to write."""
+"""How long before a turn is due its body is built: a long prompt takes milliseconds to encode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ class Replica:
     """One of the servers that share the load."""
 
     base_url: str
-    """With or without `/v1`."""
+    """URL of the server, with or without `/v1`."""
     events: Path | None = None
-    """The file that the vLLM plug-in writes its events to."""
+    """File to which the server's vLLM plug-in writes its events."""
 
     @property
     def url(self) -> str:
@@ -76,13 +76,13 @@ class _Live:
         model: str,
         turn_timeout_s: float | None,
         api_key: str | None,
-        on_turn: Callable[[Line], None],
-        on_event: Callable[[Line], None] | None,
+        on_turn: Callable[[TurnRecord], None],
+        on_event: Callable[[EventRecord], None] | None,
         pulses: Sequence[Liveness],
         given_up: Callable[[], str],
         cache_salt: str | None,
     ) -> None:
-        self.course = TurnSchedule(programs, self._send)
+        self.schedule = TurnSchedule(programs, self._send)
         self._prompts = prompts
         self._text = isinstance(prompts, TextPrompts)
         self._secrets = known_keys(api_key)
@@ -99,17 +99,17 @@ class _Live:
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
-        """Returns the time at the end, on the cell's clock."""
+        """Run all programs. Returns the time at the end, on the cell's clock."""
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
-        """The cell's time 0 on this machine's monotonic clock, which engines' events carry."""
+        """The cell's time 0 on this machine's monotonic clock, which engines' events use."""
         events = [replica.events for replica in self._replicas]
         self._logs = EngineLogs(events, self.origin_s, self._on_event)
         try:
             async with asyncio.TaskGroup() as self._turns:
-                for program, at_ps in self.course.arrivals(starts_s, in_flight):
+                for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
                     await self._until(at_ps / PS_PER_S - START_S)
-                    self.course.start(program, at_ps)
+                    self.schedule.start(program, at_ps)
         finally:
             self._logs.close()
         return self._now_s()
@@ -117,10 +117,10 @@ class _Live:
     def _now_s(self) -> float:
         return self._clock() - self.origin_s
 
-    def _send(self, run: ActiveProgram, at_ps: int, line: Line) -> None:
-        self._turns.create_task(self._turn(run, at_ps / PS_PER_S, line))
+    def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
+        self._turns.create_task(self._turn(run, at_ps / PS_PER_S, record))
 
-    async def _turn(self, run: ActiveProgram, due_s: float, line: Line) -> None:
+    async def _turn(self, run: ActiveProgram, due_s: float, record: TurnRecord) -> None:
         await self._until(due_s - PREPARE_S)
         program, turn = run.program, run.next_turn
         if not run.turn:
@@ -132,33 +132,33 @@ class _Live:
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        line["replica"] = self._affinity.replica_of(program)
-        serving = self._replicas[line["replica"]]
+        record.replica = replica = self._affinity.replica_of(program)
+        serving = self._replicas[replica]
         url = serving.chat_url if self._text else serving.url
         answer, error = Answer(self._now_s(), self._text, self._secrets), None
-        pulse = self._pulses[line["replica"]]
+        pulse = self._pulses[replica]
         pulse.turn_started()
         try:
             async with asyncio.timeout(self._turn_timeout_s):
                 await ask(self._session, url, body, answer, partial(self._heard_s, pulse))
             answer.check(turn)
         except asyncio.CancelledError:
-            self._note(line, turn, answer, self._now_s(), self._given_up())
+            self._finish(record, turn, answer, self._now_s(), self._given_up())
             raise
         except FAILURES as failure:
             error = reason(failure, url, answer, self._turn_timeout_s)
         pulse.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
-        self._note(line, turn, answer, finished_s, error)
+        self._finish(record, turn, answer, finished_s, error)
         if error is not None or run.is_last:
             del self._conversations[program.id]
             self._affinity.ended(program)
         else:
             conversation.answered(answer.ids)
-        self.course.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+        self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
 
     def _heard_s(self, pulse: Liveness) -> float:
-        """When bytes arrive."""
+        """The time at which bytes have just arrived."""
         pulse.byte_received()
         return self._now_s()
 
@@ -167,11 +167,13 @@ class _Live:
         if delay_s > 0:
             await asyncio.sleep(delay_s)
 
-    def _note(
-        self, line: Line, turn: Turn, answer: Answer, finished_s: float, error: str | None
+    def _finish(
+        self, record: TurnRecord, turn: Turn, answer: Answer, finished_s: float, error: str | None
     ) -> None:
-        line |= measurements(turn, answer, finished_s) | {"error": error}
-        self._on_turn(self._logs.completed(line))
+        measure(record, turn, answer, finished_s)
+        record.error = error
+        self._logs.complete(record)
+        self._on_turn(record)
 
 
 async def replay_live(
@@ -183,24 +185,23 @@ async def replay_live(
     model: str,
     vocabulary: range,
     seed: int,
-    on_turn: Callable[[Line], None],
+    on_turn: Callable[[TurnRecord], None],
     turn_timeout_s: float | None = 3600.0,
     api_key: str | None = None,
     text: bool = False,
-    on_event: Callable[[Line], None] | None = None,
+    on_event: Callable[[EventRecord], None] | None = None,
     pulses: Sequence[Liveness] | None = None,
     given_up: Callable[[], str] = lambda: "cancelled",
     cache_salt: str | None = None,
-) -> Line:
-    """Run all programs to their end.
+) -> dict[str, Any]:
+    """Run all programs to their end. Returns the contents of done.json.
 
-    `starts_s` and `in_flight` as for `harness.replay.virtual.replay`. `vocabulary`: the token ids
-    that
-    prompts may hold; `text`: the recorded messages instead. Replicas' events go to `on_event` on
-    the cell's clock and complete the turns' lines. Returns the contents of done.json. When
-    cancelled (Ctrl-C under `asyncio.run`), turns under way are given up and get their line, with
-    `given_up()` as its error. `pulses`: told what is heard of each replica. `cache_salt`, in text
-    mode: vLLM shares no KV with turns of another.
+    `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. `vocabulary`: the token
+    ids that prompts may contain; `text`: send the recorded messages instead. Events of the replicas
+    go to `on_event` on the cell's clock and complete the turns' records. On cancellation (Ctrl-C
+    under `asyncio.run`) each active turn gets a record with `given_up()` as its error. `pulses`:
+    one per replica, to which turns and bytes are reported. `cache_salt`, in text mode: vLLM shares
+    KV only between turns with the same salt.
     """
     prompts = TextPrompts(programs) if text else Prompts(programs, vocabulary, seed)
     allow_many_connections()
@@ -225,8 +226,8 @@ async def replay_live(
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
     return {
-        "finished_programs": live.course.finished_programs,
-        "failed_turns": live.course.failed_turns,
+        "finished_programs": live.schedule.finished_programs,
+        "failed_turns": live.schedule.failed_turns,
         "live_s": live_s,
         "started_monotonic_s": live.origin_s,
     }

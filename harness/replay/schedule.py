@@ -1,11 +1,11 @@
-"""The course of a replay: which turn is due when, and what its line says of that.
+"""The schedule of a replay: when each turn is due, and the first fields of its record.
 
-In: programs, their starts or how many may be in flight, and how each turn ended. Out: a call of
-`send` for each turn as soon as it is known when it is due. Open loop: a program starts at its time
+In: programs, their start times or how many may be in flight, and how each turn ended. Out: a call
+of `send` for each turn as soon as its due time is known. Open loop: a program starts at its time
 whatever the server does; a turn is due when the previous one has ended, plus the recorded tool
-gap, plus the wait for sub-agents that join there. A program stops at a failed turn. Knows neither
-engine nor clock: times are whole picoseconds since the start, virtual or real. State is kept of the
-programs under way alone.
+gap, plus the wait for sub-agents that join there. A program stops at a failed turn. The schedule
+knows neither engine nor clock: times are whole picoseconds since the start, virtual or real. It
+keeps state only for active programs.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+
+from msgspec import UNSET, UnsetType
 
 from servers.profiles import PS_PER_S
+from servers.records import PromptPrefix, TurnRecord
 from traces import Program, Turn
-
-Line = dict[str, Any]
 
 
 @dataclass(slots=True)
 class ActiveProgram:
-    """A program under way."""
+    """A program that has started and not ended."""
 
     program: Program
     job_id: str
     turn: int = 0
     waits_for: int = 0
-    """Sub-agents that its next turn still waits for."""
+    """Number of sub-agents that its next turn still waits for."""
     ready_ps: int = 0
-    """End of its last turn, or of the last sub-agent that it waited for."""
+    """When its last turn ended, or the last sub-agent that it waited for."""
     finished_ps: int = 0
 
     @property
@@ -43,8 +43,8 @@ class ActiveProgram:
         return self.turn == len(self.program.turns) - 1
 
 
-Send = Callable[[ActiveProgram, int, Line], None]
-"""Takes a program, the time at which its next turn is due, and the turn's line so far."""
+Send = Callable[[ActiveProgram, int, TurnRecord], None]
+"""Takes a program, the time in ps at which its next turn is due, and the turn's record so far."""
 
 
 class TurnSchedule:
@@ -57,21 +57,21 @@ class TurnSchedule:
         self._send = send
         self._runs: dict[str, ActiveProgram] = {}
         self._backlog: Iterator[Program] = iter(())
-        """Roots that start when another ends (closed loop)."""
+        """Root programs that each start when another ends (closed loop)."""
         self.finished_programs = self.failed_turns = 0
 
     def arrivals(
         self, starts_s: Iterable[float] | None, in_flight: int | None
     ) -> Iterator[tuple[Program, int]]:
-        """What to `start`, and when, in order of time: all programs that are no sub-agents, at
-        `starts_s` in their order; without those the first `in_flight` of them (closed loop), which
-        the others then follow by themselves."""
+        """Yields root programs and their start times in ps, in order of time; the caller passes
+        each to `start`. With `starts_s` these are all roots, at these times. Without, the first
+        `in_flight` roots (closed loop); the schedule starts the others as programs end."""
         roots = (p for p in self._programs if p.fork is None)
         if starts_s is not None:
-            places = [place for place, p in enumerate(self._programs) if p.fork is None]
-            due_ps = [round(s * PS_PER_S) for _, s in zip(places, starts_s, strict=True)]
-            for at in sorted(range(len(due_ps)), key=due_ps.__getitem__):
-                yield self._programs[places[at]], due_ps[at]
+            indices = [index for index, p in enumerate(self._programs) if p.fork is None]
+            due_ps = [round(s * PS_PER_S) for s in starts_s]
+            for at_ps, index in sorted(zip(due_ps, indices, strict=True)):
+                yield self._programs[index], at_ps
         elif in_flight is not None:
             self._backlog = roots
             yield from ((program, 0) for program in islice(roots, in_flight))
@@ -85,7 +85,7 @@ class TurnSchedule:
         self._next(run, gap_s=0.0)
 
     def ended(self, run: ActiveProgram, finished_ps: int, *, failed: bool) -> None:
-        """The turn that was sent last for this program is over."""
+        """Report that the program's last sent turn has ended."""
         run.ready_ps = run.finished_ps = finished_ps
         if failed:
             self.failed_turns += 1
@@ -103,20 +103,20 @@ class TurnSchedule:
         turn = run.next_turn
         at_ps = run.ready_ps + round(gap_s * PS_PER_S)
         previous = run.program.turns[run.turn - 1] if run.turn else None
-        line: Line = {
-            "program_id": run.program.id,
-            "turn": run.turn,
-            "job_id": run.job_id,
-            "scheduled_at_s": at_ps / PS_PER_S,
-            "sent_at_s": at_ps / PS_PER_S,
-            "kept_tokens": turn.kept_tokens,
-            "tools": list(turn.tools),
-            "gap_s": gap_s,
-            "gap_provenance": str(previous.gap_provenance) if previous else None,
-            "wait_s": (run.ready_ps - run.finished_ps) / PS_PER_S,
-            **shared_prefix(run.program, run.turn),
-        }
-        self._send(run, at_ps, line)
+        record = TurnRecord(
+            program_id=run.program.id,
+            turn=run.turn,
+            job_id=run.job_id,
+            scheduled_at_s=at_ps / PS_PER_S,
+            sent_at_s=at_ps / PS_PER_S,
+            kept_tokens=turn.kept_tokens,
+            tools=turn.tools,
+            gap_s=gap_s,
+            gap_provenance=str(previous.gap_provenance) if previous else None,
+            wait_s=(run.ready_ps - run.finished_ps) / PS_PER_S,
+            system=shared_prefix(run.program, run.turn),
+        )
+        self._send(run, at_ps, record)
 
     def _fork(self, run: ActiveProgram) -> None:
         for child in self._children.get(run.program.id, ()):
@@ -146,9 +146,8 @@ class TurnSchedule:
                 self._next(parent, parent.program.turns[parent.turn - 1].tool_gap_s)
 
 
-def shared_prefix(program: Program, turn: int) -> Line:
-    """Of a first turn's line: what its program's prompts have in common with others'."""
-    prefix = program.prefix
-    if turn or prefix is None:
-        return {}
-    return {"system": {"id": prefix.id, "tokens": prefix.tokens}}
+def shared_prefix(program: Program, turn: int) -> PromptPrefix | UnsetType:
+    """The record's `system` field: what the program's prompts share with others, in turn 0."""
+    if turn or program.prefix is None:
+        return UNSET
+    return PromptPrefix(program.prefix.id, program.prefix.tokens)

@@ -1,9 +1,7 @@
 """Replay of programs in virtual time: their contents as paths, and the record of each turn.
 
-In: programs, their arrivals, a policy, a profile. Out: one line per turn and per engine event, as
-docs/reference/run-folder.md has them, and a summary. `harness.replay.schedule` says which turn is
-due when; in virtual
-time no send is ever late.
+In: programs, their arrivals, a policy, a profile. Out: a `TurnRecord` per turn and a summary.
+`harness.replay.schedule` decides when each turn is due; in virtual time no turn is sent late.
 """
 
 from __future__ import annotations
@@ -12,19 +10,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Protocol
 
-from harness.replay.schedule import ActiveProgram, Line, TurnSchedule
+from harness.replay.schedule import ActiveProgram, TurnSchedule
 from servers.policies.base import Future
 from servers.profiles import PS_PER_S, Profile
+from servers.records import TurnRecord
 from servers.sim import Path, Phase, Segment, Submission, Usage
 from servers.sim import Sequence as Served
 from traces import Program, Turn
 
-OnLine = Callable[[Line], None]
+OnTurn = Callable[[TurnRecord], None]
 OnEnd = Callable[[Served], None]
 
 
 class VirtualEngine(Protocol):
-    """`servers.sim.Engine`, or what stands in its place."""
+    """`servers.sim.Engine`, or vLLM's own scheduler in virtual time."""
 
     @property
     def profile(self) -> Profile: ...
@@ -38,29 +37,29 @@ class VirtualEngine(Protocol):
     def end_program(self, program_id: str) -> None: ...
     def usage(self) -> Usage: ...
     def run(self, programs: Iterable[object]) -> None:
-        """Until all turns have ended. Each item of `programs` is asked for, and so submits a first
-        turn, when the one before has arrived, or earlier."""
+        """Run until all turns have ended. Taking an item of `programs` submits a program's first
+        turn; the engine takes each at the latest when the one before has arrived."""
 
 
 MAX_USAGE_POINTS = 500
 
 
 class Contents:
-    """Where each turn's tokens lie in the tree of contents: shared prefixes once, the rest of a
-    program in a line of its own, with a branch wherever it rewrote its history."""
+    """Positions of each turn's tokens in the tree of contents. A shared prefix is there once; the
+    rest of a program has a branch of its own, and one more wherever it rewrote its history."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._shared: dict[str, Segment] = {}
 
     def paths(self, program: Program) -> Iterator[Path]:
-        """The path of each turn's prompt and answer, in order.
+        """Yield the path of each turn's prompt and answer, in order.
 
-        What the next turn does not keep hangs off the line as a leaf, so that a path has few
-        segments however long the program.
+        Tokens that the next turn does not keep are a leaf off the branch, so that a path has few
+        segments even in a long program.
         """
         pieces: list[tuple[Segment, int]] = []
-        """Segments of the line, each with the token at which it is left."""
+        """Segments of the branch, each with the token at which the path leaves it."""
         if program.prefix is not None:
             segment = self._shared.setdefault(program.prefix.id, Segment(0))
             pieces.append((segment, program.prefix.tokens))
@@ -85,7 +84,7 @@ class Contents:
 
 
 class MakesEngine(Protocol):
-    """`functools.partial(servers.sim.Engine, policy, profile, limits)`, say."""
+    """For example `functools.partial(servers.sim.Engine, policy, profile, limits)`."""
 
     def __call__(self, *, on_end: OnEnd) -> VirtualEngine: ...
 
@@ -95,18 +94,18 @@ class Replay:
         self,
         programs: Sequence[Program],
         engine: MakesEngine,
-        on_turn: OnLine,
+        on_turn: OnTurn,
         *,
         bound: bool,
     ) -> None:
         self.engine = engine(on_end=self._ended)
-        self.course = TurnSchedule(programs, self._send)
+        self.schedule = TurnSchedule(programs, self._send)
         self._bound = bound
         self._on_turn = on_turn
         self._contents = Contents(self.engine.profile.block_tokens)
-        self._sent: dict[Served, tuple[ActiveProgram, Line]] = {}
-        self._ahead: dict[str, tuple[Iterator[Path], list[Future]]] = {}
-        """Of each program under way: the paths of its next turns, and what a bound is told."""
+        self._sent: dict[Served, tuple[ActiveProgram, TurnRecord]] = {}
+        self._upcoming: dict[str, tuple[Iterator[Path], list[Future]]] = {}
+        """By active program: the paths of its next turns, and their `Future`s for a bound."""
         self.usage: list[Usage] = []
         self._usage_every = 1
         self._usage_seen = 0
@@ -114,16 +113,16 @@ class Replay:
     def starting(
         self, starts_s: Iterable[float] | None, in_flight: int | None
     ) -> Iterator[Program]:
-        for program, at_ps in self.course.arrivals(starts_s, in_flight):
-            self.course.start(program, at_ps)
+        for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
+            self.schedule.start(program, at_ps)
             yield program
 
-    def _send(self, run: ActiveProgram, at_ps: int, line: Line) -> None:
+    def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
         program, turn = run.program, run.next_turn
         if not run.turn:
             futures = _futures(program.turns) if self._bound else []
-            self._ahead[program.id] = self._contents.paths(program), futures
-        paths, futures = self._ahead[program.id]
+            self._upcoming[program.id] = self._contents.paths(program), futures
+        paths, futures = self._upcoming[program.id]
         submission = Submission(
             program.id,
             next(paths),
@@ -134,12 +133,13 @@ class Replay:
             future=futures[run.turn] if self._bound else None,
         )
         served = self.engine.submit(submission, at_ps + self.engine.profile.request_ps)
-        self._sent[served] = (run, line)
+        self._sent[served] = (run, record)
 
     def _ended(self, served: Served) -> None:
-        run, line = self._sent.pop(served)
-        _refuse_a_changed_request(served)
-        self._on_turn(line | _measurements(served, self.engine.profile.request_ps))
+        run, record = self._sent.pop(served)
+        _refuse_changed_request(served)
+        _measure(record, served, self.engine.profile.request_ps)
+        self._on_turn(record)
         self._sample_usage()
         if served.finished_ps is None:
             raise RuntimeError("a turn ended without a time")
@@ -147,11 +147,11 @@ class Replay:
         if failed:
             self.engine.end_program(run.program.id)
         if failed or run.is_last:
-            del self._ahead[run.program.id]
-        self.course.ended(run, served.finished_ps, failed=failed)
+            del self._upcoming[run.program.id]
+        self.schedule.ended(run, served.finished_ps, failed=failed)
 
     def _sample_usage(self) -> None:
-        """Thin by halving, so that a run of any length leaves at most `MAX_USAGE_POINTS`."""
+        """Sample the engine's usage. Halving keeps at most `MAX_USAGE_POINTS` of any run."""
         self._usage_seen += 1
         if self._usage_seen % self._usage_every:
             return
@@ -161,47 +161,46 @@ class Replay:
             self._usage_every *= 2
 
 
-def _refuse_a_changed_request(served: Served) -> None:
-    """A policy that writes what it is shown would change the physics, not decide."""
+def _refuse_changed_request(served: Served) -> None:
+    """Raise ValueError if the policy modified a request: it may only read requests."""
     view, sent = served.view, served.submission
     answered = served.error is None and view.output_tokens != sent.output_tokens
     if answered or (view.prompt_tokens, view.is_last) != (sent.prompt_tokens, sent.is_last):
         raise ValueError(
-            f"the policy changed a request of {sent.program_id}: a policy reads requests and "
-            "changes none"
+            f"the policy changed a request of {sent.program_id}: a policy may read requests, not "
+            "modify them"
         )
 
 
-def _measurements(served: Served, request_ps: int) -> Line:
-    """As a live client counts: what a request takes besides its steps is in its prefill."""
-
-    def seconds(ps: int | None) -> float | None:
-        return None if ps is None else ps / PS_PER_S
-
+def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
+    """Complete the record. The fixed time of a request counts as prefill, as a live client sees
+    it."""
     spent = served.spent_ps
     hits = dict(served.hits or ())
-    return {
-        "first_token_at_s": seconds(served.first_token_ps),
-        "finished_at_s": seconds(served.finished_ps),
-        "prompt_tokens": served.view.prompt_tokens,
-        "output_tokens": served.view.output_tokens,
-        "device_hit_tokens": hits.get("device", 0),
-        "dram_hit_tokens": hits.get("dram", 0),
-        "ssd_hit_tokens": hits.get("ssd", 0),
-        "queue_s": seconds(spent[Phase.QUEUE]),
-        "load_s": seconds(spent[Phase.LOAD]),
-        "prefill_s": seconds(spent[Phase.PREFILL] + request_ps),
-        "decode_s": seconds(spent[Phase.DECODE]),
-        "preempted_s": seconds(spent[Phase.PREEMPTED]),
-        "recompute_s": seconds(spent[Phase.RECOMPUTE]),
-        "preemptions": served.preemptions,
-        "pinned_hit": served.pinned_hit,
-        "error": served.error,
-    }
+    record.first_token_at_s = _seconds(served.first_token_ps)
+    record.finished_at_s = _seconds(served.finished_ps)
+    record.prompt_tokens = served.view.prompt_tokens
+    record.output_tokens = served.view.output_tokens
+    record.device_hit_tokens = hits.get("device", 0)
+    record.dram_hit_tokens = hits.get("dram", 0)
+    record.ssd_hit_tokens = hits.get("ssd", 0)
+    record.queue_s = spent[Phase.QUEUE] / PS_PER_S
+    record.load_s = spent[Phase.LOAD] / PS_PER_S
+    record.prefill_s = (spent[Phase.PREFILL] + request_ps) / PS_PER_S
+    record.decode_s = spent[Phase.DECODE] / PS_PER_S
+    record.preempted_s = spent[Phase.PREEMPTED] / PS_PER_S
+    record.recompute_s = spent[Phase.RECOMPUTE] / PS_PER_S
+    record.preemptions = served.preemptions
+    record.pinned_hit = served.pinned_hit
+    record.error = served.error
+
+
+def _seconds(ps: int | None) -> float | None:
+    return None if ps is None else ps / PS_PER_S
 
 
 def _futures(turns: Sequence[Turn]) -> list[Future]:
-    """What a bound is told with each turn."""
+    """The future that a bound gets with each turn."""
     futures = []
     prompt = output = 0
     for index in range(len(turns) - 1, -1, -1):
@@ -218,21 +217,21 @@ def replay(
     starts_s: Iterable[float] | None,
     in_flight: int | None,
     engine: MakesEngine,
-    on_turn: OnLine,
+    on_turn: OnTurn,
     *,
     bound: bool = False,
 ) -> dict[str, object]:
     """Run all programs to their end.
 
-    `starts_s` are the arrivals of the programs that are no sub-agents, in their order; without
-    them, `in_flight` of those run at a time (closed loop). `bound`: the policy is told the future.
-    Returns the contents of done.json.
+    `starts_s` are the arrival times of the root programs, in their order; without them,
+    `in_flight` root programs run at a time (closed loop). `bound`: the policy gets each program's
+    future. Returns the contents of done.json.
     """
     run = Replay(programs, engine, on_turn, bound=bound)
     run.engine.run(run.starting(starts_s, in_flight))
     return {
-        "finished_programs": run.course.finished_programs,
-        "failed_turns": run.course.failed_turns,
+        "finished_programs": run.schedule.finished_programs,
+        "failed_turns": run.schedule.failed_turns,
         "virtual_s": run.engine.now_ps / PS_PER_S,
         "steps": run.engine.steps,
         "strides": run.engine.strides,

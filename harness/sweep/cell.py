@@ -10,6 +10,7 @@ from harness.cells.folder import CellFolder
 from harness.cells.job import Job
 from harness.cells.workers import Tick
 from harness.sweep.plan import Cell, SweepPlan
+from servers.records import TurnRecord
 
 TICK_S = 0.5
 
@@ -28,9 +29,9 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
     turns, tick_at_s = 0, time.monotonic() + TICK_S
 
-    def on_turn(line: dict[str, object]) -> None:
+    def on_turn(record: TurnRecord) -> None:
         nonlocal turns, tick_at_s
-        out.turns.append(line)
+        out.turns.append(record)
         if not plan.engine.side_by_side:  # a measurement cannot be repeated exactly
             out.turns.flush()
         turns += 1

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from servers.policies.base import Policy, Request
 from servers.profiles import Profile
+from servers.records import EventRecord
 from servers.sim.scheduler import Batch, Limits, Scheduler
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.strides import lasts, steps_until
 from servers.sim.tiers import Offload, build_tiers
 
 OnEnd = Callable[[Sequence], None]
-OnEvent = Callable[[dict[str, object]], None]
+OnEvent = Callable[[EventRecord], None]
 
 
 class Engine:
@@ -237,12 +239,9 @@ class Engine:
             return most
         return steps_until(due_ps - self.now_ps, most, first_ps, more_ps)
 
-    def _emit(self, event: str, view: Request, **fields: object) -> None:
+    def _emit(self, event: str, view: Request, **fields: Any) -> None:
         if self._on_event is not None:
-            line = {
-                "t": self.scheduler.now_s,
-                "event": event,
-                "program_id": view.program_id,
-                "turn": view.index,
-            }
-            self._on_event(line | fields)
+            now_s, program_id, turn = self.scheduler.now_s, view.program_id, view.index
+            self._on_event(
+                EventRecord(t=now_s, event=event, program_id=program_id, turn=turn, **fields)
+            )

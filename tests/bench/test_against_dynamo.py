@@ -41,8 +41,10 @@ from numpy.random import Generator
 
 from harness.replay import virtual as harness_replay
 from servers.profiles import PS_PER_S, Profile, analytic_profile, costs
+from servers.records import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
+from tests.lines import line_of
 from traces import Program, SharedPrefix, Turn
 
 HASH_BLOCK = 512
@@ -239,11 +241,12 @@ def simulate(
     policy = make_policy(
         variants("fcfs")[0], costs(profile, step_tokens=limits.step_tokens, offload=False)
     )
-    turns: list[dict[str, Any]] = []
+    turns: list[TurnRecord] = []
     engine = partial(Engine, policy, profile, limits)
     began_s = time.perf_counter()
     harness_replay.replay(programs, starts_s, None, engine, turns.append)
-    return time.perf_counter() - began_s, turns
+    spent_s = time.perf_counter() - began_s
+    return spent_s, list(map(line_of, turns))
 
 
 @pytest.mark.parametrize("name", WORKS)

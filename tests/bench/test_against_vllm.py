@@ -24,6 +24,7 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
+from tests.lines import into
 from traces import Program, read_traces
 
 ROUNDS = 3
@@ -50,7 +51,7 @@ def play(
         policy = make_policy(variants(name)[0], costs(profile, step_tokens=2048, offload=False))
         engine = partial(Engine, policy, profile, limits)
     begin_s = time.perf_counter()
-    replay(programs, starts_s, None, engine, turns.append)
+    replay(programs, starts_s, None, engine, into(turns))
     return time.perf_counter() - begin_s, turns
 
 

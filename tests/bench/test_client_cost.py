@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from harness.replay.live import Replica, replay_live
+from tests.lines import into
 from traces import Program, Turn
 
 PROGRAMS, TURNS, GAP_S = 500, 5, 1.5
@@ -65,7 +66,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
                 model="m",
                 vocabulary=range(1000, 100_000),
                 seed=0,
-                on_turn=lines.append,
+                on_turn=into(lines),
             )
         )
         spent_s.append(time.process_time() - began_s)

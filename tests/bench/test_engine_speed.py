@@ -10,6 +10,7 @@ import pytest
 from harness.load.arrivals import parse_arrivals
 from harness.replay.virtual import replay
 from servers.profiles import analytic_profile, costs
+from servers.records import TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import make_policy, variants
 from traces import read_traces
@@ -18,7 +19,7 @@ from traces import read_traces
 def simulate(name: str, programs: list[Any], starts_s: list[float]) -> int:
     variant = variants(name)[0]
     profile = analytic_profile("a100-80g", "llama-3.1-8b", offload=variant.offload)
-    turns: list[dict[str, object]] = []
+    turns: list[TurnRecord] = []
     policy = make_policy(variant, costs(profile, step_tokens=2048, offload=variant.offload))
     offload = Offload(100) if variant.offload else None
     engine = partial(Engine, policy, profile, Limits(), offload)

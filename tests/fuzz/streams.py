@@ -8,18 +8,20 @@ from typing import Any
 
 import numpy as np
 import orjson
+from msgspec.json import decode, encode
 
 from harness.gateway.answers import Answer as Passed
 from harness.gateway.answers import Tap
 from harness.gateway.bodies import parsed, rewritten
 from harness.gateway.conversations import prompt_of
 from harness.gateway.identity import said
-from harness.gateway.messages import said_in
+from harness.gateway.messages import add_messages
 from harness.gateway.programs import Programs
-from harness.replay.completion import Answer, error_message, measurements
+from harness.replay.completion import Answer, error_message, measure
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Conversation
 from servers.errors import InvalidProgramId, TurnFailed
+from servers.records import TurnRecord
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
 from traces import Turn
@@ -99,7 +101,9 @@ def live(data: bytes) -> bool:
         conversation = Conversation(np.empty(0, np.uint32), range(1, 9), np.random.default_rng(0))
         conversation.prompt(TURN)
         conversation.answered(answer.ids)
-    _assert_line(measurements(TURN, answer, 2.0))
+    record = empty_record()
+    measure(record, TURN, answer, 2.0)
+    _assert_line(record)
     return good
 
 
@@ -152,11 +156,13 @@ def _recorded(data: bytes, answer: Passed) -> bool:
     programs.answered(program, prompt, answer)
     programs.over(program, 1.0)
     kept = programs.kept_tokens(program, prompt, answer.prompt_tokens)
-    seen = {"kept": kept, "tools": list(answer.tools), "error": answer.error}
-    _assert_line(
-        seen | said_in(body, program.prompt.shared(prompt) if program.prompt else 0, answer)
-    )
-    _assert_line({"p": answer.prompt_tokens, "c": answer.cached_tokens, "q": answer.queue_s})
+    record = empty_record()
+    record.kept_tokens, record.tools, record.error = max(kept, 0), answer.tools, answer.error
+    record.prompt_tokens, record.device_hit_tokens = answer.prompt_tokens, answer.cached_tokens
+    record.queue_s = answer.queue_s
+    repeated = program.prompt.shared(prompt) if program.prompt else 0
+    add_messages(record, body, repeated, answer)
+    _assert_line(record)
     return True
 
 
@@ -165,9 +171,13 @@ def error(data: bytes) -> bool:
     return True
 
 
-def _assert_line(line: dict[str, Any]) -> None:
+def empty_record() -> TurnRecord:
+    return TurnRecord(program_id="p", turn=0, job_id="p", scheduled_at_s=0.0, sent_at_s=0.0)
+
+
+def _assert_line(record: TurnRecord) -> None:
     """It can be written, and read again."""
-    assert orjson.loads(orjson.dumps(line)).keys() == line.keys()
+    assert decode(encode(record), type=TurnRecord) == record
 
 
 def _assert_short(message: str) -> None:

@@ -22,6 +22,7 @@ from tests.fuzz.mutations import mutated
 from tests.fuzz.streams import CHUNKS, _stream
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, gateway_to
+from tests.lines import into
 from traces import Program, Turn
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -97,7 +98,7 @@ async def replayed(url: str, timeout_s: float, programs: int = 1) -> list[Any]:
         model="m",
         vocabulary=range(10, 100),
         seed=1,
-        on_turn=lines.append,
+        on_turn=into(lines),
         turn_timeout_s=timeout_s,
     )
     return lines
@@ -148,7 +149,7 @@ def test_the_gateway_passes_no_more_than_its_bounds(attack: str) -> None:
         lines: list[Any] = []
         async with (
             sending(pieces) as url,
-            serve_gateway(Gateway([Backend(url, False)], lines.append)) as gateway,
+            serve_gateway(Gateway([Backend(url, False)], into(lines))) as gateway,
         ):
             with suppress(aiohttp.ClientPayloadError):  # a cut stream is cut for the client too
                 status, _, _ = await post(gateway + "/v1/chat/completions", ASK)

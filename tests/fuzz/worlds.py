@@ -19,6 +19,7 @@ from tests.fuzz.loaders import folder
 from tests.fuzz.mutations import mutated
 from tests.fuzz.samples import TRACES
 from tests.fuzz.target import Target
+from tests.lines import into
 from tests.sim.worlds import profile
 from traces import Program
 from traces.cut import cut
@@ -55,7 +56,7 @@ def _replay(programs: list[Program], data: bytes) -> None:
     arrivals = parse_arrivals(("poisson", "closed:2")[len(data) % 2])
     starts_s, in_flight = arrivals.draw(programs, 0.5, 1)
     engine = partial(Engine, make_policy(variant, COSTS), MACHINE, Limits())
-    done = replay(programs, starts_s, in_flight, engine, lines.append, bound=variant.bound)
+    done = replay(programs, starts_s, in_flight, engine, into(lines), bound=variant.bound)
     assert done["finished_programs"] == len(roots(programs)) or any(p.fork for p in programs), done
     assert len(lines) == sum(len(program.turns) for program in programs)
     orjson.dumps([done, lines])

@@ -8,7 +8,7 @@ import pytest
 
 from harness.gateway import programs, turns
 from harness.gateway.identity import Said
-from harness.gateway.turns import NO_PROMPT, ActiveTurn, Turns, unanswered
+from harness.gateway.turns import NO_PROMPT, ActiveTurn, Turns
 
 
 def of(monkeypatch: pytest.MonkeyPatch, most: int = 3) -> Turns:
@@ -21,7 +21,7 @@ def of(monkeypatch: pytest.MonkeyPatch, most: int = 3) -> Turns:
 
 
 def over(made: Turns, turn: ActiveTurn) -> None:
-    made.over(turn, 0.0, None, unanswered(turn))
+    made.over(turn, 0.0, None)
 
 
 def test_the_program_heard_of_longest_ago_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

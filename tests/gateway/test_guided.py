@@ -13,7 +13,7 @@ import pytest
 
 from harness.gateway import Backend, Gateway, Guide, serve_gateway
 from tests.gateway.test_proxy import post
-from tests.gateway.upstream import Line
+from tests.lines import Line, into
 from tests.live.replaying import replayed
 from tests.live.server import Server, serving
 from traces import Message, Program, Turn
@@ -55,7 +55,7 @@ async def guided(
     lines: list[Line] = []
     guide = Guide(programs, range(2**31), 0)
     async with serving(server) as url:
-        gateway = Gateway([Backend(url, tagged=False)], lines.append, guide=guide)
+        gateway = Gateway([Backend(url, tagged=False)], into(lines), guide=guide)
         async with serve_gateway(gateway) as base_url:
             yield base_url, lines, gateway
 

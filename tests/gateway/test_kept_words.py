@@ -11,7 +11,8 @@ import pytest
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.passing import Passing
 from tests.gateway.test_proxy import ASK, post
-from tests.gateway.upstream import Line, Upstream, serving
+from tests.gateway.upstream import Upstream, serving
+from tests.lines import Line, into
 
 KEY = "sk-planted-12345"
 
@@ -30,9 +31,9 @@ def line_of(
 
     async def go() -> None:
         async with serving(upstream) as server:
-            gateway = Gateway([Backend(server, True)], lines.append, keeps_messages=True)
+            gateway = Gateway([Backend(server, True)], into(lines), keeps_messages=True)
             assert await asked(gateway, body, **headers) == status
-            assert not gateway._turns._under_way
+            assert not gateway._turns._active
 
     asyncio.run(go())
     (line,) = lines
@@ -91,6 +92,6 @@ def test_whatever_goes_wrong_with_its_answer_a_turn_is_over(
     def broken(*_: object) -> Line:
         raise RecursionError
 
-    monkeypatch.setattr(Passing, "_noted", broken)
+    monkeypatch.setattr(Passing, "_measured", broken)
     line = line_of(Upstream(), status=500)
     assert line["error"] == "the gateway could not read the answer"

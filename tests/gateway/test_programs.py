@@ -16,7 +16,8 @@ import pytest
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.serving import own_socket
 from tests.gateway.test_proxy import ASK, post
-from tests.gateway.upstream import Line, Upstream, serving
+from tests.gateway.upstream import Upstream, serving
+from tests.lines import Line, into
 
 Told = Callable[[str, Gateway], Awaitable[None]]
 
@@ -27,7 +28,7 @@ def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> li
     async def go() -> None:
         async with serving(upstream or Upstream()) as server:
             events = options.pop("events", None)
-            gateway = Gateway([Backend(server, True, events)], lines.append, **options)
+            gateway = Gateway([Backend(server, True, events)], into(lines), **options)
             async with serve_gateway(gateway) as url:
                 await told(f"{url}/programs/p/v1/chat/completions", gateway)
 
@@ -109,7 +110,7 @@ def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
 
     async def go() -> int:
         async with serving(Upstream()) as server:
-            gateway = Gateway([Backend(server, True)], lines.append)
+            gateway = Gateway([Backend(server, True)], into(lines))
             async with serve_gateway(gateway), own_socket(gateway, path, "p"):
                 mode = stat.S_IMODE(path.stat().st_mode)
                 connector = aiohttp.UnixConnector(path.name)
@@ -165,7 +166,7 @@ def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> N
             )
             file.write(b"\n")
 
-    (line,) = lines_of(told, events=events, on_event=seen.append)
+    (line,) = lines_of(told, events=events, on_event=into(seen))
     assert (line["queue_s"], line["device_hit_tokens"]) == (pytest.approx(2.0), 32)
     assert [(event["event"], event["t"]) for event in seen] == [
         ("arrival", pytest.approx(5.0)),

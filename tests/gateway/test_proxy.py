@@ -10,7 +10,8 @@ import orjson
 import pytest
 
 from harness.gateway import Backend, Gateway, serve_gateway
-from tests.gateway.upstream import Line, Upstream, gateway_to, serving
+from tests.gateway.upstream import Upstream, gateway_to, serving
+from tests.lines import Line, into
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
 
@@ -147,7 +148,7 @@ def test_a_server_that_is_lost_draws_no_new_jobs_and_the_other_serves_on() -> No
         lines: list[Line] = []
         async with serving(Upstream()) as alive:
             backends = [Backend("http://127.0.0.1:9", True), Backend(alive, True)]
-            gateway = Gateway(backends, lines.append)
+            gateway = Gateway(backends, into(lines))
             async with serve_gateway(gateway) as url:
                 for name in ("a", "b", "c", "d", "a", "b"):
                     await post(f"{url}/programs/{name}/v1/chat/completions", ASK)
@@ -223,7 +224,7 @@ def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
 def test_no_server_behind_it_is_said_as_openai_says_things() -> None:
     async def go() -> tuple[int, Any, list[Line]]:
         lines: list[Line] = []
-        gateway = Gateway([Backend("http://127.0.0.1:9", True)], lines.append)
+        gateway = Gateway([Backend("http://127.0.0.1:9", True)], into(lines))
         async with serve_gateway(gateway) as url:
             status, body, _ = await post(f"{url}/v1/chat/completions", ASK)
             return status, orjson.loads(body), lines

@@ -18,8 +18,8 @@ import orjson
 from aiohttp import web
 
 from harness.gateway import Backend, Gateway, serve_gateway
+from tests.lines import Line, into
 
-Line = dict[str, Any]
 TOOL_CALL = {
     "index": 0,
     "id": "c1",
@@ -140,7 +140,7 @@ async def gateway_to(
     urls = [serving(upstream) for upstream in upstreams]
     backends = [Backend(await url.__aenter__(), tagged) for url in urls]
     try:
-        async with serve_gateway(Gateway(backends, lines.append)) as base_url:
+        async with serve_gateway(Gateway(backends, into(lines))) as base_url:
             yield base_url, lines
     finally:
         for url in urls:

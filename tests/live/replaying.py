@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
+from tests.lines import Line, into
 from tests.live.server import Server, serving
 from traces import Fork, Program, Turn
 
@@ -43,7 +43,7 @@ def replayed(
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,
-                on_turn=lines.append,
+                on_turn=into(lines),
                 turn_timeout_s=turn_timeout_s,
                 text=text,
                 api_key=api_key,

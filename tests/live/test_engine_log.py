@@ -1,23 +1,17 @@
-"""What the plug-in's events add to a turn's line."""
+"""Fields that the plug-in's events add to a turn's record."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
 
 from harness.replay.engine_events import EngineLog
+from servers.records import TurnRecord
+from tests.lines import Line, into, line_of
 
 ORIGIN_S = 1000.0
-LINE: dict[str, Any] = {
-    "program_id": "p",
-    "turn": 1,
-    "sent_at_s": 5.0,
-    "first_token_at_s": 9.0,
-    "finished_at_s": 20.0,
-}
 
 
 def event(at_s: float, name: str, turn: int = 1, **more: object) -> bytes:
@@ -25,19 +19,25 @@ def event(at_s: float, name: str, turn: int = 1, **more: object) -> bytes:
     return orjson.dumps(line) + b"\n"
 
 
-def told(path: Path, *events: bytes) -> tuple[dict[str, Any], list[dict[str, object]]]:
-    path.write_bytes(event(0.0, "arrival", turn=7))  # of somebody before us
-    seen: list[dict[str, object]] = []
-    log = EngineLog(path, ORIGIN_S, seen.append)
+def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
+    """The fields that the events add to a turn's record, and the events."""
+    path.write_bytes(event(0.0, "arrival", turn=7))  # of an earlier cell
+    seen: list[Line] = []
+    log = EngineLog(path, ORIGIN_S, into(seen))
     with path.open("ab") as file:
         file.writelines(events)
-    line = log.told(LINE)
+    record = TurnRecord(
+        program_id="p", turn=1, job_id="p", scheduled_at_s=5.0, sent_at_s=5.0,
+        first_token_at_s=9.0, finished_at_s=20.0,
+    )  # fmt: skip
+    before = line_of(record)
+    log.complete(record)
     log.close()
-    return line, seen
+    return {k: v for k, v in line_of(record).items() if v != before[k]}, seen
 
 
 def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) -> None:
-    line, seen = told(
+    line, seen = completed(
         tmp_path / "events.jsonl",
         event(5.5, "arrival"),
         event(7.5, "waiting_to_running", prompt_length=100, hit_length=64),
@@ -62,7 +62,7 @@ def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) 
 
 
 def test_what_a_tier_brings_is_told_apart_with_its_time(tmp_path: Path) -> None:
-    line, _ = told(
+    line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),
         event(6.0, "waiting_to_running", prompt_length=900, hit_length=832, external_length=768),
@@ -74,7 +74,7 @@ def test_what_a_tier_brings_is_told_apart_with_its_time(tmp_path: Path) -> None:
 
 
 def test_a_load_after_the_first_token_comes_out_of_decode(tmp_path: Path) -> None:
-    line, _ = told(
+    line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),
         event(6.0, "waiting_to_running", prompt_length=900, hit_length=0),
@@ -89,7 +89,7 @@ def test_a_load_after_the_first_token_comes_out_of_decode(tmp_path: Path) -> Non
 
 
 def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> None:
-    line, _ = told(
+    line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),
         event(6.0, "waiting_to_running", prompt_length=100, hit_length=0),
@@ -107,20 +107,22 @@ def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> Non
 def test_a_pin_that_is_still_held_when_the_turn_arrives_is_a_pinned_hit(tmp_path: Path) -> None:
     pinned = event(1.0, "pinned", turn=0, ttl_s=None, blocks=3, why={})
     reused = event(6.0, "unpinned", turn=0, reason="reused")
-    assert told(tmp_path / "a", pinned, event(5.0, "arrival"), reused)[0]["pinned_hit"] is True
+    assert completed(tmp_path / "a", pinned, event(5.0, "arrival"), reused)[0]["pinned_hit"] is True
     expired = event(4.0, "unpinned", turn=0, reason="expired")
-    assert told(tmp_path / "b", pinned, expired, event(5.0, "arrival"))[0]["pinned_hit"] is False
+    assert (
+        completed(tmp_path / "b", pinned, expired, event(5.0, "arrival"))[0]["pinned_hit"] is False
+    )
 
 
 def test_a_turn_that_the_engine_never_saw_is_left_as_it_is(tmp_path: Path) -> None:
-    assert told(tmp_path / "events.jsonl")[0] == {}
+    assert completed(tmp_path / "events.jsonl")[0] == {}
 
 
 def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.touch()
-    seen: list[object] = []
-    log = EngineLog(path, ORIGIN_S, seen.append)
+    seen: list[Line] = []
+    log = EngineLog(path, ORIGIN_S, into(seen))
     whole = event(5.0, "arrival")
     with path.open("ab", buffering=0) as file:
         file.write(whole[:20])

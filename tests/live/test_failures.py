@@ -15,6 +15,7 @@ import orjson
 import pytest
 
 from harness.replay.live import Replica, replay_live
+from tests.lines import into
 from tests.live.replaying import program, replayed
 from tests.live.server import Server, serving
 
@@ -26,7 +27,7 @@ ERRORS = {
     "ends early": "the stream was cut after 3 tokens",
     "one short": "the server counts 26 prompt and 5 output tokens, recorded are 26 and 6",
     "prompt cut short": "the server counts 25 prompt and 6 output tokens, recorded are 26 and 6",
-    "no ids": "the answer comes without token ids: token mode needs a server that knows",
+    "no ids": "the answer comes without token ids: token mode needs a server that supports",
     "engine error": "the engine failed: CUDA error",
     "garbage": "the stream is not a completion: ",
     "hangs": "not over within 0.3 s; 0 of the answer's tokens had come",
@@ -74,7 +75,7 @@ def test_nobody_listening_fails_every_program_at_once() -> None:
             model="m",
             vocabulary=range(99),
             seed=0,
-            on_turn=lines.append,
+            on_turn=into(lines),
         )
     )
     assert {line["error"] for line in lines} == {
@@ -97,7 +98,7 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
                     model="m",
                     vocabulary=range(99),
                     seed=0,
-                    on_turn=lines.append,
+                    on_turn=into(lines),
                     # aiohttp's server may leave a request that it read while it closed unanswered
                     turn_timeout_s=3.0,
                 )
@@ -114,13 +115,14 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
 
 
 INTERRUPTED = """
-import asyncio, sys, orjson
+import asyncio, sys
+from msgspec.json import encode
 from harness.replay.live import Replica, replay_live
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 
-def write(line):
-    print(orjson.dumps(line).decode(), flush=True)
+def write(record):
+    print(encode(record).decode(), flush=True)
 
 async def main():
     async with serving(Server(faults={("cut", 1): "hangs"})) as url:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from harness.replay.live import Replica, replay_live
 from harness.replay.token_prompts import Prompts
+from tests.lines import into
 from tests.live.server import Server, common_prefix, serving
 from tests.sim.worlds import turns
 from traces import Program, SharedPrefix, Turn
@@ -67,7 +68,7 @@ def test_prompts_share_the_prefixes_that_the_programs_share(
                 model="m",
                 vocabulary=MANY_IDS,
                 seed=0,
-                on_turn=lines.append,
+                on_turn=into(lines),
             )
 
     asyncio.run(replay())

@@ -109,7 +109,7 @@ def test_five_hundred_programs_at_once() -> None:
 
 
 def test_a_failing_record_ends_the_replay() -> None:
-    def disk_full(_: dict[str, object]) -> None:
+    def disk_full(_: object) -> None:
         raise OSError("no space left")
 
     async def replay() -> None:

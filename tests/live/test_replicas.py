@@ -6,7 +6,7 @@ import asyncio
 
 from harness.replay.affinity import Affinity
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
+from tests.lines import Line, into
 from tests.live.replaying import program
 from tests.live.server import Server, serving
 from traces import Fork
@@ -36,7 +36,7 @@ def test_turns_and_sub_agents_of_a_job_meet_on_one_server() -> None:
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,
-                on_turn=lines.append,
+                on_turn=into(lines),
             )
 
     asyncio.run(replay())

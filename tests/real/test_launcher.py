@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
 from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
+from tests.lines import Line, into
 from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0
@@ -110,7 +110,7 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
         model="tiny",
         vocabulary=range(256),
         seed=0,
-        on_turn=lines.append,
+        on_turn=into(lines),
         text=True,
     )
     assert asyncio.run(replaying)["failed_turns"] == 0

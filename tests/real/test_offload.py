@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer, launch
+from tests.lines import Line, into
 from traces import Program, Turn
 
 READY_WITHIN_S = 300.0
@@ -99,7 +99,7 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
             model="tiny",
             vocabulary=range(256),
             seed=1,
-            on_turn=lines.append,
+            on_turn=into(lines),
             turn_timeout_s=120.0,
         )
     )

@@ -16,10 +16,10 @@ from harness.calibrate.verify_pins import DEAR, DEAR_COSTS, expected_blocks, kv_
 from harness.gateway import Gateway, serve_gateway
 from harness.gateway.recording import backends
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
 from servers.variants import make_policy, variants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
+from tests.lines import Line, into
 from traces import Program, Turn
 
 GAP_S = 1.0
@@ -62,7 +62,7 @@ def replayed(server: VllmServer, program: Program, turn_timeout_s: float = 60.0)
             model="tiny",
             vocabulary=range(256),
             seed=3,
-            on_turn=lines.append,
+            on_turn=into(lines),
             turn_timeout_s=turn_timeout_s,
         )
     )
@@ -117,7 +117,7 @@ def test_a_program_whose_process_is_gone_leaves_no_pin(server: VllmServer) -> No
     body["vllm_xargs"] = {"tools": "ls"}
 
     async def agent() -> None:
-        gateway = Gateway(backends([server.base_url]), lines.append)
+        gateway = Gateway(backends([server.base_url]), into(lines))
         async with serve_gateway(gateway) as url, aiohttp.ClientSession() as session:
             program = f"{url}/programs/agent"
             async with session.post(f"{program}/v1/completions", json=body) as answer:

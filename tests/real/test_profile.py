@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles.measured import Measured, read_measured
@@ -22,6 +21,7 @@ from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
+from tests.lines import Line, into
 from tests.real.test_sweep import PROGRAMS
 
 BENCH = str(Path(sys.executable).parent / "bench")
@@ -85,13 +85,13 @@ def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path
             model="tiny",
             vocabulary=range(*server.info.vocabulary),
             seed=1,
-            on_turn=live.append,
+            on_turn=into(live),
             turn_timeout_s=60.0,
         )
 
     asyncio.run(go())
     policy = make_policy(variants("fcfs")[0], Costs(prefill_s=float))
-    replay(PROGRAMS, starts, None, partial(Engine, policy, profile, Limits()), virtual.append)
+    replay(PROGRAMS, starts, None, partial(Engine, policy, profile, Limits()), into(virtual))
 
     def served_s(lines: list[Line]) -> float:
         seconds: float = mean(line["finished_at_s"] - line["sent_at_s"] for line in lines)

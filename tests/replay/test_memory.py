@@ -82,7 +82,7 @@ def test_against_a_server(url: str) -> None:
                 model="m",
                 vocabulary=range(1000, 100_000),
                 seed=0,
-                on_turn=lambda line: began.set() if line["turn"] == 3 else None,
+                on_turn=lambda record: began.set() if record.turn == 3 else None,
             )
         )
         await began.wait()

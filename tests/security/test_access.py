@@ -21,6 +21,7 @@ from harness.gateway.access import MOST_AT_ONCE, TOKEN, Access, check_listen
 from harness.gateway.passing import MOST_ANSWER_BYTES
 from harness.gateway.serving import own_socket
 from tests.gateway.upstream import Upstream, serving
+from tests.lines import into
 from tests.loopback import on_loopback
 
 ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
@@ -33,7 +34,7 @@ async def guarded(
 ) -> AsyncIterator[tuple[str, list[Any]]]:
     lines: list[Any] = []
     async with serving(upstream) as server:
-        gateway = Gateway([Backend(server, True)], lines.append, api_key, access=access)
+        gateway = Gateway([Backend(server, True)], into(lines), api_key, access=access)
         async with serve_gateway(gateway) as url:
             yield url, lines
 
@@ -384,7 +385,7 @@ def test_an_answer_without_end_is_cut(streamed: bool) -> None:
         passed = 0
         async with (
             answering(endless) as server,
-            serve_gateway(Gateway([Backend(server, False)], lines.append)) as url,
+            serve_gateway(Gateway([Backend(server, False)], into(lines))) as url,
             aiohttp.ClientSession() as session,
         ):
             with suppress(aiohttp.ClientPayloadError):

@@ -8,6 +8,7 @@ import pytest
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Request, Retention, pin
 from servers.sim import Engine, Limits, Offload, Segment, Sequence, Submission
+from tests.lines import into
 from tests.sim.worlds import profile
 
 COSTS = Costs(prefill_s=float)
@@ -47,7 +48,7 @@ def engine(
         limits or Limits(),
         offload,
         on_end=ended.append,
-        on_event=events.append,
+        on_event=into(events),
     )
     return made, ended, events
 

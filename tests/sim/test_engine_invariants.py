@@ -14,6 +14,7 @@ from servers.policies.base import Policy
 from servers.profiles import Profile, costs
 from servers.sim import Engine, Limits, Sequence
 from servers.variants import make_policy, variants
+from tests.lines import into
 from tests.sim.accounts import check_blocks
 from tests.sim.worlds import World, profile, worlds
 
@@ -38,10 +39,10 @@ def run(
         world.profile,
         world.limits,
         world.offload,
-        on_event=events.append,
+        on_event=into(events),
         strides=strides,
     )
-    done = replay(world.programs, world.starts_s, None, engine, turns.append, bound=bound)
+    done = replay(world.programs, world.starts_s, None, engine, into(turns), bound=bound)
     return turns, events, done
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness.replay.virtual import replay
 from servers.policies.base import Costs, Policy
+from servers.records import EventRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import profile
@@ -36,10 +37,10 @@ def held_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
     after: list[int] = []
     before: list[int] = []
 
-    def on_event(event: dict[str, object]) -> None:
-        if event["event"] == "pinned":
-            after.append(int(str(event["blocks"])))
-        if event["event"] == "unpinned" and event["reason"] == "reused":
+    def on_event(event: EventRecord) -> None:
+        if event.event == "pinned":
+            after.append(int(event.blocks or 0))
+        if event.event == "unpinned" and event.reason == "reused":
             before.append(after[-1])
 
     engine = partial(Engine, policy, profile(kv_blocks=5402), Limits(), on_event=on_event)

@@ -12,7 +12,7 @@ import asyncio
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
@@ -26,7 +26,7 @@ from harness.gateway.servers import Backend
 from harness.gateway.serving import serve_gateway
 from harness.load.arrivals import choose_programs
 from harness.replay.live import Replica, replay_live
-from harness.replay.schedule import Line
+from servers.records import TurnRecord
 from tests.bench.trivial_server import beside
 from traces import Program, Turn
 
@@ -73,9 +73,9 @@ class Soak:
         self.samples: list[Sample] = []
         self._every = turns // SAMPLES
 
-    def took(self, line: Line) -> None:
+    def took(self, record: TurnRecord) -> None:
         self.turns += 1
-        self.failed += line["error"] is not None
+        self.failed += record.error is not None
         if self.turns % self._every == 0:
             self.samples.append(sample(self.turns))
 
@@ -88,10 +88,10 @@ class Soak:
                 async with session.delete(f"{by_gateway}/programs/{quote(program_id)}") as answer:
                     await answer.read()
 
-            def took(line: Line) -> None:
-                self.took(line)
-                if line["error"] is not None or line["turn"] == TURNS - 1:
-                    task = asyncio.create_task(end(line["program_id"]))
+            def took(record: TurnRecord) -> None:
+                self.took(record)
+                if record.error is not None or record.turn == TURNS - 1:
+                    task = asyncio.create_task(end(record.program_id))
                     ended.add(task)
                     task.add_done_callback(ended.discard)
 
@@ -101,7 +101,9 @@ class Soak:
             )
             await asyncio.gather(*ended)
 
-    async def _replay(self, load: list[Program], in_flight: int, url: str, took: object) -> None:
+    async def _replay(
+        self, load: list[Program], in_flight: int, url: str, took: Callable[[TurnRecord], None]
+    ) -> None:
         await replay_live(
             load,
             None,
@@ -110,7 +112,7 @@ class Soak:
             model="m",
             vocabulary=range(1000, 100_000),
             seed=0,
-            on_turn=took,  # type: ignore[arg-type]
+            on_turn=took,
             turn_timeout_s=TURN_TIMEOUT_S,
         )
 

@@ -13,9 +13,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
+
 from servers.errors import VirtualVllmFailed
 from servers.policies.base import Request
 from servers.profiles import Profile
+from servers.records import EventRecord
 from servers.sim import Limits, Segment, Submission, Usage, refuse_unfit
 from servers.sim import Sequence as Served
 from servers.vllm.launch.find_vllm import ROOT
@@ -28,7 +31,7 @@ QUIET = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
 }
-OnEvent = Callable[[dict[str, object]], None]
+OnEvent = Callable[[EventRecord], None]
 
 
 def environment() -> dict[str, str]:
@@ -151,7 +154,7 @@ class RemoteVllm:
             self.now_ps = said["now_ps"]
             for event in said["events"]:
                 if self._on_event is not None:
-                    self._on_event(event)
+                    self._on_event(convert(event, EventRecord))
             if "done" in said:
                 self.steps, self.strides = said["steps"], said["strides"]
                 return

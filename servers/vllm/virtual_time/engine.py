@@ -18,6 +18,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from servers.policies.base import Future, Oracle, Policy
 from servers.profiles import PS_PER_S, Profile
+from servers.records import EventRecord
 from servers.sim import Limits, Path, Phase, Segment, Submission, Usage, refuse_unfit
 from servers.sim import Sequence as Served
 from servers.sim.strides import lasts, steps_until
@@ -93,7 +94,7 @@ class VirtualVllm:
         limits: Limits,
         *,
         on_end: Callable[[Served], None],
-        on_event: Callable[[dict[str, object]], None] | None = None,
+        on_event: Callable[[EventRecord], None] | None = None,
         strides: bool = True,
     ) -> None:
         self.profile = profile
@@ -219,8 +220,10 @@ class VirtualVllm:
             self._decoding.discard(str(turn.view.id))
             self._ended.append(served)
         if self._on_event is not None:
-            line = {"t": t, "event": event, "program_id": turn.view.program_id}
-            self._on_event(line | {"turn": turn.view.index} | fields)
+            program_id, index = turn.view.program_id, turn.view.index
+            self._on_event(
+                EventRecord(t=t, event=event, program_id=program_id, turn=index, **fields)
+            )
 
     def close(self) -> None:
         """vLLM shuts its scheduler down."""

@@ -18,9 +18,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import IO, Any
 
+from msgspec import to_builtins
+
 from servers.errors import UnsupportedVllm
 from servers.policies.base import Future
 from servers.profiles import Profile, costs
+from servers.records import EventRecord
 from servers.sim import Limits, Segment, Submission
 from servers.sim import Sequence as Served
 from servers.variants import make_policy, variants
@@ -37,7 +40,7 @@ class Cell:
         known = costs(profile, step_tokens=limits.step_tokens, offload=False)
         policy = make_policy(variants(asked["policy"])[0], known)
         self._say = say
-        self._events: list[Message] = []
+        self._events: list[EventRecord] = []
         on_event = self._events.append if asked["events"] else None
         self.engine = VirtualVllm(policy, profile, limits, on_end=self._ended, on_event=on_event)
         self._segments: dict[int, Segment] = {}
@@ -61,7 +64,7 @@ class Cell:
         self._keys[self.engine.submit(submission, asked["at_ps"])] = asked["key"]
 
     def report(self, kind: str, **fields: Any) -> None:
-        events, self._events[:] = list(self._events), []
+        events, self._events[:] = to_builtins(self._events), []
         self._say({kind: True, "now_ps": self.engine.now_ps, "events": events, **fields})
 
     def _ended(self, served: Served) -> None:

@@ -23,6 +23,7 @@ from servers.policies.base import Costs
 from servers.sim import Engine
 from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
+from tests.lines import into
 from tests.real.plugin.random_worlds import World, unruly, world
 
 POLICIES = [v.name for v in variants("all") if not v.offload]
@@ -82,12 +83,12 @@ def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outc
     def make(**more: Any) -> Any:
         made = make_policy(variant(policy), COSTS)
         sizes = played.profile, played.limits
-        engines.append(kind(made, *sizes, on_event=events.append, **given, **more))
+        engines.append(kind(made, *sizes, on_event=into(events), **given, **more))
         return engines[0]
 
     maker = unruly(make, seed) if played.unruly else make
     bound = variant(policy).bound
-    done = replay(played.programs, played.starts_s, None, maker, turns.append, bound=bound)
+    done = replay(played.programs, played.starts_s, None, maker, into(turns), bound=bound)
     return Outcome(
         getattr(engines[0], "batches", []),
         sorted(_line(event) for event in events),

@@ -1,0 +1,189 @@
+"""The lines of turns.jsonl and engine.jsonl: every writer builds these structs, every reader
+decodes them.
+
+Each field has its unit, its meaning and when it is null next to it. The tables in
+docs/reference/run-folder.md are generated from here (`python -m reports.run_folder.reference`).
+Times are seconds on the cell's clock, lengths are tokens. A field that is `UNSET` is left out of
+the line; a reader treats null and left out alike. Imports only msgspec, which vLLM brings too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+MAX_VALUE = 10**15
+"""Bound of all seconds, tokens and blocks; sums of a million such values stay finite."""
+
+Seconds = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE, extra={"unit": "s"})]
+Count = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
+Tokens = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "tokens"})]
+Blocks = Annotated[int, Meta(ge=0, le=MAX_VALUE, extra={"unit": "KV blocks"})]
+Scalar = str | int | float | bool | None
+
+
+def meaning(text: str, null: str = "") -> Meta:
+    """Documents a field; `null` says when it is null or left out."""
+    return Meta(description=text, extra={"null": null})
+
+
+FAILED_BEFORE = "the turn failed before its first token"
+NOT_REPORTED = "the server does not report it"
+NOT_SPLIT = "a live server does not report it"
+FIRST_TURN = "in a first turn"
+NOT_RECORDED = "left out unless `bench record --messages` wrote the line"
+
+
+class PromptPrefix(Struct, gc=False):
+    """The beginning of a prompt that several programs share."""
+
+    id: str
+    tokens: Tokens
+
+
+class ChatMessage(Struct, gc=False):
+    role: str
+    content: str
+
+
+class TurnRecord(Struct, kw_only=True, gc=False):
+    """One turn that finished or failed: a line of turns.jsonl.
+
+    The schedule sets the first fields, whoever serves the turn adds the others when it ends.
+    """
+
+    program_id: Annotated[str, meaning("program of the turn")]
+    turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
+    job_id: Annotated[
+        str, meaning("root program: the parent's for a sub-agent, else the program itself")
+    ]
+    scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
+    sent_at_s: Annotated[
+        Seconds, meaning("when it was sent; `sent_at_s - scheduled_at_s` is client lateness")
+    ]
+    kept_tokens: Annotated[
+        Tokens | None,
+        meaning("prompt tokens that the previous turn's context also holds"),
+    ] = None
+    tools: Annotated[
+        tuple[str, ...] | None, meaning("names of the tools that the answer calls, in order")
+    ] = None
+    gap_s: Annotated[
+        Seconds | None,
+        meaning("tool gap before this turn as the client waited it; 0 in a first turn"),
+    ] = None
+    gap_provenance: Annotated[
+        str | None, meaning("where the length of that gap comes from", FIRST_TURN)
+    ] = None
+    wait_s: Annotated[
+        Seconds | None, meaning("time spent waiting for sub-agents to join, before the gap")
+    ] = None
+    system: Annotated[
+        PromptPrefix | UnsetType | None,
+        meaning(
+            "beginning of the prompt that other programs share: `{id, tokens}`",
+            "left out of all but first turns, and where nothing is shared",
+        ),
+    ] = UNSET
+    replica: Annotated[
+        Count | UnsetType,
+        meaning("index of the server that served the turn, from 0", "left out in virtual time"),
+    ] = UNSET
+    first_token_at_s: Annotated[
+        Seconds | None, meaning("when the first token arrived", FAILED_BEFORE)
+    ] = None
+    finished_at_s: Annotated[Seconds | None, meaning("when the last token arrived")] = None
+    prompt_tokens: Annotated[Tokens | None, meaning("length of the prompt")] = None
+    output_tokens: Annotated[Tokens | None, meaning("length of the answer")] = None
+    device_hit_tokens: Annotated[
+        Tokens | None,
+        meaning("prompt tokens found in device memory at first admission", NOT_REPORTED),
+    ] = None
+    dram_hit_tokens: Annotated[
+        Tokens | None, meaning("prompt tokens found in DRAM at first admission", NOT_SPLIT)
+    ] = None
+    ssd_hit_tokens: Annotated[
+        Tokens | None, meaning("prompt tokens found on SSD at first admission", NOT_SPLIT)
+    ] = None
+    queue_s: Annotated[Seconds | None, meaning("sent until first admitted", NOT_REPORTED)] = None
+    load_s: Annotated[
+        Seconds | None, meaning("waiting for a reload from DRAM or SSD", NOT_SPLIT)
+    ] = None
+    prefill_s: Annotated[Seconds | None, meaning("computing the prompt", NOT_REPORTED)] = None
+    decode_s: Annotated[
+        Seconds | None,
+        meaning("first token until last token, less what follows", FAILED_BEFORE),
+    ] = None
+    preempted_s: Annotated[Seconds | None, meaning("preempted until admitted again", NOT_SPLIT)] = (
+        None
+    )
+    recompute_s: Annotated[
+        Seconds | None,
+        meaning("recomputing what a preemption discarded", NOT_SPLIT),
+    ] = None
+    preemptions: Annotated[Count | None, meaning("how often it was preempted", NOT_REPORTED)] = None
+    pinned_hit: Annotated[
+        bool | None,
+        meaning("whether the program's pin was still held when the turn arrived", NOT_REPORTED),
+    ] = None
+    messages: Annotated[
+        list[ChatMessage] | UnsetType,
+        meaning("messages that this prompt adds: list of `{role, content}`", NOT_RECORDED),
+    ] = UNSET
+    messages_repeated: Annotated[
+        Count | UnsetType,
+        meaning("messages of the prompt that earlier lines of the program hold", NOT_RECORDED),
+    ] = UNSET
+    answer: Annotated[str | UnsetType, meaning("text of the answer", NOT_RECORDED)] = UNSET
+    command: Annotated[
+        str | UnsetType | None,
+        meaning("shell command that the answer calls; null without one", NOT_RECORDED),
+    ] = UNSET
+    error: Annotated[str | None, meaning("why the turn failed", "the turn succeeded")] = None
+
+
+class EventRecord(Struct, kw_only=True, gc=False):
+    """One event of an engine: a line of engine.jsonl. Fields that an event lacks are left out."""
+
+    t: Annotated[Seconds, meaning("time of the event")]
+    event: Annotated[str, meaning("name of the event, below")]
+    program_id: Annotated[str, meaning("program of the turn")]
+    turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
+    prompt_length: Annotated[
+        Tokens | UnsetType,
+        meaning(
+            "prompt, and what was generated before a preemption",
+            "only of `waiting_to_running` and `evicted_to_running`",
+        ),
+    ] = UNSET
+    hit_length: Annotated[
+        Tokens | UnsetType,
+        meaning(
+            "tokens found in a cache at this admission",
+            "only of `waiting_to_running` and `evicted_to_running`",
+        ),
+    ] = UNSET
+    external_length: Annotated[
+        Tokens | UnsetType,
+        meaning("tokens of `hit_length` that an offload tier brings", "live, where there are any"),
+    ] = UNSET
+    ttl_s: Annotated[
+        Seconds | UnsetType | None,
+        meaning("time to live of the pin; null if only pressure ends it", "only of `pinned`"),
+    ] = UNSET
+    blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", "only of `pinned`")] = UNSET
+    why: Annotated[
+        dict[str, Scalar] | UnsetType,
+        meaning("inputs of the policy's decision", "only of `pinned`"),
+    ] = UNSET
+    reason: Annotated[
+        str | UnsetType, meaning("what ended the pin, below", "only of `unpinned`")
+    ] = UNSET
+    tier: Annotated[
+        str | UnsetType,
+        meaning("offload tier that is read: `dram` or `ssd`", "only of `loading`, virtual time"),
+    ] = UNSET
+    tokens: Annotated[
+        Tokens | UnsetType, meaning("tokens that are loaded", "only of `loading`")
+    ] = UNSET
