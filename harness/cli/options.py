@@ -78,8 +78,9 @@ Policies = Annotated[
     typer.Option(
         "--policies",
         metavar="NAMES",
-        help="A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy). "
-        "A + behind one runs it over an offload tier, +native over vLLM's own.",
+        help="A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy), "
+        "with arguments if it takes any: 'continuum(k=50)'. A + after one runs it over an offload "
+        "tier, +native over vLLM's own.",
         autocompletion=_policies,
         rich_help_panel=LOAD,
     ),
@@ -89,7 +90,7 @@ OnePolicy = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="One policy: bench list policies.",
+        help="One policy of bench list policies, with arguments if it takes any.",
         autocompletion=_policies,
         show_default=False,
         rich_help_panel=LOAD,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +19,7 @@ from servers.policies.arguments import arguments_text, check_arguments, parse_ar
 from servers.policies.base import Costs, Policy
 from servers.policies.continuum import Continuum
 from servers.policies.infercept import Infercept
-from servers.variants import make_policy, variant, variants
+from servers.variants import POLICIES, make_policy, variant, variants
 
 
 class Typed(Policy):
@@ -216,3 +218,12 @@ def test_continuum_may_estimate_from_other_turns() -> None:
     assert len(after(Continuum(COSTS, tool_times="evicted")).model.all_tools) == 1
     assert after(Continuum(COSTS)).model.turns.average == 2.0
     assert after(Continuum(COSTS, turn_counts="evicted")).model.turns.average == 1.5
+
+
+def test_the_documentation_lists_every_argument_of_every_policy() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text()
+    rows = [line for line in page.splitlines() if line.startswith("|")]
+    for name in POLICIES.built_in:
+        _self, _costs, *others = inspect.signature(variant(name).policy.__init__).parameters
+        for argument in others:
+            assert any(f"`{name}`" in row and f"`{argument}`" in row for row in rows), argument
