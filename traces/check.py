@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from itertools import pairwise
 
 from servers.errors import InvalidTrace
+from traces.block_hashes import truncated
 from traces.lenient import MAX_GAP_S, MAX_START_S, MAX_TOKENS, has_control
-from traces.program import Program, Turn
+from traces.program import Program, SharedPrefix, Turn
 
 
 def check(programs: Sequence[Program]) -> None:
@@ -35,6 +36,7 @@ def check(programs: Sequence[Program]) -> None:
         if program.fork is not None:
             _check_fork(program, by_id)
     _check_ancestors(programs, by_id)
+    check_prefixes(programs, {})
 
 
 def _check_turns(program: Program) -> None:
@@ -59,6 +61,53 @@ def _check_turns(program: Program) -> None:
                 f"{program.prefix.tokens}; shorten the prefix"
             )
         before = turn
+
+
+PrefixBegin = tuple[str | None, int]
+"""The prefix before one, and the token at which it begins."""
+
+
+def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, PrefixBegin]) -> None:
+    """Each prefix must begin at one place of the prefix tree, in all programs. `begins` holds those
+    of other programs, and takes in those of these."""
+    for program in programs:
+        _check_path(program, begins)
+
+
+def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> None:
+    if program.prefix is None and not any(turn.prefixes for turn in program.turns):
+        return
+    before: tuple[Turn, tuple[SharedPrefix, ...]] | None = None
+    for number, turn in enumerate(program.turns):
+        where = f"program {program.id!r}, turn {number}"
+        path = turn.prefixes
+        if number == 0 and program.prefix is not None:
+            if path:
+                raise InvalidTrace(f"{where}: has prefixes, and its program a prefix; remove one")
+            path = (program.prefix,)
+        begin: PrefixBegin = None, 0
+        for prefix in path:
+            if not begin[1] < prefix.tokens <= turn.prompt_tokens:
+                raise InvalidTrace(
+                    f"{where}: prefix {prefix.id!r} ends at token {prefix.tokens}, must end after "
+                    f"token {begin[1]}, where it begins, and within the prompt of "
+                    f"{turn.prompt_tokens} tokens"
+                )
+            if begins.setdefault(prefix.id, begin) != begin:
+                raise InvalidTrace(
+                    f"{where}: prefix {prefix.id!r} begins at token {begin[1]} after prefix "
+                    f"{begin[0]!r}, and elsewhere at token {begins[prefix.id][1]} after "
+                    f"{begins[prefix.id][0]!r}; give it another id here"
+                )
+            begin = prefix.id, prefix.tokens
+        if before is not None and path:
+            repeated = min(turn.kept_tokens, before[0].prompt_tokens, begin[1])
+            if truncated(path, repeated) != truncated(before[1], repeated):
+                raise InvalidTrace(
+                    f"{where}: keeps {turn.kept_tokens} tokens of the turn before, so both must "
+                    f"name the same prefixes for the first {repeated} tokens"
+                )
+        before = turn, path
 
 
 def _check_messages(program: Program) -> None:

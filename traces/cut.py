@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from servers.errors import InvalidTrace
+from traces.block_hashes import extend_prefixes
 from traces.check import check
-from traces.program import Fork, Program, Provenance, Turn
+from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 Scales = tuple[float, float, float]
 """Factors of prompt tokens, output tokens, gaps."""
@@ -77,6 +78,8 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
     for number, turn in enumerate(program.turns[:max_turns]):
         before = (program.turns[number - 1], turns[-1]) if turns else None
         turns.append(_turn(turn, before, prefix.tokens if prefix else 1, scales))
+    if any(turn.prefixes for turn in turns):
+        turns = list(extend_prefixes(turns))
     told = [f"tokens x{tokens:g}"] * (tokens != 1) + [f"gaps x{gaps:g}"] * (gaps != 1)
     told += [f"outputs x{outputs:g}"] * (outputs != tokens)
     if len(turns) < len(program.turns):
@@ -101,6 +104,8 @@ def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scal
         whole = turn.kept_tokens == before[0].context_tokens
         most = before[1].context_tokens
         kept = most if whole else min(most, math.floor(turn.kept_tokens * tokens))
+    prefixes = _scaled_prefixes(turn.prefixes, tokens)
+    least = max(least, prefixes[-1].tokens if prefixes else 1)
     return replace(
         turn,
         prompt_tokens=max(kept + _scaled(turn.new_tokens, tokens), least),
@@ -108,7 +113,15 @@ def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scal
         kept_tokens=kept,
         tool_gap_s=turn.tool_gap_s * gaps,
         gap_provenance=turn.gap_provenance if gaps == 1 else Provenance.SYNTHESISED,
+        prefixes=prefixes,
     )
+
+
+def _scaled_prefixes(prefixes: tuple[SharedPrefix, ...], factor: float) -> tuple[SharedPrefix, ...]:
+    """Without those of which no token is left."""
+    scaled = [SharedPrefix(prefix.id, _scaled(prefix.tokens, factor)) for prefix in prefixes]
+    ends = [0, *(prefix.tokens for prefix in scaled)]
+    return tuple(p for p, begins in zip(scaled, ends, strict=False) if p.tokens > begins)
 
 
 def _fork(fork: Fork, parent_turns: int, gaps: float) -> Fork:

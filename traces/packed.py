@@ -13,18 +13,18 @@ from typing import overload
 
 import orjson
 
-from traces.program import Program, Provenance, Turn
+from traces.program import Program, Provenance, SharedPrefix, Turn
 
 FAST = 1
 """zlib's level."""
-FIELDS = tuple(field.name for field in fields(Turn))
+NUMBERS_AND_NAMES = tuple(field.name for field in fields(Turn) if field.name != "prefixes")
 
 
 class PackedTurns(Sequence[Turn]):
     __slots__ = ("_bytes", "_size")
 
     def __init__(self, turns: Sequence[Turn]) -> None:
-        rows = [tuple(getattr(turn, name) for name in FIELDS) for turn in turns]
+        rows = [_row(turn) for turn in turns]
         self._bytes = zlib.compress(orjson.dumps(rows), FAST)
         self._size = len(rows)
 
@@ -33,8 +33,10 @@ class PackedTurns(Sequence[Turn]):
 
     def __iter__(self) -> Iterator[Turn]:
         rows = orjson.loads(zlib.decompress(self._bytes))
-        for prompt, output, kept, tools, command, gap_s, provenance in rows:
-            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, Provenance(provenance))
+        for prompt, output, kept, tools, command, gap_s, provenance, *path in rows:
+            prefixes = tuple(SharedPrefix(id, tokens) for id, tokens in path)
+            origin = Provenance(provenance)
+            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, origin, prefixes)
 
     @overload
     def __getitem__(self, place: int) -> Turn: ...
@@ -48,6 +50,11 @@ class PackedTurns(Sequence[Turn]):
 
     def __hash__(self) -> int:
         return hash(tuple(self))
+
+
+def _row(turn: Turn) -> list[object]:
+    path = [(prefix.id, prefix.tokens) for prefix in turn.prefixes]
+    return [*(getattr(turn, name) for name in NUMBERS_AND_NAMES), *path]
 
 
 def packed(programs: Sequence[Program]) -> tuple[Program, ...]:

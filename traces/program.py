@@ -21,6 +21,17 @@ class Provenance(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class SharedPrefix:
+    """The leading tokens of a prompt: the same text in all prompts that name the same id.
+
+    Of two prompts that name it with different lengths, the shorter one has the first part of it.
+    """
+
+    id: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One LLM request. Its context is its prompt followed by its output."""
 
@@ -38,6 +49,11 @@ class Turn:
     """From this turn's response to the next turn's request; ignored in a last turn. After a join:
     from the end of the last sub-agent joined."""
     gap_provenance: Provenance = Provenance.MEASURED
+    prefixes: tuple[SharedPrefix, ...] = ()
+    """What the prompt shares with prompts other than the previous one, of this program or of any
+    other: its path in the prefix tree of all prompts, shortest first. Each prefix begins where the
+    one before it ends, and does so in all prompts that name it. `traces.block_hashes` makes them of
+    block hashes."""
 
     @property
     def new_tokens(self) -> int:
@@ -54,14 +70,6 @@ class Message(NamedTuple):
 
     role: str
     content: str
-
-
-@dataclass(frozen=True, slots=True)
-class SharedPrefix:
-    """The first tokens of a program's prompts, the same in every program with the same id."""
-
-    id: str
-    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +95,8 @@ class Program:
     turns: Sequence[Turn]
     """A tuple, or `traces.packed.PackedTurns`."""
     prefix: SharedPrefix | None = None
+    """What its first prompt shares with other programs, where that is one prefix of the same length
+    in all of them, such as a system prompt. Otherwise None, and `Turn.prefixes` say it."""
     fork: Fork | None = None
     recorded_start_s: float | None = None
     """Start in the recording, seconds from the first program's, for `--arrivals recorded`."""

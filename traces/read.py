@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from servers.errors import InvalidTrace, TraceRejected
-from traces.check import check
+from traces.block_hashes import with_prefix_ids
+from traces.check import PrefixBegin, check, check_prefixes
 from traces.formats.registry import FORMATS, folder_formats, load_format, recognise
 from traces.lenient import Repairs, mapping, one_line, parse_json, read_bytes
 from traces.program import Program, SharedPrefix
@@ -80,6 +81,8 @@ class _Reader:
         self.paths: dict[str, Path] = {}
         """By the name that is shown."""
         self.formats: dict[str, str] = {}
+        self.begins: dict[str, PrefixBegin] = {}
+        """Of each prefix in the files so far."""
         self.digest = hashlib.sha256()
 
     def read(self, path: Path, shown: str) -> None:
@@ -93,6 +96,9 @@ class _Reader:
                 raise TraceRejected(
                     f"{format} has no messages, which --prompts text and --guided need"
                 )
+            renamed = self._own_ids(programs, repairs)
+            begins = ChainMap({}, self.begins)
+            check_prefixes(renamed, begins)
         except (TraceRejected, InvalidTrace) as error:
             reason = one_line(str(error)).removeprefix(f"{one_line(path.name)}, ")
             self.rejections.append(Note(shown, reason))
@@ -101,7 +107,7 @@ class _Reader:
             self.rejections.append(Note(shown, "nested too deeply"))
             return
         self.formats[shown] = format
-        renamed = self._own_ids(programs, repairs)
+        self.begins.update(begins.maps[0])
         self.programs += renamed
         self.repairs += [Note(shown, one_line(reason)) for reason in repairs.told()]
 
@@ -121,6 +127,7 @@ class _Reader:
                 p,
                 id=names[p.id],
                 prefix=p.prefix and _own_prefix(p.prefix, names),
+                turns=with_prefix_ids(p.turns, lambda id: _own_id(id, names)),
                 fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
                 messages=p.messages if self.messages else (),
                 prompt_messages=p.prompt_messages if self.messages else (),
@@ -145,9 +152,15 @@ class _Reader:
 
 
 def _own_prefix(prefix: SharedPrefix, names: dict[str, str]) -> SharedPrefix:
-    """A prefix named after a program (`weka`) is shared within its file only."""
-    owner, colon, rest = prefix.id.partition(":")
-    return replace(prefix, id=names.get(owner, owner) + colon + rest)
+    return replace(prefix, id=_own_id(prefix.id, names))
+
+
+def _own_id(prefix_id: str, names: dict[str, str]) -> str:
+    """A prefix whose id begins with that of a program is shared within its file only."""
+    for colon in reversed([found.start() for found in re.finditer(":", prefix_id)]):
+        if prefix_id[:colon] in names:
+            return names[prefix_id[:colon]] + prefix_id[colon:]
+    return prefix_id
 
 
 def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:

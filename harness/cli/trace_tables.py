@@ -37,6 +37,14 @@ def tool_time_s(program: Program) -> float:
     return round(sum(turn.tool_gap_s for turn in program.turns[:-1]), 3)
 
 
+def shared_prefix_tokens(program: Program) -> int:
+    """What the first prompt shares with other prompts of the trace."""
+    if program.prefix is not None:
+        return program.prefix.tokens
+    path = program.turns[0].prefixes
+    return path[-1].tokens if path else 0
+
+
 def _program_row(program: Program) -> tuple[str, ...]:
     first, last = program.turns[0], program.turns[-1]
     return (
@@ -45,7 +53,7 @@ def _program_row(program: Program) -> tuple[str, ...]:
         f"{first.prompt_tokens:,}",
         f"{last.context_tokens:,}",
         f"{tool_time_s(program):,.1f}",
-        f"{program.prefix.tokens:,}" if program.prefix else "",
+        f"{tokens:,}" if (tokens := shared_prefix_tokens(program)) else "",
         f"sub-agent of {program.fork.program_id}" if program.fork else "",
     )
 

@@ -65,7 +65,7 @@ class Guide:
                 "give trajectories, or a trace recorded with bench record --messages"
             )
         self._programs = {program.id: program for program in programs}
-        self._prompts = Prompts(programs, vocabulary, seed)
+        self._prompts = Prompts(vocabulary, seed)
         self._courses: dict[str, _Course] = {}
 
     def course(self, program_id: str) -> _Course | None:

@@ -10,7 +10,7 @@ rounded.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
 
 from servers.errors import InvalidInput
+from traces.block_hashes import prefixes_elsewhere, turns_of_copy
 from traces.program import Program
 
 LEAST_BURSTINESS = 0.01
@@ -111,11 +112,13 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
         raise InvalidInput("no programs to run: the traces hold none that starts by itself")
     root_of = root_ids(programs)
     taken = {program.id for program in programs}
+    repeats = n > len(roots(programs))
+    elsewhere = prefixes_elsewhere(programs, root_of) if repeats else {}
     chosen: list[Program] = []
     while n > 0:
         batch = {program.id for program in roots(programs)[:n]}
         picked = [program for program in programs if root_of[program.id] in batch]
-        chosen += _fresh(picked, taken) if chosen else picked
+        chosen += _fresh(picked, taken, elsewhere) if chosen else picked
         n -= len(batch)
     return chosen
 
@@ -137,8 +140,11 @@ def root_ids(programs: Sequence[Program]) -> dict[str, str]:
     return root_of
 
 
-def _fresh(programs: Sequence[Program], taken: set[str]) -> list[Program]:
-    """A further copy of each, under one suffix that makes no id clash."""
+def _fresh(
+    programs: Sequence[Program], taken: set[str], elsewhere: Mapping[str, Mapping[str, int]]
+) -> list[Program]:
+    """A further copy of each, under one suffix that makes no id clash. A copy is another job, so of
+    the original's prefixes it has only what other jobs have too."""
     k = 2
     while any(f"{program.id}#{k}" in taken for program in programs):
         k += 1
@@ -147,6 +153,7 @@ def _fresh(programs: Sequence[Program], taken: set[str]) -> list[Program]:
         replace(
             program,
             id=f"{program.id}#{k}",
+            turns=turns_of_copy(program, elsewhere.get(program.id), f"#{k}"),
             recorded_start_s=None,
             fork=program.fork
             and replace(program.fork, program_id=f"{program.fork.program_id}#{k}"),

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +41,25 @@ class Workload:
     repairs: tuple[Note, ...] = ()
     gap_provenance: Mapping[str, int] = field(init=False)
     """How many tool gaps by provenance."""
+    shared_prefix_tokens: int = field(init=False)
+    """What first prompts could hit of the prefixes of programs before them in the list."""
 
     def __post_init__(self) -> None:
-        """Counted once: of a million turns it takes seconds."""
-        gaps = Counter(
-            turn.gap_provenance.value
-            for p in self.programs
-            for turn in islice(p.turns, max(len(p.turns) - 1, 0))
-        )
+        """Both are counted once, since a million turns take seconds."""
+        gaps: Counter[str] = Counter()
+        longest: dict[str, int] = {}
+        shared = 0
+        for program in self.programs:
+            turns = tuple(program.turns)
+            gaps.update(turn.gap_provenance.value for turn in turns[:-1])
+            prefixes = turns[0].prefixes if turns else ()
+            if program.prefix is not None:
+                prefixes = (program.prefix,)
+            shared += max((min(p.tokens, longest.get(p.id, 0)) for p in prefixes), default=0)
+            for prefix in prefixes:
+                longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
         object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
+        object.__setattr__(self, "shared_prefix_tokens", shared)
 
     def packed(self) -> Workload:
         """For replay, which unpacks what is under way."""
@@ -70,19 +79,9 @@ class Workload:
             "turns": self.turns or None,
             "trace_sha256": self.trace_sha256,
             "gap_provenance": self.gap_provenance,
-            "shared_prefix_tokens": self._shared_prefix_tokens(),
+            "shared_prefix_tokens": self.shared_prefix_tokens,
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
-
-    def _shared_prefix_tokens(self) -> int:
-        """What first turns could hit: each program's prefix, but for the first that brings it."""
-        seen: set[str] = set()
-        tokens = 0
-        for prefix in (program.prefix for program in self.programs):
-            if prefix is not None:
-                tokens += prefix.tokens if prefix.id in seen else 0
-                seen.add(prefix.id)
-        return tokens
 
 
 def load_workload(

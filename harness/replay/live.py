@@ -203,7 +203,7 @@ async def replay_live(
     one per replica, to which turns and bytes are reported. `cache_salt`, in text mode: vLLM shares
     KV only between turns with the same salt.
     """
-    prompts = TextPrompts(programs) if text else Prompts(programs, vocabulary, seed)
+    prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
     headers = {"Content-Type": "application/json", **authorization(api_key)}
     async with client_session(headers=headers) as session:

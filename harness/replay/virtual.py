@@ -16,7 +16,8 @@ from servers.profiles import PS_PER_S, Profile
 from servers.records import TurnRecord
 from servers.sim import Path, Phase, Segment, Submission, Usage
 from servers.sim import Sequence as Served
-from traces import Program, Turn
+from traces import Program, SharedPrefix, Turn
+from traces.block_hashes import truncated
 
 OnTurn = Callable[[TurnRecord], None]
 OnEnd = Callable[[Served], None]
@@ -45,12 +46,12 @@ MAX_USAGE_POINTS = 500
 
 
 class Contents:
-    """Positions of each turn's tokens in the tree of contents. A shared prefix is there once; the
-    rest of a program has a branch of its own, and one more wherever it rewrote its history."""
+    """Positions of each turn's tokens in the tree of contents. A prefix is there once; the rest of
+    a program has a branch of its own, and one more wherever it rewrote its history."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
-        self._shared: dict[str, Segment] = {}
+        self._prefixes: dict[str, Segment] = {}
 
     def paths(self, program: Program) -> Iterator[Path]:
         """Yield the path of each turn's prompt and answer, in order.
@@ -60,17 +61,24 @@ class Contents:
         """
         pieces: list[tuple[Segment, int]] = []
         """Segments of the branch, each with the token at which the path leaves it."""
-        if program.prefix is not None:
-            segment = self._shared.setdefault(program.prefix.id, Segment(0))
-            pieces.append((segment, program.prefix.tokens))
         own = False
+        """Whether the last segment belongs to this program alone and still grows."""
+        prefixes: tuple[SharedPrefix, ...] = () if program.prefix is None else (program.prefix,)
         for turn, following in zip_longest(program.turns, program.turns[1:]):
-            keeps = turn.kept_tokens if own else turn.prompt_tokens
+            keeps = turn.kept_tokens
             while pieces and keeps < pieces[-1][1]:
                 segment, _ = pieces.pop()
                 own = False
                 if keeps > (pieces[-1][1] if pieces else 0):
                     pieces.append((segment, keeps))
+            if prefixes := prefixes or turn.prefixes:
+                shared, end = self._shared(prefixes, turn, following)
+                beyond = [piece for piece in pieces if piece[1] > end]
+                if beyond and beyond[0][0] is shared[-1][0]:
+                    shared.pop()
+                pieces = shared + beyond
+                own = own and bool(beyond)
+                prefixes = ()
             if not own:
                 begins = pieces[-1][1] if pieces else 0
                 pieces.append((Segment(begins // self._block), begins))
@@ -81,6 +89,27 @@ class Contents:
             pieces[-1] = (pieces[-1][0], kept)
             leaf = [(Segment(kept // self._block), context)] if kept < context else []
             yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
+
+    def _shared(
+        self, prefixes: Sequence[SharedPrefix], turn: Turn, following: Turn | None
+    ) -> tuple[list[tuple[Segment, int]], int]:
+        """The segments of a context that are prefixes, and the token at which the last is left.
+
+        The next prompt may name prefixes that reach into this turn's answer, which it repeats.
+        """
+        end = turn.prompt_tokens
+        if following is not None and following.prefixes and prefixes[-1].tokens >= end:
+            answered = min(following.kept_tokens, turn.context_tokens)
+            if min(answered, following.prefixes[-1].tokens) > end:
+                prefixes, end = following.prefixes, answered
+        shared: list[tuple[Segment, int]] = []
+        begins = 0
+        for prefix in truncated(prefixes, end):
+            start = begins // self._block
+            segment = self._prefixes.setdefault(prefix.id, Segment(start))
+            shared.append((segment, prefix.tokens))
+            begins = prefix.tokens
+        return shared, begins
 
 
 class MakesEngine(Protocol):

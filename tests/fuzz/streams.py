@@ -6,7 +6,6 @@ import json
 from random import Random
 from typing import Any
 
-import numpy as np
 import orjson
 from msgspec.json import decode, encode
 
@@ -24,7 +23,7 @@ from servers.errors import InvalidProgramId, TurnFailed
 from servers.records import TurnRecord
 from tests.fuzz.mutations import mutated
 from tests.fuzz.target import Target
-from traces import Turn
+from traces import Program, Turn
 
 TURN = Turn(prompt_tokens=4, output_tokens=2)
 CALL = {"index": 0, "id": "c", "function": {"name": "bash", "arguments": '{"command": "ls | wc"}'}}
@@ -98,7 +97,7 @@ def live(data: bytes) -> bool:
         good = False
         _assert_short(str(failed))
     else:
-        conversation = Conversation(np.empty(0, np.uint32), range(1, 9), np.random.default_rng(0))
+        conversation = Conversation(Program("p", (TURN,)), range(1, 9), seed=0)
         conversation.prompt(TURN)
         conversation.answered(answer.ids)
     record = empty_record()

@@ -86,16 +86,14 @@ def test_prompts_share_the_prefixes_that_the_programs_share(
 
 
 def prompt(program: Program, vocabulary: range, seed: int) -> list[int]:
-    return (
-        Prompts([program], vocabulary, seed).conversation(program).prompt(program.turns[0]).tolist()
-    )
+    return Prompts(vocabulary, seed).conversation(program).prompt(program.turns[0]).tolist()
 
 
 def test_contents_depend_on_program_and_seed_alone() -> None:
     program = Program("p", (Turn(50, 1),), SharedPrefix("system", 20))
     other = Program("q", (Turn(50, 1),), SharedPrefix("system", 30))
     alone = prompt(program, MANY_IDS, 0)
-    both = Prompts([other, program], MANY_IDS, 0)
+    both = Prompts(MANY_IDS, 0)
     assert both.conversation(other).prompt(other.turns[0])[:20].tolist() == alone[:20]
     assert both.conversation(program).prompt(program.turns[0]).tolist() == alone
     assert common_prefix(prompt(program, MANY_IDS, 1), alone) == 0
@@ -109,4 +107,4 @@ def test_only_the_ids_allowed_are_sent() -> None:
 @pytest.mark.parametrize("vocabulary", [range(0), range(-1, 5), range(0, 10, 2)])
 def test_a_vocabulary_that_is_no_range_of_ids_is_refused(vocabulary: range) -> None:
     with pytest.raises(ValueError, match="give the token ids as range"):
-        Prompts([], vocabulary, 0)
+        Prompts(vocabulary, 0)

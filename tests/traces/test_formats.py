@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.replay.virtual import replay
 from servers.errors import InvalidPlugin, InvalidTrace, TraceRejected, UnknownName
 from servers.policies.base import Costs
+from servers.records import TurnRecord
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from tests.sim.worlds import BLOCK, profile
@@ -43,11 +43,11 @@ def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
 def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:
     """Prompt tokens found in the prefix cache by program and turn, one job after the other on a
     machine that never evicts."""
-    lines: list[dict[str, Any]] = []
+    lines: list[TurnRecord] = []
     policy = make_policy(variants("fcfs")[0], Costs(prefill_s=float))
     engine = partial(Engine, policy, profile(kv_blocks=10_000), Limits())
     replay(programs, None, 1, engine, lines.append)
-    return {(line["program_id"], line["turn"]): line["device_hit_tokens"] for line in lines}
+    return {(line.program_id, line.turn): line.device_hit_tokens or 0 for line in lines}
 
 
 def test_every_sample_is_of_a_known_format() -> None:

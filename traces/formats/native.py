@@ -30,6 +30,11 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class _Prefix(_Strict):
+    id: str = Field(min_length=1)
+    tokens: int = Field(ge=1)
+
+
 class _Turn(_Strict):
     prompt_tokens: int = Field(ge=1, le=MAX_TOKENS)
     output_tokens: int = Field(ge=1, le=MAX_TOKENS)
@@ -38,11 +43,11 @@ class _Turn(_Strict):
     command: str | None = None
     tool_gap_s: float = Field(default=0.0, ge=0)
     gap_provenance: Provenance = Provenance.MEASURED
+    prefixes: tuple[_Prefix, ...] = ()
 
-
-class _Prefix(_Strict):
-    id: str = Field(min_length=1)
-    tokens: int = Field(ge=1)
+    def turn(self) -> Turn:
+        prefixes = tuple(SharedPrefix(prefix.id, prefix.tokens) for prefix in self.prefixes)
+        return Turn(**(self.__dict__ | {"prefixes": prefixes}))
 
 
 class _Fork(_Strict):
@@ -72,7 +77,7 @@ class _Program(_Strict):
     def program(self) -> Program:
         return Program(
             id=self.id,
-            turns=tuple(Turn(**turn.__dict__) for turn in self.turns),
+            turns=tuple(turn.turn() for turn in self.turns),
             prefix=SharedPrefix(**self.prefix.__dict__) if self.prefix else None,
             fork=Fork(**self.fork.__dict__) if self.fork else None,
             recorded_start_s=self.recorded_start_s,

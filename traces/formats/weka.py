@@ -10,12 +10,12 @@ What is inferred and repaired, and why, stands in `docs/reference/trace-formats.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import Any
 
 from servers.errors import TraceRejected
+from traces.block_hashes import common_blocks, kept_tokens
 from traces.lenient import (
     Repairs,
     document_start,
@@ -211,7 +211,7 @@ class _Session:
         return Turn(
             prompt_tokens=now.prompt,
             output_tokens=now.output,
-            kept_tokens=kept_tokens(requests[i - 1], now, self.block) if i else 0,
+            kept_tokens=_kept_tokens(requests[i - 1], now, self.block) if i else 0,
             tools=self._tools(now, following),
             tool_gap_s=round(max(0.0, gap_s), 3),
             gap_provenance=Provenance.MEASURED if now.api_known else Provenance.INFERRED,
@@ -238,7 +238,7 @@ class _Session:
             places = alike.setdefault(first, [])
             for place in places[:MOST_ALIKE]:
                 shared, members = groups[place]
-                both = shared[: _common(shared, start)]
+                both = shared[: common_blocks(shared, start)]
                 alone = len(shared) * len(members) if len(members) > 1 else 1
                 if len(both) * (len(members) + 1) > alone:
                     groups[place] = (both, [*members, id])
@@ -262,31 +262,15 @@ def _least_from(requests: list[_Request]) -> list[float]:
     return list(accumulate(ends_s, min))[::-1]
 
 
-def kept_tokens(before: _Request, now: _Request, block: int) -> int:
-    """A prompt that repeats all blocks of the previous one repeats its output too, if it is long
-    enough for it; if not, the output was rewritten (thinking is dropped)."""
-    if before.hashes is None or now.hashes is None:
-        common, whole = 0, True
-    else:
-        common = _common(before.hashes, now.hashes)
-        whole = common == before.prompt // block
-    if whole and now.prompt > before.prompt + before.output:
-        return before.prompt + before.output
-    if whole and now.prompt > before.prompt:
-        return before.prompt
-    return min(common * block, now.prompt - 1)
-
-
-def _common(a: Sequence[Any], b: Sequence[Any]) -> int:
-    """Length of the common beginning."""
-    for place, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return place
-    return min(len(a), len(b))
+def _kept_tokens(before: _Request, now: _Request, block: int) -> int:
+    shared = None
+    if before.hashes is not None and now.hashes is not None:
+        shared = common_blocks(before.hashes, now.hashes)
+    return kept_tokens(before.prompt, before.output, now.prompt, shared, block)
 
 
 def _common_start(requests: list[_Request]) -> list[Any]:
     start = requests[0].hashes or []
     for request in requests[1:]:
-        start = start[: _common(start, request.hashes or [])]
+        start = start[: common_blocks(start, request.hashes or [])]
     return start

@@ -261,7 +261,7 @@ def _write(out: Path, programs: Sequence[Program]) -> None:
 
 
 def _inspected(loaded: Loaded) -> dict[str, Any]:
-    from harness.cli.trace_tables import tool_time_s
+    from harness.cli.trace_tables import shared_prefix_tokens, tool_time_s
 
     return {
         "sha256": loaded.sha256,
@@ -274,7 +274,7 @@ def _inspected(loaded: Loaded) -> dict[str, Any]:
                 "final_context_tokens": p.turns[-1].context_tokens,
                 "peak_context_tokens": p.peak_context_tokens,
                 "tool_gap_s": tool_time_s(p),
-                "prefix_tokens": p.prefix.tokens if p.prefix else 0,
+                "prefix_tokens": shared_prefix_tokens(p),
                 "parent": p.fork.program_id if p.fork else None,
                 "source": p.source,
             }

@@ -1,0 +1,73 @@
+"""Random prompts whose tokens are known, and the programs that their block hashes give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import count
+
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from tests.live.server import common_prefix
+from traces import Program, Turn
+from traces.block_hashes import share_blocks
+from traces.check import check
+
+Tokens = list[int]
+
+
+@dataclass(frozen=True)
+class HashedWorld:
+    programs: list[Program]
+    hash_block: int
+    """Tokens of a hashed block."""
+    prompts: dict[tuple[str, int], Tokens]
+    """The true tokens by program and turn; tokens are equal only where text is repeated."""
+
+    def hashes(self, program: str, turn: int) -> list[int]:
+        """A hash stands for a block with all before it, as in vLLM."""
+        prompt, block = self.prompts[program, turn], self.hash_block
+        return [hash(tuple(prompt[: i + block])) for i in range(0, len(prompt) - block + 1, block)]
+
+
+@st.composite
+def hashed_worlds(draw: st.DrawFn) -> HashedWorld:
+    """Prompts extend the one before, go back behind a part of it, or continue any earlier one."""
+    fresh = count()
+    block = draw(st.sampled_from([4, 16, 24]))
+    prompts: dict[tuple[str, int], Tokens] = {}
+    contexts: dict[tuple[str, int], Tokens] = {}
+    bare = []
+    for program in "abc"[: draw(st.integers(1, 3))]:
+        turns: list[Turn] = []
+        for number in range(draw(st.integers(1, 4))):
+            sources = ["new", "earlier"] + ["extend", "extend", "rewrite"] * (number > 0)
+            source = draw(st.sampled_from(sources))
+            base: Tokens = []
+            if source == "extend":
+                base = contexts[program, number - 1]
+            elif source == "rewrite":
+                base = cut(draw, prompts[program, number - 1], block)
+            elif source == "earlier" and prompts:
+                base = cut(draw, draw(st.sampled_from(list(prompts.values()))), block)
+            new = draw(st.integers(1, 60))
+            prompt = base + [next(fresh) for _ in range(new)]
+            output = draw(st.integers(1, 30))
+            prompts[program, number] = prompt
+            contexts[program, number] = prompt + [next(fresh) for _ in range(output)]
+            turns.append(Turn(len(prompt), output))
+        bare.append(Program(program, tuple(turns)))
+    world = HashedWorld(bare, block, prompts)
+    hashes = {p.id: [world.hashes(p.id, n) for n in range(len(p.turns))] for p in bare}
+    programs = share_blocks(bare, hashes, block)
+    check(programs)
+    for program in programs:
+        for number, turn in enumerate(program.turns):
+            if number:  # Hashes do not say whether an answer, or half a block, is repeated.
+                before = contexts[program.id, number - 1]
+                assume(common_prefix(before, prompts[program.id, number]) >= turn.kept_tokens)
+    return HashedWorld(programs, block, prompts)
+
+
+def cut(draw: st.DrawFn, prompt: Tokens, block: int) -> Tokens:
+    return prompt[: block * draw(st.integers(0, len(prompt) // block))]
