@@ -1,25 +1,26 @@
 """PLAS: programs that have been served least go first (Autellix, arXiv:2502.13965, §4.2).
 
-A call (turn) enters the level that its program's attained service falls in, and has that level's
-quantum there; using it up demotes the running call by one level. First come, first served within
-a level. A waiting call of a strictly better level displaces the worst running one when it does
-not fit. A waiting call is promoted to the top level, with a fresh quantum, once
+A call (turn) enters the level of its program's attained service and has that level's quantum; a
+running call that has used up its quantum is demoted by one level. Within a level calls are served
+first come, first served. A waiting call of a strictly better level that does not fit displaces the
+worst running call. A waiting call is promoted to the top level, with a fresh quantum, once
 
     (W_p + W_c) / (T_p + T_c) >= beta,
 
-W and T being seconds waited and served: of the program's earlier calls (p), and of this call since
-its last promotion (c).
+where W and T are seconds waited and served: p for the program's earlier calls, c for this call
+since its last promotion.
 
-Service is execution time, scheduled -> finished less the time preempted, summed over a program's
-finished (and given-up) calls; calls of one program that overlap add up, as in PLAS and not ATLAS,
-which is what Continuum v3, §6.1 compares against.
+Service is execution time, from scheduled to finished without the time preempted, summed over a
+program's finished and cancelled calls. Calls of one program that overlap add up, as in PLAS, which
+Continuum v3, §6.1 compares against, and not as in ATLAS.
 
-There is no official code; the promotion rule follows public re-implementations' account of the
-paper's Algorithm 1, to be checked against its text. Constants taken here: eight levels, quanta of
-1, 2, 4 ... 64 s and no end, beta = 10. Service is seconds, not decode steps. A waiting call's
-promotion time is fixed when it begins to wait, so that an overlapping sibling's finish does not
-move it. KV is freed at the end of a call. A call preempted for memory is the worst running one,
-and rejoins its level, not the head of the queue.
+There is no official code. The promotion rule follows the account of the paper's Algorithm 1 in
+public re-implementations, and has yet to be checked against its text. Constants taken here: eight
+levels, quanta of 1, 2, 4 ... 64 s and an endless one (keyword `quanta_s`), beta = 10 (keyword
+`beta`). Service is seconds, not decode steps. A waiting call's promotion time is fixed when it
+begins to wait, so the finish of an overlapping call of its program does not move it. KV is freed
+at the end of a call. For memory the worst running call is preempted; it rejoins its level, not the
+head of the queue.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
 
 QUANTA_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-"""Of all levels but the last, which has no end."""
+"""Quanta of all levels but the last, which is endless."""
 BETA = 10.0
 
 
 class Attained(NamedTuple):
-    """Of a program's finished calls, in seconds."""
+    """Time of a program's finished calls."""
 
     served_s: float = 0.0
     waited_s: float = 0.0
@@ -52,17 +53,17 @@ class Call:
     program: Attained
     level: int
     left_s: float
-    """Of the level's quantum."""
+    """Rest of the level's quantum."""
     since_s: float
-    """Waiting or running since."""
+    """When it began to wait or run."""
     running: bool = False
     changes_s: Sequence[float] = ()
-    """When the level changes next if nothing happens: demotions of a running call, the promotion
-    of a waiting one. Both `level_at` and `wake_s` go by these times, so that they agree."""
+    """Times at which the level changes if no event happens: demotions of a running call, the
+    promotion of a waiting one. `level_at` and `wake_s` both use these times, so they agree."""
     served_s: float = 0.0
     waited_s: float = 0.0
     before_promotion_s: float = 0.0
-    """Served before the last promotion."""
+    """Service before the last promotion."""
 
     def level_at(self, now_s: float) -> int:
         passed = bisect_right(self.changes_s, now_s)
@@ -107,8 +108,9 @@ class Autellix(Policy):
         call = self._calls[request.id]
         self._stop(call, now_s)
         call.running = True
-        ahead = (call.left_s, *self._quanta_s[call.level + 1 : -1])
-        call.changes_s = [now_s + s for s in accumulate(ahead)] if math.isfinite(ahead[0]) else ()
+        quanta_s = (call.left_s, *self._quanta_s[call.level + 1 : -1])
+        endless = math.isinf(call.left_s)
+        call.changes_s = () if endless else [now_s + s for s in accumulate(quanta_s)]
         self._wake_for(request.id, call)
 
     def preempted(self, request: Request, now_s: float) -> None:
@@ -142,7 +144,8 @@ class Autellix(Policy):
         return worst if better else None
 
     def wake_s(self, now_s: float) -> float | None:
-        """The heap holds a time no later than each call's next change; those gone by move on."""
+        """The heap has, for each call, a time no later than its next change. Times that have passed
+        are replaced by the call's next one."""
         wakes = self._wakes
         while wakes:
             at_s, call_id = wakes[0]
@@ -159,7 +162,7 @@ class Autellix(Policy):
     # Accounts -----------------------------------------------------------------------------------
 
     def _wait(self, call_id: int, call: Call, now_s: float) -> None:
-        """Begin to wait, and fix when that will have been long enough for the top level."""
+        """Starts the call's waiting time, and fixes when it will be promoted to the top level."""
         call.running, call.since_s, call.changes_s = False, now_s, ()
         if call.level == 0:
             return
@@ -172,7 +175,7 @@ class Autellix(Policy):
             self._wake_for(call_id, call)
 
     def _stop(self, call: Call, now_s: float) -> None:
-        """Close the account of what the call has been doing until now."""
+        """Adds the time until now to what the call has waited or been served."""
         passed = bisect_right(call.changes_s, now_s)
         if not call.running:
             call.waited_s += now_s - call.since_s

@@ -1,14 +1,14 @@
-"""A bound: what a policy could do that knew each tool's time and each program's remaining work.
+"""A bound: a policy that knows each tool's time and each program's remaining work.
 
-No system can be built this way; it shows how much of the possible gain the others get. It is not
-a proven optimum: each decision is the best single one in its field.
+No real system can know these. The bound shows how much of the possible gain other policies reach.
+It is not a proven optimum: each rule is the best known one for its own decision.
 
-Waiting turns: those whose KV is held, then the program with the least work left (SRPT), which is
-the time to prefill its remaining prompts plus a one-token step for each remaining output token.
-Retention: KV is held exactly until the next turn, where the gap costs less memory time than the
+Waiting turns: those whose KV is held, then the program with the least remaining work (SRPT), which
+is the time to prefill its remaining prompts plus a one-token step for each remaining output token.
+Retention: KV is held exactly until the next turn if the gap costs less memory time than the
 queueing and the rebuild that it saves. A rebuild stalls the whole batch, which in a contended
-engine is some `BATCH_CONTEXTS` contexts (InferCept's (C + C_batch) / C). Pins give way by Belady's
-rule, longest until next use first; the victim is the turn with most work left.
+engine is about `BATCH_CONTEXTS` contexts (InferCept's (C + C_batch) / C). Pins give way by Belady's
+rule, longest until next use first; the victim is the turn with the most remaining work.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from servers.policies.base import (
 from servers.policies.estimates.queue_delays import QueueDelays
 
 BATCH_CONTEXTS = 10
-"""Measured: 10 beats 1 and 3 on the shipped pack and on real traces; infinity gains little more,
-and loses where a gap is a person's night."""
+"""Measured: 10 is better than 1 and 3 on the shipped pack and on real traces. Infinity gains little
+more, and loses where a gap lasts a night because the tool is a person."""
 MARGIN_S = 1e-3
-"""A pin outlives its gap by this much, so that a turn due now still finds it."""
+"""A pin lasts this much longer than its gap, so that a turn that is due now still finds it."""
 
 
 class Clairvoyant(Policy, Oracle):
@@ -79,7 +79,7 @@ class Clairvoyant(Policy, Oracle):
         return max(running, key=lambda r: (self._work_s[r.id], r.id))
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
-        """A pin expires when it is next used."""
+        """Pins expire when they are next used, so the latest expiry is the latest use."""
         return sorted(pins, key=lambda p: (-p.expires_at_s, p.request.id))
 
     def _forget(self, request: Request) -> None:

@@ -1,16 +1,16 @@
 """ContextServe: pin fast tools, free slow ones, else Continuum's TTL (execution note §10.4).
 
-FAST: every tool of the command is on a list of quick ones; pinned for 3.0 s. SLOW: one of them is
-on a list of slow ones; freed at once. UNCERTAIN: "Continuum CDF TTL", read as the paper's cost
-model (`ttl_model`), not the fork's 2 s threshold, since the fork has no CDF. Queue and preemption
-are the fork's (`continuum_preview`); whole blocks only are held.
+FAST: every tool of the command is on a list of quick ones; the KV is pinned for 3.0 s. SLOW: one
+tool is on a list of slow ones; the KV is freed at once. UNCERTAIN: "Continuum CDF TTL", which is
+read as the paper's cost model (`ttl_model`), not as the fork's 2 s threshold, since the fork has no
+CDF. The queue and the preemption are the fork's (`continuum_preview`); only whole blocks are held.
 
 Departs from the note:
 - its lists hold more than it prints (ls, cat, pwd, git status; make, pip install, docker build,
-  pytest), and match arguments. A policy sees first words, so that `git` is UNCERTAIN, and all of
-  pip, docker and npm are SLOW; the other entries are ours;
+  pytest), and match arguments. A policy sees first words only, so `git` is UNCERTAIN, and all of
+  pip, docker and npm are SLOW; the other entries were added here;
 - its layers 2a (Bayesian, Normal-Inverse-Gamma with Thompson sampling) and 2b (XGBoost over 25
-  features) are left out: it gives neither priors nor quantile, features nor a trained model.
+  features) are left out, because it gives no priors, quantile, features or trained model.
   UNCERTAIN goes straight to layer 3.
 """
 

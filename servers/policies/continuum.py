@@ -3,20 +3,21 @@
 The TTL is the argmax of eq. 2 (`ttl_model`). Waiting turns: preempted, then pinned, then program
 arrival (§4.3). Pins give way with the latest program arrival first (§5.2).
 
-What the paper leaves open, and what is taken here:
-- window of the mean queueing delay: 100 turns (keyword `window`);
-- which turns "had been evicted": those whose program's KV is not pinned when they are admitted,
-  whether or not prefix caching still holds some of it;
-- when a program has finished: its last turn is said to be the last, or nothing was said and it
-  calls no tool (§5.2), or the engine says the program ended. A program that goes on after a turn
-  without a tool call counts as a further one;
-- eta before any program has finished, or when all had one turn: 1, as in T_default;
-- of equally good TTLs: the smallest;
-- a turn that is not the last and has no readable tool: judged by the times of all tools;
+The paper leaves these open; here
+- the window of the mean queueing delay is 100 turns (keyword `window`);
+- the turns that "had been evicted" are those whose program's KV is not pinned when they are
+  admitted, whether or not prefix caching still holds some of it. T-bar is over these; the tool
+  times and eta are over all turns (keywords `queue_delays`, `tool_times`, `turn_counts`);
+- a program has finished when the client marks its turn as the last, or marks none and the turn
+  calls no tool (§5.2), or when the engine reports the end of the program. A program that continues
+  after a turn without a tool call counts as another one;
+- eta is 1 before any program has finished, or when all had one turn, as in T_default;
+- of equally good TTLs the smallest is taken;
+- a turn that is not the last and has no readable tool is judged by the times of all tools;
 - pins give way only when nothing runs and the head of the queue does not fit, as the heading
   "prevention of deadlocks" says; the text below it also allows any failed admission:
   `reclaim_when="pressure"`.
-Departs from the paper in nothing else that is known.
+No other departure from the paper is known.
 """
 
 from __future__ import annotations

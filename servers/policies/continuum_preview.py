@@ -1,12 +1,12 @@
-"""What the authors' public fork of vLLM does (implementation analysis, §4-§8; v1, §4.5).
+"""The policy of the authors' public fork of vLLM (implementation analysis, §4-§8; v1, §4.5).
 
 A tool whose mean time is at most 2.0 s is pinned for 2.0 s, else its KV is freed; a tool not seen
 before counts as 0 s; no tool call, no pin. The whole request is held, its partly filled last block
-included. Tool = first word of the bash block, so that `cd x && pytest` is a cd. Waiting turns:
-programs with a pin first, then program arrival; a preempted turn is put back at the front of the
-list, but its place there only decides among turns of the same program (§7.1, §8.3). Preempted is
-the newest program whose turn is not its last, else the newest; pins give way with the latest
-expiry first (§8.2).
+included. The tool is the first word of the bash block, so that `cd x && pytest` counts as cd.
+Waiting turns: programs with a pin first, then program arrival; a preempted turn returns to the
+front of the list, but its position there only decides among turns of the same program (§7.1, §8.3).
+The newest program whose turn is not its last is preempted, else the newest; pins give way with the
+latest expiry first (§8.2).
 
 Departs from the fork:
 - concurrent turns with the same or no program id do not crash it (execution note §5);
@@ -14,8 +14,8 @@ Departs from the fork:
   preempted, and pins give way once nothing runs and the head of the queue does not fit;
 - the fork leaves a pin in place until the program's next turn finishes; here it ends when that
   turn is admitted, since the turn itself then holds the KV;
-- an answer's thinking text does not hide its tool call, and several bash blocks do not either;
-- whether a turn is the last may be unknown; then it is when it calls no tool.
+- an answer's thinking text does not hide its tool call, nor do several bash blocks;
+- a client may not mark last turns; then a turn that calls no tool is the last.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from servers.policies.estimates.moments import Moments
 from servers.policies.estimates.tool_gaps import ToolGaps
 
 THRESHOLD_S = 2.0
-"""Both the longest mean that is pinned, and the TTL (§5.3)."""
+"""The longest mean time of a tool whose KV is pinned, and the TTL of the pin (§5.3)."""
 
 
 def first_word(request: Request) -> str | None:
-    """The fork's tool: the literal first word of the command (§4.2)."""
+    """The tool as the fork reads it: the literal first word of the command (§4.2)."""
     words = request.tools[0].split() if request.tools else []
     return words[0] if words else None
 

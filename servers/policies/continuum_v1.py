@@ -10,9 +10,9 @@ The paper calls delta, N and T_default tunable, and gives no value for them, alp
 here: T_default = 2 s, the threshold of the authors' public fork; N = 100, as K in v3;
 delta = 0.05, the 95% of v1's Fig. 11; b = 30 s, the default command time-out of mini-swe-agent;
 alpha = 0.1, so that ten turns double a TTL. All are keywords.
-AvgTurns is 0 until a program has finished. Tool times beyond b are recorded as they are, though
+AvgTurns is 0 until a program has finished. Tool times above b are recorded as they are, although
 the inequality assumes that there are none. A turn with no readable tool is judged by the bound
-over all tools. m(r), which §4.3 defines and never uses, is not computed.
+over all tools. m(r), which §4.3 defines and does not use, is not computed.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from servers.policies.program_order import latest_programs_first, pinned_program
 
 def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:
     """Upper bound of the mean with confidence 1 - delta (§4.2; Maurer and Pontil 2009)."""
-    doubt = math.log(3 / delta) / times.samples
-    return times.mean + math.sqrt(2 * times.variance * doubt) + 3 * longest_s * doubt
+    log_per_sample = math.log(3 / delta) / times.samples
+    deviation_s = math.sqrt(2 * times.variance * log_per_sample)
+    return times.mean + deviation_s + 3 * longest_s * log_per_sample
 
 
 class ContinuumV1(Policy):
@@ -104,8 +105,8 @@ class ContinuumV1(Policy):
     def _bound(self, tool: str | None) -> tuple[str, Moments, float]:
         if self._all_tools.samples < self.n:
             return "default", self._all_tools, self.default_ttl_s
+        stage, times = "all-tools", self._all_tools
         own = self._by_tool.get(tool) if tool is not None else None
         if own is not None and own.samples >= self.n:
-            return "tool", own, bernstein_bound_s(own, self.delta, self.longest_s)
-        everything = self._all_tools
-        return "all-tools", everything, bernstein_bound_s(everything, self.delta, self.longest_s)
+            stage, times = "tool", own
+        return stage, times, bernstein_bound_s(times, self.delta, self.longest_s)

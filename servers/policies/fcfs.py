@@ -3,8 +3,8 @@
 Preempted turns first, then by arrival of the turn; the turn admitted last is preempted; KV is
 freed at the end of a turn and may still be hit through prefix caching.
 
-Preempted turns resume by arrival. vLLM puts the latest preempted first, which comes to the same:
-the victim is always the one admitted last.
+Preempted turns resume by arrival. vLLM resumes the latest preempted first, which is the same order,
+because the victim is always the turn that was admitted last.
 """
 
 from __future__ import annotations

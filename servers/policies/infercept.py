@@ -6,26 +6,27 @@ At a tool call, for a context of C tokens and a running batch of C_batch, wasted
     discard   T_fwd(C) * (C + C_batch), own part halved when recomputed in chunks
     swap      T_reload(C) * C, with an offload tier
 
-The least wins, and is asked for again at each step, with T_int taken as the time since the call:
-at the call it is 0, so that every context is preserved first and given up once holding it has
-cost as much as giving it up. Swap is v3's adaptation: offload copies in the background, so that
-swapping costs the request its own reload and stalls nobody (InferCept: 2 * T_swap(C) * C_batch).
-Without an offload tier the choice is between the first two. Giving up is the same act in both:
-with a tier the engine has the copy anyway.
+The least waste decides, at each step anew, with T_int taken as the time since the call. At the
+call it is 0, so every context is preserved first, and is released once holding it has wasted as
+much as releasing it would. Swap is v3's adaptation: the tier copies in the background, so a swap
+costs the request its own reload and stalls no other (InferCept: 2 * T_swap(C) * C_batch). Without
+an offload tier the choice is between the first two. Discard and swap release the context in the
+same way, since with a tier the engine has a copy already.
 
-Waiting turns: preempted, preserved, then program arrival, as the authors' scheduler resumes
-preserved requests among the running ones and orders the rest by when the request first came,
-which there lives through its tool calls. Once the next turn has arrived the tool call is over, and
-its context is no longer given up by review.
+Waiting turns: preempted, preserved, then program arrival. The authors' scheduler resumes preserved
+requests among the running ones, and orders the rest by the first arrival of the request, which
+there continues through its tool calls. The keyword `queue_order="turn"` orders waiting turns by
+their own arrival instead, as vLLM's queue does; a preserved context does not move its turn forward.
+Once the next turn has arrived the tool call is over, and `review` no longer releases its context.
 
 The formulas were checked against the authors' code (`vllm/core/scheduler_v2.py`), not against the
 paper's text. Departs from that code:
 - its constants of T_fwd are fits to one machine; here they are the profile's;
 - it takes a call's remaining time as known; here it is estimated as above;
-- it keeps the most wasteful context for when memory is needed; here it is given up at once;
+- it keeps the most wasteful context until memory is needed; here that context is released at once;
 - its preserved contexts never give way to waiting turns before that; `reclaim_when="stuck"`, the
-  default, differs only in relieving a deadlock, longest since the call first. "pressure" lets
-  them give way at every failed admission.
+  default, differs only in that it resolves a deadlock, longest since the call first. With
+  "pressure" they give way at every failed admission.
 """
 
 from __future__ import annotations
@@ -57,20 +58,20 @@ class Infercept(Policy):
         self.reclaim_when = reclaim_when
         self._by_turn = queue_order == "turn"
         self._returned: Recent[None] = Recent()
-        """Programs whose tool call is over and whose next turn has not finished."""
+        """Programs whose tool call is over, and whose next turn has not finished."""
         self._next_release_s = math.inf
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
-        """Token-seconds lost by recomputing a context next to such a batch."""
+        """Token-seconds lost by recomputing a context next to a batch of `batch_tokens`."""
         own = tokens / 2 if tokens > self.costs.step_tokens else tokens
         return self.costs.prefill_s(tokens) * (own + batch_tokens)
 
     def swap_waste(self, tokens: int) -> float:
-        """Token-seconds lost by reloading it; infinite without an offload tier."""
+        """Token-seconds lost by reloading a context; infinite without an offload tier."""
         return math.inf if self.costs.reload_s is None else self.costs.reload_s(tokens) * tokens
 
     def held_for_s(self, tokens: int, batch_tokens: int) -> float:
-        """How long preserving wastes less than the cheaper way of giving up."""
+        """How long preserving a context wastes less than releasing it."""
         waste = min(self.discard_waste(tokens, batch_tokens), self.swap_waste(tokens))
         return waste / tokens if tokens else 0.0
 
@@ -113,7 +114,8 @@ class Infercept(Policy):
         return released
 
     def wake_s(self, now_s: float) -> float | None:
-        """From the batch last reviewed: one that only grows makes discarding dearer. A time gone
-        by belongs to a pin that ended otherwise, since each step reviews those that are due."""
+        """The first due time at the last review. A batch that only grows makes discarding more
+        expensive, and so moves no due time forward. A time that has passed is that of a pin which
+        ended in another way, since each step reviews the pins that are due."""
         due_s = self._next_release_s
         return due_s if now_s < due_s < math.inf else None

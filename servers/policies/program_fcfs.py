@@ -1,7 +1,7 @@
 """Program-level FCFS: programs in order of their first arrival, no retention (v3, §6.4, Fig. 16).
 
-Preempted turns come first, as in the original engine (v3, §4.3). Everything else is `fcfs`.
-No departure known.
+Preempted turns come first, as in the original engine (v3, §4.3). Everything else is as in `fcfs`.
+No departure from the source is known.
 """
 
 from __future__ import annotations

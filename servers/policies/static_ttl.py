@@ -1,11 +1,11 @@
-"""Program-level FCFS plus a TTL that looks at no tool: T_default (Continuum v3, §6.4, Fig. 16).
+"""Program-level FCFS plus a TTL that is the same for every tool: T_default (v3, §6.4, Fig. 16).
 
 T_default is the cold-start TTL of the cost model, ln(T-bar + rebuild(r)) where that exceeds 0
-(§4.2, `ttl_model.default_ttl_s`). "Fixed" is read as the same rule for every tool call: T-bar and
-the context are those of the moment, as they are in Continuum's own cold start.
+(§4.2, `ttl_model.default_ttl_s`). "Fixed" is read as the same rule for every tool call, with the
+T-bar and the context of that moment, as in Continuum's own cold start.
 
-Open in the paper: whether pinned programs go first. The ablation "builds upon program-level FCFS",
-so they do not. Pins give way as in `continuum`.
+The paper does not say whether pinned programs go first. The ablation "builds upon program-level
+FCFS", so they do not. Pins give way as in `continuum`.
 """
 
 from __future__ import annotations

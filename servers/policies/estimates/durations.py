@@ -1,4 +1,4 @@
-"""An empirical distribution of tool times, and the TTL that is best against it.
+"""An empirical distribution of tool times, and the best TTL for it.
 
 In: seconds, one sample at a time. Out: P(t), and the argmax of Continuum v3, §4.2, eq. 2. Exact
 over all samples ever recorded.
@@ -6,7 +6,7 @@ over all samples ever recorded.
 With n samples sorted as x_1 <= ... <= x_n, eq. 2 asks for the i that maximises i * B/n - x_i: the
 point where a line of slope B/n touches the lower convex hull of (i, x_i). Samples are kept in
 sorted blocks, each with the hull of its own points, which does not change when samples before the
-block move its i. So a new sample mends one hull, and a query looks into the blocks that can win.
+block shift its i. So a new sample updates one hull, and a query searches the blocks that can win.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from itertools import accumulate
 from math import isqrt
 
 BLOCK = 128
-"""Most samples in a block, of few samples; of many, four times the root of their number: balances
-mending a hull against looking at many blocks."""
+"""Maximum number of samples in a block; of many samples it is four times the root of their number,
+which balances the update of a hull against the search over blocks."""
 
 
 class Durations:
@@ -26,10 +26,10 @@ class Durations:
         self._blocks: list[_Block] = []
         self._lasts: list[float] = []
         self._pending: list[float] = []
-        """Recorded since the last query; a distribution that is not asked costs nothing."""
+        """Samples since the last query; a distribution without queries is never sorted."""
         self._size = 0
         self._ttl_s = 0.0
-        """The last answer, where the next search begins."""
+        """The last result, at which the next search begins."""
 
     def __len__(self) -> int:
         return self._size
@@ -45,7 +45,7 @@ class Durations:
         return within / self._size if self._size else 0.0
 
     def best_ttl_s(self, benefit_s: float) -> float:
-        """argmax over t in {0} and the samples of P(t) * benefit_s - t; of equals the smallest."""
+        """argmax of P(t) * benefit_s - t over 0 and the samples; of equals the smallest."""
         self._sort_in()
         if benefit_s <= 0 or not self._size:
             return 0.0
@@ -55,11 +55,11 @@ class Durations:
         best_t = 0.0
         best = self.share_within(0.0) * benefit_s if blocks[0].values[0] <= 0 else 0.0
         likely = min(bisect_left(self._lasts, self._ttl_s), len(blocks) - 1)
-        for at in (likely, *range(len(blocks))):
-            values = blocks[at].values
-            if through[at] / size * benefit_s - values[0] >= best:
-                within, t = blocks[at].touched_by(slope)
-                gain = (through[at] - len(values) + within) / size * benefit_s - t
+        for index in (likely, *range(len(blocks))):
+            values = blocks[index].values
+            if through[index] / size * benefit_s - values[0] >= best:
+                within, t = blocks[index].touched_by(slope)
+                gain = (through[index] - len(values) + within) / size * benefit_s - t
                 if gain > best or (gain == best and t < best_t):
                     best_t, best = t, gain
         self._ttl_s = best_t
@@ -81,17 +81,17 @@ class Durations:
             self._insert(seconds)
 
     def _insert(self, seconds: float) -> None:
-        at = min(bisect_left(self._lasts, seconds), len(self._lasts) - 1)
-        values = self._blocks[at].insert(seconds)
-        self._lasts[at] = values[-1]
+        index = min(bisect_left(self._lasts, seconds), len(self._lasts) - 1)
+        values = self._blocks[index].insert(seconds)
+        self._lasts[index] = values[-1]
         if len(values) > self._most:
             half = len(values) // 2
-            self._blocks[at : at + 1] = [_Block(values[:half]), _Block(values[half:])]
-            self._lasts.insert(at, values[half - 1])
+            self._blocks[index : index + 1] = [_Block(values[:half]), _Block(values[half:])]
+            self._lasts.insert(index, values[half - 1])
 
 
 class _Block:
-    """Sorted samples, and the lower hull of their points (how many are at most t, t)."""
+    """Sorted samples, and the lower hull of their points (number of samples up to t, t)."""
 
     __slots__ = ("counts", "slopes", "times", "values")
 
@@ -105,25 +105,26 @@ class _Block:
 
     def touched_by(self, slope: float) -> tuple[int, float]:
         """The first hull point that a line of this slope touches from below."""
-        at = bisect_left(self.slopes, slope)
-        return self.counts[at], self.times[at]
+        index = bisect_left(self.slopes, slope)
+        return self.counts[index], self.times[index]
 
     def insert(self, t: float) -> list[float]:
-        """All points from t on move one to the right, which flattens only the hull's edge across
-        t. Points left of t stay above it; points between t and that edge's end may come to light;
-        beyond that end the hull stays as it is, unless t is the new smallest.
+        """Adds a sample and returns the values. All points from t on move one to the right, which
+        flattens only the hull's edge across t. Points left of t stay above the hull; points between
+        t and that edge's end may join it; beyond that end the hull does not change, unless t is the
+        new smallest.
         """
         values = self.values
-        place = bisect_right(values, t)
-        values.insert(place, t)
+        index = bisect_right(values, t)
+        values.insert(index, t)
         cut = bisect_left(self.times, t)
         counts, times, slopes = self.counts[cut:], self.times[cut:], self.slopes[cut:]
         del self.counts[cut:], self.times[cut:], self.slopes[max(cut - 1, 0) :]
         if not times:
-            self._extend([(place + 1, t)])
+            self._extend([(index + 1, t)])
             return values
         if times[0] != t:
-            self._extend(self._between(place, bisect_left(values, times[0]), counts[0] + 1))
+            self._extend(self._between(index, bisect_left(values, times[0]), counts[0] + 1))
         counts = [count + 1 for count in counts]
         if cut:
             self._extend([(counts[0], times[0])])
@@ -135,8 +136,8 @@ class _Block:
         return values
 
     def _between(self, start: int, stop: int, count: int) -> list[tuple[int, float]]:
-        """The point of sample `start`, and those before sample `stop`, whose point is at `count`,
-        that lie below the line between the two."""
+        """The point of sample `start`, and the points before sample `stop` (whose point is at
+        `count`) that lie below the line between the two."""
         values = self.values
         t = values[start]
         rise = (values[stop] - t) / (count - start - 1)
@@ -148,7 +149,7 @@ class _Block:
         return [(start + 1, t), *below]
 
     def _extend(self, points: Iterable[tuple[int, float]]) -> None:
-        """Push points that lie right of the hull, dropping those that come to lie above it."""
+        """Appends points to the right of the hull, and drops those that are now above it."""
         counts, times, slopes = self.counts, self.times, self.slopes
         for count, t in points:
             while times:

@@ -13,7 +13,7 @@ from typing import Literal
 from servers.policies.base import Request
 
 WINDOW = 100
-"""Turns in the sliding window. The paper does not say; this is its K."""
+"""Turns in the sliding window. The paper gives no number; this is its K."""
 
 
 class QueueDelays:

@@ -1,4 +1,4 @@
-"""State per program that stays bounded where an engine never learns that a program ended."""
+"""State per program that stays bounded even if an engine is never told that a program ended."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 Value = TypeVar("Value")
 
 MOST_PROGRAMS = 100_000
-"""Beyond it the program heard of longest ago is forgotten."""
+"""With more programs, the one whose value was set the longest ago is dropped."""
 
 
 class Recent(Generic[Value]):
-    """Values by program, the most recently set ones only."""
+    """Values by program; only the `most` most recently set ones are kept."""
 
     def __init__(self, most: int = MOST_PROGRAMS) -> None:
         self._most = most

@@ -5,8 +5,8 @@ In: what an engine observes, seconds and tokens. Out: a `Retention` whose `why` 
     tau* = argmax over tau in {0} and S[f] of P(tau, f) * B - tau,   B = T-bar * eta + rebuild(r)
 
 Cold start: with |S| <= K tool times in all, T_default; with |S[f]| <= K of this tool, P over all
-tools; else P of the tool's own. A turn that is not the last but whose tool could not be read is
-timed and judged among all tools: the paper has no case for it.
+tools; else P of the tool itself. A turn that is not the last but whose tool could not be read is
+timed and judged among all tools, since the paper does not treat this case.
 
 The paper says of T-bar alone that it is over turns whose KV had been evicted (§4.2). The keywords
 `queue_delays`, `tool_times` and `turn_counts` choose the turns that T-bar, the distributions P and
@@ -25,7 +25,7 @@ from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.turn_counts import TurnCounts
 
 K = 100
-"""v3, §4.2: samples up to which a distribution is not trusted."""
+"""Number of samples up to which a distribution is not trusted (v3, §4.2)."""
 
 
 def default_ttl_s(benefit_s: float) -> float:
@@ -81,7 +81,7 @@ class TtlModel:
             self.turns.uncount(request.program_id)
 
     def observe_finish(self, request: Request, now_s: float) -> None:
-        """Start the tool's clock, or count the program as finished."""
+        """Starts to time the tool call, or counts the program as finished."""
         self.turns.served(request.program_id)
         if request.ends_program:
             self.program_ended(request.program_id)
