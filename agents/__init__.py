@@ -1,9 +1,11 @@
-"""Real agents as the load: each program one process of an unmodified agent
-(docs/howto/my-agent.md).
+"""Runs real agents as the load: each program is one process of an unmodified agent.
 
-tasks           what programs have to do
-agent           what the harness knows of an agent
-mini_swe_agent, openhands, command   the agents; `*_process` runs in their own Python
-processes       one program's process: booted ahead, let go at its arrival, ended
-sandbox, container   what commands from a model can reach
+In: tasks (`tasks`), the agent's name or command line, a gateway's URL. Out: processes that run an
+agent on one task each (`processes`), and the result that each leaves (`agent.read_result`).
+
+agent           the interface between the harness and an agent
+mini_swe_agent, openhands, command   the agents; their `*_process` runs in their own Python
+pythons         the Python environments that agents are installed in
+workspace       the folder in which a program's commands run
+sandbox         confinement of agents and of the commands that a model runs
 """

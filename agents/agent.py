@@ -1,7 +1,7 @@
-"""What the harness knows of an agent: how a process of it is started, and what it leaves.
+"""The interface between the harness and an agent.
 
-Each program is one process. It is told what to do by a file, `launch.json`, and leaves its
-`result.json` beside it, so that nothing of it has to be on a command line.
+Each program is one process. It reads its task from a file, `launch.json`, and writes `result.json`
+beside it, so that no task appears on a command line.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from typing import Any, Protocol
 import orjson
 
 RESULT = "result.json"
-MOST_SUBMISSION_BYTES = 1 << 24
+MAX_RESULT_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`launch.json`: one program, for its process."""
+    """The contents of `launch.json`: what one process needs to run one program."""
 
     program_id: str
     task: str
     base_url: str
-    """Of the gateway, up to `/v1`, as the process reaches it; it names the program."""
+    """The gateway's URL up to `/v1`, as the process reaches it; the path identifies the program."""
     model: str
     workspace: str
-    """Folder in which commands run."""
+    """The folder in which the agent's commands run."""
     folder: str
-    """For what it leaves."""
+    """The folder for the result and the agent's own files."""
     max_turns: int | None
-    """None: as many as it likes."""
+    """None for no limit."""
     environment: Mapping[str, Any]
-    """mini-swe-agent's: where its commands run."""
+    """mini-swe-agent's settings of the environment in which its commands run."""
     socket: str | None = None
-    """Its own way to the gateway, where it has no network; not for the process to use."""
+    """The gateway's unix socket, for a sandbox without network; the process does not use it."""
     config: str | None = None
-    """File of the agent's own settings."""
+    """The file with the agent's own settings."""
 
     @property
     def file(self) -> Path:
@@ -52,7 +52,7 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Result:
     exit_status: str
-    """In the agent's words; empty where it left none."""
+    """As the agent reports it; empty if it wrote no result."""
     submission: str = ""
 
 
@@ -60,41 +60,44 @@ class Agent(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def ahead(self) -> bool:
-        """Its process says `ready` on stdout when it has booted, and begins at a line on stdin."""
+    def boots_early(self) -> bool:
+        """Whether a process can be started before its program arrives.
+
+        Such a process prints `ready` when it has booted, and begins when it reads a line.
+        """
 
     def check(self) -> str:
-        """Its version. Raises a ValueError, in one line with the remedy, where it is not here."""
+        """Returns the agent's version. Raises InvalidInput if it is not installed."""
 
     def command(self, launch_file: Path) -> list[str]: ...
     def readable(self) -> list[Path]:
-        """Folders and files that its process reads, besides the system's."""
+        """Folders and files outside the system that its process reads."""
 
     def env(self) -> Mapping[str, str]: ...
 
 
 def read_result(folder: Path) -> Result:
-    """What a process left in its folder; it is the agent's, so anything may stand there."""
+    """Reads the result in a program's folder, which is untrusted: the agent may write anything."""
     try:
-        said = orjson.loads(_file(folder / RESULT))
+        found = orjson.loads(_read_file(folder / RESULT))
     except (OSError, orjson.JSONDecodeError):
         return Result("")
-    if not isinstance(said, dict):
+    if not isinstance(found, dict):
         return Result("")
-    status, submission = said.get("exit_status"), said.get("submission")
+    status, submission = found.get("exit_status"), found.get("submission")
     return Result(
         status[:200] if isinstance(status, str) else "",
         submission if isinstance(submission, str) else "",
     )
 
 
-def _file(path: Path) -> bytes:
-    """Raises an OSError for what is none, such as a pipe, at which a reader would wait."""
+def _read_file(path: Path) -> bytes:
+    """Raises OSError if it is not a regular file; reading from a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_SUBMISSION_BYTES:
-            raise OSError(f"{path}: no file of at most {MOST_SUBMISSION_BYTES} bytes")
-        return os.read(handle, MOST_SUBMISSION_BYTES)
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_RESULT_BYTES:
+            raise OSError(f"{path}: not a regular file of at most {MAX_RESULT_BYTES} bytes")
+        return os.read(handle, MAX_RESULT_BYTES)
     finally:
         os.close(handle)

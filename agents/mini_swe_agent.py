@@ -1,4 +1,4 @@
-"""mini-swe-agent (2.x) as it is, in a Python that has it (`mini_swe_agent_process` runs there)."""
+"""Runs mini-swe-agent (2.x), unmodified, in the Python environment that it is installed in."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import mini_swe_agent_process
-from agents.pythons import chosen, prefixes, version_in, wrong_yaml
+from agents.pythons import find_python, installed_version, prefixes, yaml_error
 from servers.errors import InvalidInput
 from traces.lenient import one_line
 
 PYTHON = "TURNSTILE_AGENT_PYTHON"
-OURS = ".venv-agents/bin/python"
+DEFAULT_PYTHON = ".venv-agents/bin/python"
 REMEDY = (
     "install it: python3 -m venv .venv-agents && .venv-agents/bin/pip install mini-swe-agent mcp; "
     "or name a Python that has it with --agent-python"
@@ -22,16 +22,18 @@ REMEDY = (
 @dataclass(frozen=True, slots=True)
 class MiniSweAgent:
     python: str | None = None
-    """As asked; None: found."""
+    """None to search for one."""
     name: str = "mini-swe-agent"
-    ahead: bool = True
+    boots_early: bool = True
 
     @property
     def _python(self) -> str:
-        return chosen(self.python, PYTHON, OURS)
+        return find_python(self.python, PYTHON, DEFAULT_PYTHON)
 
     def check(self) -> str:
-        version = version_in(self._python, "mini-swe-agent", "minisweagent.agents.default", REMEDY)
+        version = installed_version(
+            self._python, "mini-swe-agent", "minisweagent.agents.default", REMEDY
+        )
         if int(version.split(".")[0]) < 2:
             raise InvalidInput(
                 f"mini-swe-agent {version} in {self._python}: needs 2 or newer; {REMEDY}"
@@ -39,9 +41,9 @@ class MiniSweAgent:
         return version
 
     def check_config(self, file: Path) -> None:
-        """Raises a ValueError in one line for settings that cannot be read."""
-        if (why := wrong_yaml(self._python, file)) is not None:
-            raise InvalidInput(one_line(f"--agent-config {file}: {why}"))
+        """Raises InvalidInput if the settings cannot be read."""
+        if (reason := yaml_error(self._python, file)) is not None:
+            raise InvalidInput(one_line(f"--agent-config {file}: {reason}"))
 
     def command(self, launch_file: Path) -> list[str]:
         return [self._python, mini_swe_agent_process.__file__, str(launch_file)]
@@ -55,6 +57,6 @@ class MiniSweAgent:
             "MSWEA_SILENT_STARTUP": "1",
             "MSWEA_COST_TRACKING": "ignore_errors",
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-            # A turn that failed has failed its job already.
+            # A failed turn fails its job, so a retry cannot help.
             "MSWEA_MODEL_RETRY_STOP_AFTER_ATTEMPT": "1",
         }

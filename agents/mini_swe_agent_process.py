@@ -1,8 +1,8 @@
-"""One task by mini-swe-agent: PYTHON mini_swe_agent_process.py LAUNCH.json (`agents.agent.Launch`).
+"""Runs one task with mini-swe-agent: PYTHON mini_swe_agent_process.py LAUNCH.json (`agents.agent`).
 
-Runs in the Python that has mini-swe-agent. Says `ready` on stdout once all is imported, begins at a
-line on stdin, leaves `trajectory.json` and `result.json`. Exit code 0 where the agent came to an
-end of its own.
+Runs in the Python that has mini-swe-agent. Prints `ready` when everything is imported, begins when
+it reads a line, and writes `trajectory.json` and `result.json`. The exit code is 0 unless the agent
+raised an exception.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_CONFIG = {"local": "mini.yaml", "docker": "benchmarks/swebench.yaml"}
-"""mini-swe-agent's own, by environment; swebench.yaml's is made for a container."""
+"""mini-swe-agent's own configuration for each environment."""
 NO_TIMEOUT_S = 86400
-"""How long an answer may take is for the harness to say: a request given up is asked again."""
+"""The harness limits the duration of a turn; a timeout here would send the request again."""
 
 
 def main() -> int:
     launch: dict[str, Any] = json.loads(Path(sys.argv[1]).read_bytes())
-    say = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the agent prints is for the log
+    ready = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the agent's own output goes to the log
     from minisweagent.agents.default import DefaultAgent
     from minisweagent.config import builtin_config_dir, get_config_from_spec
     from minisweagent.environments import get_environment
@@ -34,14 +34,14 @@ def main() -> int:
     configs = [get_config_from_spec(str(builtin_config_dir / DEFAULT_CONFIG[kind]))]
     if launch["config"] is not None:
         configs.append(get_config_from_spec(launch["config"]))
-    config = recursive_merge(*configs, _ours(launch))
-    # The key is in OPENAI_API_KEY: settings are kept in the trajectory.
+    config = recursive_merge(*configs, _overrides(launch))
+    # The key is in OPENAI_API_KEY instead, because the trajectory contains the settings.
     config["model"]["model_kwargs"].pop("api_key", None)
     model = get_model(config=config["model"])
     folder = Path(launch["folder"])
-    # A container and its image are there before its time runs.
-    place = get_environment(dict(config["environment"]))
-    print("ready", file=say, flush=True)
+    # The container is started before the time limit of the task begins.
+    commands = get_environment(dict(config["environment"]))
+    print("ready", file=ready, flush=True)
     sys.stdin.readline()
     agent = None
     result = {"exit_status": "", "submission": ""}
@@ -49,31 +49,31 @@ def main() -> int:
         settings = {**config["agent"], "output_path": folder / "trajectory.json"}
         for interactive in ("mode", "confirm_exit", "whitelist_actions"):
             settings.pop(interactive, None)
-        agent = DefaultAgent(model, place, **settings)
+        agent = DefaultAgent(model, commands, **settings)
         result |= agent.run(launch["task"])
     except Exception as error:
         result["exit_status"] = type(error).__name__
         raise
     finally:
-        kept = {name: result[name] for name in ("exit_status", "submission")}
+        summary = {name: result[name] for name in ("exit_status", "submission")}
         if agent is not None:
-            told = {"info": kept, "instance_id": launch["program_id"]}
-            agent.save(folder / "trajectory.json", told)
-        (folder / "result.json").write_text(json.dumps(kept))
+            extra = {"info": summary, "instance_id": launch["program_id"]}
+            agent.save(folder / "trajectory.json", extra)
+        (folder / "result.json").write_text(json.dumps(summary))
     return 0
 
 
-def _ours(launch: dict[str, Any]) -> dict[str, Any]:
-    """What the harness decides, over what the agent's settings say."""
+def _overrides(launch: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the harness, which replace those of the agent's configuration."""
     limit = {} if launch["max_turns"] is None else {"step_limit": launch["max_turns"]}
-    reach = {"api_base": launch["base_url"]}
-    patience = {"timeout": NO_TIMEOUT_S, "max_retries": 0}
+    url = {"api_base": launch["base_url"]}
+    retries = {"timeout": NO_TIMEOUT_S, "max_retries": 0}
     return {
         "agent": {"cost_limit": 0.0, **limit},
         "environment": launch["environment"],
         "model": {
             "model_name": f"openai/{launch['model']}",
-            "model_kwargs": {**reach, **patience},
+            "model_kwargs": {**url, **retries},
         },
     }
 

@@ -1,4 +1,4 @@
-"""OpenHands (its SDK, 1.x) as it is, in a Python that has it (`openhands_process` runs there)."""
+"""Runs OpenHands (its SDK, 1.x), unmodified, in the Python environment that it is installed in."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agents import openhands_process
-from agents.pythons import chosen, prefixes, version_in
+from agents.pythons import find_python, installed_version, prefixes
 from servers.errors import InvalidInput
 
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
-OURS = ".venv-openhands/bin/python"
+DEFAULT_PYTHON = ".venv-openhands/bin/python"
 REMEDY = (
     "install it: make openhands (needs Python 3.12 or newer); or name a Python that has "
     "openhands-sdk and openhands-tools with --openhands-python"
@@ -21,27 +21,27 @@ REMEDY = (
 @dataclass(frozen=True, slots=True)
 class OpenHands:
     python: str | None = None
-    """As asked; None: found."""
+    """None to search for one."""
     name: str = "openhands"
-    ahead: bool = True
+    boots_early: bool = True
 
     @property
     def _python(self) -> str:
-        return chosen(self.python, PYTHON, OURS)
+        return find_python(self.python, PYTHON, DEFAULT_PYTHON)
 
     def check(self) -> str:
-        version_in(self._python, "openhands-tools", "openhands.tools", REMEDY)
-        version = version_in(self._python, "openhands-sdk", "openhands.sdk", REMEDY)
+        installed_version(self._python, "openhands-tools", "openhands.tools", REMEDY)
+        version = installed_version(self._python, "openhands-sdk", "openhands.sdk", REMEDY)
         if version.partition(".")[0] != "1":
             raise InvalidInput(f"openhands-sdk {version} in {self._python}: needs 1.x; {REMEDY}")
         return version
 
     def command(self, launch_file: Path) -> list[str]:
-        # -I: beside our script lies a file called openhands.
+        # -I keeps our own openhands.py, beside the script, off the path.
         return [self._python, "-I", openhands_process.__file__, str(launch_file)]
 
     def readable(self) -> list[Path]:
         return [*prefixes(self._python), Path(openhands_process.__file__)]
 
     def env(self) -> Mapping[str, str]:
-        return {}  # the process sets its own, before it imports the SDK
+        return {}  # the process sets its variables itself, before it imports the SDK

@@ -1,12 +1,13 @@
-"""One OpenHands conversation: PYTHON -I openhands_process.py LAUNCH.json (`agents.agent.Launch`).
+"""Runs one OpenHands conversation: PYTHON -I openhands_process.py LAUNCH.json (`agents.agent`).
 
-Runs in the Python that has openhands-sdk and openhands-tools. Says `ready` on stdout once all is
-imported and its tools have started, begins at a line on stdin, leaves `openhands/ID/` (the events
-that the SDK persists) and `result.json`: `exit_status` finished, stuck, max iterations or error,
-`submission` the workspace's diff. Exit code 0 where the conversation came to an end of its own.
+Runs in the Python that has openhands-sdk and openhands-tools. Prints `ready` when everything is
+imported and the tools have started, and begins when it reads a line. Writes `openhands/ID/` (the
+events that the SDK persists) and `result.json`: `exit_status` is finished, stuck, max iterations or
+error, `submission` the diff of the workspace. The exit code is 0 unless the SDK raised an
+exception.
 
-It is the SDK's default agent without a browser, with the SDK's own prompts, tools and condenser;
-without the condenser where `max_turns` says how many turns there may be.
+The agent is the SDK's default one without a browser, with the SDK's own prompts, tools and
+condenser. With `max_turns` it has no condenser, because its calls would count as turns.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from pathlib import Path
 from typing import Any
 
 TURN_WITHIN_S = 24 * 3600
-"""How long an answer may take is for the harness to say: a request given up is asked again."""
+"""The harness limits the duration of a turn; a timeout here would send the request again."""
 ATTEMPTS = 1
-"""A turn that failed has failed its job already."""
+"""A failed turn fails its job, so a retry cannot help."""
 TRACING = ("OTEL_", "LMNR_", "LAMINAR_", "LANGFUSE_", "OPENHANDS_OBSERVABILITY_")
 
 
 def main() -> int:
     launch = json.loads(Path(sys.argv[1]).read_bytes())
-    _alone(launch["folder"])
+    _isolate(launch["folder"])
     ready = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer to our parent
+    os.dup2(2, 1)  # output of libraries goes to the log
     conversation = _conversation(launch)
-    conversation.send_message(launch["task"])  # starts the tools; asks the model nothing
+    conversation.send_message(launch["task"])  # starts the tools, without a model call
     print("ready", file=ready, flush=True)
     if not sys.stdin.readline():
         conversation.close()
         return 1
-    broken = False
+    failed = False
     try:
         conversation.run()
     except Exception:
-        broken = True
+        failed = True
         traceback.print_exc()
     result = {
         "exit_status": _exit_status(conversation),
@@ -51,11 +52,11 @@ def main() -> int:
     }
     Path(launch["folder"], "result.json").write_text(json.dumps(result))
     conversation.close()
-    return int(broken)
+    return int(failed)
 
 
-def _alone(folder: str) -> None:
-    """No home but ours, no telemetry, no look-ups in the network. Before the SDK is imported."""
+def _isolate(folder: str) -> None:
+    """Sets the home folder and turns off telemetry and look-ups, before the SDK is imported."""
     for name in [name for name in os.environ if name.startswith(TRACING)]:
         del os.environ[name]
     os.environ.pop("OH_PERSISTENCE_DIR", None)
@@ -68,7 +69,7 @@ def _alone(folder: str) -> None:
 
 
 def _conversation(launch: dict[str, Any]) -> Any:
-    import openai.resources  # noqa: F401, or the first turn does it
+    import openai.resources  # noqa: F401 (else the first turn imports it)
     from openhands.sdk import LLM, Conversation, LocalWorkspace
     from openhands.tools.preset.default import get_default_agent
 
@@ -84,16 +85,17 @@ def _conversation(launch: dict[str, Any]) -> Any:
         output_cost_per_token=0.0,
     )
     agent = get_default_agent(llm, cli_mode=True)
-    # A server of tmux would outlive us.
-    own = {"terminal": {"terminal_type": "subprocess"}}
+    # A tmux server would outlive this process.
+    params = {"terminal": {"terminal_type": "subprocess"}}
     tools = [
-        tool.model_copy(update={"params": own.get(tool.name, tool.params)}) for tool in agent.tools
+        tool.model_copy(update={"params": params.get(tool.name, tool.params)})
+        for tool in agent.tools
     ]
     changes: dict[str, Any] = {"tools": tools}
     limits = {}
-    if (most := launch["max_turns"]) is not None:
-        changes["condenser"] = None  # its calls would be turns too
-        limits = {"max_iteration_per_run": most}
+    if (max_turns := launch["max_turns"]) is not None:
+        changes["condenser"] = None  # its calls would count as turns
+        limits = {"max_iteration_per_run": max_turns}
     return Conversation(
         agent=agent.model_copy(update=changes),
         workspace=LocalWorkspace(working_dir=launch["workspace"]),
@@ -114,17 +116,18 @@ def _exit_status(conversation: Any) -> str:
 
 
 def _diff(workspace: str, folder: str) -> str:
-    """With new files, through an index of our own; empty where the workspace is no repository,
-    even inside of one."""
+    """The diff of the workspace, with new files, computed in a temporary index.
+
+    It is empty if the workspace is not the root of a repository."""
     git = shutil.which("git")
     if git is None:
         return ""
     index = Path(folder, "submission.index").resolve()
     above = str(Path(workspace).resolve().parent)
     env = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_CEILING_DIRECTORIES": above}
-    said = b""
+    output = b""
     for command in (["read-tree", "HEAD"], ["add", "--all"], ["diff", "--cached"]):
-        said = subprocess.run(  # noqa: S603
+        output = subprocess.run(  # noqa: S603
             [git, "-c", "safe.directory=*", *command],
             cwd=workspace,
             env=env,
@@ -132,10 +135,10 @@ def _diff(workspace: str, folder: str) -> str:
             check=False,
         ).stdout
     index.unlink(missing_ok=True)
-    return said.decode(errors="replace")
+    return output.decode(errors="replace")
 
 
 if __name__ == "__main__":
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # its libraries' farewells take two to three seconds
+    os._exit(code)  # skips the libraries' exit handlers, which take two to three seconds

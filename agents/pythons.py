@@ -1,4 +1,4 @@
-"""Pythons of other environments: what they have, and what a process of theirs reads."""
+"""Finds the Python environments of agents, and runs short scripts in them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from servers.errors import InvalidInput
 
-LOOK_WITHIN_S = 60.0
-_LOOK = """
+SCRIPT_WITHIN_S = 60.0
+_VERSION_SCRIPT = """
 import importlib.metadata, importlib.util, json, sys
 try:
     version = importlib.metadata.version(sys.argv[1])
@@ -20,59 +20,59 @@ except importlib.metadata.PackageNotFoundError:
 there = importlib.util.find_spec(sys.argv[2].partition(".")[0]) is not None
 print(json.dumps({"version": version if there else None, "python": list(sys.version_info[:2])}))
 """
-_PREFIXES = """
+_PREFIXES_SCRIPT = """
 import json, sys
 print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))
 """
-_YAML = """
+_YAML_SCRIPT = """
 import json, sys, yaml
 try:
     found = yaml.safe_load(open(sys.argv[1], "rb").read())
-    wrong = None if isinstance(found, dict) else f"holds no settings, but a {type(found).__name__}"
+    wrong = None if isinstance(found, dict) else f"not a mapping, but a {type(found).__name__}"
 except (yaml.YAMLError, ValueError, RecursionError) as error:
     wrong = " ".join(str(error).split())
 print(json.dumps(wrong))
 """
 
 
-def chosen(asked: str | None, variable: str, ours: str) -> str:
-    """The one asked for, else the environment's, else ours in this folder or in our checkout."""
+def find_python(given: str | None, variable: str, default: str) -> str:
+    """Returns the given path, or the variable's, or `default` in this folder or our checkout."""
     checkout = Path(__file__).parent.parent
-    places = [Path(ours).absolute(), checkout / ours]
-    found = next((place for place in places if place.is_file()), places[0])
-    return asked or os.environ.get(variable) or str(found)
+    candidates = [Path(default).absolute(), checkout / default]
+    found = next((path for path in candidates if path.is_file()), candidates[0])
+    return given or os.environ.get(variable) or str(found)
 
 
-def version_in(python: str, distribution: str, module: str, remedy: str) -> str:
-    """Of a distribution in that environment. Raises a ValueError in one line, with the remedy."""
+def installed_version(python: str, distribution: str, module: str, remedy: str) -> str:
+    """The version of a distribution in that environment. Raises InvalidInput with the remedy."""
     if not Path(python).is_file():
         raise InvalidInput(f"{distribution}: no Python at {python}; {remedy}")
-    found: dict[str, Any] = _ask(python, _LOOK, distribution, module)
+    found: dict[str, Any] = _run(python, _VERSION_SCRIPT, distribution, module)
     if found["version"] is None:
-        raise InvalidInput(f"{distribution} is not in {python}; {remedy}")
+        raise InvalidInput(f"{distribution} is not installed in {python}; {remedy}")
     return str(found["version"])
 
 
 def prefixes(python: str) -> list[Path]:
-    """Folders that its processes read: the environment's and its base's."""
-    return [Path(prefix) for prefix in _ask(python, _PREFIXES)]
+    """The folders of the environment and of the Python that it is based on."""
+    return [Path(prefix) for prefix in _run(python, _PREFIXES_SCRIPT)]
 
 
-def wrong_yaml(python: str, file: Path) -> str | None:
-    """Why the file gives no settings, read by the library of that environment."""
-    found: str | None = _ask(python, _YAML, str(file))
+def yaml_error(python: str, file: Path) -> str | None:
+    """Why the YAML library of that environment cannot read settings from a file; None if it can."""
+    found: str | None = _run(python, _YAML_SCRIPT, str(file))
     return found
 
 
-def _ask(python: str, code: str, *args: str) -> Any:
+def _run(python: str, code: str, *args: str) -> Any:
     try:
-        said = subprocess.run(  # noqa: S603
+        ran = subprocess.run(  # noqa: S603
             [python, "-I", "-c", code, *args],
             capture_output=True,
             text=True,
-            timeout=LOOK_WITHIN_S,
+            timeout=SCRIPT_WITHIN_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise InvalidInput(f"{python}: cannot be run ({error})") from None
-    return json.loads(said.stdout)
+    return json.loads(ran.stdout)

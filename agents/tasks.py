@@ -1,8 +1,8 @@
-"""Tasks for agents, from a file: what each program has to do.
+"""Reads the tasks of agents from a file.
 
 In: JSON lines (or a JSON list) of SWE-bench rows (`instance_id`, `problem_statement`, and
-`image_name` or `docker_image`, as `mini-extra swebench` reads them), or of `id` and `task`; with
-`workspace`, a folder to begin in, copied. Out: tasks by id, in the file's order.
+`image_name` or `docker_image`, as `mini-extra swebench` reads them), or of `id` and `task`. An
+optional `workspace` is a folder that is copied. Out: `Tasks`, in the order of the file.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from traces import Program
 from traces.lenient import one_line
 
 IDS = ("instance_id", "id", "task_id", "program_id")
-LONGEST = 190
-"""Of an id: the gateway takes 200, and a repeated program's has some more."""
+MAX_ID_CHARS = 190
+"""The gateway accepts 200, and a repeated program's id is a few characters longer."""
 TEXTS = ("problem_statement", "task", "prompt", "question")
 IMAGES = ("image_name", "docker_image", "image")
 SWE_BENCH_IMAGE = "docker.io/swebench/sweb.eval.x86_64.{}:latest"
-"""Of a row of SWE-bench's that names none; `__` of its id may not stand in an image's name."""
+"""The image of a SWE-bench row without one; an image's name cannot contain the `__` of an id."""
 REMEDY = "a task is a JSON object with an id (instance_id) and a text (problem_statement)"
 
 
@@ -44,12 +44,12 @@ class Tasks:
     tasks: tuple[Task, ...]
 
     def programs(self) -> tuple[Program, ...]:
-        """Programs of which nobody knows yet what they will ask."""
+        """Returns programs whose turns are not known in advance."""
         return tuple(Program(task.id, (), source=self.name) for task in self.tasks)
 
 
 def read_tasks(path: Path) -> Tasks:
-    """Raises a ValueError that names file, row and field."""
+    """Raises InvalidInput, which names file, row and field."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -62,14 +62,14 @@ def read_tasks(path: Path) -> Tasks:
     for task in tasks:
         if task.id in seen:
             raise InvalidInput(
-                f"--tasks {path}: two tasks are called {task.id}; give each its own id"
+                f"--tasks {path}: two tasks have the id {task.id}; give each its own"
             )
         seen.add(task.id)
     return Tasks(path.name, hashlib.sha256(data).hexdigest(), tasks)
 
 
 def tasks_of(programs: Sequence[Program]) -> Tasks:
-    """The tasks that recorded programs had: their first message that is not the system's."""
+    """The tasks of recorded programs: the first message of each that is not the system's."""
     tasks = tuple(
         Task(p.id, next((m.content for m in p.messages if m.role != "system"), p.id))
         for p in programs
@@ -102,28 +102,28 @@ def _task(row: Any, number: int, path: Path) -> Task:
         raise InvalidInput(f"{where}: {type(row).__name__}, not an object; {REMEDY}")
     id = _first(row, IDS)
     if id is None:
-        raise InvalidInput(f"{where}: none of {', '.join(IDS)} is a text; {REMEDY}")
-    if len(id) > LONGEST or not id.isprintable():
+        raise InvalidInput(f"{where}: no text in {', '.join(IDS)}; {REMEDY}")
+    if len(id) > MAX_ID_CHARS or not id.isprintable():
         raise InvalidInput(
-            f"{where}: {id[:40]!a}: an id has at most {LONGEST} printable characters"
+            f"{where}: {id[:40]!a}: an id has at most {MAX_ID_CHARS} printable characters"
         )
     text = _first(row, TEXTS)
     if text is None:
         raise InvalidInput(f"{where} ({id}): none of {', '.join(TEXTS)} is a text; {REMEDY}")
     workspace = _first(row, ("workspace",))
-    begun = None if workspace is None else _folder(path.parent / workspace)
-    if workspace is not None and begun is None:
+    source = None if workspace is None else _folder(path.parent / workspace)
+    if workspace is not None and source is None:
         raise InvalidInput(f"{where} ({id}): workspace {one_line(workspace)}: no such folder")
     image = _first(row, IMAGES)
     if image is None and "base_commit" in row:
         image = SWE_BENCH_IMAGE.format(id.replace("__", "_1776_").lower())
-    return Task(id, text, image, begun)
+    return Task(id, text, image, source)
 
 
 def _folder(path: Path) -> Path | None:
     try:
         return path.resolve() if path.is_dir() else None
-    except (OSError, ValueError):  # too long for a name, or with a NUL
+    except (OSError, ValueError):  # the name is too long, or contains NUL
         return None
 
 

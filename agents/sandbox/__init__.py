@@ -1,1 +1,5 @@
-"""Confinement of agents and of the commands that a model runs: bubblewrap, seccomp, containers."""
+"""Confines agents, and the commands that a model runs: bubblewrap, seccomp, containers.
+
+In: a command, its workspace and limits. Out: a command line that runs it confined, and what its
+processes use of memory and disk.
+"""

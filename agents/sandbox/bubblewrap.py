@@ -1,9 +1,8 @@
-"""A program of a live agent in bubblewrap: its agent and all that the model has it run.
+"""Runs an agent, and all commands of its model, in bubblewrap.
 
-Inside are a read-only system, the workspace, what the caller names, and a small /tmp; no network,
-but the gateway under 127.0.0.1:INSIDE_PORT (`agents.sandbox.inside` forwards it to the gateway's
-unix
-socket). docs/design/sandbox.md says what holds where.
+The sandbox contains a read-only system, the workspace, paths that the caller names, and a small
+/tmp. It has no network except the gateway at 127.0.0.1:INSIDE_PORT, which `agents.sandbox.inside`
+forwards to the gateway's unix socket. docs/design/sandbox.md lists the guarantees.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ SHM_BYTES = 64 << 20
 RUN_BYTES = 1 << 20
 UIDS = Path("/run/turnstile-uids")
 CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_DAC_READ_SEARCH")
-"""What `inside` needs as root to become another user and hand it its folders."""
+"""If we are root, `inside` needs these to change owners and to become another user."""
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf"),
@@ -36,31 +35,32 @@ ETC = (
     *("profile", "profile.d", "bash.bashrc", "bashrc", "inputrc", "os-release", "debian_version"),
     *("host.conf", "services", "protocols"),
 )
-"""What git, Python, shells and TLS read; the rest of /etc is the host's own affair."""
+"""The files that git, Python, shells and TLS read. The rest of /etc is not visible."""
 ETC_OF_NETWORK = ("hosts", "resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     processes: int = 256
-    """Threads too. A parallel build or test run fits; a fork bomb is a few MB and soon over."""
+    """Includes threads. A parallel build fits, and a fork bomb ends at a few MB."""
     memory_bytes: int = 4 << 30
-    """Of each process (heaps and stacks), and of all together where the parent looks
-    (`agents.sandbox.memory`). Most test suites take less than 1 GiB."""
+    """Limit of each process (heap and stack), and of all processes together, which the harness
+    measures (`agents.sandbox.memory`). Most test suites need less than 1 GiB."""
     file_bytes: int = 1 << 30
-    """Of each file, and of all of /tmp."""
+    """Limit of each file, and of all of /tmp."""
     disk_bytes: int = 10 << 30
-    """Of all files of the program together, where the parent looks (`agents.sandbox.files`)."""
+    """Limit of all files of the program together, which the harness measures
+    (`agents.sandbox.files`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bubblewrap:
     limits: Limits = Limits()
     network: bool = False
-    """The host's network, its loopback included."""
+    """Whether to share the host's network, including loopback."""
 
     def check(self) -> None:
-        """ValueError where it does not work here; it is tried."""
+        """Runs `true` in a sandbox. Raises InvalidInput if that fails."""
         if shutil.which("bwrap") is None:
             raise InvalidInput(
                 "sandbox: bwrap is not installed; get it with: apt-get install bubblewrap"
@@ -78,15 +78,15 @@ class Bubblewrap:
                     timeout=CHECK_WITHIN_S,
                 )
         except (OSError, subprocess.SubprocessError) as error:
-            said = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
+            reason = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
             raise InvalidInput(
-                f"sandbox: bwrap does not work here: {said}; it needs bubblewrap 0.6 or newer and "
-                "user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
+                f"sandbox: bwrap does not work here: {reason}; it needs bubblewrap 0.6 or newer "
+                "and user namespaces (sysctl kernel.unprivileged_userns_clone=1, "
                 "kernel.apparmor_restrict_unprivileged_userns=0), or run agents in containers"
             ) from None
 
     def gateway_url(self, url: str) -> str:
-        """Where the gateway, at `url` for the host, is reached from inside."""
+        """The URL inside the sandbox of a gateway that is at `url` on the host."""
         return url if self.network else f"http://127.0.0.1:{INSIDE_PORT}"
 
     def wrap(
@@ -99,18 +99,19 @@ class Bubblewrap:
         readable: Sequence[Path] = (),
         socket: Path | None = None,
     ) -> tuple[list[str], dict[str, str]]:
-        """The command line that runs `command` inside, and the environment, the only one there, to
-        run it with: a key may be in it, and command lines are everybody's to read.
+        """Returns the command line that runs `command` in the sandbox, and its whole environment.
 
-        It reads and writes `workspace`, where it starts, and `writable`; reads `readable`; all are
-        found at their own paths. `socket`: the gateway's, in none of them. ValueError where one is
-        missing."""
+        Variables are not put on the command line, which every user can read, because one may be a
+        key. The command starts in `workspace`. It can read and write `workspace` and `writable`,
+        and read `readable`, all at their own paths. `socket` is the gateway's, outside of these
+        folders. Raises InvalidInput if a path does not exist.
+        """
         owned = [Path(os.path.abspath(path)) for path in (workspace, *writable)]
         shown = {Path(os.path.abspath(path)): "--ro-bind" for path in (*readable, *_python()[1:])}
         shown |= dict.fromkeys(owned, "--bind")
         launch = {**asdict(self.limits), "owned": [HOME, *map(str, owned)], "port": INSIDE_PORT}
         launch |= {"socket": None, "uids": None}
-        wrapped = [*_filtered(), *_namespaces(self.network), *_system(self), *_mounts(shown)]
+        wrapped = [*_filter_command(), *_namespaces(self.network), *_system(self), *_mounts(shown)]
         if socket is not None and not self.network:
             launch["socket"] = "/run/gateway"
             wrapped += ["--ro-bind", str(socket), "/run/gateway"]
@@ -120,16 +121,16 @@ class Bubblewrap:
             wrapped += ["--bind", str(UIDS), "/run/uids"]
         wrapped += ["--ro-bind", inside.__file__, "/run/inside.py", "--chdir", str(owned[0])]
         wrapped += ["--remount-ro", "/dev", "--remount-ro", "/", "--"]
-        within = [*_running("/run/inside.py"), json.dumps(launch)]
+        within = [*_python_command("/run/inside.py"), json.dumps(launch)]
         return [*wrapped, *within, *command], {**_defaults(), **env}
 
 
-def _filtered() -> list[str]:
-    program = system_calls.here()
-    return [*_running(filtered.__file__), program.hex()] if program else []
+def _filter_command() -> list[str]:
+    program = system_calls.filter_for_this_machine()
+    return [*_python_command(filtered.__file__), program.hex()] if program else []
 
 
-def _running(script: str) -> list[str]:
+def _python_command(script: str) -> list[str]:
     return [str(_python()[0]), "-I", "-S", "-B", script]
 
 
@@ -140,7 +141,7 @@ def _namespaces(network: bool) -> list[str]:
     command += [] if network else ["--unshare-net"]
     if os.geteuid() != 0:
         return [*command, "--unshare-user"]
-    # In a user namespace root's processes stay uncounted.
+    # RLIMIT_NPROC would not count root's processes in a user namespace.
     command += ["--cap-drop", "ALL"]
     return [*command, *(word for name in CAPABILITIES for word in ("--cap-add", name))]
 
@@ -167,11 +168,11 @@ def _system(sandbox: Bubblewrap) -> list[str]:
 
 def _mounts(shown: Mapping[Path, str]) -> list[str]:
     command = []
-    # A folder before what is in it, lest it cover that.
+    # A folder is mounted before paths inside it, so that it does not hide them.
     for path, how in sorted(shown.items(), key=lambda item: len(item[0].parts)):
         if not path.exists():
-            raise InvalidInput(f"sandbox: {path} is not there")
-        # bubblewrap would make folders on the way for its own user alone.
+            raise InvalidInput(f"sandbox: {path} does not exist")
+        # bubblewrap makes missing parent folders readable by its own user only.
         for parent in reversed(path.parents[:-1]):
             command += ["--perms", "0755", "--dir", str(parent)]
         command += [how, str(path), str(path)]
@@ -179,7 +180,7 @@ def _mounts(shown: Mapping[Path, str]) -> list[str]:
 
 
 def _python() -> tuple[Path, Path]:
-    """Ours, as it is without its virtual environment: the program, and the folder it needs."""
+    """Our Python without its virtual environment: the program, and the folder that it needs."""
     prefix = Path(sys.base_prefix)
     return prefix / f"bin/python{sys.version_info.major}.{sys.version_info.minor}", prefix
 

@@ -1,10 +1,9 @@
-"""Containers in which mini-swe-agent's environment `docker` runs a model's commands.
+"""Confines and removes the containers in which mini-swe-agent runs a model's commands.
 
-It starts them itself (`podman run -d …run_args… IMAGE sleep`, then `podman exec` per command). We
-say with which walls and limits, and see to it that none is left when a run ends, however it ends:
-each bears the run's label. `python -m agents.sandbox.container podman LABEL` waits for SIGTERM and
-then
-removes those that bear it.
+Its environment `docker` starts them itself (`podman run -d …run_args… IMAGE sleep`, then `podman
+exec` for each command). This module gives the options that confine and limit them, and removes them
+when a run ends, however it ends: each has the run's label, and `python -m agents.sandbox.container
+podman LABEL` waits for SIGTERM and then removes all containers with that label.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from functools import partial
 from pathlib import Path
 
 from agents.sandbox.bubblewrap import Limits
-from agents.sandbox.files import Files, Kind
+from agents.sandbox.files import DiskUsage, Kind
 from servers.errors import InvalidInput
 from servers.processes.supervised import SupervisedProcess
 
 LABEL = "turnstile.run"
 PROGRAM = "turnstile.program"
 DROPPED = ("MKNOD", "NET_RAW", "AUDIT_WRITE")
-"""Rights that Docker gives to root, and podman does not."""
+"""Capabilities that Docker gives to root and podman does not."""
 STORAGE = ("Store.GraphRoot", "DockerRootDir")
-"""As podman and as Docker call it; what is named docker may be podman."""
+"""The field's name in podman and in Docker. The program `docker` may be podman."""
 ANSWERS_WITHIN_S = 60
 REMOVED_WITHIN_S = 120
 
@@ -39,11 +38,11 @@ REMOVED_WITHIN_S = 120
 @dataclass(frozen=True, slots=True)
 class Containers:
     executable: str
-    """podman or docker."""
+    """The podman or docker program."""
     folder: Path
-    """The run's: a later run in it finds what an earlier one left."""
+    """The run's folder. A later run in the same folder removes containers of an earlier one."""
     limits: Limits = field(default_factory=Limits)
-    """Memory of all of a container's processes together, without swap."""
+    """`memory_bytes` limits all processes of a container together, without swap."""
     network: bool = False
 
     @property
@@ -51,29 +50,29 @@ class Containers:
         return hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:16]
 
     def check(self) -> None:
-        """ValueError where there is none, or it does not answer."""
+        """Raises InvalidInput if the program is missing or does not answer."""
         try:
-            _ask(self.executable, "ps", "--quiet")
+            _output_of(self.executable, "ps", "--quiet")
         except FileNotFoundError:
             raise InvalidInput(
                 f"containers: {self.executable} is not installed; get it with: "
                 "apt-get install podman, or run agents in the sandbox bubblewrap"
             ) from None
         except subprocess.SubprocessError as error:
-            said = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
-            raise InvalidInput(f"containers: {self.executable} does not answer: {said}") from None
+            reason = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
+            raise InvalidInput(f"containers: {self.executable} does not answer: {reason}") from None
 
     def run_args(self, program: str) -> list[str]:
-        """For mini-swe-agent's `environment.run_args`. `program`: its name in the run."""
+        """Options for mini-swe-agent's `environment.run_args`; `program` is unique in the run."""
         memory = str(self.limits.memory_bytes)
         limits = ["--pids-limit", str(self.limits.processes)]
         limits += ["--memory", memory, "--memory-swap", memory]
-        # An init, since else what is orphaned stays as a zombie and counts; 0 s, since sleep, which
-        # is all that runs in it, is nothing to wait for.
+        # Without an init, orphans would stay as zombies and count as processes. The main process is
+        # a sleep, so it needs no time to stop.
         ends = ["--rm", "--init", "--stop-timeout", "0"]
         ends += [word for label in self._labels(program) for word in ("--label", label)]
         network = [] if self.network else ["--network", "none"]
-        # Images are built for root, so what that needs to be a system's root is left.
+        # Images expect root, so the other capabilities of root are left.
         rights = ["--security-opt", "no-new-privileges"]
         rights += [word for name in DROPPED for word in ("--cap-drop", name)]
         return [*ends, *limits, *network, *rights]
@@ -82,67 +81,69 @@ class Containers:
         return f"{LABEL}={self.run}", f"{PROGRAM}={program}"
 
     def remove(self) -> None:
-        """All of the run's. Its agents should be gone, which would start more."""
+        """Removes all containers of the run. Its agents must have ended, since they start more."""
         remove(self.executable, f"{LABEL}={self.run}")
 
-    def end(self, program: str) -> None:
-        """What an agent that was ended left running. What is not removed now is at the run's end,
-        so it is no matter where the engine does not answer."""
+    def remove_program(self, program: str) -> None:
+        """Removes the containers of one program. Failures are ignored: `remove` comes later."""
         with suppress(OSError, subprocess.SubprocessError, ValueError):
             remove(self.executable, *self._labels(program))
 
-    def files(self, program: str) -> Files | None:
-        """What it writes besides its image; None where its container is another machine's."""
+    def disk_usage(self, program: str) -> DiskUsage | None:
+        """Usage of what a program writes in its containers; None if they are on another machine."""
         for kind in STORAGE:
             with suppress(OSError, subprocess.SubprocessError):
-                storage = _ask(self.executable, "info", "--format", f"{{{{.{kind}}}}}").strip()
-                held = partial(self._held, program)
-                return Files(Path(storage), self.limits.disk_bytes, held)
+                found = _output_of(self.executable, "info", "--format", f"{{{{.{kind}}}}}")
+                written = partial(self._written, program)
+                return DiskUsage(Path(found.strip()), self.limits.disk_bytes, written)
         return None
 
-    def _held(self, program: str, kind: Kind) -> int | None:
+    def _written(self, program: str, kind: Kind) -> int | None:
         if kind is not Kind.BYTES:
             return 0
         try:
-            ids = _ask(self.executable, *_listed(self._labels(program))).split()
+            ids = _output_of(self.executable, *_list_command(self._labels(program))).split()
             sizes = ("inspect", "--size", "--format", "{{.SizeRw}}")
-            return sum(map(int, _ask(self.executable, *sizes, *ids).split())) if ids else 0
+            return sum(map(int, _output_of(self.executable, *sizes, *ids).split())) if ids else 0
         except (OSError, subprocess.SubprocessError, ValueError):
             return None
 
     @contextmanager
-    def ending_with_us(self, log: Path) -> Iterator[None]:
-        """Without what an earlier run left; after it, or after our death, without what it left."""
+    def cleaned_up(self, log: Path) -> Iterator[None]:
+        """Removes containers of earlier runs before the block, and all containers after it.
+
+        A supervised process removes them if we are killed.
+        """
         self.remove()
         label = f"{LABEL}={self.run}"
         remover = [sys.executable, "-P", "-m", "agents.sandbox.container", self.executable, label]
-        kept = SupervisedProcess(remover, os.environ, log)
+        process = SupervisedProcess(remover, os.environ, log)
         try:
             yield
         finally:
-            kept.stop()
+            process.stop()
             self.remove()
 
 
 def remove(executable: str, *labels: str) -> None:
     deadline_s = time.monotonic() + REMOVED_WITHIN_S
-    while ids := _ask(executable, *_listed(labels)).split():
+    while ids := _output_of(executable, *_list_command(labels)).split():
         if time.monotonic() > deadline_s:
             raise InvalidInput(
-                f"containers: still there, remove them: {executable} rm -f {ids[0]} …"
+                f"containers: cannot be removed; remove them: {executable} rm -f {ids[0]} …"
             )
-        # Whether it succeeded is seen by what is left: --rm may have been faster.
+        # A failure is not an error: --rm may have removed a container first.
         subprocess.run(  # noqa: S603
             [executable, "rm", "--force", *ids], capture_output=True, timeout=REMOVED_WITHIN_S
         )
 
 
-def _listed(labels: Sequence[str]) -> list[str]:
+def _list_command(labels: Sequence[str]) -> list[str]:
     filters = [word for label in labels for word in ("--filter", f"label={label}")]
     return ["ps", "--all", "--quiet", *filters]
 
 
-def _ask(*command: str) -> str:
+def _output_of(*command: str) -> str:
     return subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, check=True, timeout=ANSWERS_WITHIN_S
     ).stdout

@@ -1,9 +1,9 @@
-"""What a program's files take of the disk, looked at twice a second for next to nothing.
+"""Limits the disk space and the number of files of a program, at little cost.
 
-Out: why they are too much, in bytes or in number. Who counts them has to walk them all; but they
-cannot have grown by more than what their whole file system has, which is one call (statvfs). So
-they are counted where that may have led past the limit, and every RECOUNT_S in case others have
-freed as much meanwhile. A file that is deleted counts as long as the program holds it open.
+Counting files means walking all of them. A program's files cannot have grown by more than the usage
+of their file system, which takes one call (statvfs). So they are counted only if that growth could
+have exceeded the limit, and every RECOUNT_S, in case other programs have freed as much meanwhile. A
+deleted file counts as long as the program has it open.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from agents.sandbox.memory import process_tree
-from agents.sandbox.open_files import deleted
+from agents.sandbox.open_files import deleted_files
 
 MOST_FILES = 2_000_000
 RECOUNT_S = 300.0
@@ -29,7 +29,7 @@ UNIT_BYTES = 1024
 
 
 class Kind(StrEnum):
-    """What is limited, as `du` calls it; its bytes are in `UNIT_BYTES`."""
+    """What is limited: the option of `du`, which counts bytes in units of `UNIT_BYTES`."""
 
     BYTES = "-k"
     NUMBER = "--inodes"
@@ -38,71 +38,76 @@ class Kind(StrEnum):
 @dataclass(slots=True)
 class _Limit:
     kind: Kind
-    most: int
-    told: str
-    used_before: int
-    """Of all the file system."""
-    most_now: int = 0
-    """What the program can have now at the most."""
+    maximum: int
+    label: str
+    file_system_usage: int
+    """Usage of the whole file system at the last look."""
+    upper_bound: int = 0
+    """The program's usage cannot be more."""
 
 
-class Files:
+class DiskUsage:
     def __init__(
-        self, place: Path, limit_bytes: int, count: Callable[[Kind], int | None] | None = None
+        self, folder: Path, limit_bytes: int, count: Callable[[Kind], int | None] | None = None
     ) -> None:
-        """Before the program begins. `place`: on the file system that takes them. `count`: what
-        they are, None where that cannot be said; else all in `place` is counted. Raises an
-        OSError."""
-        self._place = place
-        self._count = count or partial(walked, place)
+        """To be made before the program starts. Raises OSError.
+
+        `folder` is on the file system of the files. `count` returns their bytes or number, or None
+        if they cannot be counted; by default everything in `folder` is counted.
+        """
+        self._folder = folder
+        self._count = count or partial(folder_usage, folder)
         self._counted_s = -math.inf
-        used = _used(place)
+        used = _usage(folder)
         gib = f"{limit_bytes / (1 << 30):g} GiB of files"
         self._limits = (
             _Limit(Kind.BYTES, limit_bytes, gib, used[Kind.BYTES]),
             _Limit(Kind.NUMBER, MOST_FILES, f"{MOST_FILES} files", used[Kind.NUMBER]),
         )
 
-    def too_much(self) -> str | None:
-        """The limit that is passed."""
-        used = _used(self._place)
+    def exceeded_limit(self) -> str | None:
+        """The limit that the files exceed, such as "10 GiB of files"; None if there is none."""
+        used = _usage(self._folder)
         recount = time.monotonic() - self._counted_s >= RECOUNT_S
         if recount:
             self._counted_s = time.monotonic()
         for limit in self._limits:
-            limit.most_now += max(used[limit.kind] - limit.used_before, 0)
-            limit.used_before = used[limit.kind]
-            if recount or limit.most_now > limit.most:
+            limit.upper_bound += max(used[limit.kind] - limit.file_system_usage, 0)
+            limit.file_system_usage = used[limit.kind]
+            if recount or limit.upper_bound > limit.maximum:
                 counted = self._count(limit.kind)
-                limit.most_now = limit.most_now if counted is None else counted
-                if limit.most_now > limit.most:
-                    return limit.told
+                limit.upper_bound = limit.upper_bound if counted is None else counted
+                if limit.upper_bound > limit.maximum:
+                    return limit.label
         return None
 
 
-def _used(place: Path) -> dict[Kind, int]:
-    seen = os.statvfs(place)
+def _usage(folder: Path) -> dict[Kind, int]:
+    status = os.statvfs(folder)
     return {
-        Kind.BYTES: (seen.f_blocks - seen.f_bfree) * seen.f_frsize,
-        Kind.NUMBER: seen.f_files - seen.f_ffree,
+        Kind.BYTES: (status.f_blocks - status.f_bfree) * status.f_frsize,
+        Kind.NUMBER: status.f_files - status.f_ffree,
     }
 
 
-def taken(folder: Path, pid: int, kind: Kind) -> int | None:
-    """By a process and all below it: in the folder, or deleted and open."""
-    in_it = walked(folder, kind)
+def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
+    """The usage of a process tree: files in the folder, and files that are deleted and open."""
+    in_folder = folder_usage(folder, kind)
     pids = [process.pid for process in process_tree(pid)]
-    apart = deleted(pids, os.stat(folder).st_dev)
-    if in_it is None or apart is None:
+    open_only = deleted_files(pids, os.stat(folder).st_dev)
+    if in_folder is None or open_only is None:
         return None
-    return in_it + (sum(apart.values()) if kind is Kind.BYTES else len(apart))
+    return in_folder + (sum(open_only.values()) if kind is Kind.BYTES else len(open_only))
 
 
-def walked(folder: Path, kind: Kind) -> int | None:
-    """None where it cannot be said: a program may lock its folders, or make a maze of them. What
-    only vanishes meanwhile is no matter. 0 where this `du` (busybox') does not count that."""
+def folder_usage(folder: Path, kind: Kind) -> int | None:
+    """The bytes or number of the files in a folder; None if they cannot be counted.
+
+    A program may make folders unreadable, or so many that counting takes too long. Files that are
+    removed during the count do no harm. 0 if `du` (busybox) does not support this kind.
+    """
     try:
-        if kind is Kind.NUMBER and not _numbers():
+        if kind is Kind.NUMBER and not _counts_files():
             return 0
         ran = _du(kind, folder)
         counted = int(ran.stdout.split()[0])
@@ -114,7 +119,7 @@ def walked(folder: Path, kind: Kind) -> int | None:
 
 
 @cache
-def _numbers() -> bool:
+def _counts_files() -> bool:
     return _du(Kind.NUMBER, Path(os.devnull)).returncode == 0
 
 

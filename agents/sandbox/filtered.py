@@ -1,7 +1,8 @@
-"""Runs bubblewrap under a filter of system calls: `python filtered.py HEX BWRAP ARGUMENT…`.
+"""Runs bubblewrap with a filter of system calls: `python filtered.py HEX BWRAP ARGUMENT…`.
 
-bubblewrap takes it from an open file, and puts it on all processes inside, its own first one too:
-what is not under it there could be made (ptrace) to call what the filter refuses.
+bubblewrap reads the filter from an open file and applies it to all processes in the sandbox,
+including its own first one. Otherwise a process could use ptrace on that one to make system calls
+that the filter refuses.
 """
 
 from __future__ import annotations

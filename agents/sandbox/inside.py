@@ -1,11 +1,11 @@
-"""First process in the sandbox: `python inside.py JSON COMMAND…` sets limits, then is the command.
+"""The first process in the sandbox. `python inside.py JSON COMMAND…` sets limits and runs COMMAND.
 
-JSON: `processes`, `memory_bytes`, `file_bytes`; `owned`: folders that the command is to own;
-`socket` (or null): the gateway's, to which 127.0.0.1:`port` is forwarded; `uids` (or null): where
-root's own sandboxes lock their uids. Linux; standard library.
+JSON: `processes`, `memory_bytes`, `file_bytes`; `owned`: folders that the command will own;
+`socket` (or null): the gateway's, to which 127.0.0.1:`port` is forwarded; `uids` (or null): the
+file in which sandboxes of root lock their uids. Linux; standard library only.
 
-RLIMIT_NPROC counts the processes of a user, and does not hold for root. So where we are root, the
-command is a user of its own, that no other sandbox on this machine is at the time.
+RLIMIT_NPROC counts the processes of a user, and does not apply to root. So if we are root, the
+command runs as a user that no other sandbox on this machine uses at the same time.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 UIDS = range(61184, 65520)
-"""Those that systemd too gives to services for as long as they run: nobody's on any system."""
+"""The range that systemd uses for dynamic users of services, so no account has one of them."""
 ETC = ("passwd", "group", "hosts")
 HOSTNAME = "sandbox"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""A shell's exit codes for them."""
+"""The exit codes that shells use."""
 PIECE_BYTES = 64 * 1024
 RETRY_S = 0.01
 
 
 def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
     is_root = launch["uids"] is not None
-    uid = _lock_a_uid(os.open(launch["uids"], os.O_RDWR)) if is_root else os.getuid()
+    uid = _lock_uid(os.open(launch["uids"], os.O_RDWR)) if is_root else os.getuid()
     _write_etc(uid)
     _fork_forwarder(launch["socket"], launch["port"])
     _limit(launch)
     if is_root:
-        _hand_over(launch["owned"], uid)
+        _change_owner(launch["owned"], uid)
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    # Python ignores these, and what is ignored stays so across exec.
+    # Python ignores these signals, and ignored signals stay ignored across exec.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -55,9 +55,12 @@ def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
         os._exit(NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE)
 
 
-def _lock_a_uid(lock: int) -> int:
-    """A byte of the file per uid. The lock is the open file's, so it holds as long as the forwarder
-    lives, and the kernel ends it with the sandbox."""
+def _lock_uid(lock: int) -> int:
+    """Locks the byte of a free uid in the lock file.
+
+    The lock belongs to the open file, so it lasts as long as the forwarder runs, and the kernel
+    releases it when the sandbox ends.
+    """
     first = int.from_bytes(os.urandom(4), "little")
     for number in range(len(UIDS)):
         uid = UIDS[(first + number) % len(UIDS)]
@@ -65,11 +68,11 @@ def _lock_a_uid(lock: int) -> int:
             request = struct.pack("hhqqi0q", fcntl.F_WRLCK, os.SEEK_SET, uid, 1, 0)
             fcntl.fcntl(lock, fcntl.F_OFD_SETLK, request)
             return uid
-    sys.exit(f"sandbox: all of {len(UIDS)} uids are taken on this machine")
+    sys.exit(f"sandbox: all {len(UIDS)} uids are in use on this machine; end other sandboxes")
 
 
 def _write_etc(uid: int) -> None:
-    """Programs look up their user and their host, and some fail where these have no names."""
+    """Writes names of the user and the host, without which some programs fail."""
     home = os.environ["HOME"]
     for name, text in zip(
         ETC,
@@ -85,34 +88,34 @@ def _write_etc(uid: int) -> None:
 
 
 def _limit(launch: dict[str, Any]) -> None:
-    # The kernel's last resort takes the sandbox, and not the engine beside it.
+    # If memory runs out, the kernel should kill the sandbox and not the engine.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjustment:
         adjustment.write("1000")
-    for kind, most in (
+    for kind, limit in (
         (resource.RLIMIT_NPROC, launch["processes"]),
         (resource.RLIMIT_DATA, launch["memory_bytes"]),
         (resource.RLIMIT_FSIZE, launch["file_bytes"]),
         (resource.RLIMIT_CORE, 0),
     ):
         hard = resource.getrlimit(kind)[1]
-        bound = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (bound, bound))
 
 
-def _hand_over(folders: list[str], uid: int) -> None:
+def _change_owner(folders: list[str], uid: int) -> None:
     for folder in folders:
         os.lchown(folder, uid, uid)
         for _, folders_in, files_in, at in os.fwalk(folder):
             for name in (*folders_in, *files_in):
                 os.chown(name, uid, uid, dir_fd=at, follow_symlinks=False)
-    # Else /dev/stdout cannot be opened.
+    # Otherwise the command cannot open /dev/stdout.
     for fd in (0, 1, 2):
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
             os.fchown(fd, uid, uid)
 
 
 def _fork_forwarder(path: str | None, port: int) -> None:
-    """Not a child of the command, which may wait for all of its own."""
+    """Starts the forwarder, which is no child of the command: that may wait for its children."""
     listener = socket.create_server(("127.0.0.1", port), backlog=1024) if path else None
     child = os.fork()
     if child:
@@ -125,7 +128,7 @@ def _fork_forwarder(path: str | None, port: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    # Where we are root it stays so, since the gateway's socket is root's, without capabilities.
+    # If we are root, the forwarder stays root, which owns the socket, without capabilities.
     ctypes.CDLL(None).capset(struct.pack("Ii", 0x20080522, 0), bytes(24))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -139,32 +142,32 @@ def _fork_forwarder(path: str | None, port: int) -> None:
 async def _forward(listener: socket.socket, path: str) -> None:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there = await _reach(path)
+            upstream = await _connect(path)
         except OSError:
             writer.transport.abort()
             return
-        await asyncio.gather(_pass(reader, there[1]), _pass(there[0], writer))
+        await asyncio.gather(_copy(reader, upstream[1]), _copy(upstream[0], writer))
 
     server = await asyncio.start_server(connected, sock=listener)
     await server.serve_forever()
 
 
-async def _reach(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    there = socket.socket(socket.AF_UNIX)
-    there.setblocking(False)
+async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    upstream = socket.socket(socket.AF_UNIX)
+    upstream.setblocking(False)
     while True:
         try:
-            there.connect(path)
-            return await asyncio.open_unix_connection(sock=there)
-        except BlockingIOError:  # Its queue is full; asyncio would take that for a connection.
+            upstream.connect(path)
+            return await asyncio.open_unix_connection(sock=upstream)
+        except BlockingIOError:  # the queue is full; asyncio would treat that as connected
             await asyncio.sleep(RETRY_S)
         except OSError:
-            there.close()
+            upstream.close()
             raise
 
 
-async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Until one side ends, which is passed on: as an end of what it sends, or as a break."""
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Copies until the reader ends; forwards its end as an end, and its failure as an abort."""
     try:
         while piece := await reader.read(PIECE_BYTES):
             writer.write(piece)

@@ -1,6 +1,6 @@
-"""Files that a program has deleted and still holds open: on the disk, and in no folder.
+"""Finds files that a program has deleted and still has open, which take disk space.
 
-Linux, from /proc. Those that it only maps, or has sent to a socket, are not found.
+Reads /proc (Linux). Files that are only mapped, or were sent to a socket, are not found.
 """
 
 from __future__ import annotations
@@ -11,21 +11,23 @@ from contextlib import suppress
 from pathlib import Path
 
 BLOCK_BYTES = 512
-"""Of `st_blocks`, on any file system."""
+"""The unit of `st_blocks` on all file systems."""
 
 
-def deleted(processes: Iterable[int], device: int) -> dict[int, int] | None:
-    """Bytes of each on that device, by inode. None where a process does not show what it has
-    open; one that has ended has nothing."""
+def deleted_files(processes: Iterable[int], device: int) -> dict[int, int] | None:
+    """Bytes of each deleted file on a device, by inode.
+
+    None if a process does not permit reading its open files.
+    """
     found: dict[int, int] = {}
     for pid in processes:
         with suppress(FileNotFoundError, ProcessLookupError):
-            # A thread may have a table of open files of its own.
+            # A thread may have its own table of open files.
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 try:
                     found |= _deleted(thread, device)
                 except PermissionError:
-                    if _lives(thread):
+                    if _is_running(thread):
                         return None
     return found
 
@@ -35,14 +37,14 @@ def _deleted(thread: Path, device: int) -> dict[int, int]:
     with suppress(FileNotFoundError, ProcessLookupError):
         for fd in os.listdir(thread / "fd"):
             with suppress(FileNotFoundError, ProcessLookupError):
-                seen = os.stat(thread / "fd" / fd)
-                if seen.st_nlink == 0 and seen.st_dev == device:
-                    found[seen.st_ino] = seen.st_blocks * BLOCK_BYTES
+                status = os.stat(thread / "fd" / fd)
+                if status.st_nlink == 0 and status.st_dev == device:
+                    found[status.st_ino] = status.st_blocks * BLOCK_BYTES
     return found
 
 
-def _lives(thread: Path) -> bool:
-    """Neither ended nor about to be taken note of."""
+def _is_running(thread: Path) -> bool:
+    """Whether a thread has neither ended nor is a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False

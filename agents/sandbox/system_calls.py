@@ -1,9 +1,13 @@
-"""The filter of system calls under which a program in a sandbox runs (seccomp(2)).
+"""The filter of system calls for programs in a sandbox (seccomp(2)).
 
-Refused is what an ordinary user may ask of the kernel, what hardly any program needs, and what has
-led out of sandboxes: new user namespaces (with them, all that is root's alone), the kernel's keys,
-its own programs and rings, input put into a terminal, and sockets of families that no network
-namespace holds. Out: a classic BPF program; none for processors whose numbers are not here.
+The filter refuses system calls that the kernel permits to ordinary users, that few programs need,
+and that have been used to escape from sandboxes: creating user namespaces (which give access to
+calls reserved for root), keyrings, BPF programs, io_uring, terminal input injection, and socket
+families that network namespaces do not isolate. Out: a classic BPF program; empty for processors
+whose system call numbers are not listed here.
+
+The program is assembled here because pyseccomp, the Python binding on PyPI, has had no release
+since January 2021 and needs libseccomp.so on the machine.
 """
 
 from __future__ import annotations
@@ -18,18 +22,18 @@ from dataclasses import dataclass
 CLONE_NEWUSER = 0x10000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-"""Not AF_VSOCK, which from a virtual machine reaches its host."""
+"""The socket families that are allowed. AF_VSOCK is not, since it reaches the host of a VM."""
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
-"""Places in `struct seccomp_data`; of arguments the lower half."""
+"""Offsets in `struct seccomp_data`; of an argument, its lower 32 bits."""
 X32 = 0x40000000
-"""Bit of x86-64's second set of numbers, for the same calls."""
+"""The bit that marks x86-64's second set of numbers for the same calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """<asm/unistd.h> of a processor."""
+    """System call numbers of a processor, from <asm/unistd.h>."""
 
     architecture: int
     clone: int
@@ -48,50 +52,50 @@ PROCESSORS: Mapping[str, Numbers] = {
 
 
 def filter_for(processor: str) -> bytes:
-    """As `platform.machine()` names it; b"" for one that is not known."""
+    """`processor` is a name as in `platform.machine()`. Returns b"" if it is not known."""
     numbers = PROCESSORS.get(processor)
     if numbers is None:
         return b""
     program = [
         (LOAD, 0, 0, ARCHITECTURE),
-        *_unless(JUMP_EQUAL, numbers.architecture, errno.ENOSYS),
+        *_refuse_unless(JUMP_EQUAL, numbers.architecture, errno.ENOSYS),
         (LOAD, 0, 0, NUMBER),
-        *_where(JUMP_FROM, X32, errno.ENOSYS),
-        # Its flags lie in memory, where no filter looks; callers then take clone.
-        *_where(JUMP_EQUAL, numbers.clone3, errno.ENOSYS),
+        *_refuse_if(JUMP_FROM, X32, errno.ENOSYS),
+        # A filter cannot read its flags, which are in memory. C libraries fall back to clone.
+        *_refuse_if(JUMP_EQUAL, numbers.clone3, errno.ENOSYS),
     ]
     for number in (*numbers.refused, *IO_URING):
-        program += _where(JUMP_EQUAL, number, errno.EPERM)
-    program += _of(numbers.clone, FIRST, _where(JUMP_BITS, CLONE_NEWUSER, errno.EPERM))
-    terminal = [_where(JUMP_EQUAL, request, errno.EPERM) for request in (TIOCSTI, TIOCLINUX)]
-    program += _of(numbers.ioctl, SECOND, [*terminal[0], *terminal[1]])
-    known = [(JUMP_EQUAL, len(FAMILIES) - place, 0, each) for place, each in enumerate(FAMILIES)]
-    program += _of(numbers.socket, FIRST, [*known, _error(errno.EAFNOSUPPORT)])
+        program += _refuse_if(JUMP_EQUAL, number, errno.EPERM)
+    program += _for_call(numbers.clone, FIRST, _refuse_if(JUMP_BITS, CLONE_NEWUSER, errno.EPERM))
+    terminal = [_refuse_if(JUMP_EQUAL, request, errno.EPERM) for request in (TIOCSTI, TIOCLINUX)]
+    program += _for_call(numbers.ioctl, SECOND, [*terminal[0], *terminal[1]])
+    known = [(JUMP_EQUAL, len(FAMILIES) - index, 0, each) for index, each in enumerate(FAMILIES)]
+    program += _for_call(numbers.socket, FIRST, [*known, _error(errno.EAFNOSUPPORT)])
     program.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *step) for step in program)
 
 
-def here() -> bytes:
+def filter_for_this_machine() -> bytes:
     return filter_for(platform.machine())
 
 
 Step = tuple[int, int, int, int]
-"""Code, steps over which a jump goes where its test holds, and where not, constant."""
+"""Code, steps that a jump skips if its test is true, steps if it is false, constant."""
 
 
 def _error(number: int) -> Step:
     return (RETURN, 0, 0, ERROR | number)
 
 
-def _where(test: int, constant: int, number: int) -> list[Step]:
+def _refuse_if(test: int, constant: int, number: int) -> list[Step]:
     return [(test, 0, 1, constant), _error(number)]
 
 
-def _unless(test: int, constant: int, number: int) -> list[Step]:
+def _refuse_unless(test: int, constant: int, number: int) -> list[Step]:
     return [(test, 1, 0, constant), _error(number)]
 
 
-def _of(call: int, argument: int, steps: list[Step]) -> list[Step]:
-    """Of one system call: its argument is looked at; what is not refused is allowed."""
+def _for_call(call: int, argument: int, steps: list[Step]) -> list[Step]:
+    """Checks an argument of one system call; what `steps` do not refuse is allowed."""
     allowed: Step = (RETURN, 0, 0, ALLOW)
     return [(JUMP_EQUAL, 0, len(steps) + 2, call), (LOAD, 0, 0, argument), *steps, allowed]

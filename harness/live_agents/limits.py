@@ -12,7 +12,7 @@ from pathlib import Path
 
 from agents.sandbox.bubblewrap import Bubblewrap
 from agents.sandbox.container import Containers
-from agents.sandbox.files import Files, taken
+from agents.sandbox.files import DiskUsage, program_usage
 from agents.sandbox.memory import memory_of
 
 LOOK_EVERY_S = 0.5
@@ -61,15 +61,15 @@ class ProgramLimits:
         files = await loop.run_in_executor(self._counting, _files, sandbox, pid, folder)
         while True:
             for each in files:
-                limit = await loop.run_in_executor(self._counting, each.too_much)
+                limit = await loop.run_in_executor(self._counting, each.exceeded_limit)
                 if limit is not None:
                     return limit
             await asyncio.sleep(LOOK_EVERY_S)
 
 
-def _files(sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> list[Files]:
-    of_folder = Files(folder, sandbox.limits.disk_bytes, partial(taken, folder, pid))
+def _files(sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> list[DiskUsage]:
+    of_folder = DiskUsage(folder, sandbox.limits.disk_bytes, partial(program_usage, folder, pid))
     if isinstance(sandbox, Bubblewrap):
         return [of_folder]
-    written = sandbox.files(folder.name)
+    written = sandbox.disk_usage(folder.name)
     return [of_folder, *([written] if written else [])]

@@ -115,13 +115,13 @@ class _Agents:
         self._keep(place, program, course)
         folder, containers = self._launches.folder_of(place, program), self._launches.containers
         if containers and course.error is not None:
-            await asyncio.to_thread(containers.end, folder.name)
+            await asyncio.to_thread(containers.remove_program, folder.name)
         await asyncio.to_thread(remove_workspace, folder / WORKSPACE)
 
     async def _live(
         self, place: int, program: Program, course: _Course, held: AsyncExitStack
     ) -> None:
-        ahead = self._plan.agent.ahead
+        ahead = self._plan.agent.boots_early
         async with self.starts.boot():
             launch = await asyncio.to_thread(self._launches.prepare, place, program)
             if launch.socket is not None:
@@ -136,7 +136,7 @@ class _Agents:
             self._gateway.late(program.id, course.started_s - course.arrival_s)
             if not ahead:
                 await held.enter_async_context(process)
-            process.go()
+            process.start_task()
             await self._watch(program, course, process, Path(launch.folder))
 
     def _process(self, launch: Launch, held: AsyncExitStack) -> Process:
@@ -148,7 +148,7 @@ class _Agents:
         self, program: Program, course: _Course, process: Process, folder: Path
     ) -> None:
         """Until it ends, or passes a limit: the turn that is under way then has failed with it."""
-        ended = asyncio.create_task(process.ended())
+        ended = asyncio.create_task(process.wait())
         since_s = self.starts.now_s() - (course.started_s or 0.0)
         passed = asyncio.create_task(self._limits.passed(process.pid, folder, since_s))
         try:
@@ -158,7 +158,7 @@ class _Agents:
                 await self._gateway.abandon(program.id, course.error)
                 course.told = True
                 return
-            course.exit_code, course.last_words = ended.result(), process.last_words()
+            course.exit_code, course.last_words = ended.result(), process.last_log_line()
             if course.exit_code:
                 code = f"exited with code {course.exit_code}"
                 course.error = f"the agent's process {code}{course.last_words}"
@@ -251,7 +251,7 @@ async def run_agents(
     async with serve_gateway(gateway) as base_url:
         launches = Launches(plan, folder, model, base_url, containers, readable(plan))
         agents = _Agents(job, gateway, launches, turns, given_up)
-        with containers.ending_with_us(folder / "log") if containers else nullcontext():
+        with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
         agents.refuse_if_none_finished()
         live_s = agents.starts.now_s()

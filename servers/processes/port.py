@@ -1,4 +1,4 @@
-"""A port of 127.0.0.1 that nobody else gets before a server of ours does."""
+"""Reserves a port of 127.0.0.1 until a server of ours listens on it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from servers.errors import PortTaken
 
 
 class Port:
-    """Bound, not listening: Linux lets a second socket with SO_REUSEADDR, which vLLM and LMCache
-    set, listen on it."""
+    """A bound socket that does not listen.
+
+    Linux lets a second socket with SO_REUSEADDR, which vLLM and LMCache set, listen on the same
+    port, while other processes cannot get it.
+    """
 
     def __init__(self, number: int | None = None) -> None:
-        """None: a free one."""
+        """`number` is None for any free port. Raises PortTaken."""
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -20,7 +23,7 @@ class Port:
         except OSError as error:
             self._socket.close()
             raise PortTaken(
-                f"--port {number}: {error.strerror}; leave it out to have a free one found"
+                f"--port {number}: {error.strerror}; remove it to use any free port"
             ) from None
         self.number: int = self._socket.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""A process, and all that comes of it, that ends with us however we end (`keeper`)."""
+"""Starts processes under a supervisor, which ends them and their descendants when we end."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ from pathlib import Path
 from servers.processes import supervisor
 
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL."""
+"""Time between SIGTERM and SIGKILL."""
 
 
-def keeping(
-    command: Sequence[str], alive: int, grace_s: float, folder: Path | None = None
+def supervised_command(
+    command: Sequence[str], pipe: int, grace_s: float, folder: Path | None = None
 ) -> list[str]:
-    """To be started in a session of its own, with `alive` passed on: their end of an
-    `alive_while_open`. `folder` is removed when all of it has ended."""
-    keep = [sys.executable, "-I", "-S", supervisor.__file__]
-    return [*keep, str(os.getpid()), str(alive), str(grace_s), str(folder or ""), *command]
+    """The command line that runs `command` under a supervisor.
+
+    Start it in a session of its own, with `pipe` inherited: the read end of a `liveness_pipe`.
+    The supervisor removes `folder` when the process and all its descendants have ended.
+    """
+    supervise = [sys.executable, "-I", "-S", supervisor.__file__]
+    return [*supervise, str(os.getpid()), str(pipe), str(grace_s), str(folder or ""), *command]
 
 
 @contextmanager
-def alive_while_open() -> Iterator[tuple[int, int]]:
-    """Their end and ours of a pipe, while a keeper is started. Ours stays open, unless that fails:
-    to close it, which the kernel does however we end, tells the keeper to end."""
-    theirs, ours = os.pipe()
+def liveness_pipe() -> Iterator[tuple[int, int]]:
+    """The read and the write end of a pipe; start the supervisor within the block.
+
+    The supervisor ends its process when the write end is closed, which the kernel does however we
+    end. The read end is closed after the block. The write end stays open, unless the block fails.
+    """
+    read_end, write_end = os.pipe()
     try:
-        yield theirs, ours
+        yield read_end, write_end
     except BaseException:
-        os.close(ours)
+        os.close(write_end)
         raise
     finally:
-        os.close(theirs)
+        os.close(read_end)
 
 
 class SupervisedProcess:
@@ -48,52 +54,52 @@ class SupervisedProcess:
         log: Path,
         folder: Path | None = None,
     ) -> None:
-        """`folder` is removed when it has ended."""
-        with alive_while_open() as (theirs, self._alive), log.open("wb") as output:
+        """Starts the process; its output goes to `log`, and `folder` is removed when it ends."""
+        with liveness_pipe() as (read_end, self._write_end), log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603
-                keeping(command, theirs, GRACE_S, folder),
+                supervised_command(command, read_end, GRACE_S, folder),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=env,
-                pass_fds=[theirs],
+                pass_fds=[read_end],
                 start_new_session=True,
             )
         self.log = log
         self._folder = folder
         self.pid = self._process.pid
-        """Of the process group, led by the keeper."""
+        """The supervisor's, which leads the process group."""
         self._stopped = False
 
-    def ended(self) -> str | None:
-        """How it ended by itself; None while it runs, and after `stop`."""
+    def exit_reason(self) -> str | None:
+        """How the process ended without `stop`; None while it runs, and after `stop`."""
         code = self._process.poll()
         if code is None or self._stopped:
             return None
         if code < 0:
-            return f"and its keeper were ended by signal {-code}"
+            return f"and its supervisor were ended by signal {-code}"
         if code <= 128:
             return f"exited with code {code}"
         hint = " (out of memory?)" if code - 128 == signal.SIGKILL else ""
         return f"was ended by signal {code - 128}{hint}"
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until it ends by itself; subprocess.TimeoutExpired if it does not."""
+        """Waits until the process ends. Raises subprocess.TimeoutExpired."""
         self._process.wait(timeout_s)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL to all that is left. Returns when nothing is."""
+        """Sends SIGTERM, then SIGKILL to all descendants. Returns when none is left."""
         if self._stopped:
             return
         self._stopped = True
-        os.close(self._alive)
+        os.close(self._write_end)
         try:
             self._process.wait(GRACE_S + supervisor.KILL_WITHIN_S + 5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.returncode < 0:
+        if self._process.returncode < 0:  # the supervisor was killed and could not clean up
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            if self._folder is not None:  # which the keeper was to remove
+            if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)

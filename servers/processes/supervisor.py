@@ -1,14 +1,14 @@
-"""Runs a process, and ends it with its parent.
+"""Runs a process, and ends it and its descendants when the parent ends.
 
-python keeper.py PARENT_PID PIPE_FD GRACE_S FOLDER COMMAND…
+python supervisor.py PARENT_PID PIPE_FD GRACE_S FOLDER COMMAND…
 
-Whoever starts this (`servers.processes.supervised`) does so in a session of its own and holds the
-other end of the
-pipe. When that end closes, which the kernel does even where SIGKILL ends its holder, the server
-(any process) gets SIGTERM, and after GRACE_S seconds everything that came of it SIGKILL. The same
-where the server dies by itself: vLLM's engine processes outlive an API server that is killed. What
-they kept in FOLDER, unless that is "", goes with them. Exits with the server's code, 128 + number
-for a signal, 127 where it cannot be started. Linux; standard library.
+The parent (`servers.processes.supervised`) starts this in a session of its own and holds the write
+end of the pipe. When that end closes, which the kernel does even if the parent gets SIGKILL, the
+process gets SIGTERM, and after GRACE_S seconds all of its descendants get SIGKILL. They also get it
+if the process ends by itself, because vLLM's engine processes outlive an API server that is killed.
+Then FOLDER is removed, unless it is "". Exits with the code of the process, 128 + number for a
+signal, or 127 if it cannot be started. Requires Linux. Uses only the standard library, because it
+runs with -I -S: it starts fast, and no installed package can break it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-PARENT_EVERY_MS = 1000
+CHECK_PARENT_EVERY_MS = 1000
 KILL_WITHIN_S = 10.0
 TRACKER = b"multiprocessing.resource_tracker"
 TRACKER_WITHIN_S = 2.0
-"""Python's, which removes the shared memory of killed processes and then ends by itself."""
+"""Python's resource tracker removes the shared memory of killed processes and then ends by itself,
+if it gets this long."""
 
 
 def main() -> int:
     folder, command = sys.argv[4], sys.argv[5:]
     try:
-        return keep(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), command)
+        return supervise(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), command)
     finally:
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def keep(parent: int, pipe: int, grace_s: float, command: list[str]) -> int:
+def supervise(parent: int, pipe: int, grace_s: float, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
-    # Orphans of the server become our children, wherever they moved, so that none is lost.
+    # Orphaned descendants become our children, whatever session they are in.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signalled, signal_end = os.pipe()
     os.set_blocking(signal_end, False)
@@ -52,41 +53,41 @@ def keep(parent: int, pipe: int, grace_s: float, command: list[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     try:
-        server = subprocess.Popen(  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603
             command,
-            # Should we be killed, it ends by itself.
+            # The process gets SIGTERM if we are killed.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
         )
     except OSError as error:
         print(f"{command[0]}: {error.strerror}", flush=True)
         return 127
-    _wait(server.pid, parent, pipe, signalled)
-    if server.poll() is None:
-        server.terminate()
+    _wait(process.pid, parent, pipe, signalled)
+    if process.poll() is None:
+        process.terminate()
         try:
-            server.wait(grace_s)
+            process.wait(grace_s)
         except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
-            with suppress(OSError):  # Who read it is gone.
-                print(f"still there {grace_s:g} s after SIGTERM: killed", flush=True)
-    _kill_the_rest()
-    return server.returncode if server.returncode >= 0 else 128 - server.returncode
+            process.kill()
+            process.wait()
+            with suppress(OSError):  # the reader of our output has ended
+                print(f"still running {grace_s:g} s after SIGTERM: killed", flush=True)
+    _kill_descendants()
+    return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
-def _wait(server: int, parent: int, pipe: int, signalled: int) -> None:
-    """Until the server ends, the parent is gone, or a signal asks us to stop."""
+def _wait(process: int, parent: int, pipe: int, signalled: int) -> None:
+    """Returns when the process or the parent has ended, or a signal tells us to stop."""
     poll = select.poll()
-    for fd in (os.pidfd_open(server), pipe, signalled):
+    for fd in (os.pidfd_open(process), pipe, signalled):
         poll.register(fd, select.POLLIN)
-    # A process that the parent forked may hold the pipe open after it, so we look at it too.
-    while not poll.poll(PARENT_EVERY_MS) and os.getppid() == parent:
+    # A fork of the parent may keep the pipe open after the parent has ended.
+    while not poll.poll(CHECK_PARENT_EVERY_MS) and os.getppid() == parent:
         pass
 
 
-def _kill_the_rest() -> None:
-    since_s = time.monotonic()
-    while (waited_s := time.monotonic() - since_s) < KILL_WITHIN_S:
+def _kill_descendants() -> None:
+    started_s = time.monotonic()
+    while (waited_s := time.monotonic() - started_s) < KILL_WITHIN_S:
         for pid in descendants(os.getpid()):
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()

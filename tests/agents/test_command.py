@@ -32,8 +32,8 @@ def test_a_place_inside_what_is_put_in_is_left_alone(tmp_path: Path) -> None:
     [
         ("", "is empty"),
         ("echo 'x {task}", "No closing quotation"),
-        ("echo {task} {port}", "{port} is no place of ours; there are {task}"),
-        ("echo {task} {base-url}", "{base-url} is no place of ours"),
+        ("echo {task} {port}", "{port} is not a placeholder; use {task}"),
+        ("echo {task} {base-url}", "{base-url} is not a placeholder"),
         ("echo hello", "{task} is missing"),
         ("no-such-agent-anywhere {task}", "no-such-agent-anywhere: no such program"),
     ],

@@ -52,17 +52,17 @@ def test_podman_under_the_name_of_docker_has_its_files_watched(tmp_path: Path) -
         tmp_path / "docker",
         f'case "$*" in *.Store.GraphRoot*) echo {tmp_path};; *) exit 125;; esac',
     )
-    watched = Containers(str(docker), tmp_path).files("a")
+    watched = Containers(str(docker), tmp_path).disk_usage("a")
     assert watched is not None
-    assert watched.too_much() is None
+    assert watched.exceeded_limit() is None
 
 
 def test_docker_has_its_files_watched_and_one_on_another_machine_not(tmp_path: Path) -> None:
     answer = 'case "$*" in *.DockerRootDir*) echo {};; *) exit 1;; esac'
     docker = engine(tmp_path / "docker", answer.format(tmp_path))
-    assert Containers(str(docker), tmp_path).files("a") is not None
+    assert Containers(str(docker), tmp_path).disk_usage("a") is not None
     engine(docker, answer.format(tmp_path / "elsewhere"))
-    assert Containers(str(docker), tmp_path).files("a") is None
+    assert Containers(str(docker), tmp_path).disk_usage("a") is None
 
 
 @pytest.mark.parametrize("says", ["exit 125", "kill -9 $$", "echo 'a b\udcff'"])
@@ -74,4 +74,4 @@ def test_an_engine_that_fails_once_fails_no_cell(
     podman = tmp_path / "podman"
     podman.write_bytes(f"#!/bin/sh\n{says}\n".encode(errors="surrogateescape"))
     podman.chmod(0o755)
-    Containers(str(podman), tmp_path).end("a")
+    Containers(str(podman), tmp_path).remove_program("a")

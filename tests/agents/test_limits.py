@@ -32,7 +32,7 @@ def test_time_and_memory_are_limited_while_files_are_counted(
         counted.wait(60)
         return 0
 
-    monkeypatch.setattr(agent_limits, "taken", count)
+    monkeypatch.setattr(agent_limits, "program_usage", count)
     limits = ProgramLimits(limit_s, Bubblewrap(Limits(memory_bytes=memory_bytes)), 1)
     try:
         first = asyncio.run(asyncio.wait_for(limits.passed(os.getpid(), tmp_path, 0.0), 30))
@@ -51,7 +51,7 @@ def test_one_programs_count_waits_for_no_others(
         both.wait(60)
         return 1 << 40
 
-    monkeypatch.setattr(agent_limits, "taken", count)
+    monkeypatch.setattr(agent_limits, "program_usage", count)
     limits = ProgramLimits(600, Bubblewrap(Limits(memory_bytes=1 << 60)), 2)
 
     async def run() -> list[str]:

@@ -1,4 +1,4 @@
-"""One program's process: booted ahead, let go, and ended with all that came of it."""
+"""One program's process: booted early, started, and ended with all its descendants."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
         async with process(tmp_path, code) as started:
             await started.ready()
             assert not (tmp_path / "begun").exists()
-            started.go()
-            return await started.ended()
+            started.start_task()
+            return await started.wait()
 
     assert asyncio.run(run()) == 3
     assert (tmp_path / "begun").exists()
@@ -84,8 +84,8 @@ def test_a_process_that_ignores_the_end_and_its_daemons_are_ended(tmp_path: Path
 def test_an_exit_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
     async def run() -> int:
         async with process(tmp_path, "import os; os.kill(os.getpid(), 9)") as started:
-            started.go()
-            return await started.ended()
+            started.start_task()
+            return await started.wait()
 
     assert asyncio.run(run()) == 137
 
@@ -105,13 +105,13 @@ def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
 def test_what_it_prints_fills_its_log_to_an_end(
     output: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MOST_LOG_BYTES", 300_000)
+    monkeypatch.setattr(processes, "MAX_LOG_BYTES", 300_000)
     code = f"import os\nfor _ in range(100): os.write({output}, b'x' * 9999 + b'.')"
 
     async def run() -> int:
         async with process(tmp_path, code) as started:
-            started.go()
-            return await started.ended()
+            started.start_task()
+            return await started.wait()
 
     assert asyncio.run(run()) == 0
     assert (tmp_path / "log").stat().st_size == 300_000
@@ -122,9 +122,9 @@ def test_all_that_one_said_before_it_ended_is_in_its_log(tmp_path: Path) -> None
 
     async def run() -> str:
         async with process(tmp_path, code) as started:
-            started.go()
-            await started.ended()
-            return started.last_words()
+            started.start_task()
+            await started.wait()
+            return started.last_log_line()
 
     assert asyncio.run(run()) == ": last"
     assert (tmp_path / "log").stat().st_size == 1_000_005

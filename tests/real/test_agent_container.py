@@ -52,13 +52,13 @@ def bash(containers: Containers, container: str, script: str) -> str:
 
 
 def test_its_network_is_its_own_loopback(containers: Containers) -> None:
-    with containers.ending_with_us(containers.folder / "log"):
+    with containers.cleaned_up(containers.folder / "log"):
         said = bash(containers, start(containers), "tail -n +3 /proc/net/dev | cut -d: -f1")
     assert said.split() == ["lo"]
 
 
 def test_a_fork_bomb_is_contained_and_removed(containers: Containers) -> None:
-    with containers.ending_with_us(containers.folder / "log"):
+    with containers.cleaned_up(containers.folder / "log"):
         container = start(containers)
         said = bash(
             containers,
@@ -72,13 +72,13 @@ def test_a_fork_bomb_is_contained_and_removed(containers: Containers) -> None:
 
 
 def test_memory_of_all_processes_together_has_an_end(containers: Containers) -> None:
-    with containers.ending_with_us(containers.folder / "log"):
+    with containers.cleaned_up(containers.folder / "log"):
         hog = "python3 -c 'bytearray(300 << 20)'; echo $?"
         assert bash(containers, start(containers), hog).splitlines()[-1] == "137"
 
 
 def test_orphans_are_reaped(containers: Containers) -> None:
-    with containers.ending_with_us(containers.folder / "log"):
+    with containers.cleaned_up(containers.folder / "log"):
         container = start(containers)
         orphan = (
             "(sleep 0.1 & echo $! > /tmp/orphan); while [ -d /proc/$(cat /tmp/orphan) ]; do :; done"
@@ -94,7 +94,7 @@ def test_what_an_earlier_run_in_the_folder_left_is_removed_and_nothing_else(
 ) -> None:
     other = Containers(containers.executable, tmp_path / "other", LIMITS)
     left, kept = start(containers), start(other)
-    with containers.ending_with_us(tmp_path / "log"):
+    with containers.cleaned_up(tmp_path / "log"):
         assert said_by(containers, "ps", "-aq", "--no-trunc").split() == [kept]
     assert left != kept
     other.remove()
@@ -110,7 +110,7 @@ def test_no_container_outlives_a_bench_that_was_killed(
         "from agents.sandbox.container import Containers\n"
         "podman, folder, *rest = sys.argv[1:]\n"
         "containers = Containers(podman, Path(folder))\n"
-        "with containers.ending_with_us(Path(folder, 'log')):\n"
+        "with containers.cleaned_up(Path(folder, 'log')):\n"
         "    command = [podman, 'run', '-d', *containers.run_args('a'), *rest, 'sleep', '2h']\n"
         "    subprocess.run(command, check=True)\n"
         "    input()\n"

@@ -35,7 +35,7 @@ def containers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]
 
 @pytest.fixture(scope="module")
 def container(containers: Containers) -> Iterator[str]:
-    with containers.ending_with_us(containers.folder / "log"):
+    with containers.cleaned_up(containers.folder / "log"):
         yield start(containers)
 
 
@@ -122,11 +122,11 @@ def test_what_a_program_writes_is_counted_and_goes_with_it_alone(containers: Con
     other = Containers(containers.executable, containers.folder / "other", LIMITS)
     try:
         one, _ = start(other, "one"), start(other, "two")
-        files = replace(other, limits=replace(LIMITS, disk_bytes=30 << 20)).files("one")
+        files = replace(other, limits=replace(LIMITS, disk_bytes=30 << 20)).disk_usage("one")
         assert files is not None
-        assert files.too_much() is None
+        assert files.exceeded_limit() is None
         bash(other, one, "head -c 40M /dev/urandom > /big && sync")
-        assert files.too_much() == "0.0292969 GiB of files"
+        assert files.exceeded_limit() == "0.0292969 GiB of files"
         other.end("one")
         assert (
             len(said_by(other, "ps", "-q", "--filter", f"label={LABEL}={other.run}").split()) == 1

@@ -152,10 +152,10 @@ def test_bench_serve_killed_leaves_no_process(tmp_path: Path) -> None:
         answer = subprocess.run(example, shell=True, capture_output=True, check=True)  # noqa: S602
         assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 16
         children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()
-        (keeper,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
-        assert len(group(keeper)) >= 3  # keeper, API server, engine
+        (supervisor,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
+        assert len(group(supervisor)) >= 3  # supervisor, API server, engine
         bench.send_signal(signal.SIGKILL)
         deadline_s = time.monotonic() + 25
-        while left := group(keeper):
+        while left := group(supervisor):
             assert time.monotonic() < deadline_s, left
             time.sleep(0.1)

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agents.sandbox import files
-from agents.sandbox.files import Files, Kind, walked
+from agents.sandbox.files import DiskUsage, Kind, folder_usage
 from agents.workspace import remove_workspace
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
@@ -58,24 +59,24 @@ def test_files_are_counted_where_the_disk_has_lost_so_much_and_else_not(
 
     def count(kind: Kind) -> int | None:
         counted.append(kind)
-        return walked(tmp_path, kind)
+        return folder_usage(tmp_path, kind)
 
     disk = {"f_blocks": 1000, "f_bfree": 1000, "f_frsize": MIB, "f_files": 10**6, "f_ffree": 10**6}
     monkeypatch.setattr(
         os, "statvfs", lambda _: os.statvfs_result((0, *map(disk.get, ORDER), 0, 0, 0, 0))
     )
-    watched = Files(tmp_path, 100 * MIB, count)
-    assert watched.too_much() is None
+    watched = DiskUsage(tmp_path, 100 * MIB, count)
+    assert watched.exceeded_limit() is None
     assert counted == [Kind.BYTES, Kind.NUMBER], "at the beginning"
     disk["f_bfree"] = 910
-    assert watched.too_much() is None
+    assert watched.exceeded_limit() is None
     assert len(counted) == 2, "at the most 90 MiB of them are ours"
     disk["f_bfree"] = 880
-    assert watched.too_much() is None
+    assert watched.exceeded_limit() is None
     assert len(counted) == 3, "120 MiB could be, but are not"
     (tmp_path / "ours").write_bytes(b"x" * (101 * MIB))
     disk["f_bfree"] = 700
-    assert watched.too_much() == "0.0976562 GiB of files"
+    assert watched.exceeded_limit() == "0.0976562 GiB of files"
 
 
 ORDER = ("f_frsize", "f_blocks", "f_bfree", "f_bfree", "f_files", "f_ffree")
@@ -85,25 +86,31 @@ def test_so_many_files_are_too_much_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MOST_FILES", 100)
-    watched = Files(tmp_path, 1 << 40)
+    watched = DiskUsage(tmp_path, 1 << 40)
     for number in range(101):
         (tmp_path / str(number)).touch()
-    assert watched.too_much() == "100 files"
+    assert watched.exceeded_limit() == "100 files"
+
+
+OURS_ON_PATH = {
+    "PYTHONPATH": f"{Path(files.__file__).parents[2]}:{Path(psutil.__file__).parents[1]}",
+    "PATH": os.environ["PATH"],
+}
 
 
 def test_what_a_locked_folder_holds_is_taken_from_what_the_disk_has_lost(ordinary: Boxed) -> None:
     """An ordinary user's `du` cannot look into what that user's program has locked."""
     script = (
-        "import os, sys; from pathlib import Path; from agents.sandbox.files import Files\n"
+        "import os, sys; from pathlib import Path; from agents.sandbox.files import DiskUsage\n"
         "Path('locked').mkdir(); Path('locked/big').write_bytes(os.urandom(40 << 20))\n"
-        "os.chmod('locked', 0); watched = Files(Path('.'), 20 << 20)\n"
-        "print(watched.too_much())\n"
-        "Path('more').write_bytes(os.urandom(30 << 20)); os.sync(); print(watched.too_much())"
+        "os.chmod('locked', 0); watched = DiskUsage(Path('.'), 20 << 20)\n"
+        "print(watched.exceeded_limit())\n"
+        "Path('more').write_bytes(os.urandom(30 << 20)); os.sync(); print(watched.exceeded_limit())"
     )
     ran = subprocess.run(
         ["/usr/bin/python3", "-c", script],
         cwd=ordinary.workspace,
-        env={"PYTHONPATH": str(Path(files.__file__).parents[1]), "PATH": os.environ["PATH"]},
+        env=OURS_ON_PATH,
         capture_output=True,
         text=True,
         user=ordinary.uid,
@@ -124,8 +131,8 @@ time.sleep(600)
 """
 """With a word, it is no longer to be looked into (PR_SET_DUMPABLE)."""
 TAKEN = """
-import sys; from pathlib import Path; from agents.sandbox.files import Kind, taken
-print(*(taken(Path(sys.argv[1]), int(sys.argv[2]), kind) for kind in Kind))
+import sys; from pathlib import Path; from agents.sandbox.files import Kind, program_usage
+print(*(program_usage(Path(sys.argv[1]), int(sys.argv[2]), kind) for kind in Kind))
 """
 
 
@@ -145,7 +152,7 @@ def ours(boxed: Boxed, script: str, *words: object) -> str:
     """What our own code says, run outside by the sandbox's user."""
     ran = subprocess.run(
         ["/usr/bin/python3", "-c", script, *map(str, words)],
-        env={"PYTHONPATH": str(Path(files.__file__).parents[1]), "PATH": os.environ["PATH"]},
+        env=OURS_ON_PATH,
         capture_output=True,
         text=True,
         user=boxed.uid,
@@ -178,13 +185,13 @@ def test_a_du_without_long_options_is_enough(
     small.write_text(f'#!/bin/sh\n{refuse}; exec {real} "$@"\n')
     small.chmod(0o755)
     monkeypatch.setenv("PATH", f"{small.parent}:{os.environ['PATH']}")
-    files._numbers.cache_clear()
+    files._counts_files.cache_clear()
     try:
-        assert walked(small.parent, Kind.NUMBER) == 0
+        assert folder_usage(small.parent, Kind.NUMBER) == 0
         (tmp_path / "held").write_bytes(b"x" * MIB)
-        assert MIB <= (walked(tmp_path, Kind.BYTES) or 0) < 2 * MIB
+        assert MIB <= (folder_usage(tmp_path, Kind.BYTES) or 0) < 2 * MIB
     finally:
-        files._numbers.cache_clear()
+        files._counts_files.cache_clear()
 
 
 REMOVE = """

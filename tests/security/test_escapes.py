@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from agents.sandbox.system_calls import PROCESSORS, filter_for, here
+from agents.sandbox.system_calls import PROCESSORS, filter_for, filter_for_this_machine
 from tests.agents.sandbox.conftest import Boxed
 
 CALL = """
@@ -31,7 +31,9 @@ NUMBERS = {
     "x86_64": dict(zip(CALLS, (56, 435, 308, 250, 248, 321), strict=True)),
     "aarch64": dict(zip(CALLS, (220, 435, 268, 219, 217, 280), strict=True)),
 }
-known_processor = pytest.mark.skipif(not here(), reason="no filter for this processor")
+known_processor = pytest.mark.skipif(
+    not filter_for_this_machine(), reason="no filter for this processor"
+)
 
 
 def python(boxed: Boxed, script: str) -> str:

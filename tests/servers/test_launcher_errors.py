@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
-from servers.processes import supervised as kept
+from servers.processes import supervised
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
@@ -31,7 +31,7 @@ NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TURNSTILE_VLLM_PYTHON", raising=False)
-    monkeypatch.setattr(kept, "GRACE_S", 0.3)
+    monkeypatch.setattr(supervised, "GRACE_S", 0.3)
     yield
     assert living(tmp_path) == []
 
@@ -115,10 +115,10 @@ def test_progress_is_the_time_and_the_last_line_of_the_log(tmp_path: Path) -> No
 
 def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
     server = start(tmp_path, "stubborn")
-    assert len(living(tmp_path)) == 3  # keeper, server, child in a session of its own
+    assert len(living(tmp_path)) == 3  # supervisor, server, child in a session of its own
     server.stop()
     assert living(tmp_path) == []
-    assert "still there 0.3 s after SIGTERM: killed" in server.log_path.read_text()
+    assert "still running 0.3 s after SIGTERM: killed" in server.log_path.read_text()
 
 
 def test_one_that_dies_in_between_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:
@@ -141,9 +141,9 @@ def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> No
 KILLED = """
 import os, time
 from pathlib import Path
-from servers.processes import supervised as kept
+from servers.processes import supervised
 from servers.vllm.launch import server as launcher
-kept.GRACE_S = 0.3
+supervised.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
 server = launcher.launch(launcher.ServerConfig(), run, python=python)
 print(server.base_url.rpartition(":")[2], flush=True)
@@ -191,7 +191,7 @@ def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
 def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(PortTaken, match=rf"--port {port}: Address already in use; leave it"):
+        with pytest.raises(PortTaken, match=rf"--port {port}: Address already in use; remove it"):
             start(tmp_path, "healthy", port=port)
     assert not (tmp_path / "run/server.log").exists()
 
@@ -240,12 +240,12 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
         ),
         (
             ServerConfig(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
-            "do not say what a reload takes; add reload_s_per_token",
+            "have no cost of reloads; add reload_s_per_token",
         ),
         (ServerConfig(policy="clairvoyant"), "knows the trace's future"),
-        (ServerConfig(policy="fcfs", hardware="h100"), "no profile of tiny"),
-        (ServerConfig(policy="fcfs", model="org/model"), "give --costs FILE"),
-        (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM keeps one"),
+        (ServerConfig(policy="fcfs", hardware="h100"), "no profile has tiny"),
+        (ServerConfig(policy="fcfs", model="org/model"), "use --costs FILE"),
+        (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM reserves one"),
         (ServerConfig(weights="real"), "--weights real: use one of auto, dummy, random"),
         (ServerConfig(model="llama-3.1-8b", weights="random"), "only tiny has them"),
     ],
@@ -259,7 +259,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
 
 
 def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
-    with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
+    with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
         launch(ServerConfig(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"))
     with pytest.raises(UnknownModel, match=r"has no config.json"):
         launch(ServerConfig(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from servers.errors import CannotServe
-from servers.processes import supervised as kept
+from servers.processes import supervised
 from servers.vllm.launch import replicas
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.find_vllm import Installed
@@ -29,7 +29,7 @@ def test_gpus_are_split_by_what_one_copy_of_the_model_needs(
     monkeypatch.setattr(replicas, "gpu_names", lambda: ["NVIDIA H100 80GB HBM3"] * 8)
     shares = machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 2)  # four GPUs each
     assert shares == [{"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {"CUDA_VISIBLE_DEVICES": "4,5,6,7"}]
-    with pytest.raises(CannotServe, match="--replicas 3: they need 12 GPUs, and 8 are here"):
+    with pytest.raises(CannotServe, match=r"--replicas 3: they need 12 GPUs, and .* has 8"):
         machine_shares(ServerConfig(model="llama-3.1-70b"), ON_GPU, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")  # the others are somebody else's
     shares = machine_shares(ServerConfig(gpus=1), ON_GPU, 2)
@@ -42,7 +42,7 @@ def test_cores_are_split_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
         {"VLLM_CPU_OMP_THREADS_BIND": "2,3"},
         {"VLLM_CPU_OMP_THREADS_BIND": "4,5"},
     ]
-    with pytest.raises(CannotServe, match="--replicas 6: they need 6 cores, and 5 are here"):
+    with pytest.raises(CannotServe, match=r"--replicas 6: they need 6 cores, and .* has 5"):
         machine_shares(ServerConfig(), ON_CPU, 6)
 
 
@@ -50,7 +50,7 @@ def test_an_interruption_while_they_boot_ends_them_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "GRACE_S", 0.3)
+    monkeypatch.setattr(supervised, "GRACE_S", 0.3)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     told: list[float] = []
 

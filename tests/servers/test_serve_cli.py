@@ -57,7 +57,7 @@ def test_replicas_are_told_one_by_one_and_leave_nothing(bench: str, tmp_path: Pa
     python = stand_in(tmp_path, "healthy")
     both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")
-    assert "--port 8000: 2 replicas take a free one each; leave it out" in both.stderr
+    assert "--port 8000: 2 replicas need a port each; remove --port" in both.stderr
     with subprocess.Popen(
         [bench, "serve", "--replicas", "2", "--vllm-python", python, "--out", "here"],
         cwd=tmp_path,
@@ -92,7 +92,8 @@ def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) 
     result = run(bench, "serve", *options, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr == (
-        "bench: --policy clairvoyant: it knows the trace's future, which no server does\n"
+        "bench: --policy clairvoyant: it knows the trace's future, "
+        "so it runs in virtual time only\n"
     )
 
 

@@ -90,7 +90,7 @@ servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
         (OF_OUR_OWN, "servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set"),
         ("loading\n\n", "loading"),
-        ("", "it said nothing"),
+        ("", "the log is empty"),
     ],
 )
 def test_the_cause_is_the_line_that_says_why(tmp_path: Path, log: str, told: str) -> None:

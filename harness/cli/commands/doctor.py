@@ -71,19 +71,19 @@ def _machine() -> list[Check]:
 def _vllm() -> list[Check]:
     """Missing is fine, since virtual time needs none; one that cannot be used is not."""
     from servers.errors import VllmNotInstalled, VllmUnavailable
-    from servers.vllm.launch.find_vllm import find_vllm, gpu_names, how_to_get
+    from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
     found = [Check("GPUs", True, ", ".join(gpus) or "none that an NVIDIA driver knows")]
     try:
         vllm = find_vllm()
     except VllmNotInstalled:
-        return [*found, Check("engine vllm", True, f"absent, sim needs none; {how_to_get()}")]
+        return [*found, Check("engine vllm", True, f"absent, sim needs none; {install_hint()}")]
     except VllmUnavailable as missing:
         return [*found, Check("engine vllm", False, "cannot be used", str(missing))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
-    remedy = f"no GPU is here; {how_to_get()}"
+    remedy = f"no GPU is here; {install_hint()}"
     return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 

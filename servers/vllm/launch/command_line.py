@@ -1,7 +1,7 @@
-"""What vLLM is started with: its command line and environment.
+"""The command line and the environment of a vLLM server.
 
-In: what a person asked for (`ServerConfig`), where vLLM is, what to load. Out: flags, environment
-variables, the policy's costs. Extra flags come last, so that they win.
+In: a `ServerConfig`, the vLLM installation, the model to load. Out: flags, environment variables,
+and the policy's costs. The user's flags come last, so that they take precedence.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
 CPU_KV_GIB = "1"
 CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
-"""For offload, where the machine is none of `servers.profiles`: small, or as the sources' A100."""
-
-
-_ELSEWHERE = (
-    "a server of ours listens on 127.0.0.1; for others put bench gateway --listen before it"
+"""Default DRAM of an offload tier if the machine is not in `servers.profiles`."""
+_LOOPBACK_ONLY = (
+    "the server always listens on 127.0.0.1; to reach it from elsewhere use bench gateway --listen"
 )
-_SEEN = "command lines are kept and shown to everybody on the machine; set {} in the environment"
-NOT_GIVEN = {
-    "--host": _ELSEWHERE,
-    "--uds": _ELSEWHERE,
-    "--api-key": _SEEN.format("VLLM_API_KEY"),
-    "--hf-token": _SEEN.format("HF_TOKEN"),
+_VISIBLE = "other users can see command lines; set {} in the environment instead"
+REFUSED_FLAGS = {
+    "--host": _LOOPBACK_ONLY,
+    "--uds": _LOOPBACK_ONLY,
+    "--api-key": _VISIBLE.format("VLLM_API_KEY"),
+    "--hf-token": _VISIBLE.format("HF_TOKEN"),
 }
-"""Flags of vLLM that nobody may give, and what to do."""
+"""Flags of vLLM that are refused, and what to do instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
+    """The settings of one vLLM server."""
+
     model: str = "tiny"
     policy: str | None = None
-    """A policy by name or by dotted path, with its arguments; None: vLLM without our plug-in."""
+    """A policy by name or by dotted path, with its arguments; None for vLLM without the plug-in."""
     weights: str = "auto"
     hardware: str | None = None
-    """Whose analytic profile gives the policy's costs, or the file of a measured one; None: the GPU
-    found here."""
+    """The machine of an analytic profile, or the file of a measured one, that gives the policy's
+    costs; None for the GPU of this machine."""
     costs: CostCurve | None = None
-    """Instead of a profile's."""
+    """The policy's costs; None to take them from a profile."""
     kv_blocks: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 256
@@ -58,34 +58,36 @@ class ServerConfig:
     gpus: int | None = None
     offload: Offloading | None = None
     image: str | None = None
-    """A container's, which has vLLM; None: an environment of this machine."""
+    """A container image with vLLM; None to use an environment of this machine."""
     mounts: tuple[Path, ...] = ()
-    """Folders that a container sees besides the model and its own, read-only."""
+    """Folders mounted read-only in the container, besides the model's and the cell's."""
     flags: tuple[str, ...] = ()
-    """vLLM's own."""
+    """Additional flags of vLLM."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 
 def check_policy(name: str) -> None:
-    """`name`: of the policy alone."""
+    """Raises CannotServe unless `name` is one policy that a live server can run."""
     found = variants(name)
     if len(found) != 1:
-        raise CannotServe(f"--policy {name}: a server runs one policy; name one")
+        raise CannotServe(f"--policy {name}: a server runs one policy; give one name")
     if found[0].bound:
-        raise CannotServe(f"--policy {name}: it knows the trace's future, which no server does")
+        raise CannotServe(
+            f"--policy {name}: it knows the trace's future, so it runs in virtual time only"
+        )
 
 
 def flags(
-    wanted: ServerConfig, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
+    config: ServerConfig, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
 ) -> tuple[str, ...]:
-    _refuse(wanted.flags)
+    _refuse(config.flags)
     chosen = [
         *("--model", load.path, "--served-model-name", load.name, *load.flags),
         *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
-        # Older ones take requests that pages send by their visitors' browsers.
+        # Older versions accept cross-origin requests from any web page.
         *("--allowed-origins", "[]"),
-        *("--max-num-seqs", str(wanted.max_num_seqs)),
-        *("--max-num-batched-tokens", str(wanted.step_tokens)),
+        *("--max-num-seqs", str(config.max_num_seqs)),
+        *("--max-num-batched-tokens", str(config.step_tokens)),
         *("--generation-config", "vllm", "--enable-prefix-caching"),
         "--enable-prompt-tokens-details",
     ]
@@ -94,41 +96,43 @@ def flags(
     if vllm.cpu:
         chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
     else:
-        chosen += ["--tensor-parallel-size", str(tensor_parallel(wanted))]
-    if wanted.kv_blocks is not None:
-        chosen += ["--num-gpu-blocks-override", str(wanted.kv_blocks)]
-    if (longest := longest_context(wanted, vllm, load)) is not None:
+        chosen += ["--tensor-parallel-size", str(tensor_parallel(config))]
+    if config.kv_blocks is not None:
+        chosen += ["--num-gpu-blocks-override", str(config.kv_blocks)]
+    if (longest := longest_context(config, vllm, load)) is not None:
         chosen += ["--max-model-len", str(longest)]
-    if wanted.policy is not None:
+    if config.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
-    return (*chosen, *tier, *wanted.flags)
+    return (*chosen, *tier, *config.flags)
 
 
-def _refuse(given: Sequence[str]) -> None:
-    for flag in given:
-        if (why := NOT_GIVEN.get(flag.partition("=")[0].replace("_", "-"))) is not None:
-            raise CannotServe(f"{flag.partition('=')[0]}: {why}")
+def _refuse(flags: Sequence[str]) -> None:
+    for flag in flags:
+        if (reason := REFUSED_FLAGS.get(flag.partition("=")[0].replace("_", "-"))) is not None:
+            raise CannotServe(f"{flag.partition('=')[0]}: {reason}")
 
 
-def tensor_parallel(wanted: ServerConfig) -> int:
-    """GPUs that hold one copy of the model together."""
-    return wanted.gpus or (MODELS[wanted.model].gpus if wanted.model in MODELS else 1)
+def tensor_parallel(config: ServerConfig) -> int:
+    """The number of GPUs that one copy of the model is split over."""
+    return config.gpus or (MODELS[config.model].gpus if config.model in MODELS else 1)
 
 
-def longest_context(wanted: ServerConfig, vllm: Installed, load: Loadable) -> int | None:
-    """What was asked for, or else what the model and the pool can hold; one block of the pool is
-    vLLM's own (the null block)."""
-    if wanted.max_model_len is not None or wanted.kv_blocks is None or load.max_context is None:
-        return wanted.max_model_len
+def longest_context(config: ServerConfig, vllm: Installed, load: Loadable) -> int | None:
+    """The configured context length, or the longest that fits the model and the KV pool, in tokens.
+
+    One block of the pool is vLLM's null block.
+    """
+    if config.max_model_len is not None or config.kv_blocks is None or load.max_context is None:
+        return config.max_model_len
     block_tokens = CPU_BLOCK_TOKENS if vllm.cpu else GPU_BLOCK_TOKENS
-    pool = (wanted.kv_blocks - 1) * block_tokens
+    pool = (config.kv_blocks - 1) * block_tokens
     if pool < block_tokens:
-        raise CannotServe(f"--kv-blocks {wanted.kv_blocks}: vLLM keeps one; give at least 2")
+        raise CannotServe(f"--kv-blocks {config.kv_blocks}: vLLM reserves one; use at least 2")
     return min(load.max_context, pool)
 
 
 def environment(
-    wanted: ServerConfig, vllm: Installed, load: Loadable, folder: Path, on_path: Path
+    config: ServerConfig, vllm: Installed, load: Loadable, folder: Path, plugin_path: Path
 ) -> dict[str, str]:
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
     if os.path.isabs(load.path):
@@ -137,72 +141,72 @@ def environment(
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_KV_GIB)
     for name in [name for name in env if name.startswith("TURNSTILE_")]:
         del env[name]
-    path = [str(on_path)]
-    if wanted.policy is not None:
-        if variant(wanted.policy).module_root is not None:
+    path = [str(plugin_path)]
+    if config.policy is not None:
+        if variant(config.policy).module_root is not None:
             path.append(os.getcwd())
         env |= {
-            "TURNSTILE_POLICY": wanted.policy,
+            "TURNSTILE_POLICY": config.policy,
             "TURNSTILE_COSTS": str(folder / "costs.json"),
             "TURNSTILE_EVENTS": str(folder / "engine.jsonl"),
         }
-    if wanted.policy is not None or wanted.offload is not None:
+    if config.policy is not None or config.offload is not None:
         env["PYTHONPATH"] = os.pathsep.join([*path, *filter(None, [env.get("PYTHONPATH")])])
-    return {**env, **wanted.env}
+    return {**env, **config.env}
 
 
-def policy_costs(wanted: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
-    """The curve, and where it is from. Reloads cost something with a tier only."""
-    curve, told = _costs(wanted, vllm)
-    if wanted.offload is None:
-        return curve.model_copy(update={"reload_s_per_token": None}), told
+def policy_costs(config: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
+    """Returns the cost curve and its source. Without an offload tier it has no cost of reloads."""
+    curve, source = _costs(config, vllm)
+    if config.offload is None:
+        return curve.model_copy(update={"reload_s_per_token": None}), source
     if curve.reload_s_per_token is None:
         raise CannotServe(
-            f"--policy {wanted.policy}, over an offload tier: the costs ({told}) do not say what a "
-            "reload takes; add reload_s_per_token"
+            f"--policy {config.policy}, over an offload tier: the costs ({source}) have no cost of "
+            "reloads; add reload_s_per_token"
         )
-    return curve, told
+    return curve, source
 
 
-def _costs(wanted: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
-    if wanted.costs is not None:
-        return wanted.costs, "costs as given"
-    if wanted.hardware is not None and is_file(wanted.hardware):
-        return _measured_costs(wanted, wanted.hardware)
-    if wanted.hardware is not None and wanted.model not in MODELS:
+def _costs(config: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
+    if config.costs is not None:
+        return config.costs, "costs as given"
+    if config.hardware is not None and is_file(config.hardware):
+        return _measured_costs(config, config.hardware)
+    if config.hardware is not None and config.model not in MODELS:
         raise CannotServe(
-            f"--hardware {wanted.hardware}: no profile of {wanted.model} says what its prefills "
-            "cost there; give --costs FILE instead"
+            f"--hardware {config.hardware}: no profile has {config.model} on that machine; "
+            "use --costs FILE instead"
         )
-    if wanted.model in MODELS and (hardware := wanted.hardware or hardware_here(vllm)):
+    if config.model in MODELS and (hardware := config.hardware or hardware_here(vllm)):
         curve = analytic_costs(
-            wanted.model, hardware, gpus=wanted.gpus, step_tokens=wanted.step_tokens
+            config.model, hardware, gpus=config.gpus, step_tokens=config.step_tokens
         )
-        return curve, f"costs from the analytic profile of {wanted.model} on {hardware}"
-    if wanted.model == "tiny":
-        curve = TINY_ON_CPU.model_copy(update={"step_tokens": wanted.step_tokens})
-        elsewhere = "" if vllm.cpu else ", which this machine is not"
+        return curve, f"costs from the analytic profile of {config.model} on {hardware}"
+    if config.model == "tiny":
+        curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
+        elsewhere = "" if vllm.cpu else ", and this machine is another"
         return curve, f"costs are constants for tiny on two CPU cores{elsewhere}"
     raise CannotServe(
-        f"--policy {wanted.policy}: what a prefill of {wanted.model} costs here is not known; "
-        "give --costs FILE, or a model of bench list models with --hardware"
+        f"--policy {config.policy}: the cost of a prefill of {config.model} is unknown; "
+        "use --costs FILE, or --hardware with a model from bench list models"
     )
 
 
-def _measured_costs(wanted: ServerConfig, file: str) -> tuple[CostCurve, str]:
-    found = measured_for(file, wanted.model, wanted.gpus)
+def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:
+    found = measured_for(file, config.model, config.gpus)
     curve = CostCurve(
         **found.curve.model_dump(),
         reload_s_per_token=found.reload_s_per_token,
-        step_tokens=wanted.step_tokens,
+        step_tokens=config.step_tokens,
     )
     return curve, f"costs measured on {found.machine}, {found.date} ({file})"
 
 
-def dram_gb(asked: float | None, vllm: Installed, gpus: int | None) -> float:
-    """DRAM of an offload tier; the sources give it per GPU."""
-    if asked is not None:
-        return asked
+def dram_gb(given: float | None, vllm: Installed, gpus: int | None) -> float:
+    """DRAM of an offload tier, in GB: `given`, or the default of this machine for each GPU."""
+    if given is not None:
+        return given
     if vllm.cpu:
         return CPU_DRAM_GB
     here = hardware_here(vllm)
@@ -219,10 +223,11 @@ GPUS = {
     "rtx-6000-24g": ("Quadro RTX 6000",),
     "rtx-5090": ("RTX 5090",),
 }
-"""Words in the driver's name of each machine of `servers.profiles`."""
+"""Words in the driver's name of the GPU, for each machine of `servers.profiles`."""
 
 
 def hardware_here(vllm: Installed) -> str | None:
+    """The profile of this machine's GPU; None if there is none."""
     name = "" if vllm.cpu else next(iter(gpu_names()), "")
-    fits = (key for key, words in GPUS.items() if all(word in name for word in words))
-    return next((key for key in fits if key in HARDWARE), None)
+    matches = (key for key, words in GPUS.items() if all(word in name for word in words))
+    return next((key for key in matches if key in HARDWARE), None)

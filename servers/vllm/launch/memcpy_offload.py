@@ -1,7 +1,7 @@
-"""vLLM's own KV offloading on a CPU, where its copies need a GPU: the same manager and connector,
-and a worker that copies within memory. Loaded by vLLM as an out-of-tree spec (0.32).
+"""vLLM's own KV offloading on a CPU. vLLM 0.32 loads this module as an out-of-tree spec.
 
-Blocks are copied at once, so that a store or a load is over when it is submitted.
+The manager and the connector are vLLM's. Its worker copies between GPU and CPU; ours copies within
+CPU memory. Copies are synchronous, so a store or a load is complete when it is submitted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
     def __init__(self, kv_caches: Any, chunks: int) -> None:
         self._groups = [[ref.tensor_idx for ref in refs] for refs in kv_caches.group_data_refs]
         self._device = [cache.tensor for cache in kv_caches.tensors]
-        """Each of shape (blocks, …)."""
+        """One tensor of shape (blocks, …) for each KV cache."""
         self._host = [torch.empty((chunks, *t.shape[1:]), dtype=t.dtype) for t in self._device]
         self._finished: list[TransferResult] = []
 
@@ -38,7 +38,7 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
         return self._done(job_id, copied, started_s)
 
     def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Tensor, its blocks, and the chunks that stand for them; groups one after the other."""
+        """Yields a tensor's index, its blocks, and the chunks that hold their copies."""
         first = 0
         for tensors, size in zip(self._groups, device.group_sizes, strict=True):
             blocks = torch.from_numpy(device.block_ids[first : first + size]).long()
@@ -57,11 +57,11 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
         return finished
 
     def wait(self, job_ids: set[int]) -> None:
-        """None is ever under way."""
+        """Returns at once, since no copy is ever in progress."""
 
 
 class MemcpySpec(CPUOffloadingSpec):  # type: ignore[misc]
     def get_worker(self, kv_caches: Any) -> MemcpyWorker:
         if self.blocks_per_chunk != 1:
-            raise ValueError(f"{self.blocks_per_chunk} blocks a chunk: MemcpySpec copies one")
+            raise ValueError(f"{self.blocks_per_chunk} blocks per chunk: MemcpySpec supports one")
         return MemcpyWorker(kv_caches, self.num_chunks)

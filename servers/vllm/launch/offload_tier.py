@@ -1,4 +1,4 @@
-"""Offload tiers of vLLM: what each kind adds to its command line, and the process that it needs.
+"""Offload tiers of vLLM: the flags that each kind adds, and the process that it needs.
 
 `lmcache`: LMCache's own server process, DRAM and a disk tier behind it, which vLLM reaches through
 `LMCacheMPConnector`. `native`: vLLM's `OffloadingConnector`, DRAM in vLLM's own process.
@@ -24,7 +24,7 @@ from servers.vllm.launch.failure_cause import failure_cause
 from servers.vllm.launch.find_vllm import Installed
 
 CHUNK_TOKENS = 256
-"""LMCache's default; hits come in whole chunks."""
+"""LMCache's default. The number of hit tokens is a multiple of it."""
 POLL_S = 0.2
 READY_WITHIN_S = 120.0
 GIB = 2**30
@@ -32,18 +32,20 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Offloading:
+    """The settings of a tier; sizes in GB (10⁹ bytes)."""
+
     kind: Literal["lmcache", "native"]
     dram_gb: float
     ssd_gb: float = 0.0
 
 
 class Tier:
-    """A tier that runs, and the flags with which vLLM finds it."""
+    """A running tier, and the flags that connect vLLM to it."""
 
     def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
         self.flags = flags
         self.server: SupervisedProcess | None = None
-        """`lmcache` has one."""
+        """The tier's own server process, which only `lmcache` has."""
         self._ports = ports
 
     @property
@@ -51,7 +53,7 @@ class Tier:
         return None if self.server is None else self.server.pid
 
     def failure(self) -> str | None:
-        if self.server is None or (how := self.server.ended()) is None:
+        if self.server is None or (how := self.server.exit_reason()) is None:
             return None
         return f"LMCache {how}: {failure_cause(self.server.log)} (log: {self.server.log})"
 
@@ -64,13 +66,11 @@ class Tier:
 
 def check_tier(offloading: Offloading, vllm: Installed) -> None:
     if offloading.dram_gb <= 0:
-        raise TierUnavailable(
-            f"--offload-gb {offloading.dram_gb:g}: too little for a tier; give some"
-        )
+        raise TierUnavailable(f"--offload-gb {offloading.dram_gb:g}: a tier needs more than 0")
     if offloading.kind == "lmcache" and vllm.lmcache is None:
         raise TierUnavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
-            "(for CPUs: make vllm), or use vLLM's own offloading: a policy's name with +native"
+            "(for CPUs: make vllm), or use vLLM's own offloading: add +native to the policy"
         )
 
 
@@ -131,7 +131,7 @@ def _lmcache_flags(port: int) -> tuple[str, ...]:
 def _native_flags(offloading: Offloading, vllm: Installed) -> tuple[str, ...]:
     extra: dict[str, object] = {
         "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
-        "offload_prompt_only": False,  # an answer is part of the agent's next prompt
+        "offload_prompt_only": False,  # answers are part of the next prompt of the agent
     }
     if vllm.cpu:
         extra |= {

@@ -1,6 +1,6 @@
-"""Several vLLM servers of one kind at once, booted side by side, each on its share of the machine.
+"""Starts several vLLM servers with one configuration in parallel, each on a share of the machine.
 
-GPUs and CPU cores are split evenly. One that fails, or an interruption, ends the others at once.
+GPUs and CPU cores are split evenly. If one server fails, or we are interrupted, all are stopped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from servers.vllm.launch.server import Progress, VllmServer, launch
 
 
 def launch_replicas(
-    wanted: ServerConfig,
+    config: ServerConfig,
     count: int,
     folder: Path,
     *,
@@ -29,11 +29,14 @@ def launch_replicas(
     ready_within_s: float = 600.0,
     on_progress: Progress | None = None,
 ) -> list[VllmServer]:
-    """One in `folder`, several in its `replica-0`, `replica-1`, … Raises as `launch`."""
+    """Uses `folder` for one server, and `replica-0`, `replica-1`, … in it for several.
+
+    Raises as `launch`.
+    """
     if count == 1:
         return [
             launch(
-                wanted,
+                config,
                 folder,
                 port=port,
                 python=python,
@@ -42,26 +45,26 @@ def launch_replicas(
             )
         ]
     if port is not None:
-        raise CannotServe(f"--port {port}: {count} replicas take a free one each; leave it out")
-    vllm = find_vllm(python) if wanted.image is None else in_image(python)
-    shares = machine_shares(wanted, vllm, count)
+        raise CannotServe(f"--port {port}: {count} replicas need a port each; remove --port")
+    vllm = find_vllm(python) if config.image is None else in_image(python)
+    shares = machine_shares(config, vllm, count)
 
-    over = threading.Event()
+    abandoned = threading.Event()
 
-    def going_on(number: int, seconds: float, line: str) -> None:
-        if over.is_set():
+    def report(number: int, seconds: float, line: str) -> None:
+        if abandoned.is_set():
             raise StartAbandoned
         if number == 0 and on_progress is not None:
             on_progress(seconds, line)
 
     def start(number: int) -> VllmServer:
-        env = {**wanted.env, **shares[number]}
+        env = {**config.env, **shares[number]}
         return launch(
-            replace(wanted, env=env),
+            replace(config, env=env),
             folder / f"replica-{number}",
             python=python,
             ready_within_s=ready_within_s,
-            on_progress=partial(going_on, number),
+            on_progress=partial(report, number),
         )
 
     with ThreadPoolExecutor(count) as pool:
@@ -70,7 +73,7 @@ def launch_replicas(
             for started in as_completed(starts):
                 started.result()
         except BaseException:
-            over.set()
+            abandoned.set()
             wait(starts)
             stop(started.result() for started in starts if started.exception() is None)
             raise
@@ -82,19 +85,19 @@ def stop(servers: Iterable[VllmServer]) -> None:
         server.stop()
 
 
-def machine_shares(wanted: ServerConfig, vllm: Installed, count: int) -> list[dict[str, str]]:
-    """Environment of each: which GPUs it sees, or which cores it computes on."""
+def machine_shares(config: ServerConfig, vllm: Installed, count: int) -> list[dict[str, str]]:
+    """The environment variables that give each server its GPUs or its CPU cores."""
     if vllm.cpu:
         cores = sorted(os.sched_getaffinity(0))
-        each, what, name = len(cores) // count, "cores", "VLLM_CPU_OMP_THREADS_BIND"
-        have, need = [str(core) for core in cores], 1
+        each, unit, name = len(cores) // count, "cores", "VLLM_CPU_OMP_THREADS_BIND"
+        available, need = [str(core) for core in cores], 1
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        have = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
-        need, what, name = tensor_parallel(wanted), "GPUs", "CUDA_VISIBLE_DEVICES"
+        available = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
+        need, unit, name = tensor_parallel(config), "GPUs", "CUDA_VISIBLE_DEVICES"
         each = need
-    if len(have) < need * count or not each:
+    if (has := len(available)) < need * count or not each:
         raise CannotServe(
-            f"--replicas {count}: they need {need * count} {what}, and {len(have)} are here"
+            f"--replicas {count}: they need {need * count} {unit}, and this machine has {has}"
         )
-    return [{name: ",".join(have[k * each : (k + 1) * each])} for k in range(count)]
+    return [{name: ",".join(available[k * each : (k + 1) * each])} for k in range(count)]

@@ -1,1 +1,4 @@
-"""Models for vLLM. In: a model name. Out: a folder that vLLM loads offline, and facts about it."""
+"""Models for vLLM.
+
+In: a model's name or folder. Out: a folder that vLLM loads offline, and facts about the model.
+"""

@@ -1,4 +1,4 @@
-"""Bytes of KV memory that one token takes, from a model's config.json."""
+"""Computes the KV memory of one token, in bytes, from a model's config.json."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
         return int(2 * shape["num_hidden_layers"] * kv_heads * head_dim * KV_ENTRY_BYTES)
     except (OSError, KeyError, ValueError):
         raise UnknownModel(
-            f"--model {model}: no config.json says how much KV a token takes; give the folder that "
-            "the model lies in"
+            f"--model {model}: its KV size is unknown without config.json; give the path of the "
+            "model's folder"
         ) from None

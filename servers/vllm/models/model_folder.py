@@ -1,8 +1,8 @@
-"""From `--model` and `--weights` to what vLLM is told to load.
+"""Resolves `--model` and `--weights` to what vLLM loads.
 
-In: a name of `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: `Loadable`.
-Named
-models are written once into the user's cache, under a name that changes with their contents.
+In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: `Loadable`.
+The folder of a named model is written once to the user's cache; its name has a hash of the
+contents.
 """
 
 from __future__ import annotations
@@ -25,60 +25,62 @@ from servers.vllm.models import tiny_model
 from servers.vllm.models.configs import CONFIGS
 
 Weights = Literal["auto", "dummy", "random"]
-
-
 ORDINARY_TOKENS = (1000, 20000)
-"""Of the usual tokenizers; special ones lie below or above."""
+"""Token ids that are no special tokens in common tokenizers; the end is exclusive."""
 BYTES = (0, 256)
-"""Of the tokenizer that we make: a byte is its own id."""
-
-
+"""Token ids of our own byte-level tokenizer."""
 LIMITS = ("max_position_embeddings", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
 class Loadable:
+    """A model that vLLM can load."""
+
     name: str
-    """Under which it is served."""
+    """The name under which it is served."""
     path: str
     flags: tuple[str, ...]
     max_context: int | None
-    """Longest context that it was made for; None where only vLLM knows."""
+    """The longest context of the model, in tokens; None if only vLLM knows it."""
     vocabulary: tuple[int, int] = ORDINARY_TOKENS
-    """First token id that random prompts may hold, and the first after it that they may not."""
+    """The range of token ids for random prompts; the end is exclusive."""
 
 
 def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Loadable:
-    """`auto`: random weights for tiny, dummy for the other names, a folder's own for a folder."""
+    """Resolves a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
+
+    `auto` means random weights for tiny, dummy weights for the other names, and the folder's own
+    weights for a folder.
+    """
     if weights not in get_args(Weights):
         raise InvalidInput(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
     if model in CONFIGS:
         random = model == "tiny" and weights != "dummy"
         if weights == "random" and not random:
-            raise InvalidInput(f"--weights random: only tiny has them; {model} takes dummy")
+            raise InvalidInput(f"--weights random: only tiny has them; use dummy for {model}")
         folder = _cached(model, random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
         return Loadable(model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES)
     if weights == "random":
-        raise InvalidInput(f"--weights random: only tiny has them; {model} takes auto or dummy")
-    as_asked = ("--load-format", "dummy") if weights == "dummy" else ()
+        raise InvalidInput(f"--weights random: only tiny has them; use auto or dummy for {model}")
+    load_format = ("--load-format", "dummy") if weights == "dummy" else ()
     path = Path(model).expanduser()
     if (path / "config.json").is_file():
         longest, tokens = (_config_number(path, name) for name in LIMITS)
         first, end = ORDINARY_TOKENS
         vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
-        return Loadable(path.resolve().name, str(path.resolve()), as_asked, longest, vocabulary)
+        return Loadable(path.resolve().name, str(path.resolve()), load_format, longest, vocabulary)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
-        return Loadable(model, model, as_asked, None)
-    what = "has no config.json" if path.is_dir() else "is no folder"
+        return Loadable(model, model, load_format, None)
+    what = "has no config.json" if path.is_dir() else "is not a folder"
     raise UnknownModel(
-        f"--model {model} {what} and no name that we know ({', '.join(CONFIGS)}); "
-        "give one of those, a model's folder, or a Hugging Face name (org/model)"
+        f"--model {model} {what} and not a known name ({', '.join(CONFIGS)}); "
+        "use one of those, a model's folder, or a Hugging Face name (org/model)"
     )
 
 
 def vocabulary_of(served: str) -> tuple[int, int]:
-    """Of a server that somebody else started, by the name of its model: ours have few tokens."""
+    """The range of token ids of a server that we did not start, from the name of its model."""
     return BYTES if served in CONFIGS else ORDINARY_TOKENS
 
 
@@ -88,13 +90,13 @@ def cache_folder() -> Path:
 
 
 def keep_compiled(env: dict[str, str]) -> None:
-    """What torch compiles is for later processes too, and no temporary file."""
+    """Sets a permanent cache for torch's compiled code, so that later processes reuse it."""
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder().with_name("torchinductor")))
 
 
 def _cached(name: str, random: bool, cache: Path) -> Path:
-    made_of = json.dumps(CONFIGS[name]) + inspect.getsource(tiny_model)
-    digest = hashlib.sha256(made_of.encode()).hexdigest()[:12]
+    contents = json.dumps(CONFIGS[name]) + inspect.getsource(tiny_model)
+    digest = hashlib.sha256(contents.encode()).hexdigest()[:12]
     folder = cache / f"{name}-{'random' if random else 'dummy'}-{digest}"
     if folder.exists():
         return folder
@@ -104,7 +106,7 @@ def _cached(name: str, random: bool, cache: Path) -> Path:
     tiny_model.write_model(unfinished, CONFIGS[name], rng)
     try:
         unfinished.rename(folder)
-    except OSError:  # Another process was first.
+    except OSError:  # another process has made it meanwhile
         shutil.rmtree(unfinished)
         if not folder.exists():
             raise

@@ -1,8 +1,8 @@
-"""A model on the spot: a folder that vLLM loads offline, without anything downloaded.
+"""Writes a model folder that vLLM loads offline, without any download.
 
 In: the contents of a config.json. Out: a folder with it, a byte-level tokenizer (one token per byte
-of UTF-8), and, where asked for, small random weights as vLLM reads them (safetensors, bfloat16).
-With random weights an answer hangs on the prompt; with those of `--load-format dummy` it does not.
+of UTF-8), and optionally small random weights in vLLM's format (safetensors, bfloat16). With random
+weights an answer depends on the prompt; with `--load-format dummy` it does not.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy as np
 
 BYTES = 256
 BEGIN, END, PAD = BYTES, BYTES + 1, BYTES + 2
-"""Special tokens, behind the bytes."""
+"""Special tokens, after the 256 bytes."""
 EMBEDDING_SIGMA = 0.02
-"""Small against what attention adds, so that an answer hangs on the whole context."""
+"""Small compared with the output of attention, so that an answer depends on the whole context."""
 QUERY_GAIN = 2.0
-"""On queries and keys: attention picks out tokens instead of averaging over all."""
+"""Scale of queries and keys, so that attention selects tokens instead of averaging over all."""
 
 TINY_CONFIG: Mapping[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -42,7 +42,7 @@ TINY_CONFIG: Mapping[str, Any] = {
     "eos_token_id": END,
     "torch_dtype": "bfloat16",
 }
-"""KV: 2 (K, V) × 2 layers × 2 heads × 64 × 2 bytes = 1 KiB a token."""
+"""Its KV takes 2 (K, V) × 2 layers × 2 heads × 64 × 2 bytes = 1 KiB per token."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] }}: {{ message['content'] or '' }}"
@@ -54,7 +54,7 @@ CHAT_TEMPLATE = (
 def write_model(
     folder: Path, config: Mapping[str, Any], rng: np.random.Generator | None = None
 ) -> None:
-    """Weights only where an rng is given: for Llama configs such as TINY_CONFIG."""
+    """Writes random weights if an rng is given; then `config` has to be a Llama, as TINY_CONFIG."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)
     _write_json(folder / "tokenizer.json", byte_tokenizer())
@@ -64,8 +64,8 @@ def write_model(
 
 
 def byte_tokenizer() -> dict[str, Any]:
-    """BPE without merges over GPT-2's printable stand-ins of the 256 bytes: token id = byte."""
-    stand_ins = _byte_stand_ins()
+    """BPE without merges over GPT-2's printable characters for the 256 bytes: token id = byte."""
+    characters = _byte_characters()
     special = {
         "single_word": False,
         "lstrip": False,
@@ -101,14 +101,14 @@ def byte_tokenizer() -> dict[str, Any]:
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": False,
-            "vocab": {character: byte for byte, character in enumerate(stand_ins)},
+            "vocab": {character: byte for byte, character in enumerate(characters)},
             "merges": [],
         },
     }
 
 
-def _byte_stand_ins() -> list[str]:
-    """GPT-2's: printable Latin-1 for itself, the others from U+0100 on, in order."""
+def _byte_characters() -> list[str]:
+    """GPT-2's mapping: printable Latin-1 to itself, the other bytes to U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]
@@ -155,7 +155,7 @@ def llama_weights(
 
 
 def _sigma(name: str, inputs: int) -> float:
-    """1/√inputs keeps the size of what flows through."""
+    """The standard deviation of a weight; 1/√inputs keeps the scale of activations."""
     if name.endswith("embed_tokens"):
         return EMBEDDING_SIGMA
     gain = QUERY_GAIN if name.endswith(("q_proj", "k_proj")) else 1.0
@@ -165,8 +165,10 @@ def _sigma(name: str, inputs: int) -> float:
 def write_safetensors(
     path: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 ) -> None:
-    """Length of the header (8 bytes, little endian), header (JSON), data; bfloat16 is the upper
-    half of a float32."""
+    """Writes the header's length (8 bytes, little endian), the header (JSON), and the data.
+
+    A bfloat16 is the upper half of a float32.
+    """
     header: dict[str, Any] = {}
     data = bytearray()
     for name, tensor in tensors.items():

@@ -71,7 +71,7 @@ def test_a_readable_folder_may_hold_the_writable_one(boxed: Boxed, shared: Path)
 
 
 def test_a_path_that_is_not_there_is_told(boxed: Boxed) -> None:
-    with pytest.raises(ValueError, match=r"^sandbox: /nowhere/venv is not there$"):
+    with pytest.raises(ValueError, match=r"^sandbox: /nowhere/venv does not exist$"):
         boxed.command("true", readable=[Path("/nowhere/venv")])
 
 

@@ -1,4 +1,4 @@
-"""What a kept process leaves when we are killed: nothing."""
+"""A supervised process leaves nothing behind when its parent is killed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from tests.servers.stand_in import living
 OURS = """
 import sys, time
 from pathlib import Path
-from servers.processes import supervised as kept
-kept.GRACE_S = 0.3
+from servers.processes import supervised
+supervised.GRACE_S = 0.3
 folder = Path(sys.argv[1])
-kept.SupervisedProcess(["sleep", "600.5"], {}, folder / "log", folder / "disk")
+supervised.SupervisedProcess(["sleep", "600.5"], {}, folder / "log", folder / "disk")
 print("started", flush=True)
 time.sleep(600)
 """
 
 
-def test_killed_ourselves_what_it_kept_on_disk_goes_with_it(tmp_path: Path) -> None:
+def test_its_folder_is_removed_when_the_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk/blocks").write_text("ten gigabytes")
     with subprocess.Popen(
