@@ -84,8 +84,8 @@ def test_a_run_of_agents_listens_on_loopback_alone(bench: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("given", "remedy"),
     [
-        (("--host", "0.0.0.0"), "put bench gateway --listen before it"),  # noqa: S104
-        (("--host=::",), "put bench gateway --listen before it"),
+        (("--host", "0.0.0.0"), "use bench gateway --listen"),  # noqa: S104
+        (("--host=::",), "use bench gateway --listen"),
         (("--api-key", "hush"), "set VLLM_API_KEY in the environment"),
         (("--api_key=hush",), "set VLLM_API_KEY in the environment"),
         (("--hf-token", "hush"), "set HF_TOKEN in the environment"),
