@@ -2,7 +2,7 @@
 
 A vLLM that has just started computes its first steps up to a third slower (memory is touched for
 the first time, kernels and caches are set up), which with a fast arrival of jobs is most of a cell.
-The prompts are nobody's: a policy neither sees nor orders them (`servers.vllm.plugin.runner`), and
+The prompts are internal turns, which no policy sees or orders (`servers.policy_runner`), and
 what
 they leave in the prefix cache is older than all that follows, so that it is evicted first.
 """

@@ -34,7 +34,7 @@ from harness.replay.liveness import Liveness
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
-from servers.profiles import PS_PER_S
+from servers.clock import PS_PER_S
 from servers.records import EventRecord, TurnRecord
 from traces import Program, Turn
 

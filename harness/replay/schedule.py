@@ -16,7 +16,7 @@ from itertools import islice
 
 from msgspec import UNSET, UnsetType
 
-from servers.profiles import PS_PER_S
+from servers.clock import PS_PER_S
 from servers.records import PromptPrefix, TurnRecord
 from traces import Program, Turn
 

@@ -11,8 +11,9 @@ from itertools import zip_longest
 from typing import Protocol
 
 from harness.replay.schedule import ActiveProgram, TurnSchedule
+from servers.clock import PS_PER_S
 from servers.policies.base import Future
-from servers.profiles import PS_PER_S, Profile
+from servers.profiles import Profile
 from servers.records import TurnRecord
 from servers.sim import Path, Phase, Segment, Submission, Usage
 from servers.sim import Sequence as Served

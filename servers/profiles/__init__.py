@@ -4,14 +4,13 @@
 from servers.errors import DoesNotFit, UnknownProfile
 from servers.profiles.gpus import HARDWARE, Hardware, hardware
 from servers.profiles.llms import MODELS, Model, model
-from servers.profiles.profile import PS_PER_S, Profile
+from servers.profiles.profile import Profile
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes
 
 __all__ = [
     "HARDWARE",
     "MODELS",
-    "PS_PER_S",
     "DoesNotFit",
     "Hardware",
     "Model",

@@ -18,7 +18,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from servers.profiles.profile import PS_PER_S
+from servers.clock import PS_PER_S
 
 Floats = NDArray[np.float64]
 KNEES = 80

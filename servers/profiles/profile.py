@@ -13,9 +13,6 @@ from typing import Literal, TypeVar
 
 from servers.errors import UnknownProfile
 
-PS_PER_S = 1_000_000_000_000
-"""Virtual time is counted in whole picoseconds, so that sums of steps are exact."""
-
 
 @dataclass(frozen=True, slots=True)
 class Profile:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from servers.clock import PS_PER_S
 from servers.errors import InvalidInput
 from servers.policies.base import Costs
-from servers.profiles.profile import PS_PER_S, Profile
+from servers.profiles.profile import Profile
 
 
 def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:

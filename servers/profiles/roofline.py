@@ -6,10 +6,11 @@ all machines; docs/reference/profiles.md says where they come from and what they
 
 from __future__ import annotations
 
+from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.gpus import GIB, HARDWARE, Hardware, hardware
 from servers.profiles.llms import Model, model
-from servers.profiles.profile import PS_PER_S, Profile
+from servers.profiles.profile import Profile
 
 ATTENTION_MFU = 0.5
 """Share of the BF16 tensor peak that a prompt's attention reaches; see `Model.prefill_mfu` too."""

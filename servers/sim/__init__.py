@@ -1,8 +1,11 @@
-"""The virtual-time engine: what vLLM v1 does, without a GPU, deterministic to the digit."""
+"""The virtual-time engine: vLLM v1's scheduler and KV cache without a GPU, fully deterministic.
 
+In: a policy, a profile, limits, and turns submitted with a time. Out: ended turns and events.
+"""
+
+from servers.sim.batching import Limits
 from servers.sim.engine import Engine
 from servers.sim.kv import Path, Segment
-from servers.sim.scheduler import Limits
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.tiers import Offload
 

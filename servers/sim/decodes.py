@@ -1,8 +1,8 @@
 """The decoding part of the batch, advanced by any number of steps at once.
 
-Each member computes one token per step. Their progress is a shared tick count and what they need
-is kept as sums, so that a stride costs the same for one turn as for hundreds, and gives exactly
-what single steps give: everything here is whole numbers.
+Each member computes one token per step. Their progress is a shared tick count and their demand for
+blocks is kept as sums, so that a stride costs the same for one turn as for hundreds. All values are
+whole numbers, so that a stride has exactly the result of single steps.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ if TYPE_CHECKING:
 
 
 class Decodes:
-    """Turns whose prompt is computed and whose answer is not complete."""
+    """The turns whose prompt is computed and whose answer is not complete."""
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
         self.tick = 0
         """Decode steps so far."""
         self.context = 0
-        """Tokens that the next step's attention reads, over all members."""
+        """Tokens that the attention of the next step reads, over all members."""
         self._block = block_tokens
         self._phase = [0] * block_tokens
-        """Members by phase: one of phase p opens a block at ticks t with (t + p) % block = 0."""
+        """Number of members by phase: a member of phase p opens a block at each tick t with
+        (t + p) % block = 0."""
         self._finish: list[tuple[int, int, Sequence]] = []
 
     def join(self, sequence: Sequence) -> None:
-        """Its last token out is sampled and not yet computed."""
+        """Add a turn whose latest token is sampled and not yet computed."""
         sequence.joined_tick = self.tick
         sequence.joined_computed = sequence.computed
         self.count += 1
         self.context += sequence.computed + 1
         self._phase[(sequence.computed - self.tick) % self._block] += 1
-        sequence.finish_tick = self.tick + sequence.wanted - sequence.view.output_tokens
+        sequence.finish_tick = (
+            self.tick + sequence.submission.output_tokens - sequence.view.output_tokens
+        )
         heapq.heappush(self._finish, (sequence.finish_tick, sequence.admission, sequence))
 
     def leave(self, sequence: Sequence) -> None:
-        """Bring the sequence up to date and forget it."""
+        """Write the member's progress into its sequence and remove it."""
         self.refresh(sequence)
         self.count -= 1
         self.context -= sequence.computed + 1
@@ -47,7 +50,7 @@ class Decodes:
         sequence.joined_tick = sequence.finish_tick = None
 
     def refresh(self, sequence: Sequence) -> None:
-        """Write progress since it joined into the sequence."""
+        """Write a member's progress since it joined into its sequence."""
         if sequence.joined_tick is None:
             return
         steps = self.tick - sequence.joined_tick
@@ -60,14 +63,14 @@ class Decodes:
         self.context += steps * self.count
 
     def steps_to_finish(self) -> int | None:
-        """Steps until the first member has all its tokens; None without members."""
+        """Return the steps until the first member has all its tokens; None without members."""
         heap = self._finish
         while heap and heap[0][2].finish_tick != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] - self.tick if heap else None
 
     def pop_finished(self) -> list[Sequence]:
-        """Members with all their tokens, in order of admission; they leave."""
+        """Remove and return the members with all their tokens, in order of admission."""
         done = []
         while self.steps_to_finish() == 0:
             sequence = heapq.heappop(self._finish)[2]
@@ -76,11 +79,12 @@ class Decodes:
         return done
 
     def opens_block(self, sequence: Sequence) -> bool:
-        """Whether the next step's token opens a block (the sequence must be up to date)."""
+        """Return whether the next step's token opens a block. `refresh` the sequence first."""
         return sequence.computed % self._block == 0
 
     def blocks_needed(self, steps: int, after: int = 0) -> int:
-        """Blocks that the members open in so many steps, beginning `after` steps from now."""
+        """Return how many blocks the members open in so many steps that begin `after` steps from
+        now."""
         cycles, rest = divmod(steps, self._block)
         needed = cycles * self.count
         if rest and self.count:

@@ -11,12 +11,13 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from servers.policies.base import Policy, Request
+from servers.policies.base import Policy
 from servers.profiles import Profile
 from servers.records import EventRecord
-from servers.sim.scheduler import Batch, Limits, Scheduler
+from servers.sim.batching import Batch, Limits
+from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
-from servers.sim.strides import lasts, steps_until
+from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import Offload, build_tiers
 
 OnEnd = Callable[[Sequence], None]
@@ -24,7 +25,7 @@ OnEvent = Callable[[EventRecord], None]
 
 
 class Engine:
-    """Submit turns, then `run`; `on_end` may submit more, not before its own time."""
+    """Submit turns, then `run`. `on_end` may submit more turns, for its own time or later."""
 
     def __init__(
         self,
@@ -37,90 +38,91 @@ class Engine:
         on_event: OnEvent | None = None,
         strides: bool = True,
     ) -> None:
+        """`strides`: compute all steps up to the next event at once, instead of one by one."""
         self.profile = profile
-        self.scheduler = Scheduler(
-            policy,
-            profile,
-            limits,
-            build_tiers(offload, profile),
-            self._emit if on_event else None,
-        )
+        emit = self._emit if on_event else None
+        tiers = build_tiers(offload, profile)
+        self.scheduler = Scheduler(policy, profile, limits, tiers, emit)
         self.now_ps = 0
         self.steps = 0
         """Batches computed."""
         self.strides = 0
         """Times the scheduler ran."""
+        self._runner = self.scheduler.runner
+        self._running = self.scheduler.running
+        self._decodes = self.scheduler.running.decodes
         self._on_end = on_end
         self._on_event = on_event
         self._strides = strides
         self._requests = 0
         self._events: list[tuple[int, bool, int, Sequence]] = []
-        """Arrivals by time, first turns of `_programs` before others; a sequence that has arrived
-        already is aborted."""
+        """Arrivals and aborts by time; first turns of `_programs` come before others of the same
+        time. A sequence that has arrived already is aborted."""
         self._programs: Iterator[object] = iter(())
-        self._begins = False
-        """What is submitted now is a first turn of these."""
+        self._submits_first_turn = False
+        """Whether `submit` is being called by the next item of `_programs`."""
         self._serial = 0
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        """Queue a turn for arrival at `at_ps`. ValueError if it could never run."""
+        """Queue a turn for arrival at `at_ps`. InvalidInput if it could never run."""
         refuse_unfit(submission, self.profile)
         sequence = Sequence(submission, at_ps)
         self._push(at_ps, sequence)
         return sequence
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
-        """The client gives a turn up at `at_ps`, after its arrival; no effect if it has ended."""
+        """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
         self._push(at_ps, sequence)
 
     def usage(self) -> Usage:
-        scheduler = self.scheduler
         return Usage(
-            scheduler.now_s,
-            scheduler.kv.used,
-            scheduler.pins.blocks,
-            len(scheduler.waiting),
-            len(scheduler.running),
-            **{f"{tier.name}_blocks": tier.used for tier in scheduler.tiers},
+            self._runner.now_s,
+            self.scheduler.kv.used,
+            self._runner.pins.blocks,
+            len(self._runner.waiting),
+            len(self._running),
+            **{f"{tier.name}_blocks": tier.used for tier in self.scheduler.reloads.tiers},
         )
 
     def end_program(self, program_id: str) -> None:
-        """No more turns of the program will come; needed where no turn was said to be its last."""
-        self.scheduler.end_program(program_id)
+        """End a program of which no turn was submitted with `is_last`."""
+        self._runner.end_program(program_id)
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Until every submitted turn has ended. Each item of `programs` submits a first turn when
-        it is asked for, which is once the one before has arrived; they come in order of time."""
+        """Run until every submitted turn has ended. Each item of `programs` submits a first turn
+        when it is iterated, which happens once the first turn before it has arrived; the first
+        turns must come in order of time."""
         scheduler = self.scheduler
         self._programs = iter(programs)
         self._begin_next()
         while True:
-            scheduler.set_clock(self.now_ps)
+            self._runner.set_clock(self.now_ps)
             while self._events and self._events[0][0] <= self.now_ps:
                 _, later, _, sequence = heapq.heappop(self._events)
-                self._take(sequence)
+                self._arrive_or_abort(sequence)
                 if not later:
                     self._begin_next()
             batch = scheduler.schedule()
             self.strides += 1
-            lost = batch.preempted or batch.aside
-            if scheduler.decodes.count or batch.chunks:
+            has_lost_turns = batch.preempted or batch.displaced
+            if self._decodes.count or batch.chunks:
                 self._compute(batch)
-            elif not lost and not self._skip_idle_time():
+            elif not has_lost_turns and not self._skip_idle_time():
                 return
             for sequence in batch.skipped:
-                scheduler.decodes.join(sequence)
+                self._decodes.join(sequence)
 
     def _begin_next(self) -> None:
-        self._begins = True
+        self._submits_first_turn = True
         next(self._programs, None)
-        self._begins = False
+        self._submits_first_turn = False
 
     def _push(self, at_ps: int, sequence: Sequence) -> None:
         self._serial += 1
-        heapq.heappush(self._events, (at_ps, not self._begins, self._serial, sequence))
+        event = (at_ps, not self._submits_first_turn, self._serial, sequence)
+        heapq.heappush(self._events, event)
 
-    def _take(self, sequence: Sequence) -> None:
+    def _arrive_or_abort(self, sequence: Sequence) -> None:
         if not sequence.arrived:
             sequence.arrived = True
             self._requests += 1
@@ -132,19 +134,22 @@ class Engine:
             self._on_end(sequence)
 
     def _skip_idle_time(self) -> bool:
-        """To the next arrival or load; an idle vLLM runs no step, so nothing else happens."""
-        loading = self.scheduler.loading
-        times = [queue[0][0] for queue in (self._events, loading) if queue]
+        """Advance to the next arrival or load, and return False if there is none. An idle vLLM
+        runs no step, so pins do not expire meanwhile."""
+        reloads = self.scheduler.reloads
+        times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
         if not times:
-            if len(self.scheduler.waiting) or self.scheduler.loaded:
-                raise RuntimeError("turns wait, nothing runs and nothing will free memory")
+            if len(self._runner.waiting) or reloads.loaded:
+                raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
             return False
         self.now_ps = max(self.now_ps, min(times))
         return True
 
+    # Steps --------------------------------------------------------------------------------------
+
     def _compute(self, batch: Batch) -> None:
         """Run the batch for as many steps as nothing is decided in between."""
-        profile, decodes = self.profile, self.scheduler.decodes
+        profile, decodes = self.profile, self._decodes
         tokens, pairs = decodes.count, 0
         for sequence, n in batch.chunks:
             tokens += n
@@ -152,22 +157,23 @@ class Engine:
         sequences = decodes.count + len(batch.chunks)
         first_ps = profile.step_ps(tokens, sequences, decodes.context, pairs)
         chunk = batch.chunks[0][1] if batch.chunks else 0
-        more_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
+        increment_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
         steps = self._most_steps(batch)
         if steps > 1:
-            steps = self._steps_until_event(steps, first_ps, more_ps)
+            steps = self._steps_until_event(steps, first_ps, increment_ps)
             self._allocate_ahead(batch, steps)
-        self.now_ps += lasts(steps, first_ps, more_ps)
+        self.now_ps += duration_ps(steps, first_ps, increment_ps)
         self.steps += steps
-        self.scheduler.set_clock(self.now_ps)
+        self._runner.set_clock(self.now_ps)
         self._collect(batch, steps)
 
     def _collect(self, batch: Batch, steps: int) -> None:
-        scheduler, now_ps = self.scheduler, self.now_ps
-        scheduler.decodes.advance(steps)
-        done = scheduler.decodes.pop_finished()
+        """Record the progress of so many computed steps, and end the turns that are complete."""
+        running, decodes, now_ps = self._running, self._decodes, self.now_ps
+        decodes.advance(steps)
+        done = decodes.pop_finished()
         for sequence in done:
-            scheduler.settle(sequence, granted=False)
+            running.settle(sequence, has_slot=False)
         for sequence, chunk in batch.chunks:
             sequence.computed += chunk * steps
             if sequence.computed < sequence.target:
@@ -176,31 +182,31 @@ class Engine:
             if sequence.first_token_ps is None:
                 sequence.first_token_ps = now_ps
             sequence.enter(Phase.DECODE, now_ps)
-            if sequence.view.output_tokens == sequence.wanted:
+            if sequence.view.output_tokens == sequence.submission.output_tokens:
                 done.append(sequence)
             else:
-                scheduler.decodes.join(sequence)
+                decodes.join(sequence)
         for sequence in done:
-            del scheduler.running[sequence.view.id]
-            scheduler.finish(sequence)
+            del running.by_id[sequence.view.id]
+            self.scheduler.finish(sequence)
             self._on_end(sequence)
 
     def _most_steps(self, batch: Batch) -> int:
-        """Steps that leave the batch as it is: nobody finishes before the last one, the partial
-        turn takes its full chunk in each, and there are blocks for all."""
-        scheduler, decodes = self.scheduler, self.scheduler.decodes
+        """Return how many steps leave the batch as it is: no turn finishes before the last one,
+        the partial turn takes its full chunk in each, and the free blocks suffice for all."""
+        decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
         most = decodes.steps_to_finish()
         if batch.chunks:
             sequence, chunk = batch.chunks[0]
-            if chunk < scheduler.limits.step_tokens - decodes.count:
+            if chunk < self.scheduler.limits.step_tokens - decodes.count:
                 return 1
             chunks = max(1, (sequence.target - sequence.computed - 1) // chunk)
             most = chunks if most is None else min(most, chunks)
         if most is None:
             raise RuntimeError("a batch without members has no steps")
-        free = scheduler.kv.free
+        free = self.scheduler.kv.free
         if decodes.count * (most // self.profile.block_tokens + 1) < free and not batch.chunks:
             return most
         if self._blocks_ahead(batch, most) <= free:
@@ -215,33 +221,32 @@ class Engine:
         return fits
 
     def _blocks_ahead(self, batch: Batch, steps: int) -> int:
-        """Blocks for so many steps beyond those of the first, which are allocated."""
-        needed = self.scheduler.decodes.blocks_needed(steps - 1, after=1)
+        """Return the blocks for so many steps beyond those of the first, which are allocated."""
+        needed = self._decodes.blocks_needed(steps - 1, after=1)
         for sequence, chunk in batch.chunks:
             tokens = sequence.computed + chunk * steps
-            needed += -(-tokens // self.profile.block_tokens) - sequence.holder.blocks
+            needed += -(-tokens // self.profile.block_tokens) - sequence.owner.blocks
         return needed
 
     def _allocate_ahead(self, batch: Batch, steps: int) -> None:
-        scheduler = self.scheduler
-        needed = scheduler.decodes.blocks_needed(steps - 1, after=1)
+        needed = self._decodes.blocks_needed(steps - 1, after=1)
         if needed:
-            scheduler.kv.allocate(scheduler.pool, needed)
+            self.scheduler.kv.allocate(self._running.pool, needed)
         for sequence, chunk in batch.chunks:
-            scheduler.extend(sequence, sequence.computed + chunk * steps)
+            self._running.extend(sequence, sequence.computed + chunk * steps)
 
-    def _steps_until_event(self, most: int, first_ps: int, more_ps: int) -> int:
-        """The smallest step count whose end reaches the next event, at most `most`."""
+    def _steps_until_event(self, most: int, first_ps: int, increment_ps: int) -> int:
+        """Return the smallest number of steps whose end reaches the next event, at most `most`."""
         due_ps = self.scheduler.next_change_ps()
         if self._events and (due_ps is None or self._events[0][0] < due_ps):
             due_ps = self._events[0][0]
         if due_ps is None:
             return most
-        return steps_until(due_ps - self.now_ps, most, first_ps, more_ps)
+        return steps_until(due_ps - self.now_ps, most, first_ps, increment_ps)
 
-    def _emit(self, event: str, view: Request, **fields: Any) -> None:
+    def _emit(self, t_s: float, event: str, sequence: Sequence, fields: dict[str, Any]) -> None:
         if self._on_event is not None:
-            now_s, program_id, turn = self.scheduler.now_s, view.program_id, view.index
+            program_id, turn = sequence.view.program_id, sequence.view.index
             self._on_event(
-                EventRecord(t=now_s, event=event, program_id=program_id, turn=turn, **fields)
+                EventRecord(t=t_s, event=event, program_id=program_id, turn=turn, **fields)
             )

@@ -1,13 +1,14 @@
 """Paged KV with prefix-hash reuse and an LRU free queue, as vLLM v1 keeps it, by runs of blocks.
 
 vLLM hashes each full block together with all blocks before it. Here the contents of all prompts
-form a tree of `Segment`s, known from the trace, so that a block is named by its segment and its
-depth (its index in the sequence), and whole runs of blocks move at once. Block for block this does
-what vLLM's `BlockPool` does: freed blocks keep their contents and queue up tail first, a hit takes
-them out of the queue, an allocation takes never-hashed blocks first and then evicts from the front.
+form a tree of `Segment`s, known from the trace, so that a segment and a depth (an index in the
+sequence) identify a block, and whole runs of blocks move at once. Block for block this does what
+vLLM's `BlockPool` does: freed blocks keep their contents and enter the free queue tail first, a hit
+takes them out of the queue, and an allocation takes never-hashed blocks first and then evicts from
+the front of the queue.
 
-Departure: two turns that compute the same block end up sharing one copy; vLLM keeps both until
-they are freed. Depths and counts are in blocks.
+Departure: two turns that compute the same block share one copy; vLLM keeps both until they are
+freed. Depths and counts are in blocks.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from collections import OrderedDict
 
 
 class Segment:
-    """A run of tokens that prompts share as far as they share it at all."""
+    """A run of tokens that prompts share up to some depth."""
 
-    __slots__ = ("_idle", "end", "holds", "start", "top")
+    __slots__ = ("_idle", "end", "owners", "start", "top")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -27,8 +28,8 @@ class Segment:
         """Blocks [start, end) are resident."""
         self.top = start
         """Blocks [start, top) are in use; [top, end) wait in the free queue."""
-        self.holds: dict[int, int] = {}
-        """Number of holders by the depth they hold."""
+        self.owners: dict[int, int] = {}
+        """Number of block owners by the depth up to which they own the segment."""
         self._idle: list[_Idle] = []
 
 
@@ -45,22 +46,23 @@ class _Idle:
 
 
 Path = tuple[tuple[Segment, int], ...]
-"""Where a sequence lies in the tree: segments in order, each with the depth at which the sequence
-leaves it (the last: at which it ends)."""
+"""The position of a sequence in the tree: its segments in order, each with the depth at which the
+sequence exits it (for the last segment: at which it ends)."""
 
 
-class Holder:
-    """What one turn, or the pin that it left, holds: full blocks on its path, and blank ones."""
+class BlockOwner:
+    """The blocks of one turn, or of the pin that it left: full ones on its path, and blank ones."""
 
-    __slots__ = ("_at", "blank", "depth", "path")
+    __slots__ = ("_index", "blank", "depth", "path")
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.depth = 0
-        """Full blocks held, counted from the start of the sequence."""
+        """Number of full blocks, counted from the start of the sequence."""
         self.blank = 0
-        """Blocks held that are not full yet, or not committed."""
-        self._at = 0
+        """Number of blocks that are not full yet, or not committed."""
+        self._index = 0
+        """Of the segment of `path` that holds the last full block."""
 
     @property
     def blocks(self) -> int:
@@ -83,11 +85,11 @@ class DeviceKV:
         return self.blocks - self.free
 
     def lookup(self, path: Path, limit: int) -> tuple[int, int]:
-        """Depth of the longest resident prefix within `limit`, and how much of it is idle (taking
-        it lowers `free`)."""
+        """Return the depth of the longest resident prefix within `limit`, and how many of its
+        blocks are in the free queue (taking those lowers `free`)."""
         hit = idle = 0
-        for segment, leave in path:
-            reach = segment.end if segment.end < leave else leave
+        for segment, exit_depth in path:
+            reach = segment.end if segment.end < exit_depth else exit_depth
             if reach > limit:
                 reach = limit
             if reach > hit:
@@ -95,24 +97,24 @@ class DeviceKV:
                 if reach > in_use:
                     idle += reach - in_use
                 hit = reach
-            if reach < leave:
+            if reach < exit_depth:
                 break
         return hit, idle
 
-    def take_hit(self, holder: Holder, depth: int) -> None:
-        """Hold the resident prefix of so many blocks. The holder must be empty."""
-        for at, (segment, leave) in enumerate(holder.path):
-            holder._at = at
-            reach = depth if depth < leave else leave
+    def take_hit(self, owner: BlockOwner, depth: int) -> None:
+        """Give a resident prefix of so many blocks to an owner that has none yet."""
+        for index, (segment, exit_depth) in enumerate(owner.path):
+            owner._index = index
+            reach = depth if depth < exit_depth else exit_depth
             if reach > segment.start:
-                self._hold(segment, reach)
-            if depth <= leave:
+                self._retain(segment, reach)
+            if depth <= exit_depth:
                 break
-        holder.depth = depth
+        owner.depth = depth
 
-    def allocate(self, holder: Holder, blocks: int) -> None:
-        """Take so many blocks (at most `free`), evicting what is oldest in the free queue."""
-        holder.blank += blocks
+    def allocate(self, owner: BlockOwner, blocks: int) -> None:
+        """Take so many blocks (at most `free`), evicting the oldest of the free queue if needed."""
+        owner.blank += blocks
         self.free -= blocks
         if blocks <= self._blank:
             self._blank -= blocks
@@ -133,51 +135,51 @@ class DeviceKV:
                 idle.segment.end = idle.high
                 blocks = 0
 
-    def commit(self, holder: Holder, depth: int) -> None:
-        """The holder's blocks up to `depth` are full: hash them, so that others can hit them."""
-        path = holder.path
-        while holder.depth < depth:
-            segment, leave = path[holder._at]
-            if holder.depth >= leave:
-                holder._at += 1
+    def commit(self, owner: BlockOwner, depth: int) -> None:
+        """Hash the owner's blocks up to `depth`, which are full, so that others can hit them."""
+        path = owner.path
+        while owner.depth < depth:
+            segment, exit_depth = path[owner._index]
+            if owner.depth >= exit_depth:
+                owner._index += 1
                 continue
-            old = holder.depth
-            new = leave if leave < depth else depth
-            holds = segment.holds
+            old = owner.depth
+            new = exit_depth if exit_depth < depth else depth
+            owners = segment.owners
             if old > segment.start:
-                if holds[old] == 1:
-                    del holds[old]
+                if owners[old] == 1:
+                    del owners[old]
                 else:
-                    holds[old] -= 1
+                    owners[old] -= 1
             twice = min(segment.end, new) - old
-            self._hold(segment, new)
+            self._retain(segment, new)
             if new > segment.end:
                 segment.end = new
             if twice > 0:
                 self._blank += twice
                 self.free += twice
-            holder.blank -= new - old
-            holder.depth = new
+            owner.blank -= new - old
+            owner.depth = new
 
-    def release_blank(self, holder: Holder) -> None:
-        """Give back what is not full: it can never be hit and is reused first."""
-        self._blank += holder.blank
-        self.free += holder.blank
-        holder.blank = 0
+    def release_blank(self, owner: BlockOwner) -> None:
+        """Free the blocks that are not full. They can never be hit and are reused first."""
+        self._blank += owner.blank
+        self.free += owner.blank
+        owner.blank = 0
 
-    def release(self, holder: Holder) -> None:
-        """Give everything back; the tail is queued, and so evicted, before the head."""
-        self.release_blank(holder)
-        depth = holder.depth
-        for at in range(holder._at, -1, -1):
-            segment, leave = holder.path[at]
-            held = depth if depth < leave else leave
+    def release(self, owner: BlockOwner) -> None:
+        """Free all blocks. The tail enters the free queue, and is evicted, before the head."""
+        self.release_blank(owner)
+        depth = owner.depth
+        for index in range(owner._index, -1, -1):
+            segment, exit_depth = owner.path[index]
+            held = depth if depth < exit_depth else exit_depth
             if held > segment.start:
-                self._drop(segment, held)
-        holder.depth = holder._at = 0
+                self._release_segment(segment, held)
+        owner.depth = owner._index = 0
 
-    def _hold(self, segment: Segment, depth: int) -> None:
-        segment.holds[depth] = segment.holds.get(depth, 0) + 1
+    def _retain(self, segment: Segment, depth: int) -> None:
+        segment.owners[depth] = segment.owners.get(depth, 0) + 1
         if depth <= segment.top:
             return
         idle = segment._idle
@@ -192,15 +194,15 @@ class DeviceKV:
             idle.pop()
         segment.top = depth
 
-    def _drop(self, segment: Segment, depth: int) -> None:
-        holds = segment.holds
-        if holds[depth] > 1:
-            holds[depth] -= 1
+    def _release_segment(self, segment: Segment, depth: int) -> None:
+        owners = segment.owners
+        if owners[depth] > 1:
+            owners[depth] -= 1
             return
-        del holds[depth]
+        del owners[depth]
         if depth < segment.top:
             return
-        top = max(holds) if holds else segment.start
+        top = max(owners) if owners else segment.start
         self._serial += 1
         idle = _Idle(segment, top, segment.top, self._serial)
         self.free += segment.top - top

@@ -1,5 +1,7 @@
-"""One turn inside the virtual-time engine: what the policy sees of it, its KV, and where its time
-went. Lengths in tokens, times in picoseconds."""
+"""One turn inside the virtual-time engine: what the policy sees of it, its KV, its time by phase.
+
+Lengths are in tokens, times in picoseconds.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
+from servers.clock import PS_PER_S
 from servers.errors import InvalidInput
 from servers.policies.base import Future, Request
-from servers.profiles import PS_PER_S, Profile
-from servers.sim.kv import Holder, Path
+from servers.profiles import Profile
+from servers.sim.kv import BlockOwner, Path
 
 
 class Phase(IntEnum):
-    """Where a turn's time goes; the order is that of `Sequence.spent_ps`."""
+    """A part of a turn's latency; also the index into `Sequence.spent_ps`."""
 
     QUEUE = 0
     LOAD = 1
@@ -30,18 +33,18 @@ class Submission:
 
     program_id: str | None
     path: Path
-    """Where prompt and answer lie in the tree of contents."""
+    """Position of prompt and answer in the tree of contents."""
     prompt_tokens: int
     output_tokens: int
     is_last: bool | None
     tools: tuple[str, ...] = ()
-    """What its answer will call."""
+    """Names of the tools that its answer calls."""
     future: Future | None = None
-    """For bounds only."""
+    """For policies that are an `Oracle` only."""
 
 
 def refuse_unfit(submission: Submission, profile: Profile) -> None:
-    """ValueError if the turn could never run."""
+    """Raise InvalidInput if the turn could never run."""
     prompt, output = submission.prompt_tokens, submission.output_tokens
     if prompt < 1 or output < 1:
         raise InvalidInput(
@@ -57,8 +60,8 @@ def refuse_unfit(submission: Submission, profile: Profile) -> None:
 
 
 class Usage(NamedTuple):
-    """Of one engine at one time: blocks held by turns and pins, by pins alone, turns, and blocks in
-    its offload tiers."""
+    """What one engine holds at one time: device blocks in use by turns and pins, those in use by
+    pins alone, turns, and blocks in its offload tiers."""
 
     t_s: float
     used_blocks: int
@@ -81,9 +84,9 @@ class Sequence:
         "finished_ps",
         "first_token_ps",
         "hits",
-        "holder",
         "joined_computed",
         "joined_tick",
+        "owner",
         "phase",
         "pinned_hit",
         "preemptions",
@@ -91,7 +94,6 @@ class Sequence:
         "spent_ps",
         "submission",
         "view",
-        "wanted",
     )
 
     def __init__(self, submission: Submission, arrived_ps: int) -> None:
@@ -105,19 +107,18 @@ class Sequence:
             prompt_tokens=submission.prompt_tokens,
             is_last=submission.is_last,
         )
-        """Its id, and a program if it has none, are the engine's, on arrival."""
-        self.holder = Holder(submission.path)
-        self.wanted = submission.output_tokens
+        """The engine sets `id` on arrival, and `program_id` if the client named none."""
+        self.owner = BlockOwner(submission.path)
         self.computed = 0
-        """Tokens with KV; up to date whenever the sequence is not among the decodes."""
+        """Tokens with KV. While the turn decodes, `Decodes.refresh` brings this up to date."""
         self.joined_tick: int | None = None
-        """Set while decoding; then `Decodes.refresh` brings `computed` up to date."""
+        """Set while the turn decodes."""
         self.joined_computed = 0
         self.finish_tick: int | None = None
         self.admission = -1
-        """Rises with each admission: order in the batch."""
+        """Serial number of the latest admission, which is the order in the batch."""
         self.hits: list[tuple[str, int]] | None = None
-        """Tokens found at first admission, by tier; None before it."""
+        """Cached tokens at the first admission, by tier; None before it."""
         self.pinned_hit = False
         self.preemptions = 0
         self.phase = Phase.QUEUE
@@ -130,13 +131,25 @@ class Sequence:
 
     @property
     def target(self) -> int:
-        """Tokens whose KV is needed to sample the next one."""
+        """Tokens whose KV is needed to sample the next token."""
         return self.view.prompt_tokens + self.view.output_tokens
 
-    def admit(self, now_ps: int) -> None:
-        """It runs from now on."""
+    def start(self, now_ps: int) -> None:
+        """The turn runs from now on."""
         resumed = self.preemptions and self.first_token_ps is not None
         self.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, now_ps)
+
+    @property
+    def has_program(self) -> bool:
+        return bool(self.submission.program_id)
+
+    @property
+    def is_internal(self) -> bool:
+        return False
+
+    @property
+    def future(self) -> Future | None:
+        return self.submission.future
 
     def enter(self, phase: Phase, now_ps: int) -> None:
         self.spent_ps[self.phase] += now_ps - self.since_ps

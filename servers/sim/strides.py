@@ -1,27 +1,28 @@
-"""How long several steps take of which each lasts a little longer than the one before, since every
-decode reads one more token. Whole picoseconds."""
+"""How long several steps take of which each takes `increment_ps` longer than the one before, since
+every decode reads one more token. Times are whole picoseconds."""
 
 from __future__ import annotations
 
 import math
 
 
-def lasts(steps: int, first_ps: int, more_ps: int) -> int:
-    """Σ first_ps + i · more_ps over so many steps."""
-    return steps * first_ps + more_ps * (steps * (steps - 1) // 2)
+def duration_ps(steps: int, first_ps: int, increment_ps: int) -> int:
+    """Σ first_ps + i · increment_ps over i = 0 … steps - 1."""
+    return steps * first_ps + increment_ps * (steps * (steps - 1) // 2)
 
 
-def steps_until(left_ps: int, most: int, first_ps: int, more_ps: int) -> int:
-    """The smallest number of steps that last for `left_ps`; at least 1, at most `most`."""
+def steps_until(left_ps: int, most: int, first_ps: int, increment_ps: int) -> int:
+    """Return the smallest number of steps that take at least `left_ps`; at least 1, at most
+    `most`."""
     left_ps = max(left_ps, 1)
-    if lasts(most, first_ps, more_ps) <= left_ps:
+    if duration_ps(most, first_ps, increment_ps) <= left_ps:
         return most
     # Solve the quadratic in floating point, then walk to the exact answer.
-    half = first_ps - more_ps / 2
-    guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * more_ps * left_ps))
+    half = first_ps - increment_ps / 2
+    guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * increment_ps * left_ps))
     steps = min(max(int(guess), 1), most)
-    while steps > 1 and lasts(steps - 1, first_ps, more_ps) >= left_ps:
+    while steps > 1 and duration_ps(steps - 1, first_ps, increment_ps) >= left_ps:
         steps -= 1
-    while steps < most and lasts(steps, first_ps, more_ps) < left_ps:
+    while steps < most and duration_ps(steps, first_ps, increment_ps) < left_ps:
         steps += 1
     return steps

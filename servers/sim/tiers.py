@@ -1,10 +1,10 @@
 """Offload tiers: KV of ended and preempted turns in host DRAM and on SSD.
 
-Models a non-blocking store as LMCache and vLLM's offloading are: blocks are copied out while they
-are computed (the link is an order of magnitude faster than any prefill, so a turn's context is
-there when it ends), in whole chunks and to every tier, and the least recently used prefix is
-dropped tail first. Reads queue on the tier's link, one after the other, and do not block the
-engine. Depths in blocks, times in picoseconds.
+This models a store that does not block the engine, like LMCache and vLLM's own offloading. Blocks
+are copied to every tier while they are computed, in whole chunks; the link is an order of
+magnitude faster than any prefill, so that a turn's context is stored when the turn ends. The least
+recently used prefix is evicted first, tail first. Reads queue on the tier's link, one after the
+other. Depths are in blocks, times in picoseconds.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from servers.profiles import PS_PER_S, Profile
+from servers.clock import PS_PER_S
+from servers.profiles import Profile
 from servers.sim.kv import Path, Segment
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """How much KV may lie outside the device, in 10⁹ bytes, and in what pieces."""
+    """Capacity of the offload tiers in units of 10⁹ bytes, and the size of their chunks."""
 
     dram_gb: float
     ssd_gb: float = 0.0
@@ -27,7 +28,7 @@ class Offload:
 
 
 class Tier:
-    """One place for KV outside the device."""
+    """One store for KV outside the device."""
 
     def __init__(
         self, name: str, blocks: int, chunk_blocks: int, bytes_per_block: int, bytes_per_s: float
@@ -38,44 +39,45 @@ class Tier:
         self._chunk = chunk_blocks
         self._block_ps = bytes_per_block / bytes_per_s * PS_PER_S
         self._ends: OrderedDict[Segment, int] = OrderedDict()
-        """Segment → depth to which it is stored here; least recently used first."""
-        self._free_at = 0
+        """Depth to which each segment is stored, least recently used first."""
+        self._idle_from_ps = 0
+        """When the last queued read is done."""
 
     def lookup(self, path: Path, limit: int) -> int:
-        """Depth of the longest stored prefix, in whole chunks, within `limit`."""
+        """Return the depth of the longest stored prefix, in whole chunks, within `limit`."""
         hit = 0
-        for segment, leave in path:
-            reach = min(self._ends.get(segment, segment.start), leave, limit)
+        for segment, exit_depth in path:
+            reach = min(self._ends.get(segment, segment.start), exit_depth, limit)
             hit = max(hit, reach)
-            if reach < leave:
+            if reach < exit_depth:
                 break
         return hit - hit % self._chunk
 
     def store(self, path: Path, depth: int) -> None:
-        """Hold the prefix of `depth` blocks, in whole chunks; what is oldest goes if need be."""
+        """Store the prefix of `depth` blocks, in whole chunks, and evict the oldest if needed."""
         depth -= depth % self._chunk
-        for segment, leave in reversed(path):
-            reach = min(leave, depth)
+        for segment, exit_depth in reversed(path):
+            reach = min(exit_depth, depth)
             if reach <= segment.start:
                 continue
-            had = self._ends.get(segment, segment.start)
-            if reach > had:
-                self.used += reach - had
+            old = self._ends.get(segment, segment.start)
+            if reach > old:
+                self.used += reach - old
                 self._ends[segment] = reach
             self._ends.move_to_end(segment)
         while self.used > self.blocks:
             self._evict()
 
     def touch(self, path: Path, depth: int) -> None:
-        """A read makes the prefix recently used."""
+        """Mark the prefix as recently used."""
         for segment, _ in reversed(path):
             if segment.start < depth and segment in self._ends:
                 self._ends.move_to_end(segment)
 
-    def read(self, blocks: int, now: int) -> int:
-        """When a read of so many blocks, queued now, is done."""
-        self._free_at = max(self._free_at, now) + round(blocks * self._block_ps)
-        return self._free_at
+    def read(self, blocks: int, now_ps: int) -> int:
+        """Queue a read of so many blocks at `now_ps`; return when it is done."""
+        self._idle_from_ps = max(self._idle_from_ps, now_ps) + round(blocks * self._block_ps)
+        return self._idle_from_ps
 
     def _evict(self) -> None:
         segment, end = next(iter(self._ends.items()))
@@ -88,7 +90,7 @@ class Tier:
 
 
 def build_tiers(offload: Offload | None, profile: Profile) -> list[Tier]:
-    """DRAM, then SSD, as far as they are given."""
+    """Build the DRAM and SSD tiers, in this order, that have a capacity."""
     if offload is None:
         return []
     chunk = max(1, offload.chunk_tokens // profile.block_tokens)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.profiles import PS_PER_S, Profile, analytic_profile, costs
+from servers.clock import PS_PER_S
+from servers.profiles import Profile, analytic_profile, costs
 from servers.profiles.rebuild import prefill_ps
 
 SMALL = Profile(

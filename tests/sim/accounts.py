@@ -1,41 +1,41 @@
-"""Counts every block of an engine again, the long way round."""
+"""Counts every block of an engine again, block owner by block owner."""
 
 from __future__ import annotations
 
-from servers.sim.kv import DeviceKV, Holder, Segment
+from servers.sim.kv import BlockOwner, DeviceKV, Segment
 from servers.sim.scheduler import Scheduler
 
 
-def holders(scheduler: Scheduler) -> list[Holder]:
-    sequences = list(scheduler.running.values()) + list(scheduler.loaded)
-    sequences += [s for _, _, s in scheduler.loading if s.finished_ps is None]
-    return [s.holder for s in sequences] + [h.holder for h in scheduler.pins.held()]
+def owners(scheduler: Scheduler) -> list[BlockOwner]:
+    sequences = list(scheduler.running.by_id.values()) + list(scheduler.reloads.loaded)
+    sequences += [s for _, _, s in scheduler.reloads.loading if s.finished_ps is None]
+    return [s.owner for s in sequences] + [active.kv for active in scheduler.runner.pins]
 
 
 def check_blocks(scheduler: Scheduler) -> None:
-    """Free + in use = all, no segment disagrees with its holders, and the queue holds just what is
-    resident and unused."""
+    """Free + in use = all, each segment agrees with its owners, and the queue has exactly the
+    blocks that are resident and unused."""
     kv = scheduler.kv
-    held = holders(scheduler)
+    found = owners(scheduler)
     segments: dict[Segment, dict[int, int]] = {}
-    for holder in held:
+    for owner in found:
         begins = 0
-        for segment, leave in holder.path:
-            depth = min(leave, holder.depth)
+        for segment, exit_depth in owner.path:
+            depth = min(exit_depth, owner.depth)
             assert segment.start == begins
             if depth > segment.start:
                 counts = segments.setdefault(segment, {})
                 counts[depth] = counts.get(depth, 0) + 1
-            begins = leave
-    in_use = sum(holder.blank for holder in held) + scheduler.pool.blank
+            begins = exit_depth
+    in_use = sum(owner.blank for owner in found) + scheduler.running.pool.blank
     for segment, counts in segments.items():
-        assert segment.holds == counts
+        assert segment.owners == counts
         assert segment.top == max(counts) <= segment.end
         in_use += segment.top - segment.start
     assert in_use == kv.used
     idle = check_queue(kv)
     assert kv.free == kv._blank + idle
-    assert scheduler.pool.blank >= 0
+    assert scheduler.running.pool.blank >= 0
     assert kv._blank >= 0
 
 

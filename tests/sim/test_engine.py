@@ -179,7 +179,7 @@ def test_missing_duplicate_and_concurrent_program_ids_leave_no_pin_behind() -> N
         made.submit(turn("same", 40, 5, is_last=False), at)
     made.run()
     assert len(ended) == 6
-    assert [h.pin.program_id for h in made.scheduler.pins.held()] == ["same"]
+    assert [active.pin.program_id for active in made.scheduler.runner.pins] == ["same"]
     made.end_program("same")
     assert made.scheduler.kv.used == 0
 

@@ -86,7 +86,7 @@ def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World
     engines[0].run(replaying.starting(world.starts_s, None))
     scheduler = engines[0].scheduler
     check_blocks(scheduler)
-    assert len(scheduler.pins) == 0
+    assert len(scheduler.runner.pins) == 0
     assert scheduler.kv.used == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from servers.sim.kv import DeviceKV, Holder, Path, Segment
+from servers.sim.kv import BlockOwner, DeviceKV, Path, Segment
 from tests.sim.accounts import check_queue
 
 Block = tuple[Segment, int]
@@ -92,7 +92,7 @@ def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
 ) -> None:
     kv, single = DeviceKV(24), SingleBlocks(24)
     paths = tree()
-    held: list[Holder] = []
+    held: list[BlockOwner] = []
     for which, depth, blank, release_oldest in moves:
         path = paths[which]
         wanted = on_path(path, min(depth, path[-1][1]))
@@ -102,21 +102,21 @@ def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
         assert idle == sum(block in single.queue for block in found)
         new = len(wanted) - hit + blank
         if new + idle <= kv.free:
-            holder = Holder(path)
-            kv.take_hit(holder, hit)
-            kv.allocate(holder, new)
-            kv.commit(holder, len(wanted))
+            owner = BlockOwner(path)
+            kv.take_hit(owner, hit)
+            kv.allocate(owner, new)
+            kv.commit(owner, len(wanted))
             for block in found:
                 single.take(block)
             for _ in range(new):
                 single.allocate()
             for block in wanted[hit:]:
                 single.commit(block)
-            held.append(holder)
+            held.append(owner)
         if held and (release_oldest or new + idle > kv.free):
-            holder = held.pop(0)
-            single.release(on_path(holder.path, holder.depth), holder.blank)
-            kv.release(holder)
+            owner = held.pop(0)
+            single.release(on_path(owner.path, owner.depth), owner.blank)
+            kv.release(owner)
         assert kv.free == single.free
         assert check_queue(kv) == len(single.queue)
         for path in paths:
@@ -127,22 +127,22 @@ def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
 def test_the_tail_of_a_freed_context_is_evicted_before_its_head() -> None:
     kv = DeviceKV(10)
     first = ((Segment(0), 6),)
-    holder = Holder(first)
-    kv.allocate(holder, 6)
-    kv.commit(holder, 6)
-    kv.release(holder)
-    kv.allocate(Holder(((Segment(0), 7),)), 7)  # 4 blank ones, then 3 evicted
+    owner = BlockOwner(first)
+    kv.allocate(owner, 6)
+    kv.commit(owner, 6)
+    kv.release(owner)
+    kv.allocate(BlockOwner(((Segment(0), 7),)), 7)  # 4 blank ones, then 3 evicted
     assert kv.lookup(first, 99) == (3, 3)
 
 
 def test_a_partly_filled_block_is_reused_first_and_never_hit() -> None:
     kv = DeviceKV(4)
     path = ((Segment(0), 4),)
-    holder = Holder(path)
-    kv.allocate(holder, 4)
-    kv.commit(holder, 3)
-    kv.release(holder)
-    kv.allocate(Holder(((Segment(0), 1),)), 1)
+    owner = BlockOwner(path)
+    kv.allocate(owner, 4)
+    kv.commit(owner, 3)
+    kv.release(owner)
+    kv.allocate(BlockOwner(((Segment(0), 1),)), 1)
     assert kv.lookup(path, 99) == (3, 3)
 
 
@@ -150,7 +150,7 @@ def test_a_partly_filled_block_is_reused_first_and_never_hit() -> None:
 def test_a_lookup_stops_at_its_limit(limit: int) -> None:
     kv = DeviceKV(4)
     path = ((Segment(0), 2), (Segment(2), 4))
-    holder = Holder(path)
-    kv.allocate(holder, 4)
-    kv.commit(holder, 4)
+    owner = BlockOwner(path)
+    kv.allocate(owner, 4)
+    kv.commit(owner, 4)
     assert kv.lookup(path, limit) == (limit, 0)

@@ -1,4 +1,5 @@
-"""A policy inside vLLM. In: `--scheduler-cls`, the environment. Out: scheduling decisions, events.
+"""The vLLM plug-in: a scheduler class that runs a policy inside vLLM's engine core.
 
-vLLM imports this folder, so it uses the standard library and vLLM only.
+In: `--scheduler-cls`, the server's environment, tags of requests. Out: scheduling decisions, engine
+events. vLLM imports this folder, so it uses the standard library and vLLM only.
 """

@@ -1,8 +1,9 @@
-"""Whether the installed vLLM is one that the plug-in can work in.
+"""Checks that the plug-in supports the installed vLLM.
 
-vLLM calls its scheduler private, so the plug-in names here what it leans on: methods with their
-parameters, attributes, and the lines of `schedule` that pick a victim and admit the head of the
-queue. In: vLLM's classes. Out: nothing, or an `UnsupportedVllm` that says what is missing.
+vLLM's scheduler is not a public interface, so this module lists everything that the plug-in depends
+on: methods with their parameters, attributes, and the lines of `schedule` that pick a victim and
+admit the head of the queue. In: vLLM's classes. Out: `UnsupportedVllm`, which names what is
+missing, or nothing.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ LINES = (
     "new_blocks = self.kv_cache_manager.allocate_slots(",
     "request = request_queue.pop_request()",
 )
-"""Of `schedule`: the victim is the running request of largest (priority, arrival time), and the
-head of the queue is looked at, given its blocks, and taken out, in this order."""
+"""Lines of `schedule`, in this order: the victim is the running request of largest (priority,
+arrival time); the head of the queue is peeked at, is allocated its blocks, and is removed."""
 POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks")
 NEEDED = {
     "request_id",
@@ -44,37 +45,37 @@ NEEDED = {
     "num_local_computed_tokens",
     "num_tokens_main_model",
 }
-"""What `get_num_blocks_to_allocate` may ask for."""
+"""Parameters of `get_num_blocks_to_allocate` that the plug-in can supply."""
 
 
 def check_scheduler(scheduler: Any, version: str) -> None:
     numbers = re.match(r"(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < OLDEST:
         _refuse(version, f"it is older than {OLDEST[0]}.{OLDEST[1]}")
-    for method, wanted in PARAMETERS.items():
+    for method, expected in PARAMETERS.items():
         if not hasattr(scheduler, method):
-            _refuse(version, f"Scheduler.{method} is gone")
-        missing = set(wanted) - set(inspect.signature(getattr(scheduler, method)).parameters)
+            _refuse(version, f"it has no Scheduler.{method}")
+        missing = set(expected) - set(inspect.signature(getattr(scheduler, method)).parameters)
         if missing:
-            _refuse(version, f"Scheduler.{method} takes no {', '.join(sorted(missing))}")
+            _refuse(version, f"Scheduler.{method} does not take {', '.join(sorted(missing))}")
     source = inspect.getsource(scheduler.schedule)
-    at = 0
+    position = 0
     for line in LINES:
-        at = source.find(line, at)
-        if at < 0:
-            _refuse(version, f"Scheduler.schedule no longer has `{line}` where it was")
+        position = source.find(line, position)
+        if position < 0:
+            _refuse(version, f"Scheduler.schedule does not have `{line}` in the expected place")
 
 
 def check_kv(manager: Any, version: str) -> frozenset[str]:
-    """Names of what `get_num_blocks_to_allocate` of this version asks for."""
+    """Return which of the known parameters this version's `get_num_blocks_to_allocate` takes."""
     for name in POOL:
         if not hasattr(manager.block_pool, name):
-            _refuse(version, f"BlockPool.{name} is gone")
+            _refuse(version, f"it has no BlockPool.{name}")
     parameters = inspect.signature(manager.coordinator.get_num_blocks_to_allocate).parameters
     required = {n for n, p in parameters.items() if p.default is inspect.Parameter.empty}
     unknown = required - NEEDED
     if unknown:
-        _refuse(version, f"get_num_blocks_to_allocate asks for {', '.join(sorted(unknown))}")
+        _refuse(version, f"get_num_blocks_to_allocate requires {', '.join(sorted(unknown))}")
     return frozenset(NEEDED & set(parameters))
 
 

@@ -1,9 +1,9 @@
-"""A turn inside the engine, and what its client said of it.
+"""A turn inside the engine, and the tags with which its client described it.
 
-In: the request body's `vllm_xargs`, of which all are optional: `program_id`, `turn` (its place in
-the program), `is_last` (0 or 1), `tools` (names of the tools that the answer calls, comma
-separated; "" for none), `warm_up` (1: nobody's turn, sent before a measurement), `ended` (nobody's
-turn, which says that this program is over). Out: a `Turn`. What cannot be read counts as not said.
+In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its index in the program),
+`is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
+none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
+reports the end of this program). Out: a `Turn`. A tag whose value cannot be read counts as absent.
 Standard library only; lengths in tokens, times in seconds.
 """
 
@@ -13,35 +13,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from servers.policies.base import Request
+from servers.policies.base import Future, Request
 
 
-class Said(NamedTuple):
+class RequestTags(NamedTuple):
     program_id: str | None = None
     turn: int | None = None
     is_last: bool | None = None
     tools: tuple[str, ...] | None = None
-    """None: nothing said, so that the answer is looked at."""
+    """None: the client sent no tools, so that the answer is parsed."""
     warm_up: bool = False
     ended: str | None = None
-    """A program that is over."""
+    """The program that has ended."""
 
     @property
-    def nobodys(self) -> bool:
-        """The turn is no program's: neither policy nor events know of it."""
+    def is_internal(self) -> bool:
+        """Whether the turn belongs to no program, and neither policy nor events include it."""
         return self.warm_up or self.ended is not None
 
 
-def read_xargs(xargs: Mapping[str, Any] | None) -> Said:
+def read_xargs(xargs: Mapping[str, Any] | None) -> RequestTags:
     xargs = xargs or {}
     tools, ended = xargs.get("tools"), _id(xargs.get("ended"))
-    turn, is_last = _whole(xargs.get("turn")), _whole(xargs.get("is_last"))
-    return Said(
+    turn, is_last = _integer(xargs.get("turn")), _integer(xargs.get("is_last"))
+    return RequestTags(
         _id(xargs.get("program_id")) if ended is None else None,
         turn,
         bool(is_last) if is_last in (0, 1) else None,
         tuple(filter(None, map(str.strip, tools.split(",")))) if isinstance(tools, str) else None,
-        _whole(xargs.get("warm_up")) == 1,
+        _integer(xargs.get("warm_up")) == 1,
         ended,
     )
 
@@ -50,7 +50,7 @@ def _id(value: object) -> str | None:
     return str(value) if isinstance(value, str | int) and value != "" else None
 
 
-def _whole(value: object) -> int | None:
+def _integer(value: object) -> int | None:
     try:
         return int(str(value))
     except ValueError:
@@ -59,17 +59,29 @@ def _whole(value: object) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class Turn:
+    request_id: str
+    """vLLM's id of the request."""
     view: Request
     """What the policy sees."""
-    said: Said
+    tags: RequestTags
+    future: Future | None = None
+    """What the trace knows of the turn, in virtual time only."""
     pinned_hit: bool = False
-    """The program's pin was still held when the turn arrived."""
+    """The program's pin was active when the turn arrived."""
     admitted_s: float | None = None
-    """First admission."""
+    """Time of the first admission."""
     hit_tokens: int = 0
-    """Of the prompt, cached at first admission."""
+    """Tokens of the prompt that were cached at the first admission."""
+
+    @property
+    def has_program(self) -> bool:
+        return self.tags.program_id is not None
+
+    @property
+    def is_internal(self) -> bool:
+        return self.tags.is_internal
 
     @property
     def number(self) -> int:
-        """Its place in the program: as the client counts, else as the engine does."""
-        return self.view.index if self.said.turn is None else self.said.turn
+        """Its index in the program: as the client counts, or else as the engine does."""
+        return self.view.index if self.tags.turn is None else self.tags.turn

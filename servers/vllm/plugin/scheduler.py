@@ -1,9 +1,9 @@
 """Any policy of `servers.policies` inside stock vLLM: `--scheduler-cls` takes this class.
 
-In: `servers.vllm.plugin.settings` for the server, `vllm_xargs` of each request
-(`servers.vllm.plugin.request_tags`).
-Out: engine events as JSONL; `queue_s`, `hit_tokens`, `pinned_hit` and `preemptions` of each turn
-as `kv_transfer_params` of the response. docs/design/vllm-plugin.md says where it hooks in and why.
+In: the server's environment (`servers.vllm.plugin.settings`) and `vllm_xargs` of each request
+(`servers.vllm.plugin.request_tags`). Out: engine events as JSONL; `queue_s`, `hit_tokens`,
+`pinned_hit` and `preemptions` of each turn as `kv_transfer_params` of the response.
+docs/design/vllm-plugin.md describes which methods of vLLM it overrides and why.
 """
 
 from __future__ import annotations
@@ -21,12 +21,17 @@ from vllm.v1.request import Request, RequestStatus
 from servers.errors import InvalidEnvironment, UnsupportedVllm
 from servers.policies.base import Policy
 from servers.policies.base import Request as View
+from servers.policy_runner import PolicyRunner
 from servers.tool_names import tool_names
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.event_log import EventLog
-from servers.vllm.plugin.kv_manager import Blocks, WatchedManager
+from servers.vllm.plugin.kv_manager import (
+    Blocks,
+    ReclaimingKVManager,
+    retain_blocks,
+    unhash_uncomputed,
+)
 from servers.vllm.plugin.request_tags import Turn, read_xargs
-from servers.vllm.plugin.runner import PolicyRunner
 from servers.vllm.plugin.settings import read_policy
 from servers.vllm.plugin.waiting_queue import RankedRequests
 
@@ -37,9 +42,13 @@ FINISHED = frozenset(
 )
 
 
+def monotonic_ps() -> int:
+    return time.monotonic_ns() * 1000
+
+
 class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
-    clock: Callable[[], float] = staticmethod(time.monotonic)
-    wall_clock: Callable[[], float] = staticmethod(time.time)
+    clock_ps: Callable[[], int] = staticmethod(monotonic_ps)
+    wall_clock_s: Callable[[], float] = staticmethod(time.time)
     """The clock of vLLM's arrival times."""
     kv_cache_manager: Any
 
@@ -48,20 +57,26 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         policy = self._read_policy()
         super().__init__(*args, **kwargs)
         self._refuse_settings(policy)
-        self._stock_manager, self._watched = self.kv_cache_manager, WatchedManager(self)
         self.turns: dict[str, Turn] = {}
         self._arrivals = 0
-        self.loading: set[str] = set()
-        """Requests whose KV a connector is fetching."""
+        self._loading: set[str] = set()
+        """Requests whose KV a connector fetches."""
         self._log = self._open_log()
-        self.runner: PolicyRunner[Blocks] = PolicyRunner(
-            policy, self._watched.release, self._log.write
+        self._stock_manager = manager = self.kv_cache_manager
+        self.runner: PolicyRunner[Turn, Blocks] = PolicyRunner(
+            policy,
+            retain_blocks=lambda turn, whole: retain_blocks(manager, turn.request_id, whole),
+            release_blocks=manager.block_pool.free_blocks,
+            emit=self._log.write,
+        )
+        self._reclaiming_manager = ReclaimingKVManager(
+            self, self.runner, self.turns, self._loading, self._admitted
         )
         self.waiting = RankedRequests(self.runner, self.turns, self._watch_allocations)
-        # Of vLLM's two ways to preempt, only this one lets somebody else than the last go.
+        # vLLM preempts a turn other than the last admitted one only under this policy.
         self.policy = SchedulingPolicy.PRIORITY
-        self._displaces = type(policy).displaced is not Policy.displaced
-        self._nobody_displaced: tuple[int, int | None] | None = None
+        self._declined: tuple[int, int | None] | None = None
+        """The number of events and the wake-up time at which the policy last displaced no turn."""
 
     def _read_policy(self) -> Policy:
         return read_policy(os.environ)
@@ -72,8 +87,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
             raise InvalidEnvironment(
-                f"--scheduling-policy is {self.scheduler_config.policy}: leave it at fcfs, the "
-                "order is Turnstile's"
+                f"--scheduling-policy is {self.scheduler_config.policy}: leave it at fcfs, since "
+                "Turnstile's policy decides the order"
             )
         if not self.kv_cache_manager.enable_caching:
             raise InvalidEnvironment(
@@ -90,73 +105,74 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def add_request(self, request: Request) -> None:
         if request.request_id not in self.requests:
-            self.runner.set_clock(self.clock())
+            self.runner.set_clock(self.clock_ps())
             turn = self.turns[request.request_id] = self._turn(request)
             request.priority = 0
+            if turn.tags.ended is not None:
+                self.runner.end_program(turn.tags.ended)
             self.runner.arrived(turn)
         super().add_request(request)
 
     def _turn(self, request: Request) -> Turn:
         self._arrivals += 1
-        said = read_xargs(request.sampling_params and request.sampling_params.extra_args)
+        tags = read_xargs(request.sampling_params and request.sampling_params.extra_args)
         now_s = self.runner.now_s
-        arrival_s = min(now_s, request.arrival_time + (self.clock() - self.wall_clock()))
+        arrival_s = min(now_s, request.arrival_time + (now_s - self.wall_clock_s()))
         view = View(
             id=self._arrivals,
-            program_id=said.program_id or f"turn {self._arrivals}",
+            program_id=tags.program_id or f"turn {self._arrivals}",
             index=0,
             arrival_s=arrival_s,
             program_arrival_s=arrival_s,
             prompt_tokens=request.num_prompt_tokens,
-            is_last=said.is_last,
+            is_last=tags.is_last,
         )
-        return Turn(view, said)
+        return Turn(request.request_id, view, tags)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         turn = self.turns.get(request.request_id)
         if turn is None:
             return super()._free_request(request, *args, **kwargs)
-        self.runner.set_clock(self.clock())
+        self.runner.set_clock(self.clock_ps())
         self.waiting.remove_request(request)
-        self.loading.discard(request.request_id)
+        self._loading.discard(request.request_id)
         turn.view.output_tokens = request.num_output_tokens
         text = self._answer(request, turn)
         if request.status in FINISHED or self._stopped_by_client(request, text):
-            tools = turn.said.tools
+            tools = turn.tags.tools
             turn.view.tools = tool_names(text) if tools is None else tools
-            # The last token out has no KV.
-            self.runner.finished(
-                turn, request.num_tokens - 1, lambda whole: self._watched.hold(request, whole)
-            )
+            # The last sampled token has no KV.
+            self.runner.finished(turn, request.num_tokens - 1)
         else:
             self.runner.aborted(turn)
         del self.turns[request.request_id]
         result = super()._free_request(request, *args, **kwargs)
-        report = _report(turn, request)
+        timings = _server_timings(turn, request)
         if isinstance(result, tuple):
-            return ({**(result[0] or {}), **report}, *result[1:])
-        return {**(result or {}), **report}
+            return ({**(result[0] or {}), **timings}, *result[1:])
+        return {**(result or {}), **timings}
 
     def _answer(self, request: Request, turn: Turn) -> str:
-        """What it generated, as far as somebody has to read it."""
+        """Return the generated text, or "" if neither tools nor stop strings are to be found."""
         stops = request.sampling_params and request.sampling_params.stop
         tokenizer = getattr(self.structured_output_manager, "tokenizer", None)
-        if tokenizer is None or (turn.said.tools is not None and not stops):
+        if tokenizer is None or (turn.tags.tools is not None and not stops):
             return ""
         return str(tokenizer.decode(list(request.output_token_ids)))
 
     def _stopped_by_client(self, request: Request, text: str) -> bool:
-        """A `stop` string is found outside the engine, which then aborts the request here."""
+        """Return whether the answer ended at a `stop` string. vLLM finds these outside of its
+        engine, which then aborts the request here."""
         stops = request.sampling_params and request.sampling_params.stop
         if request.status is not RequestStatus.FINISHED_ABORTED or not stops:
             return False
         return any(stop in text for stop in ([stops] if isinstance(stops, str) else stops))
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> bool:
-        """vLLM refuses while anybody holds a block, so pins go first."""
-        self.runner.set_clock(self.clock())
-        for held in self.runner.pins.held():
-            self.runner.unpin(held.pin.program_id, "reset")
+        """Release all pins first, since vLLM refuses while any block is in use."""
+        self.runner.set_clock(self.clock_ps())
+        for active in self.runner.pins:
+            self.runner.unpin(active.pin.program_id, "reset")
         return bool(super().reset_prefix_cache(*args, **kwargs))
 
     def shutdown(self) -> None:
@@ -167,11 +183,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
         runner = self.runner
-        runner.set_clock(self.clock())
+        runner.set_clock(self.clock_ps())
         runner.start_step(self._batch_tokens)
-        if self.running and self.may_displace():
+        if runner.displaces and self.running and self.may_displace():
             self._displace()
-        if self._watched.running_turns_fit():
+        if self._reclaiming_manager.running_turns_fit():
             self.kv_cache_manager = self._stock_manager
         else:
             self._watch_allocations()
@@ -179,9 +195,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             output = super().schedule(*args, **kwargs)
         finally:
             self.kv_cache_manager = self._stock_manager
-        aside, self.waiting.aside = self.waiting.aside, None
-        if aside:
-            self.waiting.prepend_requests(aside)
+        displaced, self.waiting.displaced = self.waiting.displaced, None
+        if displaced:
+            self.waiting.prepend_requests(displaced)
         return output
 
     def _batch_tokens(self) -> int:
@@ -191,75 +207,70 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         turn = self.turns[request.request_id]
         turn.view.output_tokens = request.num_output_tokens
         request.priority = 0
-        self._watched.unhash_uncomputed(request)
+        unhash_uncomputed(self._stock_manager, request)
         self.runner.preempted(turn)
         super()._preempt_request(request, *args, **kwargs)
 
     def _watch_allocations(self) -> None:
-        """From here on in this step an allocation may fail, or admit a turn."""
-        self.kv_cache_manager = self._watched
+        """Use the reclaiming manager for the rest of the step, since from here on an allocation
+        may fail or admit a turn."""
+        self.kv_cache_manager = self._reclaiming_manager
 
     def _select_waiting_queue_for_scheduling(self) -> Any:
-        """vLLM before 0.32: turns that were not ready go first, as with its policy fcfs."""
+        """In vLLM before 0.32, skipped turns go first, as under its policy fcfs."""
         self._watch_allocations()
         return self.skipped_waiting or self.waiting or None
 
-    def admitted(self, request: Request, given: dict[str, Any]) -> None:
+    def _admitted(self, request: Request, kwargs: dict[str, Any]) -> None:
+        """Report an admission. A turn whose load is done is allocated blocks a second time."""
         turn = self.turns[request.request_id]
         if turn.view.id not in self.runner.queued:
-            if request.request_id in self.loading:
-                self.loading.discard(request.request_id)
-                self.runner.loaded(turn)
+            if request.request_id in self._loading:
+                self._loading.discard(request.request_id)
+                self.runner.record("loaded", turn)
             return
-        external = given.get("num_external_computed_tokens", 0)
-        cached = given.get("num_new_computed_tokens", 0) + external
+        external = kwargs.get("num_external_computed_tokens", 0)
+        cached = kwargs.get("num_new_computed_tokens", 0) + external
+        if turn.admitted_s is None:
+            turn.admitted_s, turn.hit_tokens = self.runner.now_s, cached
         self.runner.admitted(turn, request.num_tokens, cached, external)
-        if given.get("delay_cache_blocks"):
-            self.loading.add(request.request_id)
-            self.runner.loading(turn, external)
-
-    def running_views(self) -> dict[View, Request]:
-        """In order of admission."""
-        views = {}
-        for request in self.running:
-            view = self.turns[request.request_id].view
-            view.output_tokens = request.num_output_tokens
-            views[view] = request
-        return views
+        if kwargs.get("delay_cache_blocks"):
+            self._loading.add(request.request_id)
+            self.runner.record("loading", turn, {"tokens": external})
 
     def _displace(self) -> None:
-        """Preempt for the head of the queue whom the policy names, until the head fits. Before the
-        step, since vLLM cannot take back a turn that it has put into the batch; whoever goes comes
-        back in the next step at the earliest."""
+        """Preempt the turns that the policy names until the head of the queue fits. This happens
+        before the step, since vLLM cannot take a turn back out of a batch; displaced turns wait
+        until the next step."""
         runner = self.runner
         head = self.waiting.peek_request()
+        turn = self.turns[head.request_id]
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-        nobodys = self.turns[head.request_id].said.nobodys
-        if nobodys or not ready or self._fits(head):
+        if turn.is_internal or not ready or self._fits(head):
             return
-        self.waiting.aside = []
+        self.waiting.displaced = []
         while self.running and not self._fits(head):
-            views = self.running_views()
-            turn = self.turns[head.request_id]
+            views = self._reclaiming_manager.running_views()
             worse = runner.policy.displaced(turn.view, list(views), runner.now_s)
             if worse is None:
-                self._nobody_displaced = (runner.events, runner.wake_ps)
+                self._declined = (runner.events, runner.wake_ps)
                 return
             self.running.remove(views[worse])
-            kept = getattr(self, "requires_kv_delivery", False)
-            self._preempt_request(views[worse], time.monotonic(), drop_stale_output=kept)
+            drop_stale = getattr(self, "requires_kv_delivery", False)
+            self._preempt_request(views[worse], time.monotonic(), drop_stale_output=drop_stale)
 
     def may_displace(self) -> bool:
-        """Unless the last answer was nobody, and nothing has happened since."""
-        last = self._nobody_displaced == (self.runner.events, self.runner.wake_ps)
-        return self._displaces and bool(self.waiting) and not last
+        """Return whether the policy may displace a turn: it overrides `displaced`, turns wait, and
+        something has happened since it last displaced none."""
+        declined = self._declined == (self.runner.events, self.runner.wake_ps)
+        return self.runner.displaces and bool(self.waiting) and not declined
 
     def _fits(self, head: Request) -> bool:
-        return len(self.running) < self.max_num_running_reqs and self._watched.fits(head)
+        return len(self.running) < self.max_num_running_reqs and self._reclaiming_manager.fits(head)
 
 
-def _report(turn: Turn, request: Request) -> dict[str, Any]:
-    """What the client learns of its turn, besides what vLLM tells it."""
+def _server_timings(turn: Turn, request: Request) -> dict[str, Any]:
+    """Return what the response reports of its turn besides vLLM's own fields."""
     admitted_s = turn.admitted_s
     return {
         "queue_s": None if admitted_s is None else admitted_s - turn.view.arrival_s,

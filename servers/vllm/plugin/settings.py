@@ -1,10 +1,10 @@
-"""What the launcher tells the plug-in, through the environment of the server's process.
+"""Settings of the plug-in, read from the environment variables of the server's process.
 
 - `TURNSTILE_POLICY`: a name of `servers.variants`, or a policy of your own as my_module:MyPolicy.
 - `TURNSTILE_COSTS`: path of a JSON file `{"base_s", "linear_s", "quadratic_s",
   "reload_s_per_token", "step_tokens"}`. Prefilling n tokens takes base + linear·n + quadratic·n²
   seconds; `reload_s_per_token` is null without an offload tier.
-- `TURNSTILE_EVENTS`: path of the JSONL that engine events are appended to; may be absent.
+- `TURNSTILE_EVENTS`: path of the JSONL file to which engine events are appended; optional.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def read_policy(environment: Mapping[str, str]) -> Policy:
         raise InvalidEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy, name one")
     if issubclass(chosen[0].policy, Oracle):
         raise InvalidEnvironment(
-            f"TURNSTILE_POLICY is {spec}: it knows the trace's future, so it runs in virtual time "
-            "only (--engine sim)"
+            f"TURNSTILE_POLICY is {spec}: this policy knows the trace's future, so it runs in "
+            "virtual time only (--engine sim)"
         )
     return make_policy(chosen[0], read_costs(environment))
 
@@ -43,14 +43,14 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
             "TURNSTILE_COSTS is not set: give the path of a JSON file of costs"
         )
     try:
-        said = json.loads(Path(path).read_text())
+        data = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise InvalidEnvironment(
             f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file"
         ) from None
 
     def number(name: str) -> float:
-        value = said.get(name) if isinstance(said, dict) else None
+        value = data.get(name) if isinstance(data, dict) else None
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidEnvironment(
                 f"TURNSTILE_COSTS is {path}: {name} is {value!r}, not a number"
@@ -59,7 +59,7 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
 
     base_s, linear_s, quadratic_s = number("base_s"), number("linear_s"), number("quadratic_s")
     step_tokens = int(number("step_tokens"))
-    no_tier = isinstance(said, dict) and said.get("reload_s_per_token") is None
+    no_tier = isinstance(data, dict) and data.get("reload_s_per_token") is None
     reload_s = 0.0 if no_tier else number("reload_s_per_token")
 
     def prefill_s(tokens: int) -> float:

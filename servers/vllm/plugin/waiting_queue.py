@@ -8,41 +8,42 @@ from typing import Any
 from vllm.v1.core.sched.request_queue import RequestQueue
 from vllm.v1.request import Request
 
+from servers.policy_runner import PolicyRunner
 from servers.vllm.plugin.request_tags import Turn
-from servers.vllm.plugin.runner import PolicyRunner
 
 
 class RankedRequests(RequestQueue):  # type: ignore[misc]
-    """Requests of `turns`, smallest rank first. Others (ended ones) are ignored on removal."""
+    """Requests of `turns`, smallest rank first. Requests that are not in `turns`, because they have
+    ended, are ignored on removal."""
 
     def __init__(
-        self, runner: PolicyRunner[Any], turns: dict[str, Turn], on_peek: Callable[[], None]
+        self, runner: PolicyRunner[Turn, Any], turns: dict[str, Turn], on_peek: Callable[[], None]
     ) -> None:
         self._runner = runner
         self._turns = turns
         self._on_peek = on_peek
-        """Called before the engine tries to admit the head."""
-        self._requests: dict[int, Request] = {}
-        self.aside: list[Request] | None = None
-        """Where a list, requests put back go here for now, out of the queue."""
+        """Called before vLLM tries to admit the head."""
+        self._requests: dict[str, Request] = {}
+        self.displaced: list[Request] | None = None
+        """If this is a list, requests are appended to it instead of being queued."""
 
     def add_request(self, request: Request) -> None:
-        if self.aside is not None:
-            self.aside.append(request)
+        if self.displaced is not None:
+            self.displaced.append(request)
             return
-        turn = self._turns[request.request_id]
-        self._requests[turn.view.id] = request
-        self._runner.push(turn)
+        self._requests[request.request_id] = request
+        self._runner.push(self._turns[request.request_id])
 
     def peek_request(self) -> Request:
         self._on_peek()
-        return self._requests[self._runner.waiting.peek().view.id]
+        return self._requests[self._runner.head().request_id]
 
     def pop_request(self) -> Request:
-        key = self._runner.waiting.peek().view.id
-        self._runner.waiting.remove(key)
-        self._runner.rerank_moved()
-        return self._requests.pop(key)
+        """Remove the head. It is the request that was peeked at, even if ranks are out of date by
+        now because its admission released pins."""
+        turn = self._runner.waiting.peek()
+        self._runner.waiting.remove(turn.view.id)
+        return self._requests.pop(turn.request_id)
 
     def prepend_request(self, request: Request) -> None:
         self.add_request(request)
@@ -53,7 +54,7 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
 
     def remove_request(self, request: Request) -> None:
         turn = self._turns.get(request.request_id)
-        if turn is not None and self._requests.pop(turn.view.id, None) is not None:
+        if turn is not None and self._requests.pop(turn.request_id, None) is not None:
             self._runner.waiting.remove(turn.view.id)
 
     def remove_requests(self, requests: Iterable[Request]) -> None:

@@ -1,11 +1,11 @@
-"""vLLM's own scheduler in virtual time: the installed version, with our plug-in, under our clock.
+"""vLLM's own scheduler in virtual time: the installed version, with the plug-in, under our clock.
 
-`VirtualVllm` stands where `servers.sim.Engine` stands, and a step lasts what the same profile says;
-but who runs, whose KV stays and what a prompt hits is decided by vLLM's `Scheduler` and KV manager.
-Steps in which nothing can be decided are taken at once: every decode gets its tokens and blocks as
-if it had been asked for one after the other, so that the outcome is the same to the digit. Contents
-are known from the trace, so that a block's hash is its place in the tree of contents instead of a
-hash of its tokens. Runs under vLLM's interpreter; one replica, no offload tier.
+`VirtualVllm` has the interface of `servers.sim.Engine`, and a step takes the time that the same
+profile gives; but vLLM's `Scheduler` and KV manager decide which turns run, whose KV stays and what
+a prompt hits. Steps in which nothing can be decided are taken at once: every decode gets its tokens
+and blocks as if each step had been scheduled, so that the result equals single steps exactly. The
+trace defines the contents, so that a block's hash is its position in the tree of contents instead
+of a hash of its tokens. Runs under vLLM's interpreter; one replica, no offload tier.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from servers.policies.base import Future, Oracle, Policy
-from servers.profiles import PS_PER_S, Profile
+from servers.clock import PS_PER_S
+from servers.policies.base import Future, Policy
+from servers.profiles import Profile
 from servers.records import EventRecord
-from servers.sim import Limits, Path, Phase, Segment, Submission, Usage, refuse_unfit
-from servers.sim import Sequence as Served
-from servers.sim.strides import lasts, steps_until
+from servers.sim import Limits, Path, Phase, Segment, Sequence, Submission, Usage, refuse_unfit
+from servers.sim.strides import duration_ps, steps_until
 from servers.vllm.plugin.request_tags import Turn
 from servers.vllm.plugin.scheduler import TurnstileScheduler
-from servers.vllm.virtual_time.headless import answer, bare_scheduler, sampling
+from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
 TOKEN = 7
-"""Sampled each time: which one it is decides nothing."""
+"""The token that each step samples. Its value decides nothing."""
 
 Hasher = Callable[[Request], list[bytes]]
 
 
 class Contents:
-    """Hashes of blocks, from where they lie in the tree of contents."""
+    """Hashes of blocks, derived from their position in the tree of contents."""
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
         self._hashes: dict[Segment, tuple[int, list[bytes]]] = {}
 
     def hasher(self, path: Path) -> Hasher:
-        """What vLLM asks for the hashes of a request's new full blocks."""
+        """Return the function that vLLM calls for the hashes of a request's new full blocks."""
         known: list[bytes] = []
-        for segment, leave in path:
-            begin, end = len(known) - segment.start, leave - segment.start
+        for segment, exit_depth in path:
+            begin, end = len(known) - segment.start, exit_depth - segment.start
             known += self._of(segment, end)[begin:end]
         size = self._block
 
@@ -60,21 +60,20 @@ class Contents:
 
 
 class Scheduler(TurnstileScheduler):
-    """With a policy object, a clock and a reader of events instead of an environment's."""
+    """The plug-in with a policy object, a clock and an event log given by the caller instead of by
+    the environment."""
 
-    def __init__(self, *, policy: Policy, events: Any, clock: Callable[[], float], **given: Any):
+    def __init__(self, *, policy: Policy, events: Any, clock_ps: Callable[[], int], **kwargs: Any):
         self._given_policy, self._given_events = policy, events
-        self.clock = self.wall_clock = clock
-        super().__init__(**given)
-
-        self.foreseen: Future | None = None
-        """Of the turn that arrives next; for bounds."""
+        self.clock_ps = clock_ps
+        self.wall_clock_s = lambda: clock_ps() / PS_PER_S
+        self.future: Future | None = None
+        """Of the turn that arrives next; for an `Oracle`."""
+        super().__init__(**kwargs)
 
     def _turn(self, request: Request) -> Turn:
         turn = super()._turn(request)
-        policy = self.runner.policy
-        if isinstance(policy, Oracle) and self.foreseen is not None:
-            policy.foresee(turn.view, self.foreseen)
+        turn.future = self.future
         return turn
 
     def _read_policy(self) -> Policy:
@@ -85,7 +84,7 @@ class Scheduler(TurnstileScheduler):
 
 
 class VirtualVllm:
-    """Submit turns, then `run`; `on_end` may submit more, not before its own time."""
+    """Submit turns, then `run`. `on_end` may submit more turns, for its own time or later."""
 
     def __init__(
         self,
@@ -93,13 +92,13 @@ class VirtualVllm:
         profile: Profile,
         limits: Limits,
         *,
-        on_end: Callable[[Served], None],
+        on_end: Callable[[Sequence], None],
         on_event: Callable[[EventRecord], None] | None = None,
         strides: bool = True,
     ) -> None:
         self.profile = profile
         self.now_ps = self.steps = self.strides = 0
-        self.vllm = bare_scheduler(
+        self.vllm = headless_scheduler(
             Scheduler,
             kv_blocks=profile.kv_blocks,
             max_num_seqs=limits.max_num_seqs,
@@ -107,29 +106,29 @@ class VirtualVllm:
             block_tokens=profile.block_tokens,
             policy=policy,
             events=self,
-            clock=lambda: self.now_ps / PS_PER_S,
+            clock_ps=lambda: self.now_ps,
         )
         self._runner = self.vllm.runner
         self._on_end = on_end
         self._on_event = on_event
         self._strides = strides
         self._contents = Contents(profile.block_tokens)
-        self._due: list[tuple[int, int, Served]] = []
-        """Arrivals by time; a turn that has arrived already is aborted."""
+        self._due: list[tuple[int, int, Sequence]] = []
+        """Arrivals and aborts by time. A turn that has arrived already is aborted."""
         self._serial = 0
-        self._turns: dict[str, Served] = {}
+        self._turns: dict[str, Sequence] = {}
         """By request id, which is the turn's number in order of arrival."""
         self._decoding: set[str] = set()
-        self._ended: list[Served] = []
+        self._ended: list[Sequence] = []
 
-    def submit(self, submission: Submission, at_ps: int) -> Served:
+    def submit(self, submission: Submission, at_ps: int) -> Sequence:
         refuse_unfit(submission, self.profile)
-        served = Served(submission, at_ps)
-        self._push(at_ps, served)
-        return served
+        sequence = Sequence(submission, at_ps)
+        self._push(at_ps, sequence)
+        return sequence
 
-    def abort(self, served: Served, at_ps: int) -> None:
-        self._push(at_ps, served)
+    def abort(self, sequence: Sequence, at_ps: int) -> None:
+        self._push(at_ps, sequence)
 
     def end_program(self, program_id: str) -> None:
         self._runner.end_program(program_id)
@@ -145,80 +144,81 @@ class VirtualVllm:
         )
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Until every submitted turn has ended. It is told of all programs at once."""
+        """Run until every submitted turn has ended. Unlike `servers.sim.Engine`, this iterates over
+        all of `programs` at the start."""
         for _ in programs:
             pass
         vllm, runner = self.vllm, self._runner
         while True:
             while self._due and self._due[0][0] <= self.now_ps:
-                self._take(heapq.heappop(self._due)[2])
-            told = runner.events
+                self._arrive_or_abort(heapq.heappop(self._due)[2])
+            events = runner.events
             output = vllm.schedule()
             self.strides += 1
             if output.num_scheduled_tokens:
-                self._compute(output, steady=runner.events == told)
+                self._compute(output, steady=runner.events == events)
                 continue
             answer(vllm, output, {})
-            if runner.events != told:
+            if runner.events != events:
                 continue
             if not self._due:
                 break
             self.now_ps = max(self.now_ps, self._due[0][0])
         if vllm.has_unfinished_requests():
-            raise RuntimeError("turns wait, nothing runs and nothing will free memory")
+            raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
 
-    # What goes in -------------------------------------------------------------------------------
+    # Submitted turns ----------------------------------------------------------------------------
 
-    def _push(self, at_ps: int, served: Served) -> None:
+    def _push(self, at_ps: int, sequence: Sequence) -> None:
         self._serial += 1
-        heapq.heappush(self._due, (at_ps, self._serial, served))
+        heapq.heappush(self._due, (at_ps, self._serial, sequence))
 
-    def _take(self, served: Served) -> None:
-        if not served.arrived:
-            served.arrived = True
+    def _arrive_or_abort(self, sequence: Sequence) -> None:
+        if not sequence.arrived:
+            sequence.arrived = True
             key = str(len(self._turns) + 1)
-            self._turns[key] = served
-            self.vllm.foreseen = served.submission.future
-            self.vllm.add_request(self._request(key, served))
-        elif served.finished_ps is None:
-            self.vllm.finish_requests(str(served.view.id), RequestStatus.FINISHED_ABORTED)
-            self._report()
+            self._turns[key] = sequence
+            self.vllm.future = sequence.submission.future
+            self.vllm.add_request(self._request(key, sequence))
+        elif sequence.finished_ps is None:
+            self.vllm.finish_requests(str(sequence.view.id), RequestStatus.FINISHED_ABORTED)
+            self._hand_over_ended()
 
-    def _request(self, key: str, served: Served) -> Request:
-        submission = served.submission
-        said: dict[str, Any] = {"tools": ",".join(submission.tools)}
+    def _request(self, key: str, sequence: Sequence) -> Request:
+        submission = sequence.submission
+        tags: dict[str, Any] = {"tools": ",".join(submission.tools)}
         if submission.program_id:
-            said["program_id"] = submission.program_id
+            tags["program_id"] = submission.program_id
         if submission.is_last is not None:
-            said["is_last"] = int(submission.is_last)
+            tags["is_last"] = int(submission.is_last)
         return Request(
             request_id=key,
             prompt_token_ids=[TOKEN] * submission.prompt_tokens,
-            sampling_params=sampling(submission.output_tokens, **said),
+            sampling_params=sampling(submission.output_tokens, **tags),
             pooling_params=None,
-            arrival_time=served.view.arrival_s,
+            arrival_time=sequence.view.arrival_s,
             block_hasher=self._contents.hasher(submission.path),
         )
 
-    # What comes out -----------------------------------------------------------------------------
+    # Events and ended turns ---------------------------------------------------------------------
 
     def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
-        """An event of the plug-in."""
-        served = self._turns[str(turn.view.id)]
+        """Receive an event of the plug-in, in place of its event log."""
+        sequence = self._turns[turn.request_id]
         if event == "arrival":
-            served.view, served.pinned_hit = turn.view, turn.pinned_hit
+            sequence.view, sequence.pinned_hit = turn.view, turn.pinned_hit
         elif event in ("waiting_to_running", "evicted_to_running"):
-            served.admit(self.now_ps)
-            if served.hits is None:
-                served.hits = [("device", fields["hit_length"])]
+            sequence.start(self.now_ps)
+            if sequence.hits is None:
+                sequence.hits = [("device", fields["hit_length"])]
         elif event == "preempted":
-            served.preemptions += 1
-            served.enter(Phase.PREEMPTED, self.now_ps)
-            self._decoding.discard(str(turn.view.id))
+            sequence.preemptions += 1
+            sequence.enter(Phase.PREEMPTED, self.now_ps)
+            self._decoding.discard(turn.request_id)
         elif event in ("finished", "aborted"):
-            served.close(self.now_ps, error="aborted" if event == "aborted" else None)
-            self._decoding.discard(str(turn.view.id))
-            self._ended.append(served)
+            sequence.close(self.now_ps, error="aborted" if event == "aborted" else None)
+            self._decoding.discard(turn.request_id)
+            self._ended.append(sequence)
         if self._on_event is not None:
             program_id, index = turn.view.program_id, turn.view.index
             self._on_event(
@@ -226,18 +226,18 @@ class VirtualVllm:
             )
 
     def close(self) -> None:
-        """vLLM shuts its scheduler down."""
+        """vLLM calls this when it shuts its scheduler down."""
 
-    def _report(self) -> None:
+    def _hand_over_ended(self) -> None:
         ended, self._ended = self._ended, []
-        for served in ended:
-            self._on_end(served)
+        for sequence in ended:
+            self._on_end(sequence)
 
     # Steps --------------------------------------------------------------------------------------
 
     def _compute(self, output: Any, steady: bool) -> None:
-        """One step; and more at once where the batch is decodes alone and none has just come or
-        gone: then nothing is decided until `_stride` says."""
+        """Take one step, and further steps at once if the batch consists of decodes only and none
+        has just joined or left."""
         tokens = context = pairs = 0
         sampled, first = {}, []
         for key, chunk in output.num_scheduled_tokens.items():
@@ -258,28 +258,29 @@ class VirtualVllm:
         self._elapse(1, step_ps, 0)
         answer(self.vllm, output, sampled)
         for key in first:
-            served = self._turns[key]
-            if served.first_token_ps is None:
-                served.first_token_ps = self.now_ps
-            if served.finished_ps is None:
-                served.enter(Phase.DECODE, self.now_ps)
+            sequence = self._turns[key]
+            if sequence.first_token_ps is None:
+                sequence.first_token_ps = self.now_ps
+            if sequence.finished_ps is None:
+                sequence.enter(Phase.DECODE, self.now_ps)
                 self._decoding.add(key)
         if steady and not self._ended and self._strides and not self.vllm.may_displace():
             self._stride(step_ps)
-        self._report()
+        self._hand_over_ended()
 
     def _stride(self, last_ps: int) -> None:
+        """Take all steps up to the next event, after a step that took `last_ps`."""
         running, manager = self.vllm.running, self.vllm.kv_cache_manager
-        more_ps = len(running) * self.profile.context_ps
-        step_ps = last_ps + more_ps
+        increment_ps = len(running) * self.profile.context_ps
+        step_ps = last_ps + increment_ps
         most = min(r.max_tokens - r.num_output_tokens for r in running) - 1
-        changes = [self._runner.pins.next_expiry(), self._runner.wake_ps]
-        changes += [self._due[0][0]] if self._due else []
-        due_ps = min((at for at in changes if at is not None), default=None)
+        due_ps = self._runner.next_change_ps()
+        if self._due and (due_ps is None or self._due[0][0] < due_ps):
+            due_ps = self._due[0][0]
         if most < 1 or (due_ps is not None and due_ps <= self.now_ps):
             return
         if due_ps is not None:
-            most = steps_until(due_ps - self.now_ps, most, step_ps, more_ps)
+            most = steps_until(due_ps - self.now_ps, most, step_ps, increment_ps)
         steps = self._steps_that_fit(most)
         if not steps:
             return
@@ -288,14 +289,14 @@ class VirtualVllm:
             if manager.allocate_slots(request, steps) is None:
                 raise RuntimeError(f"no blocks for {steps} tokens of {request.request_id}")
             request.num_computed_tokens += steps
-        self._elapse(steps, step_ps, more_ps)
+        self._elapse(steps, step_ps, increment_ps)
 
     def _steps_that_fit(self, most: int) -> int:
-        """Of so many steps, how many the free blocks have room for."""
+        """Return for how many of so many steps the free blocks suffice."""
         block = self.profile.block_tokens
         free = self.vllm.kv_cache_manager.block_pool.get_num_free_blocks()
         last = [block - 1 - (r.num_computed_tokens - 1) % block for r in self.vllm.running]
-        """Slots left in each last block."""
+        """Free slots in the last block of each turn."""
 
         def needed(steps: int) -> int:
             return sum(-(-max(steps - left, 0) // block) for left in last)
@@ -309,6 +310,6 @@ class VirtualVllm:
                 most = middle - 1
         return fits
 
-    def _elapse(self, steps: int, first_ps: int, more_ps: int) -> None:
-        self.now_ps += lasts(steps, first_ps, more_ps)
+    def _elapse(self, steps: int, first_ps: int, increment_ps: int) -> None:
+        self.now_ps += duration_ps(steps, first_ps, increment_ps)
         self.steps += steps

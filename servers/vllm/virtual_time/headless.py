@@ -1,6 +1,6 @@
-"""vLLM's scheduler and KV manager in this process, without a model, a GPU or a server.
+"""Builds vLLM's scheduler and KV manager in this process, without a model, a GPU or a server.
 
-In: a scheduler class and the sizes that a server would be started with. Out: the scheduler, as
+In: a scheduler class and the sizes with which a server would be started. Out: the scheduler, as
 vLLM's engine core builds it for one group of full-attention layers. Runs under vLLM's interpreter.
 """
 
@@ -34,7 +34,7 @@ MODEL = {
     "vocab_size": 200000,
     "torch_dtype": "float16",
 }
-"""None of it matters to the scheduler but the longest context."""
+"""The scheduler uses only the longest context of this."""
 
 
 @cache
@@ -53,25 +53,25 @@ def _config() -> tuple[VllmConfig, StructuredOutputManager]:
         async_scheduling=False,
     )
     cache_config = CacheConfig(block_size=16, enable_prefix_caching=True)
-    made = VllmConfig(model_config=model, scheduler_config=scheduler, cache_config=cache_config)
-    return made, StructuredOutputManager(made)
+    config = VllmConfig(model_config=model, scheduler_config=scheduler, cache_config=cache_config)
+    return config, StructuredOutputManager(config)
 
 
-def bare_scheduler(
+def headless_scheduler(
     scheduler: type[AsyncScheduler],
     *,
     kv_blocks: int,
     max_num_seqs: int,
     step_tokens: int,
     block_tokens: int = 16,
-    **more: Any,
+    **kwargs: Any,
 ) -> Any:
-    """`more` goes to the class beside what vLLM gives it."""
-    made, grammar = _config()
-    made.scheduler_config.max_num_seqs = max_num_seqs
-    made.scheduler_config.max_num_batched_tokens = step_tokens
-    made.cache_config.block_size = block_tokens
-    made.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
+    """`kwargs` are passed to the class in addition to vLLM's own arguments."""
+    config, grammar = _config()
+    config.scheduler_config.max_num_seqs = max_num_seqs
+    config.scheduler_config.max_num_batched_tokens = step_tokens
+    config.cache_config.block_size = block_tokens
+    config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
     spec = FullAttentionSpec(
         block_size=block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
@@ -81,12 +81,12 @@ def bare_scheduler(
         kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
     )
     return scheduler(
-        vllm_config=made,
+        vllm_config=config,
         kv_cache_config=kv,
         structured_output_manager=grammar,
         block_size=block_tokens,
         log_stats=False,
-        **more,
+        **kwargs,
     )
 
 
@@ -97,7 +97,7 @@ def sampling(output_tokens: int, **xargs: Any) -> SamplingParams:
 
 
 def answer(scheduler: Any, output: SchedulerOutput, tokens: dict[str, int]) -> Any:
-    """What the scheduler makes of a step whose model sampled these tokens, by request."""
+    """Complete a step: update the scheduler with the sampled tokens, given by request id."""
     keys = list(output.num_scheduled_tokens)
     return scheduler.update_from_output(
         output,

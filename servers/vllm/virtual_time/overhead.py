@@ -1,11 +1,12 @@
-"""What a scheduling step costs with the plug-in, against stock vLLM: 64 turns decode, 500 wait, 200
-programs are pinned, and the head of the queue is tried in each step and does not fit.
+"""Measures the cost of a scheduling step with the plug-in against stock vLLM.
 
     python -m servers.vllm.virtual_time.overhead [--json] [ROUNDS]        under vLLM's interpreter
 
-Each arm has a process of its own (an interpreter specialises code to the objects it meets), and the
-arms are asked in turn, in a new random order each round. CPU time of `schedule()` alone. `stock
-again` is the same as `stock`: what it differs by is noise.
+64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue is tried
+and does not fit. Each arm has a process of its own, since the interpreter specialises code to the
+objects it meets, and the arms are measured one after the other, in a new random order each round.
+The result is the CPU time of `schedule()` alone. `stock again` is the same as `stock`: their
+difference is noise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from servers.policies.base import Costs, pin
 ARMS = ["stock", "stock again", "fcfs", "program-fcfs", "continuum", "infercept", "autellix"]
 RUNNING, WAITING, PINNED = 64, 500, 200
 FREE_BLOCKS = 12
-"""Fewer than any waiting prompt takes, more than the decodes of a step open."""
+"""Fewer than any waiting prompt needs, more than the decodes of a step need."""
 STEPS = 20
 
 
@@ -43,8 +44,8 @@ def arm(name: str) -> Any:
         policy = make_policy(variant(name), Costs(prefill_s=lambda tokens: tokens / 5000))
         made = build_plugged(policy, None, *sizes)
         _pin(made)
-        now_s = time.monotonic()
-        made.clock = lambda: now_s
+        now_ps = time.monotonic_ns() * 1000
+        made.clock_ps = lambda: now_ps
     _fill(made)
     return made
 
@@ -86,7 +87,7 @@ def _fill(made: Any) -> None:
 
 
 def measure(made: Any) -> float:
-    """Microseconds a step."""
+    """Return the microseconds per step."""
     from servers.vllm.virtual_time.stepping import compute
 
     pool, spent_ns = made.kv_cache_manager.block_pool, 0
@@ -112,13 +113,13 @@ def _serve(name: str) -> None:
         print(measure(made), flush=True)
 
 
-def _expect(what: str, found: int, wanted: int) -> None:
-    if found != wanted:
-        raise RuntimeError(f"{found} {what} instead of {wanted}")
+def _expect(what: str, found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"{found} {what} instead of {expected}")
 
 
 class Arm:
-    """A process that measures when asked."""
+    """A process that measures one arm on request."""
 
     def __init__(self, name: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603
@@ -138,7 +139,7 @@ class Arm:
     def wait_ready(self) -> None:
         self._line()
 
-    def ask(self) -> float:
+    def measure(self) -> float:
         if self._process.stdin is not None:
             self._process.stdin.write("\n")
             self._process.stdin.flush()
@@ -148,22 +149,22 @@ class Arm:
         self._process.communicate()
 
 
-def measured(rounds: int) -> dict[str, list[float]]:
-    """Microseconds a step, by arm; the n-th of each arm is of the same round."""
+def measure_all(rounds: int) -> dict[str, list[float]]:
+    """Return the microseconds per step by arm; the n-th value of each arm is from round n."""
     arms = {name: Arm(name) for name in ARMS}
     for one in arms.values():
         one.wait_ready()
     took: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(rounds):
         for name in random.Random(number).sample(ARMS, len(ARMS)):  # noqa: S311
-            took[name].append(arms[name].ask())
+            took[name].append(arms[name].measure())
     for one in arms.values():
         one.close()
     return took
 
 
 def against_stock(took: Mapping[str, Sequence[float]], name: str) -> float:
-    """Median of pairs."""
+    """Return the median over rounds of the ratio to stock."""
     return statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
 
 
@@ -173,7 +174,7 @@ def show(took: Mapping[str, Sequence[float]]) -> None:
         print(
             f"{name:14} {statistics.median(took[name]):7.0f} us median, "
             f"{min(took[name]):6.0f} least; "
-            f"against stock {against_stock(took, name):.3f} median of pairs, {least:.3f} least"
+            f"ratio to stock {against_stock(took, name):.3f} median of pairs, {least:.3f} least"
         )
 
 
@@ -183,5 +184,5 @@ if __name__ == "__main__":
     else:
         as_json = "--json" in sys.argv
         numbers = [int(word) for word in sys.argv[1:] if word != "--json"]
-        took = measured(*numbers or [100])
+        took = measure_all(*numbers or [100])
         print(json.dumps(took)) if as_json else show(took)

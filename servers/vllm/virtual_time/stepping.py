@@ -1,8 +1,10 @@
-"""vLLM's scheduler with the plug-in, in this process, by hand; under vLLM's interpreter only."""
+"""Builds vLLM's scheduler, with or without the plug-in, and steps it for tests and measurements.
+
+Runs under vLLM's interpreter.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,24 +16,25 @@ from vllm.v1.request import Request
 
 from servers.policies.base import Policy
 from servers.vllm.plugin.event_log import EventLog
+from servers.vllm.plugin.scheduler import monotonic_ps
 from servers.vllm.virtual_time.engine import Scheduler
-from servers.vllm.virtual_time.headless import answer, bare_scheduler, sampling
+from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
 init_none_hash(sha256)
 
 
 def build(
-    scheduler: type[AsyncScheduler], kv_blocks: int, seqs: int, tokens: int, **more: Any
+    scheduler: type[AsyncScheduler], kv_blocks: int, seqs: int, tokens: int, **kwargs: Any
 ) -> Any:
-    return bare_scheduler(
-        scheduler, kv_blocks=kv_blocks, max_num_seqs=seqs, step_tokens=tokens, **more
+    return headless_scheduler(
+        scheduler, kv_blocks=kv_blocks, max_num_seqs=seqs, step_tokens=tokens, **kwargs
     )
 
 
 def build_plugged(policy: Policy, events: Path | None, *sizes: int) -> Any:
-    """With a policy object of the caller's, instead of the one that the environment names."""
+    """Build the plug-in with a policy object of the caller, under the real clock."""
     log = EventLog(str(events) if events else None)
-    return build(Scheduler, *sizes, policy=policy, events=log, clock=time.monotonic)
+    return build(Scheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps)
 
 
 def request(
@@ -48,16 +51,17 @@ def request(
 
 
 def step(scheduler: Any, sample: Callable[[Request], int] = lambda _: 7) -> Any:
-    """One step of the scheduler with a model that samples at once."""
+    """Schedule one step and complete it with a model that samples `sample(request)`."""
     output = scheduler.schedule()
     compute(scheduler, output, sample)
     return output
 
 
 def compute(scheduler: Any, output: Any, sample: Callable[[Request], int]) -> Any:
+    """Complete a scheduled step; each request whose context is computed samples a token."""
     requests = [scheduler.requests[key] for key in output.num_scheduled_tokens]
-    whole = [r for r in requests if r.num_computed_tokens >= r.num_tokens]
-    return answer(scheduler, output, {r.request_id: sample(r) for r in whole})
+    sampling_requests = [r for r in requests if r.num_computed_tokens >= r.num_tokens]
+    return answer(scheduler, output, {r.request_id: sample(r) for r in sampling_requests})
 
 
 def free_blocks(scheduler: Any) -> int:

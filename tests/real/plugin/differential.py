@@ -46,7 +46,7 @@ class StepwiseSim(Engine):
         sat_out = {s.view.id for s in batch.skipped}
         turns = [
             (s.submission.program_id, s.view.id, chunks.get(s.view.id, 1))
-            for s in self.scheduler.running.values()
+            for s in self.scheduler.running.by_id.values()
             if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in sat_out)
         ]
         self.batches.append((self.now_ps, sorted(turns, key=str)))

@@ -13,7 +13,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from harness.replay.virtual import OnEnd
-from servers.profiles import PS_PER_S, Profile
+from servers.clock import PS_PER_S
+from servers.profiles import Profile
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from vllm.v1.request import RequestStatus
 
+from servers.clock import PS_PER_S
 from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.variants import make_policy, variant
@@ -53,7 +54,8 @@ class Server:
         self.policy = policy
         self.vllm: Any = build_plugged(policy, events, blocks, 16, 8192)
         self.now_s = 100.0
-        self.vllm.clock = self.vllm.wall_clock = lambda: self.now_s
+        self.vllm.clock_ps = lambda: round(self.now_s * PS_PER_S)
+        self.vllm.wall_clock_s = lambda: self.now_s
         self.blocks = blocks
         self.context: dict[str, list[int]] = {}
         self._keys = itertools.count()
@@ -263,7 +265,7 @@ def test_a_stuck_head_gets_the_pins_memory_oldest_first() -> None:
     assert server.held == 12
     server.send("big", 12 * 16, 1, is_last=1)  # 12 blocks, and 8 are free
     server.drain()
-    assert [h.pin.program_id for h in server.vllm.runner.pins.held()] == ["mid", "new"]
+    assert [active.pin.program_id for active in server.vllm.runner.pins] == ["mid", "new"]
     assert server.held == 8
 
 
@@ -347,7 +349,7 @@ def test_events_tell_the_story_in_the_documented_words(tmp_path: Path) -> None:
 def test_the_policy_sees_arrivals_on_its_own_clock() -> None:
     """vLLM's arrival times are the wall clock's: 2 s ago there is 2 s ago here."""
     server = Server(Hold())
-    server.vllm.wall_clock = lambda: 5000.0
+    server.vllm.wall_clock_s = lambda: 5000.0
     server.vllm.add_request(request("r", [1, 2, 3], 3, 4998.0, program_id="a"))
     view = server.vllm.turns["r"].view
     assert (view.arrival_s, view.program_arrival_s) == (98.0, 98.0)

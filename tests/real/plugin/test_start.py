@@ -92,7 +92,7 @@ def test_a_changed_signature_is_refused_with_the_reason() -> None:
     class Changed(AsyncScheduler):
         def _preempt_request(self, request: Any) -> None: ...
 
-    with pytest.raises(UnsupportedVllm, match="_preempt_request takes no timestamp"):
+    with pytest.raises(UnsupportedVllm, match="_preempt_request does not take timestamp"):
         check_scheduler(Changed, "0.99")
 
 
@@ -101,5 +101,5 @@ def test_a_schedule_that_admits_differently_is_refused_with_the_line() -> None:
         def schedule(self) -> Any:
             return self.waiting.popleft()
 
-    with pytest.raises(UnsupportedVllm, match=r"no longer has `SchedulingPolicy\.PRIORITY`"):
+    with pytest.raises(UnsupportedVllm, match=r"does not have `SchedulingPolicy\.PRIORITY`"):
         check_scheduler(Changed, "0.99")

@@ -1,0 +1,116 @@
+"""The pins of one engine: which program's KV blocks are retained, and until when.
+
+Standard library only, since vLLM loads this too. Times are the engine's whole picoseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from servers.policies.base import Pin
+
+Turn = TypeVar("Turn")
+KV = TypeVar("KV")
+
+
+@dataclass(slots=True, eq=False)
+class ActivePin(Generic[Turn, KV]):
+    """A pin and the KV blocks that it retains."""
+
+    pin: Pin
+    turn: Turn
+    """The finished turn that left it."""
+    kv: KV
+    """What the engine needs to release the blocks."""
+    blocks: int
+    expires_ps: int | None
+    """None: the pin has no expiry of its own."""
+
+
+class PinTable(Generic[Turn, KV]):
+    """At most one pin per program, and their expiry in order of time.
+
+    A pin does not expire while a turn of its program waits (Continuum v3, §5.2). The runner reports
+    such turns through `turn_queued` and `turn_dequeued`.
+    """
+
+    def __init__(self) -> None:
+        self._pins: dict[str, ActivePin[Turn, KV]] = {}
+        self._expiry: list[tuple[int, int, ActivePin[Turn, KV]]] = []
+        self._waiting_turns: dict[str, int] = {}
+        """Number of waiting turns by program; programs without any are absent."""
+        self._serial = 0
+        self.blocks = 0
+        """Blocks retained by all pins."""
+
+    def __len__(self) -> int:
+        return len(self._pins)
+
+    def __contains__(self, program_id: str) -> bool:
+        return program_id in self._pins
+
+    def __iter__(self) -> Iterator[ActivePin[Turn, KV]]:
+        """Iterate over a copy, oldest pin first, so that the caller may remove pins."""
+        return iter(list(self._pins.values()))
+
+    def add(self, active: ActivePin[Turn, KV]) -> None:
+        program_id = active.pin.program_id
+        if program_id in self._pins:
+            raise ValueError(f"program {program_id} is pinned already")
+        self._pins[program_id] = active
+        self.blocks += active.blocks
+        if program_id not in self._waiting_turns:
+            self._queue_expiry(active)
+
+    def pop(self, program_id: str) -> ActivePin[Turn, KV] | None:
+        active = self._pins.pop(program_id, None)
+        if active is not None:
+            self.blocks -= active.blocks
+        return active
+
+    def turn_queued(self, program_id: str) -> None:
+        """Suspend the expiry of the program's pin: one of its turns entered the waiting queue."""
+        self._waiting_turns[program_id] = self._waiting_turns.get(program_id, 0) + 1
+
+    def turn_dequeued(self, program_id: str) -> None:
+        """Resume the expiry once the last of the program's waiting turns has left the queue."""
+        remaining = self._waiting_turns[program_id] - 1
+        if remaining:
+            self._waiting_turns[program_id] = remaining
+            return
+        del self._waiting_turns[program_id]
+        active = self._pins.get(program_id)
+        if active is not None:
+            self._queue_expiry(active)
+
+    def has_waiting_turn(self, program_id: str) -> bool:
+        return program_id in self._waiting_turns
+
+    def next_expiry_ps(self) -> int | None:
+        """Return when the first pin that may expire does, or None if none will."""
+        self._drop_stale()
+        return self._expiry[0][0] if self._expiry else None
+
+    def expired(self, now_ps: int) -> Iterator[str]:
+        """Yield the programs whose pins have expired. The caller must pop each of them."""
+        while True:
+            self._drop_stale()
+            if not self._expiry or self._expiry[0][0] > now_ps:
+                return
+            yield heapq.heappop(self._expiry)[2].pin.program_id
+
+    def _queue_expiry(self, active: ActivePin[Turn, KV]) -> None:
+        if active.expires_ps is not None:
+            self._serial += 1
+            heapq.heappush(self._expiry, (active.expires_ps, self._serial, active))
+
+    def _drop_stale(self) -> None:
+        while self._expiry:
+            active = self._expiry[0][2]
+            program_id = active.pin.program_id
+            if self._pins.get(program_id) is active and program_id not in self._waiting_turns:
+                return
+            heapq.heappop(self._expiry)

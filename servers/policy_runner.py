@@ -1,0 +1,326 @@
+"""Executes a policy inside an engine: programs, the waiting queue, pins and wake-up times.
+
+Both engines use this class, the virtual-time engine (`servers.sim`) and the vLLM plug-in. In: what
+happens in the engine (a turn arrives, is admitted, is preempted, finishes or is aborted; a step
+starts). Out: the head of the waiting queue, pins to retain and release through two hooks, and
+events. It calls the policy at the moments that `servers.policies.base` defines.
+
+The clock counts whole picoseconds; the policy and the events see seconds. Standard library only,
+since vLLM loads this module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from servers.clock import PS_PER_S
+from servers.pin_table import ActivePin, PinTable
+from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
+from servers.ranked_queue import RankedQueue
+
+
+class EngineTurn(Protocol):
+    """What the runner needs to know of an engine's own record of a turn."""
+
+    view: Request
+    """What the policy sees of the turn."""
+    pinned_hit: bool
+    """Set by the runner: the program's pin was active when the turn arrived."""
+
+    @property
+    def has_program(self) -> bool:
+        """Whether the client named a program. A turn without one leaves no pin."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether the harness sent the turn for its own purposes (a warm-up). Internal turns are
+        served like any other, but neither the policy nor the events include them."""
+
+    @property
+    def future(self) -> Future | None:
+        """What the trace knows of the turn; given to an `Oracle` only."""
+
+
+Turn = TypeVar("Turn", bound=EngineTurn)
+KV = TypeVar("KV")
+"""What an engine needs to release the blocks of a pin."""
+Emit = Callable[[float, str, Turn, dict[str, Any]], None]
+"""Called with the time in seconds, the event's name, its turn and its other fields."""
+
+
+class PolicyRunner(Generic[Turn, KV]):
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        retain_blocks: Callable[[Turn, bool], tuple[KV, int]],
+        release_blocks: Callable[[KV], None],
+        emit: Emit[Turn] | None,
+    ) -> None:
+        """`retain_blocks(turn, whole_request)` retains the blocks of a finished turn, including a
+        partly filled last block if `whole_request` is set, and returns a handle for
+        `release_blocks` and the number of blocks."""
+        self.policy = policy
+        self.displaces = type(policy).displaced is not Policy.displaced
+        """Whether the policy overrides `displaced`."""
+        self.now_ps = 0
+        self.now_s = 0.0
+        self.waiting: RankedQueue[Turn] = RankedQueue()
+        """Turns that the engine may admit next."""
+        self.queued: dict[int, Turn] = {}
+        """All waiting turns by request id, including those that the engine keeps elsewhere."""
+        self.pins: PinTable[Turn, KV] = PinTable()
+        self.events = 0
+        """Number of events so far, whether or not they are recorded."""
+        self.wake_ps: int | None = None
+        """When the policy may decide differently without an event; None: never."""
+        self._retain_blocks = retain_blocks
+        self._release_blocks = release_blocks
+        self._emit = emit
+        self._internal_policy = Policy(policy.costs)
+        """Decides for internal turns."""
+        self._oracle = policy if isinstance(policy, Oracle) else None
+        self._wakes = type(policy).wake_s is not Policy.wake_s
+        self._programs: dict[str, tuple[float, int]] = {}
+        """Arrival time in seconds and turns so far of each program that has not ended."""
+        self._unranked: list[Turn] = []
+        """Waiting turns whose rank is out of date."""
+        self._events_at_review = -1
+
+    def set_clock(self, now_ps: int) -> None:
+        self.now_ps = now_ps
+        self.now_s = now_ps / PS_PER_S
+
+    # Events of the engine -----------------------------------------------------------------------
+
+    def arrived(self, turn: Turn) -> None:
+        """Count the turn as waiting. The engine calls `push` once it may be admitted."""
+        view = turn.view
+        view.program_arrival_s, view.index = self._programs.get(
+            view.program_id, (view.arrival_s, 0)
+        )
+        self._programs[view.program_id] = (view.program_arrival_s, view.index + 1)
+        view.pinned = turn.pinned_hit = view.program_id in self.pins
+        if self._oracle is not None and turn.future is not None:
+            self._oracle.foresee(view, turn.future)
+        self._policy_for(turn).arrived(view, self.now_s)
+        self._start_waiting(turn)
+        self.record("arrival", turn)
+
+    def admitted(
+        self, turn: Turn, length: int, cached_tokens: int, external_tokens: int = 0
+    ) -> None:
+        """The turn has its blocks. Its program's pin is released only now, since blocks of the pin
+        beyond the turn's hit must not serve the turn's own admission.
+
+        `length`: tokens of the prompt and of what was generated before a preemption.
+        `external_tokens`: those of `cached_tokens` that an offload tier supplies."""
+        view = turn.view
+        self._stop_waiting(turn)
+        self._policy_for(turn).scheduled(view, self.now_s, cached_tokens)
+        lengths: dict[str, Any] = {"prompt_length": length, "hit_length": cached_tokens}
+        if external_tokens:
+            lengths["external_length"] = external_tokens
+        event = "evicted_to_running" if view.preempted else "waiting_to_running"
+        self.record(event, turn, lengths)
+        self.unpin(view.program_id, "reused")
+        view.pinned = view.preempted = False
+
+    def preempted(self, turn: Turn) -> None:
+        """The turn lost its KV and waits. The engine calls `push` once it may be admitted again."""
+        view = turn.view
+        view.preempted = True
+        view.pinned = view.program_id in self.pins
+        self._policy_for(turn).preempted(view, self.now_s)
+        self._start_waiting(turn)
+        self.record("preempted", turn)
+
+    def finished(self, turn: Turn, tokens: int) -> bool:
+        """The turn's last token is sampled, and KV of `tokens` tokens is on the device. Return
+        whether its blocks are retained by a pin; if not, the engine frees them."""
+        view = turn.view
+        self._stop_waiting(turn)
+        policy = self._policy_for(turn)
+        retention = policy.finished(view, self.now_s)
+        if not isinstance(retention, Retention):
+            raise TypeError(
+                f"policy {policy.name}: finished() returned {retention!r}; "
+                "it must return a Retention"
+            )
+        self.record("finished", turn)
+        self.unpin(view.program_id, "replaced")
+        retained = retention.kind == "pin" and not view.is_last and turn.has_program
+        if retained:
+            self._pin(turn, tokens, retention)
+        self._end_with_turn(turn)
+        return retained
+
+    def aborted(self, turn: Turn) -> None:
+        """The client cancelled the turn while it waited or ran."""
+        self._stop_waiting(turn)
+        self._policy_for(turn).aborted(turn.view, self.now_s)
+        self._end_with_turn(turn)
+        self.record("aborted", turn)
+
+    def end_program(self, program_id: str) -> None:
+        """No more turns of the program will come."""
+        if self._programs.pop(program_id, None) is not None:
+            self.policy.program_ended(program_id, self.now_s)
+        self.unpin(program_id, "ended")
+
+    def record(self, event: str, turn: Turn, fields: dict[str, Any] | None = None) -> None:
+        """Count an event and pass it on."""
+        if not turn.is_internal:
+            self.events += 1
+            if self._emit is not None:
+                self._emit(self.now_s, event, turn, fields or {})
+
+    def _end_with_turn(self, turn: Turn) -> None:
+        """End the turn's program if this was its last turn or its only one."""
+        if not turn.view.is_last and turn.has_program:
+            return
+        if turn.is_internal:
+            self._programs.pop(turn.view.program_id, None)
+        else:
+            self.end_program(turn.view.program_id)
+
+    def _policy_for(self, turn: Turn) -> Policy:
+        return self._internal_policy if turn.is_internal else self.policy
+
+    # Waiting queue ------------------------------------------------------------------------------
+
+    def push(self, turn: Turn) -> None:
+        """Make a waiting turn a candidate for admission, at its current rank."""
+        rank = self._policy_for(turn).rank(turn.view, self.now_s)
+        self.waiting.push(turn.view.id, rank, turn)
+
+    def head(self) -> Turn:
+        """Return the waiting turn of smallest rank; raise IndexError if there is none."""
+        if self._unranked:
+            self._rerank()
+        return self.waiting.peek()
+
+    def needs_rerank(self, turn: Turn) -> bool:
+        """Whether the turn's rank has to be computed again, so that it may not stay the head."""
+        return turn in self._unranked
+
+    def _rerank(self) -> None:
+        turns, self._unranked = self._unranked, []
+        for turn in turns:
+            if turn.view.id in self.waiting:
+                self.push(turn)
+
+    def _start_waiting(self, turn: Turn) -> None:
+        self.queued[turn.view.id] = turn
+        self.pins.turn_queued(turn.view.program_id)
+
+    def _stop_waiting(self, turn: Turn) -> None:
+        if self.queued.pop(turn.view.id, None) is not None:
+            self.pins.turn_dequeued(turn.view.program_id)
+
+    # Start of a step ----------------------------------------------------------------------------
+
+    def start_step(self, batch_tokens: Callable[[], int]) -> None:
+        """Release pins that expired or that the policy's review names, and update ranks that
+        change with time. `batch_tokens` computes the context of the running turns, in tokens."""
+        if len(self.pins):
+            for program_id in self.pins.expired(self.now_ps):
+                self.unpin(program_id, "expired")
+            if self.policy.reviews_pins and self._may_decide_differently():
+                self._events_at_review = self.events
+                pins = [active.pin for active in self.pins]
+                for pin in list(self.policy.review(pins, batch_tokens(), self.now_s)):
+                    self.unpin(pin.program_id, "review")
+        if self._wakes:
+            self._wake()
+        if self._unranked:
+            self._rerank()
+
+    def next_change_ps(self) -> int | None:
+        """Return when a pin expires or the policy may decide differently, whichever is first."""
+        expiry_ps = self.pins.next_expiry_ps()
+        if self.wake_ps is None or (expiry_ps is not None and expiry_ps < self.wake_ps):
+            return expiry_ps
+        return self.wake_ps
+
+    def _may_decide_differently(self) -> bool:
+        """Whether `review` may return other pins than at the last call: `wake_s` bounds this in
+        time, and without an event the context of the batch only grows."""
+        due = self.wake_ps is not None and self.wake_ps <= self.now_ps
+        return due or self.events != self._events_at_review
+
+    def _wake(self) -> None:
+        if self.wake_ps is not None and self.wake_ps <= self.now_ps:
+            self._unranked.extend(self.waiting)
+            self._rerank()
+        wake_s = self.policy.wake_s(self.now_s)
+        if wake_s is None or math.isinf(wake_s):
+            self.wake_ps = None
+        else:
+            self.wake_ps = max(math.ceil(wake_s * PS_PER_S), self.now_ps + 1)
+
+    # Pins ---------------------------------------------------------------------------------------
+
+    def unpin(self, program_id: str, reason: str) -> bool:
+        """Release the program's pin; return whether there was one."""
+        active = self.pins.pop(program_id)
+        if active is None:
+            return False
+        self._release_blocks(active.kv)
+        self.record("unpinned", active.turn, {"reason": reason})
+        if self.pins.has_waiting_turn(program_id):
+            for turn in self.queued.values():
+                if turn.view.program_id == program_id:
+                    turn.view.pinned = False
+                    self._unranked.append(turn)
+        return True
+
+    def may_reclaim(self, other_turns: int) -> bool:
+        """Whether pins give way to a turn that lacks blocks: always under `reclaim_when =
+        "pressure"`, and under "stuck" only if no other turn can free blocks by finishing.
+
+        `other_turns`: for a waiting turn all running and loading turns; for a running turn the
+        other running turns, so that pins also give way to a turn that runs alone."""
+        return self.policy.reclaim_when == "pressure" or other_turns == 0
+
+    def reclaim(self, missing: Callable[[], int], spare: str | None = None) -> bool:
+        """Release pins in the policy's order until `missing()` blocks are at most 0; none if all
+        pins together would not suffice. The pin of program `spare` is left alone."""
+        pins = [active for active in self.pins if active.pin.program_id != spare]
+        if not pins or sum(active.blocks for active in pins) < missing():
+            return False
+        for pin in list(self.policy.reclaim([active.pin for active in pins], self.now_s)):
+            self.unpin(pin.program_id, "pressure")
+            if missing() <= 0:
+                break
+        return True
+
+    def reclaim_for_running(self, running_turns: int, missing: Callable[[], int]) -> bool:
+        """Release pins for a running turn; return whether the turn should try again."""
+        return self.may_reclaim(running_turns - 1) and self.reclaim(missing)
+
+    def reclaim_for_head(self, head: Turn, other_turns: int, missing: Callable[[], int]) -> bool:
+        """Release pins for the head of the queue; return whether the queue should try again. The
+        head's own pin is spared as long as other turns or other pins can free memory."""
+        own = head.view.program_id
+        if not self.may_reclaim(other_turns):
+            return False
+        if self.reclaim(missing, spare=own):
+            return True
+        if other_turns:
+            return False
+        return self.unpin(own, "pressure") or self.reclaim(lambda: 0)
+
+    def _pin(self, turn: Turn, tokens: int, retention: Retention) -> None:
+        kv, blocks = self._retain_blocks(turn, retention.whole_request)
+        ttl_s: float | None = retention.ttl_s
+        pin = Pin(turn.view, tokens, self.now_s, self.now_s + retention.ttl_s)
+        expires_ps = None
+        if math.isinf(retention.ttl_s):
+            ttl_s = None
+        else:
+            expires_ps = self.now_ps + math.ceil(retention.ttl_s * PS_PER_S)
+        self.pins.add(ActivePin(pin, turn, kv, blocks, expires_ps))
+        self.record("pinned", turn, {"ttl_s": ttl_s, "blocks": blocks, "why": dict(retention.why)})

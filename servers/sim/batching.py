@@ -1,0 +1,161 @@
+"""The running turns of one replica, the blocks that they own, and what a step computes.
+
+As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of the one
+turn that is partly through its prompt; it stands last in order of admission.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from servers.errors import InvalidInput
+from servers.policies.base import Request
+from servers.sim.decodes import Decodes
+from servers.sim.kv import BlockOwner, DeviceKV
+from servers.sim.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """vLLM's `max_num_seqs` and `max_num_batched_tokens`."""
+
+    max_num_seqs: int = 256
+    step_tokens: int = 2048
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--step-tokens", self.step_tokens),
+        ):
+            if value < 1:
+                raise InvalidInput(f"{option} {value}: must be at least 1")
+        if self.step_tokens < self.max_num_seqs:
+            raise InvalidInput(
+                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
+            )
+
+
+@dataclass(slots=True)
+class Batch:
+    """What the next step computes: one token of each decode, and these prompt chunks."""
+
+    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
+    preempted: set[int] = field(default_factory=set)
+    """Ids of requests that lost their KV while the batch was assembled."""
+    has_slot: set[int] | None = None
+    """Decodes that have a block slot for this step; None: all of them."""
+    displaced: list[Sequence] = field(default_factory=list)
+    """Turns preempted through `Policy.displaced`. They are queued again after the batch is
+    assembled."""
+    may_displace: bool = False
+    """Whether the policy may displace a turn at the next step although nothing else changes: the
+    head of the queue fits now, a turn was displaced, or the policy was not asked."""
+    skipped: list[Sequence] = field(default_factory=list)
+    """Decodes without a slot for this step. `Decodes.join` takes them back after it."""
+
+    def drop(self, sequence: Sequence) -> None:
+        self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
+
+
+class RunningTurns:
+    def __init__(self, kv: DeviceKV, block_tokens: int, step_tokens: int) -> None:
+        self.by_id: dict[int, Sequence] = {}
+        """By request id, in order of admission."""
+        self.decodes = Decodes(block_tokens)
+        self.partial: Sequence | None = None
+        """The one turn that is partly through its prompt."""
+        self.pool = BlockOwner(())
+        """Blocks of the decodes that are not assigned to one of them yet."""
+        self._kv = kv
+        self._block = block_tokens
+        self._step_tokens = step_tokens
+        self._admissions = 0
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def views(self) -> list[Request]:
+        """Return what the policy sees of the turns, in order of admission. `refresh` first where
+        decodes have advanced."""
+        return [sequence.view for sequence in self.by_id.values()]
+
+    def refresh(self) -> None:
+        """Write the progress of the decodes into their sequences."""
+        for sequence in self.by_id.values():
+            self.decodes.refresh(sequence)
+
+    def context_tokens(self) -> int:
+        """Return the number of tokens with KV over all running turns."""
+        partial = self.partial.computed if self.partial else 0
+        return self.decodes.context - self.decodes.count + partial
+
+    def start(self, sequence: Sequence, now_ps: int) -> None:
+        """Add an admitted turn, whose blocks for its first chunk follow by `compute`."""
+        sequence.start(now_ps)
+        self._admissions += 1
+        sequence.admission = self._admissions
+        self.by_id[sequence.view.id] = sequence
+
+    def remove(self, sequence: Sequence, has_slot: bool) -> None:
+        """Remove a turn that does not run on. `has_slot`: it has a slot for the coming step."""
+        del self.by_id[sequence.view.id]
+        if sequence is self.partial:
+            self.partial = None
+        if sequence.joined_tick is not None:
+            self.decodes.leave(sequence)
+            self.settle(sequence, has_slot)
+
+    # Blocks -------------------------------------------------------------------------------------
+
+    def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
+        """Return how many blocks computing so many more tokens allocates."""
+        return max(0, -(-(sequence.computed + tokens) // self._block) - sequence.owner.blocks)
+
+    def extend(self, sequence: Sequence, tokens: int) -> None:
+        """Allocate blocks for a context of so many tokens, and hash the full ones."""
+        missing = -(-tokens // self._block) - sequence.owner.blocks
+        if missing > 0:
+            self._kv.allocate(sequence.owner, missing)
+        self._kv.commit(sequence.owner, tokens // self._block)
+
+    def settle(self, sequence: Sequence, has_slot: bool) -> None:
+        """Assign a turn that left the decodes its blocks from their pool, including the slot for
+        the coming step if it has one."""
+        own = -(-(sequence.computed + has_slot) // self._block) - sequence.owner.blocks
+        self.pool.blank -= own
+        sequence.owner.blank += own
+        self._kv.commit(sequence.owner, sequence.computed // self._block)
+
+    # Batch --------------------------------------------------------------------------------------
+
+    def next_chunk(self, sequence: Sequence) -> int:
+        """Return how many prompt tokens of the partial turn the next step computes."""
+        return min(sequence.target - sequence.computed, self._step_tokens - self.decodes.count)
+
+    def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
+        """Put a chunk of the turn's prompt into the batch."""
+        self.extend(sequence, sequence.computed + chunk)
+        batch.chunks.append((sequence, chunk))
+        self.partial = sequence if sequence.computed + chunk < sequence.target else None
+
+    def extend_all(self, batch: Batch) -> bool:
+        """Allocate a slot for each decode and the partial turn's next chunk; if the free blocks do
+        not suffice for all, allocate none and return False."""
+        needed, partial = self.decodes.blocks_needed(1), self.partial
+        chunk = self.next_chunk(partial) if partial else 0
+        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._kv.free:
+            return False
+        if needed:
+            self._kv.allocate(self.pool, needed)
+        if partial is not None:
+            self.compute(partial, chunk, batch)
+        return True
+
+    def skip_without_slot(self, batch: Batch, has_slot: set[int]) -> None:
+        """Take the decodes that have no slot out of this step."""
+        for sequence in self.by_id.values():
+            if sequence.joined_tick is not None and sequence.view.id not in has_slot:
+                self.decodes.leave(sequence)
+                self.settle(sequence, has_slot=False)
+                batch.skipped.append(sequence)

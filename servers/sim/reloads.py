@@ -1,0 +1,76 @@
+"""Turns whose KV is read back from offload tiers before they run.
+
+A load owns its device blocks from the start and makes no progress until the read is done; the batch
+goes on meanwhile. Depths and sizes in blocks, times in picoseconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from servers.sim.kv import DeviceKV, Path
+from servers.sim.sequence import Phase, Sequence
+from servers.sim.tiers import Tier
+
+
+class Reloads:
+    def __init__(self, tiers: list[Tier], kv: DeviceKV, block_tokens: int) -> None:
+        self.tiers = tiers
+        self.loading: list[tuple[int, int, Sequence]] = []
+        """Turns whose KV is being read, by the time at which the read is done. Aborted turns stay
+        until then."""
+        self.loaded: deque[Sequence] = deque()
+        """Turns whose KV has been read, and which run before any waiting turn."""
+        self._kv = kv
+        self._block = block_tokens
+
+    def find(self, path: Path, limit: int, hit: int) -> list[tuple[Tier, int]]:
+        """Return which tiers extend a hit of `hit` blocks on the device, within `limit`, and by
+        how many blocks each."""
+        reach, loads = hit, []
+        for tier in self.tiers:
+            stored = tier.lookup(path, limit)
+            if stored > reach:
+                loads.append((tier, stored - reach))
+                reach = stored
+        return loads
+
+    def reserved_blocks(self, partial: Sequence | None) -> int:
+        """Return how many blocks the turns ahead of a new load (those with a load, and the partial
+        turn) still need for their prompts. A load must not take these, since it holds its blocks
+        without making progress."""
+        ahead = [s for _, _, s in self.loading if s.finished_ps is None] + list(self.loaded)
+        if partial is not None:
+            ahead.append(partial)
+        return sum(-(-s.target // self._block) - s.owner.blocks for s in ahead)
+
+    def start(self, sequence: Sequence, loads: list[tuple[Tier, int]], now_ps: int) -> None:
+        """Allocate device blocks for the loads and queue the reads."""
+        done_ps = now_ps
+        for tier, blocks in loads:
+            tier.touch(sequence.owner.path, sequence.owner.depth + blocks)
+            done_ps = max(done_ps, tier.read(blocks, now_ps))
+            self._kv.allocate(sequence.owner, blocks)
+        sequence.enter(Phase.LOAD, now_ps)
+        heapq.heappush(self.loading, (done_ps, sequence.view.id, sequence))
+
+    def finish_due(self, now_ps: int) -> Iterator[Sequence]:
+        """Yield the turns whose reads are done by now, in order of time."""
+        while self.loading and self.loading[0][0] <= now_ps:
+            sequence = heapq.heappop(self.loading)[2]
+            if sequence.finished_ps is None:
+                self._kv.commit(sequence.owner, sequence.owner.blocks)
+                sequence.computed = sequence.owner.depth * self._block
+                self.loaded.append(sequence)
+                yield sequence
+
+    def next_done_ps(self) -> int | None:
+        """Return when the next read is done; None if nothing is being read."""
+        return self.loading[0][0] if self.loading else None
+
+    def store(self, sequence: Sequence) -> None:
+        """Store the turn's full blocks in every tier."""
+        for tier in self.tiers:
+            tier.store(sequence.owner.path, sequence.owner.depth)
