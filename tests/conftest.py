@@ -1,4 +1,10 @@
-"""What several groups of tests need."""
+"""Markers, hypothesis profile and fixtures shared by all groups of tests.
+
+Two markers divide the tests into groups. `acceptance` marks those that take long: `make test`
+leaves them out, `make test-all` runs them. `serial` marks those that measure time or memory: they
+run one at a time, after the others. Most tests get their markers by path, from `ACCEPTANCE` and
+`SERIAL` below.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +14,48 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# The same examples each time: whether a change goes in is no lottery. Others are drawn with
-# --hypothesis-profile=default.
+HERE = Path(__file__).parent
+ACCEPTANCE = (
+    "agents/test_openhands.py",
+    "agents/test_runs.py",
+    "bench",
+    "browser",
+    "ci/test_results.py",
+    "crash",
+    "faults",
+    "security/test_agents.py",
+    "security/test_secrets.py",
+    "soak",
+)
+"""Folders and files below `tests` that `make test` leaves out and `make test-all` runs."""
+SERIAL = (
+    "bench",
+    "real/test_agent_container.py",
+    "real/test_container.py",
+    "real/test_container_escapes.py",
+    "real/test_fidelity.py",
+    "real/test_pins.py",
+    "real/test_profile.py",
+    "replay/test_memory.py",
+    "soak",
+)
+"""Folders and files whose tests do not share the machine with others: they measure time or memory,
+or use podman, whose locks belong to the whole machine."""
+FIRST = (
+    "real/test_agents.py",
+    "real/test_sweep.py",
+    "faults",
+    "docs",
+    "agents/test_runs.py",
+    "crash/test_faults.py",
+    "security/test_secrets.py",
+    "browser",
+    "harness",
+)
+"""The longest files, which begin first, so that no worker waits for another one's long file."""
+
+# The same examples are drawn each time, so that a result can be reproduced. Use
+# --hypothesis-profile=default to draw others.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
 
@@ -21,7 +67,20 @@ if sys.platform == "linux":
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
+            if any(item.path.is_relative_to(HERE / path) for path in paths):
+                item.add_marker(marker)
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    turns = (turn for turn, path in enumerate(FIRST) if item.path.is_relative_to(HERE / path))
+    return next(turns, len(FIRST))
+
+
 @pytest.fixture(scope="session")
 def bench() -> str:
-    """The console script, as people run it."""
+    """The path of the console script `bench`."""
     return str(Path(sys.executable).parent / "bench")

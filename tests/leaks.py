@@ -1,10 +1,10 @@
-"""After each test nothing of ours remains: no process, port, container, file, mount, thread.
+"""Fixtures that fail a test which leaves a process, port, container, file, mount or thread behind.
 
-A session marks its environment, which all that it starts inherits, also what hangs on init by now
-because a test killed its parent; and it has a folder for temporary files of its own. What fixtures
-of a wider scope hold when a test begins may stay until they end. Ports, containers and the memory
-of a GPU are held by processes, or by what a process leaves here: a mount, a segment of shared
-memory.
+Each pytest session (under xdist, each worker) sets a token in its environment. Every process that
+it starts inherits the token, so that orphans are found too. Temporary files go to a folder of the
+session. What a fixture of a wider scope holds when a test begins may stay until that fixture ends.
+Ports, containers and GPU memory need no check of their own: processes, mounts and segments of
+shared memory hold them.
 """
 
 from __future__ import annotations
@@ -24,30 +24,29 @@ from pathlib import Path
 import pytest
 
 MARK = "TURNSTILE_TESTS"
-"""Environment variable: the sessions that a process belongs to, an inner one after an outer."""
+"""Environment variable: the tokens of the sessions that a process belongs to, outermost first."""
 GRACE_S = 5.0
-"""What a test ended may take so long to go, on a busy machine."""
+"""How long a process that a test ended may take to disappear on a busy machine."""
 SURE_AFTER_S = 2.0
-"""A process that is older has the environment that it keeps; before, it may not have begun its own
-program."""
+"""Age after which the environment of a process is final: a younger one may not have called exec."""
 SEMAPHORE = "sem.mp-"
-"""Of multiprocessing, whose tracker removes them in its own time, also after a SIGKILL; which of
-several sessions made one is nowhere to be seen."""
+"""Prefix of multiprocessing's semaphores. Its resource tracker removes them later, also after a
+SIGKILL, and nothing shows which session made one."""
 PODMANS = {"libpod_lock", "libpod_rootless_lock"}
-"""Made by the first podman on a machine, for all that come."""
+"""Segments that the first podman on a machine creates for all later ones."""
 TRACKER = b"multiprocessing.resource_tracker"
-"""One for all of a session, which multiprocessing starts when it needs it."""
+"""Command line of the process that multiprocessing starts once per session when it needs it."""
 
 
 class Watch:
-    """What is ours at the moment, by kind; each thing with what to call it."""
+    """Lists what the session holds at the moment: by kind, then by key, the name to report."""
 
     def __init__(self, token: str, temporary: Path, basetemp: Path) -> None:
         self._token = token.encode()
         self._temporary = temporary
         self._below = (f"{temporary}/", f"{basetemp}/")
         self._others: dict[int, float] = {}
-        """Processes that are not ours, and when they were seen first."""
+        """Processes of other sessions, and the time when each was first seen."""
 
     def look(self) -> dict[str, dict[str, str]]:
         return {
@@ -95,7 +94,7 @@ def read(path: str) -> bytes:
 
 
 def is_zombie(pid: int) -> bool:
-    """It has no command line; but neither has for a moment what begins its own program."""
+    """Decided by the state: a process that is calling exec has no command line either."""
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
 
 
@@ -125,13 +124,13 @@ def segments() -> list[str]:
 
 
 def unused(segment: str) -> bool:
-    """By any process; others than ours make some too."""
-    said = f"/dev/shm/{segment}".encode()  # noqa: S108
-    return not any(said in read(f"{process}/maps") for process in Path("/proc").glob("[0-9]*"))
+    """Whether no process maps the segment. Other sessions create segments too."""
+    path = f"/dev/shm/{segment}".encode()  # noqa: S108
+    return not any(path in read(f"{process}/maps") for process in Path("/proc").glob("[0-9]*"))
 
 
 def open_files() -> dict[str, str]:
-    """But for the pipe to multiprocessing's tracker."""
+    """The open files of this process, without the pipe to multiprocessing's resource tracker."""
     found = {}
     trackers = str(getattr(resource_tracker._resource_tracker, "_fd", None))
     for number in set(os.listdir("/proc/self/fd")) - {trackers}:
@@ -144,7 +143,7 @@ def open_files() -> dict[str, str]:
 
 
 def port(target: str) -> str:
-    """Of a socket that listens on TCP."""
+    """The port of a socket that listens on TCP, else an empty string."""
     if not target.startswith("socket:["):
         return ""
     for line in read("/proc/self/net/tcp").decode().splitlines()[1:]:
@@ -154,8 +153,8 @@ def port(target: str) -> str:
     return ""
 
 
-def gone(left: Callable[[], list[str]]) -> list[str]:
-    """What is left once it has had its time."""
+def left_after_grace(left: Callable[[], list[str]]) -> list[str]:
+    """What is still left after `GRACE_S`."""
     if found := left():
         gc.collect()
     deadline_s = time.monotonic() + GRACE_S
@@ -164,8 +163,8 @@ def gone(left: Callable[[], list[str]]) -> list[str]:
     return found
 
 
-def end(found: list[str]) -> None:
-    """So that what one test left behind disturbs no other."""
+def remove(found: list[str]) -> None:
+    """Removes what a test left behind, so that it disturbs no other test."""
     for line in found:
         kind, _, name = line.partition(": ")
         if kind == "process":
@@ -187,7 +186,8 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         os.environ[MARK] = f"{before[MARK] or ''} {token}"
         os.environ["TMPDIR"] = temporary
         tempfile.tempdir = None
-        resource_tracker.ensure_running()  # else a test that needs it first is told of its pipe
+        # Started later, its pipe would count as a leak of the first test that needs it.
+        resource_tracker.ensure_running()
         yield Watch(token, Path(temporary), basetemp)
         tempfile.tempdir = None
         for name, value in before.items():
@@ -209,6 +209,6 @@ def nothing_left(watch: Watch) -> Iterator[None]:
 
 
 def fail_if_left(watch: Watch, before: dict[str, dict[str, str]]) -> None:
-    if found := gone(lambda: watch.left(before)):
-        end(found)
+    if found := left_after_grace(lambda: watch.left(before)):
+        remove(found)
         pytest.fail("left behind:\n  " + "\n  ".join(found), pytrace=False)

@@ -1,6 +1,6 @@
-"""Reports in a real headless Chromium, from file:// with the network cut.
+"""Opens reports in a headless Chromium, from file:// and without a network.
 
-Playwright holds an event loop while it runs: nothing of it may outlive the module.
+Playwright runs an event loop, so its fixtures end with the module.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """axe-core, which finds what people with impairments could not use."""
+    """The source of axe-core, which checks accessibility."""
     path = Path(os.environ.get("TURNSTILE_AXE", AXE))
     if not path.is_file():
-        pytest.skip(f"needs axe-core at {path}: make test puts it there, with npm")
+        pytest.skip(f"needs axe-core at {path}: make test-all installs it, with npm")
     return path.read_text()

@@ -1,4 +1,4 @@
-"""`make audit`: what pip-audit said of each environment, and what follows from it."""
+"""`make audit`: what each environment's report of pip-audit leads to."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ WEAK = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}
 
 
 def audited(
-    root: Path, said: str, *environments: str, **env: str
+    root: Path, output: str, *environments: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """In a checkout with these environments; `said` is a shell's, in pip-audit's place."""
+    """Runs `.ci/audit` in a checkout with these environments; the shell script `output` is run as
+    pip-audit."""
     (root / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/audit", root / ".ci")
     for name in environments:
         if not (root / name).exists():
             (root / name).symlink_to(sys.prefix)
-    (root / "pip-audit").write_text(f"#!/bin/sh\n{said}\n")
+    (root / "pip-audit").write_text(f"#!/bin/sh\n{output}\n")
     (root / "pip-audit").chmod(0o755)
     return subprocess.run(
         [root / ".ci/audit"],
@@ -39,7 +40,7 @@ def found(*packages: dict[str, object]) -> str:
     return f"echo '{json.dumps({'dependencies': packages})}'; exit 1"
 
 
-def test_ours_must_have_none(tmp_path: Path) -> None:
+def test_a_vulnerability_in_our_own_environment_fails(tmp_path: Path) -> None:
     sound = {"name": "typer", "version": "1", "vulns": []}
     ran = audited(tmp_path, found(sound, {"name": "x", "version": "1", "vulns": [WEAK]}), ".venv")
     assert (ran.returncode, ran.stderr) == (1, "")
@@ -49,33 +50,33 @@ def test_ours_must_have_none(tmp_path: Path) -> None:
     ]
 
 
-def test_of_tools_they_are_told(tmp_path: Path) -> None:
+def test_a_vulnerability_in_the_environment_of_a_tool_is_only_reported(tmp_path: Path) -> None:
     ran = audited(tmp_path, found({"name": "x", "version": "1", "vulns": [WEAK]}), ".venv-vllm")
     assert ran.returncode == 0
     assert "x 1: PYSEC-1 CVE-1; fixed in 2" in ran.stdout
 
 
-def test_without_advisories_nothing_is_said_to_be_sound(tmp_path: Path) -> None:
+def test_packages_without_advisories_are_not_reported_as_sound(tmp_path: Path) -> None:
     ran = audited(tmp_path, found({"name": "x", "skip_reason": "not found on PyPI"}), ".venv")
     assert (ran.returncode, ran.stdout) == (0, "")
     assert ran.stderr.startswith(".venv: not audited: 1 of 1 packages")
 
 
-def test_without_a_network_that_is_said(tmp_path: Path) -> None:
+def test_a_missing_network_is_reported(tmp_path: Path) -> None:
     ran = audited(tmp_path, "echo 'Traceback: …' >&2; echo 'ConnectionError: none' >&2", ".venv")
     assert (ran.returncode, ran.stdout) == (0, "")
     assert ran.stderr == ".venv: not audited: ConnectionError: none\n"
 
 
-@pytest.mark.parametrize("said", ["ConnectionError: none", "HTTPSConnectionPool: Max retries"])
-def test_in_ci_too_a_want_of_network_decides_nothing(tmp_path: Path, said: str) -> None:
-    ran = audited(tmp_path, f"echo '{said}' >&2; exit 1", ".venv", CI="true")
+@pytest.mark.parametrize("output", ["ConnectionError: none", "HTTPSConnectionPool: Max retries"])
+def test_in_ci_too_a_missing_network_does_not_fail(tmp_path: Path, output: str) -> None:
+    ran = audited(tmp_path, f"echo '{output}' >&2; exit 1", ".venv", CI="true")
     assert ran.returncode == 0
-    assert ran.stderr == f".venv: not audited: {said}\n"
+    assert ran.stderr == f".venv: not audited: {output}\n"
 
 
 @pytest.mark.parametrize(
-    "said",
+    "output",
     [
         *("echo 'pip-audit: No such file or directory' >&2; exit 127", "exit 1", "echo '[]'"),
         "echo \"ModuleNotFoundError: No module named 'pip_audit'\" >&2; exit 1",
@@ -83,20 +84,20 @@ def test_in_ci_too_a_want_of_network_decides_nothing(tmp_path: Path, said: str) 
 )
 @pytest.mark.parametrize("ci", [{}, {"CI": "true"}])
 def test_in_ci_a_pip_audit_that_does_not_work_fails(
-    tmp_path: Path, said: str, ci: dict[str, str]
+    tmp_path: Path, output: str, ci: dict[str, str]
 ) -> None:
-    ran = audited(tmp_path, said, ".venv", **ci)
+    ran = audited(tmp_path, output, ".venv", **ci)
     assert ran.stderr.startswith(".venv: not audited: ")
     assert ran.returncode == bool(ci)
 
 
-def test_in_ci_there_is_something_to_audit(tmp_path: Path) -> None:
+def test_in_ci_our_own_environment_must_exist(tmp_path: Path) -> None:
     ran = audited(tmp_path, "exit 1", CI="true")
-    assert (ran.returncode, ran.stderr) == (1, ".venv: not audited: it is not there\n")
+    assert (ran.returncode, ran.stderr) == (1, ".venv: not audited: it does not exist\n")
 
 
-def test_what_is_installed_is_asked_without_its_pip(tmp_path: Path) -> None:
-    """uv makes environments without one."""
+def test_installed_packages_are_listed_without_the_pip_of_the_environment(tmp_path: Path) -> None:
+    """Environments that uv made have no pip."""
     venv.create(tmp_path / ".venv", with_pip=False)
     (packages,) = (tmp_path / ".venv/lib").glob("python*/site-packages")
     for name, record in (("there-of-old", None), ("ours", "{}")):
@@ -104,14 +105,14 @@ def test_what_is_installed_is_asked_without_its_pip(tmp_path: Path) -> None:
         (packages / f"{name}-1.dist-info/METADATA").write_text(f"Name: {name}\nVersion: 1\n")
         if record:
             (packages / f"{name}-1.dist-info/direct_url.json").write_text(record)
-    asked = tmp_path / "asked.txt"
+    audited_file = tmp_path / "audited.txt"
     sound = found({"name": "there-of-old", "version": "1", "vulns": []})
-    ran = audited(tmp_path, f'cat "$2" >>{asked}; {sound}', ".venv", ".venv-vllm", CI="true")
+    ran = audited(tmp_path, f'cat "$2" >>{audited_file}; {sound}', ".venv", ".venv-vllm", CI="true")
     assert ran.stdout.splitlines() == [
         ".venv: known vulnerabilities in 0 of 1 packages",
         ".venv-vllm: known vulnerabilities in 0 of 1 packages",
     ]
     assert (ran.returncode, ran.stderr) == (0, "")
-    first, *others = asked.read_text().splitlines()
+    first, *others = audited_file.read_text().splitlines()
     assert first == "there-of-old==1"
     assert "ours==1" not in others

@@ -1,4 +1,4 @@
-"""Results in virtual time, held to the digit: every policy does what .ci/baseline.json.gz says."""
+"""Results in virtual time equal .ci/baseline.json.gz exactly, for every policy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of its sweep, which is run once."""
+    """The folder of the sweep, which is run once for all tests."""
     return tmp_path_factory.mktemp("results")
 
 
@@ -35,26 +35,26 @@ def cells(baseline: Path) -> Any:
     return json.loads(gzip.decompress(baseline.read_bytes()))["cells"]
 
 
-def test_every_policy_does_to_the_digit_what_the_baseline_says(bench: str, out: Path) -> None:
+def test_the_results_of_every_policy_equal_the_baseline_exactly(bench: str, out: Path) -> None:
     found = results(ROOT, bench, out)
     assert found.returncode == 0, found.stdout + found.stderr
     assert found.stdout.endswith("identical to the digit\n")
 
 
-def test_a_nanosecond_of_one_job_fails_and_says_how_to_renew(
+def test_a_nanosecond_more_of_one_job_fails_and_the_message_says_how_to_renew(
     bench: str, out: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
     file = tmp_path / ".ci/baseline.json.gz"
-    told = json.loads(gzip.decompress(file.read_bytes()))
-    jobs = told["cells"][0]["jct_s"]
+    saved = json.loads(gzip.decompress(file.read_bytes()))
+    jobs = saved["cells"][0]["jct_s"]
     jobs[next(iter(jobs))] += 1e-9
-    file.write_bytes(gzip.compress(json.dumps(told).encode()))
+    file.write_bytes(gzip.compress(json.dumps(saved).encode()))
     found = results(tmp_path, bench, out)
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1] == (
-        "Results changed. If that is meant: make baseline, look at what it prints, commit "
-        ".ci/baseline.json.gz."
+        "Results changed. If the change is intended, run make baseline, check what it prints and "
+        "commit .ci/baseline.json.gz."
     )
     assert results(tmp_path, bench, out, "--renew").returncode == 0
     renewed, ours = (cells(root / ".ci/baseline.json.gz") for root in (tmp_path, ROOT))

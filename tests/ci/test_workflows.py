@@ -1,4 +1,4 @@
-"""Workflows call what people call: make targets and scripts, and only such as there are."""
+"""Workflows run make targets and scripts that exist, the same ones that the README names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jobs(path: Path) -> dict[str, Any]:
 
 
 def commands(job: dict[str, Any]) -> Iterator[str]:
-    """Of its steps, once for each value of its matrix."""
+    """The commands of a job's steps, once for each value of its matrix."""
     choices = (job.get("strategy") or {}).get("matrix") or {"": [""]}
     for step in job["steps"]:
         for line in (step.get("run") or "").splitlines():
@@ -35,15 +35,22 @@ def commands(job: dict[str, Any]) -> Iterator[str]:
                     yield line.replace("${{ matrix." + name + " }}", value)
 
 
-def test_there_is_a_check_of_each_push_and_a_night() -> None:
-    asked = {path.stem: yaml.safe_load(path.read_text())[True] for path in WORKFLOWS}
-    assert set(asked) == {"ci", "nightly"}  # YAML reads the key `on` as true
-    assert "push" in asked["ci"]
-    assert "schedule" in asked["nightly"]
+def made(script: Path) -> list[str]:
+    """The targets that a script makes."""
+    lines = re.findall(r"^\s*(?:stage )?make ([^#\n]+)", script.read_text(), re.MULTILINE)
+    return [word for line in lines for word in line.split() if not word.startswith("-")]
+
+
+def test_there_are_checks_of_each_push_and_of_each_night() -> None:
+    # YAML reads the key `on` as true.
+    triggers = {path.stem: yaml.safe_load(path.read_text())[True] for path in WORKFLOWS}
+    assert set(triggers) == {"ci", "nightly"}
+    assert "push" in triggers["ci"]
+    assert "schedule" in triggers["nightly"]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_each_step_runs_a_target_or_a_script_that_there_is(path: Path) -> None:
+def test_each_step_runs_a_target_or_a_script_that_exists(path: Path) -> None:
     for name, job in jobs(path).items():
         assert job["runs-on"], name
         for command in commands(job):
@@ -61,20 +68,29 @@ def test_no_workflow_may_write_to_the_repository() -> None:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
 
 
-def test_a_machine_with_gpus_is_asked_only_where_there_is_one() -> None:
+def test_the_job_on_gpus_runs_only_where_a_runner_is_configured() -> None:
     gpu = jobs(ROOT / ".github/workflows/nightly.yml")["gpu"]
     assert gpu["if"] == "vars.GPU_RUNNER != ''"
     assert gpu["runs-on"] == "${{ vars.GPU_RUNNER }}"
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
-def test_scripts_parse_and_make_what_there_is(script: Path) -> None:
+def test_scripts_parse_and_make_existing_targets(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
-    for target in re.findall(r"^\s*make ([\w-]+)", script.read_text(), re.MULTILINE):
-        assert target in TARGETS
+    assert set(made(script)) <= TARGETS
 
 
-def test_a_night_of_no_kind_is_refused_in_a_line() -> None:
+def test_a_push_runs_all_test_commands_of_the_readme() -> None:
+    commands = set(
+        re.findall(r"^make (test[\w-]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
+    )
+    assert commands == {"test", "test-all", "test-real"}
+    assert made(ROOT / ".ci/run") == ["environments", "test-all", "test-real"]
+    (test_all,) = re.findall(r"^test-all: (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert test_all.split()[0] == "test"
+
+
+def test_nightly_refuses_an_unknown_kind_in_one_line() -> None:
     found = subprocess.run([ROOT / ".ci/nightly", "often"], capture_output=True, text=True)
     assert found.returncode == 2
-    assert found.stderr == "nightly: often: use virtual, cpu or gpu\n"
+    assert found.stderr == "nightly: unknown kind often; use virtual, cpu or gpu\n"

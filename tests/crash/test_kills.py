@@ -1,6 +1,6 @@
 """`bench sweep` ended at random moments, once or again and again: the same command ends the run.
 
-`make crash KILLS=200` kills as often as told, `make test` a few times.
+`make crash KILLS=200` sets the number of kills; `make test-all` kills a few times.
 """
 
 from __future__ import annotations

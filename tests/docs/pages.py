@@ -1,4 +1,4 @@
-"""README and docs as data: the commands in their code blocks, those named in text, their links."""
+"""Reads README.md, SECURITY.md and docs/: commands in code blocks and in text, and links."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GENERATED = DOCS / "reference/command-line.md"
 AT_THE_TOP = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
 PAGES = [*AT_THE_TOP, *sorted({*DOCS.rglob("*.md")} - {GENERATED})]
 REST = "…"
-"""Ends a command of which only the beginning is shown."""
+"""Follows the beginning of a command whose rest a page does not show."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,14 @@ class Command:
 
 
 def _blocks(page: Path) -> Iterator[tuple[int, str, str]]:
-    """The number of its first line, the language and the text of each code block."""
+    """The number of the first line, the language and the text of each code block."""
     text = page.read_text()
     for block in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, block.start(2)) + 1, block[1], block[2]
 
 
 def commands(page: Path, program: str) -> list[Command]:
-    """Those of its code blocks that begin with `program`."""
+    """The commands in the code blocks of a page that begin with `program`."""
     found = []
     for first, language, block in _blocks(page):
         if language not in ("", "sh", "bash"):
@@ -54,21 +54,22 @@ def commands(page: Path, program: str) -> list[Command]:
 
 
 def code(page: Path, beginning: str) -> str | None:
+    """The code block that begins with `beginning`."""
     return next((text for _, _, text in _blocks(page) if text.startswith(beginning)), None)
 
 
 def mentioned(text: str, program: str) -> set[str]:
-    """What stands between backticks and begins with `program`."""
+    """The code spans of a text that begin with `program`."""
     return set(re.findall(rf"`({program} [^`\n]+)`", text))
 
 
 def links(page: Path) -> list[str]:
-    """Those to files of ours and places in them."""
+    """The links to files of this repository and to headings in them."""
     found = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
     return [link for link in found if "://" not in link]
 
 
 def anchors(page: Path) -> set[str]:
-    """Of its headings, as the forges make them."""
+    """The anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}

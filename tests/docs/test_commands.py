@@ -1,9 +1,8 @@
-"""Each command of README and docs is one that works: run where this machine can in a moment,
-else read by the same parser, and run by the test that is named here."""
+"""Each command of README and docs works: most are run here, one page after the other. The others,
+which need a server or minutes, are parsed here and run by the test that `NOT_HERE` names."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -16,6 +15,9 @@ import pytest
 import typer
 
 from harness.cli.main import app
+from tests.crash import trials
+from tests.crash.question import said_in
+from tests.crash.trials import Warm
 from tests.docs.pages import (
     GENERATED,
     PAGES,
@@ -43,11 +45,11 @@ NOT_HERE = {
     "gateway": "tests/gateway/test_recording.py",
     "experiment run --all": "tests/harness/test_experiment.py",
 }
-"""What wants a vLLM, a server, or minutes: words of a command → where that is run."""
+"""Commands that need vLLM, a server or minutes, by words in them, and the test that runs each."""
 FEW = {"sweep": ("--programs", "5"), "experiment": ("--jps", "0.3")}
-"""Put behind a command: the same, on fewer programs and rates."""
+"""Options appended to a command, so that it runs fewer programs or rates."""
 PRINTED = {"my_policies.py": "# my_policies.py", "my-own.toml": "title = "}
-"""Files of the user that a page prints: their names, and how they begin there."""
+"""Files of the user that a page prints, by name, and the beginning of their code blocks."""
 SERVER = "http://127.0.0.1:8000"
 AGENT = """
 import json, os, urllib.request
@@ -58,7 +60,7 @@ urllib.request.urlopen(urllib.request.Request(url, json.dumps(ask).encode())).re
 
 
 def run_by(command: Command) -> str | None:
-    """The test that runs it elsewhere."""
+    """The test that runs this command, if it is not run here."""
     words = " ".join(command.words[1:])
     return next((test for named, test in NOT_HERE.items() if named in words), None)
 
@@ -66,16 +68,15 @@ def run_by(command: Command) -> str | None:
 HERE = [command for command in ALL if run_by(command) is None]
 
 
-def bench_in(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
-    bench = str(Path(sys.executable).parent / "bench")
-    return subprocess.run(
-        [bench, *words], cwd=folder, env=environment, capture_output=True, text=True
-    )
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    """Forks `bench` from a process that has imported it, which saves most of each start."""
+    with trials.warm() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder: traces, an agent, and equal runs under all names that the pages use."""
     folder = tmp_path_factory.mktemp("user")
     shutil.copytree(ROOT / "examples", folder / "examples")
@@ -84,7 +85,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
     (folder / "my_agent.py").write_text(AGENT)
     made = ("sweep", "--jps", "0.3", "--policies", "fcfs,continuum", "--programs", "4")
-    assert bench_in(folder, *made, "--out", "runs/main").returncode == 0
+    assert warm.run(folder, (*made, "--out", "runs/main")) == 0, said_in(folder)
     for name in ("before", "after", "now", "NAME"):
         shutil.copytree(folder / "runs/main", folder / "runs" / name)
     return folder
@@ -96,28 +97,37 @@ def server() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     "page",
     [page for page in PAGES if str(page.relative_to(ROOT)) in {c.page for c in HERE}],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_commands_of_a_page_run_one_after_the_other(
-    page: Path, prepared: Path, server: str, tmp_path: Path
+    page: Path, bench: str, warm: Warm, prepared: Path, server: str, tmp_path: Path
 ) -> None:
+    """The first command of each page is started as a user starts it, the others from `warm`."""
     folder = tmp_path / "user"
     shutil.copytree(prepared, folder)
     for name, beginning in PRINTED.items():
         if text := code(page, beginning):
             (folder / name).write_text(text)
-    for command in [command for command in HERE if command.page == str(page.relative_to(ROOT))]:
-        words = [as_here(word, folder, server) for word in command.words[1:]]
-        words += FEW.get(words[0], ()) if {"--help", "list"}.isdisjoint(words) else ()
-        ran = bench_in(folder, *words)
-        assert ran.returncode == 0, f"{command}: {' '.join(words)}\n{ran.stdout}\n{ran.stderr}"
+    first, *others = [command for command in HERE if command.page == str(page.relative_to(ROOT))]
+    words = words_here(first, folder, server)
+    started = subprocess.run([bench, *words], cwd=folder, capture_output=True, text=True)
+    assert started.returncode == 0, f"{first}: {words}\n{started.stdout}\n{started.stderr}"
+    for command in others:
+        words = words_here(command, folder, server)
+        assert warm.run(folder, words) == 0, f"{command}: {words}\n{said_in(folder)}"
+
+
+def words_here(command: Command, folder: Path, server: str) -> list[str]:
+    words = [as_here(word, folder, server) for word in command.words[1:]]
+    return words + list(FEW.get(words[0], ()) if {"--help", "list"}.isdisjoint(words) else ())
 
 
 def as_here(word: str, folder: Path, server: str) -> str:
-    """With the names that a page leaves to its reader filled in."""
+    """Fill in the names that a page leaves to its reader."""
     if word == "PATH":
         return "my-trajectories"
     if word == "python":
@@ -128,7 +138,7 @@ def as_here(word: str, folder: Path, server: str) -> str:
 
 
 def leaf(words: tuple[str, ...] | list[str]) -> tuple[Any, list[str]]:
-    """The command that `bench WORDS` calls, and what it is given."""
+    """The command that `bench WORDS` calls, and the arguments that it gets."""
     command: Any = typer.main.get_command(app)
     rest = list(words)
     while hasattr(command, "resolve_command") and rest:
@@ -137,7 +147,7 @@ def leaf(words: tuple[str, ...] | list[str]) -> tuple[Any, list[str]]:
 
 
 @pytest.mark.parametrize("command", [c for c in ALL if run_by(c)], ids=str)
-def test_a_command_that_wants_more_than_this_machine_has_is_read_without_complaint(
+def test_a_command_that_is_run_elsewhere_is_parsed_without_an_error(
     command: Command, prepared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(prepared)
@@ -162,14 +172,14 @@ NAMED = sorted(
 
 
 @pytest.mark.parametrize("text", NAMED)
-def test_a_command_that_a_sentence_names_is_there_with_its_options(text: str) -> None:
+def test_a_command_that_a_sentence_names_exists_with_its_options(text: str) -> None:
     called, rest = leaf(text.split()[1:])
     known = {name for parameter in called.params for name in parameter.opts}
     options = {word.partition("=")[0] for word in rest if re.match("--[a-z]", word)}
     assert options <= known
 
 
-def test_each_target_of_make_that_a_page_names_is_there() -> None:
+def test_each_target_of_make_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for page in PAGES:
         named = [command.words[1:] for command in commands(page, "make")]
@@ -179,7 +189,7 @@ def test_each_target_of_make_that_a_page_names_is_there() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_each_link_leads_to_a_file_and_a_heading_of_ours(page: Path) -> None:
+def test_each_link_leads_to_an_existing_file_and_heading(page: Path) -> None:
     for link in links(page):
         name, _, place = link.partition("#")
         target = page.parent / name if name else page
