@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 
 from harness.cells.names import slug
-from harness.load.settings import Server, SweepSettings
+from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan, resolve
 from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import InvalidInput
@@ -32,32 +32,24 @@ def check(settings: SweepSettings) -> None:
         if variant.offload is not None:
             raise InvalidInput(
                 f"--policies {variant.name}: a fidelity card has no policies over an offload tier; "
-                "leave it out"
+                "remove it"
             )
-    if settings.hardware is not None and not is_file(settings.hardware):
+    if settings.machine.hardware is not None and not is_file(settings.machine.hardware):
         raise InvalidInput(
-            f"--hardware {settings.hardware}: is not a measured profile; give a file that bench "
-            "profile wrote, or remove it to measure one first"
+            f"--hardware {settings.machine.hardware}: is not a measured profile; give a file that "
+            "bench profile wrote, or remove it to measure one first"
         )
-    anywhere = SweepSettings(
-        jps=settings.jps,
-        policies=settings.policies,
-        traces=settings.traces,
-        programs=settings.programs,
-        seeds=settings.seeds,
-        arrivals=settings.arrivals,
-        max_num_seqs=settings.max_num_seqs,
-        step_tokens=settings.step_tokens,
-    )
-    resolve(anywhere)
+    machine = settings.machine
+    anywhere = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
+    resolve(replace(settings, machine=anywhere, server=Server()))
 
 
 def default_folder(settings: SweepSettings) -> Path:
     """Readable, and the same for the same question only; where vLLM lies is not part of it."""
-    plan = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
-    digest = hashlib.sha256(orjson.dumps(plan, default=str)).hexdigest()[:8]
-    load = "+".join(Path(source).name for source in settings.traces)
-    parts = ["fidelity", load, Path(settings.model or "").name, digest]
+    values = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
+    digest = hashlib.sha256(orjson.dumps(values, default=str)).hexdigest()[:8]
+    load = "+".join(Path(source).name for source in settings.load.traces)
+    parts = ["fidelity", load, Path(settings.machine.model or "").name, digest]
     return Path("runs") / "_".join(slug(part) for part in parts if part)
 
 
@@ -89,19 +81,19 @@ def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSetti
     that the other runs.
     """
     measured = read_measured(profile)
-    blocks = settings.kv_blocks or measured.kv_blocks
-    live = replace(
-        settings,
+    blocks = settings.machine.kv_blocks or measured.kv_blocks
+    machine = replace(
+        settings.machine,
         engine="vllm",
         hardware=str(profile),
-        model=settings.model or measured.model,
+        model=settings.machine.model or measured.model,
         kv_blocks=blocks,
     )
+    live = replace(settings, machine=machine)
     plan = resolve(live)
     longest, _ = plan.engine.longest
-    virtual = replace(
-        live, engine="sim", kv_blocks=blocks - 1, max_model_len=longest, server=Server()
-    )
+    machine = replace(machine, engine="sim", kv_blocks=blocks - 1, max_model_len=longest)
+    virtual = replace(live, machine=machine, server=Server())
     _check_same(plan, resolve(virtual))
     return live, virtual
 

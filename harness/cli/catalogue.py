@@ -21,6 +21,12 @@ def model_names() -> list[str]:
     return list(MODELS)
 
 
+def agent_names() -> list[str]:
+    from harness.load.agent_plan import AGENTS
+
+    return AGENTS.names()
+
+
 def policies() -> list[tuple[str, str, str]]:
     """Name, description, source. A policy of an installed package that cannot be used has its
     error as description."""

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 import typer
 
 from harness.console import complain
-from servers.errors import TurnstileError
+from servers.errors import InvalidInput, TurnstileError
+
+options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("options", default=None)
+"""The settings file of the command that runs, and the names of the options that come from it."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -31,7 +37,7 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
     except (TurnstileError, OSError) as error:
         if full_stdout(error):
             raise
-        complain(" ".join(str(error).split("\n")))
+        complain(_named_file(error) + " ".join(str(error).split("\n")))
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
         complain("stopped" + on_interrupt)
@@ -41,3 +47,13 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
 def full_stdout(error: BaseException) -> bool:
     """ENOSPC without a file name means that stdout itself is full."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
+
+
+def _named_file(error: Exception) -> str:
+    """The settings file, where it may hold the invalid option."""
+    source = options_from_file.get()
+    if source is None or not isinstance(error, InvalidInput):
+        return ""
+    path, names = source
+    option = re.match(r"--([\w-]+)", str(error))
+    return f"{path}: " if option is None or option[1].replace("-", "_") in names else ""

@@ -20,12 +20,11 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.cli import options as opt
 from harness.cli.errors import full_stdout, one_line_errors, terminate
-from harness.cli.load_options import asks
+from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import go_on, run_from_settings
 from harness.console import complain
-from harness.load.settings import SweepSettings
+from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 
 UsageError: Any = typer.BadParameter.__base__
 """Options that the command line cannot be read with; Typer does not export the class."""
@@ -164,27 +163,16 @@ or seed runs only the new cells.
 
 
 @app.command(help=SWEEP_HELP)
-@asks
-def sweep(
-    settings: SweepSettings,
-    jps: opt.Jps = None,
-    policies: opt.Policies = "all",
-    seeds: opt.Seeds = "1",
-    baseline: opt.Baseline = None,
-    out: opt.Out = None,
-    workers: opt.Workers = None,
-    on_error: opt.OnErrorOption = opt.OnError.CONTINUE,
-    fresh: opt.Fresh = False,
-) -> None:
+@takes_settings(file=True)
+def sweep(settings: SweepSettings, execution: Execution) -> None:
     from harness.cli.print_report import print_report
 
-    settings = replace(settings, jps=jps, policies=policies, seeds=seeds, baseline=baseline)
     folder, failed = run_from_settings(
         settings,
-        out,
-        workers,
-        stop_on_error=on_error is opt.OnError.STOP,
-        reuse=not fresh,
+        execution.out,
+        execution.workers,
+        stop_on_error=execution.on_error is OnError.STOP,
+        reuse=not execution.fresh,
     )
     with one_line_errors(go_on()):
         print_report(folder, failed)
@@ -203,19 +191,39 @@ RUN_HELP = """Run one cell and show everything about it.
 
 
 @app.command(help=RUN_HELP)
-@asks
+@takes_settings(file=True)
 def run(
-    settings: SweepSettings,
-    policy: opt.OnePolicy = "all",
-    jps: opt.OneJps = None,
-    seed: Annotated[int, typer.Option(min=0, help="Draw of the arrivals.")] = 1,
-    out: opt.Out = None,
-    fresh: opt.Fresh = False,
+    settings: Annotated[SweepSettings, Without("jps", "policies", "seeds", "baseline")],
+    execution: Annotated[Execution, Only("out", "fresh")],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="One policy: bench list policies.",
+            autocompletion=complete_policies,
+            rich_help_panel=LOAD,
+        ),
+    ] = None,
+    jps: Annotated[
+        str | None,
+        typer.Option(metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Draw of the arrivals. Default: 1.")
+    ] = None,
 ) -> None:
     from harness.cli.tables import show_cell
 
-    settings = replace(settings, jps=jps, policies=policy, seeds=str(seed))
-    folder, failed = run_from_settings(settings, out, workers=1, one_cell=True, reuse=not fresh)
+    settings = replace(
+        settings,
+        jps=settings.jps if jps is None else jps,
+        policies=settings.policies if policy is None else policy,
+        seeds=settings.seeds if seed is None else str(seed),
+        baseline=None,
+    )
+    folder, failed = run_from_settings(
+        settings, execution.out, workers=1, one_cell=True, reuse=not execution.fresh
+    )
     if failed:
         raise typer.Exit(1)
     with one_line_errors(go_on()):

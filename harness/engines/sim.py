@@ -102,19 +102,19 @@ def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine
 
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
-    settings.server.refuse_all("sim")
-    machine = settings.hardware or HARDWARE
+    settings.server.refuse_unsupported("sim")
+    machine = settings.machine.hardware or HARDWARE
     assumed = None if is_file(machine) else MODEL  # a measured profile knows its model
     profile_of = partial(
         profile_for,
         machine,
-        settings.model or assumed,
-        gpus=settings.gpus,
-        max_model_len=settings.max_model_len,
-        kv_blocks=settings.kv_blocks,
+        settings.machine.model or assumed,
+        gpus=settings.machine.gpus,
+        max_model_len=settings.machine.max_model_len,
+        kv_blocks=settings.machine.kv_blocks,
     )
     profile = profile_of()
-    offload = Offload(_offload_gb(settings), settings.ssd_gb)
+    offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MOST_GB:
             raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
@@ -124,20 +124,20 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     return SimEngine(
         profile,
         profile_of(offload=True),
-        Limits(settings.max_num_seqs, settings.step_tokens),
+        Limits(settings.machine.max_num_seqs, settings.machine.step_tokens),
         offload,
-        settings.gpus if is_file(machine) else _gpus(settings),
+        settings.machine.gpus if is_file(machine) else _gpus(settings),
     )
 
 
 def _gpus(settings: SweepSettings) -> int:
-    return settings.gpus or model(settings.model or MODEL).gpus
+    return settings.machine.gpus or model(settings.machine.model or MODEL).gpus
 
 
 def _offload_gb(settings: SweepSettings) -> float:
-    if settings.offload_gb is not None:
-        return settings.offload_gb
-    machine = settings.hardware or HARDWARE
+    if settings.machine.offload_gb is not None:
+        return settings.machine.offload_gb
+    machine = settings.machine.hardware or HARDWARE
     if is_file(machine):
         return MEASURED_OFFLOAD_GB
     return hardware(machine).offload_gb * _gpus(settings)

@@ -18,7 +18,7 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
-from harness.load.settings import SweepSettings
+from harness.load.settings import Prompts, SweepSettings
 from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
@@ -32,7 +32,7 @@ from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import MOST_CHARACTERS, has_control, one_line, shown
 
 AS_SERVED = "as-served"
-URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "text", "events")
+URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +107,10 @@ class UrlEngine:
 def url_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
-    settings.server.refuse_all(settings.engine, but=URL_OPTIONS)
-    url = server_url(settings.engine, "--engine")
+    settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
+    url = server_url(settings.machine.engine, "--engine")
     served = models_of(url, "--engine")
-    chosen = _chosen(served, settings.model, url)
+    chosen = _chosen(served, settings.machine.model, url)
     longest = chosen.get("max_model_len")
     if settings.server.events is not None and not settings.server.events.is_file():
         raise ServerUnavailable(
@@ -119,15 +119,15 @@ def url_engine(
     engine = UrlEngine(
         name=url,
         model=chosen["id"],
-        first_of=len(served) if settings.model is None else 1,
+        first_of=len(served) if settings.machine.model is None else 1,
         longest=(
-            settings.max_model_len or (longest if isinstance(longest, int) else None),
+            settings.machine.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} takes",
         ),
         events=settings.server.events,
         turn_timeout_s=settings.server.turn_timeout_s,
         patience=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
-        text=settings.server.text,
+        text=settings.server.prompts is Prompts.TEXT,
         is_vllm=says_vllm(chosen),
     )
     return (_as_served(settings.policies),), engine, ()

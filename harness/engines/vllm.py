@@ -18,7 +18,8 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
-from harness.load.settings import SweepSettings
+from harness.load.server_config import server_config
+from harness.load.settings import Prompts, SweepSettings
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
@@ -27,7 +28,6 @@ from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image
-from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.policy_module import check_loads
@@ -38,16 +38,16 @@ from servers.vllm.models.model_folder import loadable
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
 VLLM_OPTIONS = (
     "image",
-    "mounts",
+    "mount",
     "weights",
     "costs",
     "replicas",
-    "flags",
+    "vllm_flags",
     "ready_within_s",
     "turn_timeout_s",
     "lost_after_s",
     "stuck_after_s",
-    "text",
+    "prompts",
 )
 
 
@@ -214,27 +214,14 @@ def vllm_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
     server = settings.server
-    server.refuse_all("vllm", but=VLLM_OPTIONS)
+    server.refuse_unsupported("vllm", VLLM_OPTIONS)
     if server.image is None:
         vllm = find_vllm(server.vllm_python)
     else:
         check_image(server.image)
         vllm = in_image(server.vllm_python)
-    model = settings.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
-    wanted = ServerConfig(
-        model=model,
-        image=server.image,
-        mounts=server.mounts,
-        weights=server.weights,
-        hardware=settings.hardware,
-        costs=read_costs(server.costs) if server.costs else None,
-        kv_blocks=settings.kv_blocks,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        step_tokens=settings.step_tokens,
-        gpus=settings.gpus,
-        flags=server.flags,
-    )
+    model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
+    wanted = server_config(settings.machine, server, model)
     load = loadable(model, server.weights)
     if server.replicas > 1:
         machine_shares(wanted, vllm, server.replicas)
@@ -243,13 +230,13 @@ def vllm_engine(
         wanted=wanted,
         vllm=vllm,
         longest=(longest, f"the {longest} that {load.name} can hold here"),
-        dram_gb=command_line.dram_gb(settings.offload_gb, vllm, settings.gpus),
-        ssd_gb=settings.ssd_gb,
+        dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
+        ssd_gb=settings.machine.ssd_gb,
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
         patience=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
-        text=server.text,
+        text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)
     return chosen, engine, left_out

@@ -7,22 +7,22 @@ takes the options of `bench sweep` under their names, over those of the file's `
 
 from __future__ import annotations
 
-import math
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import orjson
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.cells.names import slug
 from harness.load.arrivals import parse_arrivals
+from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import SweepSettings
+from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
+from harness.load.settings_file import parse_values
 from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.errors import InvalidExperiment
@@ -33,8 +33,12 @@ from traces.synthesis.recipes import RECIPES
 from traces.synthesis.synthesize import synthesize
 
 FOLDER = files("harness") / "experiments" / "files"
-SETTINGS = TypeAdapter(SweepSettings)
-OPTIONS = frozenset(field.name for field in fields(SweepSettings)) - {"server", "agent", "traces"}
+OPTIONS = {
+    name: setting
+    for name, setting in settings_of(SweepSettings).items()
+    if setting.option.panel in (LOAD, MACHINE, RUN) and name != "traces"
+}
+"""What `[sweep]` may hold: an experiment brings its own traces and needs no live server."""
 
 
 Change = Callable[[SweepSettings], SweepSettings]
@@ -87,9 +91,11 @@ class Experiment(Strict):
         return self.arms or (Arm(name=self.name),)
 
     def settings(self, arm: Arm, traces: Path) -> SweepSettings:
-        said = {"traces": (str(traces),), **self.sweep, **arm.sweep}
-        # As JSON: of Python's own values a strict check takes instances only.
-        return SETTINGS.validate_json(orjson.dumps(said), strict=True)
+        values = {
+            "traces": (str(traces),),
+            **parse_values({**self.sweep, **arm.sweep}, OPTIONS, "sweep."),
+        }
+        return build(SweepSettings, values)
 
     def synthesised(self, arm: Arm) -> Workload:
         return Workload(**{**self.workload, **arm.workload})
@@ -131,14 +137,11 @@ def load(name: str) -> Experiment:
         raise InvalidExperiment(f"{entry}: {_first(error)}") from None
     played: dict[str, Played] = {}
     for arm in made.all_arms():
-        if unknown := sorted({*made.sweep, *arm.sweep} - OPTIONS):
-            raise InvalidExperiment(f"{entry}: sweep.{unknown[0]}: bench sweep has no such option")
+        with _errors_of(str(entry)):
+            settings = made.settings(arm, Path())
         if made.is_sweep:
-            _refuse_endless(entry, {**made.sweep, **arm.sweep})
-            with _told_of(f"{entry}: sweep"):
-                settings = made.settings(arm, Path())
             played[arm.name] = _played(entry, settings)
-            with _told_of(f"{entry}: workload"):
+            with _errors_of(f"{entry}: workload"):
                 recipe = made.synthesised(arm).recipe
             _refuse_others(f"{entry}: workload.recipe", [recipe], RECIPES)
     if made.is_sweep:
@@ -155,7 +158,7 @@ class Played(NamedTuple):
 
 
 @contextmanager
-def _told_of(part: str) -> Iterator[None]:
+def _errors_of(part: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -163,13 +166,13 @@ def _told_of(part: str) -> Iterator[None]:
 
 
 def _played(entry: Any, settings: SweepSettings) -> Played:
-    with _told_of(f"{entry}: sweep.policies"):
+    with _errors_of(f"{entry}: sweep.policies"):
         chosen = {variant.name for variant in variants(settings.policies)}
-    with _told_of(f"{entry}: sweep.seeds"):
+    with _errors_of(f"{entry}: sweep.seeds"):
         parse_seeds(settings.seeds)
-    with _told_of(f"{entry}: sweep.arrivals"):
-        rated = parse_arrivals(settings.arrivals).takes_rate
-    with _told_of(f"{entry}: sweep.jps"):
+    with _errors_of(f"{entry}: sweep.arrivals"):
+        rated = parse_arrivals(settings.load.arrivals).takes_rate
+    with _errors_of(f"{entry}: sweep.jps"):
         rates = parse_rates(settings.jps or DEFAULT_JPS) if rated else (0.0,)
     return Played(chosen, set(rates))
 
@@ -191,12 +194,6 @@ def _refuse_others(field: str, said: Collection[object], there: Collection[objec
     if wrong := [value for value in said if value not in there]:
         known = ", ".join(map(str, there))
         raise InvalidExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
-
-
-def _refuse_endless(entry: Any, options: Mapping[str, Any]) -> None:
-    for name, value in options.items():
-        if isinstance(value, float) and not math.isfinite(value):
-            raise InvalidExperiment(f"{entry}: sweep.{name}: {value} is no number to run with")
 
 
 def _first(error: Exception) -> str:
@@ -238,17 +235,18 @@ def _programs(workload: Workload, folder: Path) -> Path:
 
 
 def with_engine(engine: str, model: str | None, jps: str | None) -> Change:
-    """The same question to another engine, which measures its own machine."""
+    """Runs the same sweep on another engine. A live engine has its own hardware."""
 
     def change(settings: SweepSettings) -> SweepSettings:
         if engine in ("sim", "vllm-virtual"):
-            return replace(settings, engine=engine, jps=jps or settings.jps)
-        return replace(
-            settings,
-            engine=engine,
-            hardware=None,
-            model=model or settings.model,
-            jps=jps or settings.jps,
-        )
+            machine = replace(settings.machine, engine=engine)
+        else:
+            machine = replace(
+                settings.machine,
+                engine=engine,
+                hardware=None,
+                model=model or settings.machine.model,
+            )
+        return replace(settings, machine=machine, jps=jps or settings.jps)
 
     return change

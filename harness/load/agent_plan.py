@@ -1,7 +1,8 @@
-"""Which agent runs, on what tasks, in which sandbox: `--agent` and its companions, resolved.
+"""Resolves the settings of live agents: which agent runs, on what tasks, in which sandbox.
 
-In: the options as given. Out: an `AgentPlan`, and the programs it runs. Guided: recorded programs,
-whose answers the agent is handed. Otherwise tasks, and nobody knows yet what turns they will take.
+In: `SweepSettings`. Out: an `AgentPlan`, and the programs that it runs. A guided agent gets the
+answers of recorded programs. Without guidance the programs come from tasks, and the number of their
+turns is not known in advance.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from agents.sandbox.bubblewrap import Bubblewrap, Limits
 from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
-from harness.load.settings import Agents, SweepSettings
+from harness.load.settings import Agents, Overlong, Sandbox, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.redact import hidden_settings
 from servers.errors import InvalidInput
@@ -52,11 +53,11 @@ class AgentPlan:
     tasks_sha256: str
     guided: bool
     sandbox: Bubblewrap | Containers | None
-    """None: on this machine, as the user wanted it in so many words."""
+    """None: commands run on this machine without a sandbox, which the user has confirmed."""
     config: Path | None
     task_limit_s: float
     reads: tuple[Path, ...] = ()
-    """What the sandbox shows besides."""
+    """Further paths that the sandbox shows."""
 
     def as_json(self) -> dict[str, Any]:
         sandbox = self.sandbox
@@ -78,7 +79,7 @@ class AgentPlan:
         }
 
     def told(self) -> str:
-        """In one line, for whoever starts it."""
+        """One line for the user who starts the sweep."""
         sandbox = type(self.sandbox).__name__.lower() if self.sandbox else "no sandbox"
         how = "answers from the trace (guided)" if self.guided else "answers from the model"
         limit = f"at most {self.task_limit_s:g} s a task"
@@ -88,87 +89,89 @@ class AgentPlan:
 def plan_agents(
     settings: SweepSettings, longest_tokens: int | None, because: str
 ) -> tuple[AgentPlan, Workload]:
-    """Raises a ValueError of one line."""
-    wanted = settings.agent
-    if wanted.name is None and wanted.command is None:
+    """Raises `InvalidInput` for settings that do not fit together, or that this machine lacks."""
+    agents = settings.agents
+    if agents.agent is None and agents.agent_command is None:
         raise InvalidInput(
-            "options for agents, and no agent: name it with --agent or --agent-command"
+            "options for agents without an agent; add --agent or --agent-command, or remove them"
         )
-    if settings.engine in ("sim", "vllm-virtual"):
+    if settings.machine.engine in ("sim", "vllm-virtual"):
         raise InvalidInput(
-            f"{wanted.asked_by}: agents need a live server; use --engine vllm or a server's URL"
+            f"{agents.flag}: agents need a live server; use --engine vllm or a server's URL"
         )
-    agent = _agent(wanted)
+    agent = _agent(agents)
     workload, tasks = _load(settings, longest_tokens, because)
-    sandbox, by_program = _sandbox(wanted), _by_program(tasks, workload.programs)
+    sandbox, by_program = _sandbox(agents), _by_program(tasks, workload.programs)
     bare = next((task for task in by_program.values() if task.image is None), None)
     if isinstance(sandbox, Containers) and bare is not None:
         raise InvalidInput(
             f"--sandbox container: task {bare.id} names no image; add its image_name to --tasks"
         )
     version = agent.check()
-    if wanted.config is not None and isinstance(agent, MiniSweAgent):
-        agent.check_config(wanted.config)
+    if agents.agent_config is not None and isinstance(agent, MiniSweAgent):
+        agent.check_config(agents.agent_config)
     plan = AgentPlan(
         agent=agent,
         version=version,
         tasks=by_program,
         tasks_sha256=tasks.sha256,
-        guided=wanted.guided,
+        guided=agents.guided,
         sandbox=sandbox,
-        config=wanted.config,
-        task_limit_s=wanted.task_limit_s,
-        reads=wanted.readable,
+        config=agents.agent_config,
+        task_limit_s=agents.task_limit_s,
+        reads=agents.agent_reads,
     )
     return plan, workload
 
 
-def _agent(wanted: Agents) -> Agent:
-    if wanted.command is not None:
-        if wanted.name is not None:
-            raise InvalidInput("--agent and --agent-command: name one of them")
-        if wanted.config is not None or wanted.python is not None:
+def _agent(agents: Agents) -> Agent:
+    if agents.agent_command is not None:
+        if agents.agent is not None:
+            raise InvalidInput("--agent and --agent-command: give only one of them")
+        if agents.agent_config is not None or agents.agent_python is not None:
             raise InvalidInput(
-                "--agent-config and --agent-python: only with --agent; leave them out"
+                "--agent-config and --agent-python: not supported with --agent-command; remove them"
             )
-        return command_agent(wanted.command)
-    make: Callable[[str | None], Agent] = AGENTS.load(wanted.name or "")
-    return make(wanted.python)
+        return command_agent(agents.agent_command)
+    make: Callable[[str | None], Agent] = AGENTS.load(agents.agent or "")
+    return make(agents.agent_python)
 
 
 def _load(
     settings: SweepSettings, longest_tokens: int | None, because: str
 ) -> tuple[Workload, Tasks]:
-    wanted = settings.agent
-    if wanted.guided:
-        if not settings.traces:
-            raise InvalidInput("--guided: by what? Give trajectories with --traces")
+    agents = settings.agents
+    if agents.guided:
+        if not settings.load.traces:
+            raise InvalidInput("--guided: trajectories are missing; give them with --traces")
         workload = load_workload(
-            settings.traces,
-            settings.programs,
+            settings.load.traces,
+            settings.load.programs,
             longest_tokens,
             because,
-            refuse=settings.refuse_overlong,
+            refuse=settings.load.overlong is Overlong.REFUSE,
             messages=True,
         )
         if mute := next((p for p in workload.programs if not p.messages), None):
             raise InvalidInput(
-                f"program {mute.id}: its trace has no messages, and so no answers to hand to an "
-                "agent; give trajectories with --traces"
+                f"program {mute.id}: its trace has no messages, and so no answers for the agent; "
+                "give trajectories with --traces"
             )
         if forked := next((p for p in workload.programs if p.fork), None):
-            raise InvalidInput(f"program {forked.id}: sub-agents cannot be guided; leave them out")
-        return workload, read_tasks(wanted.tasks) if wanted.tasks else tasks_of(workload.programs)
-    if wanted.tasks is None:
+            raise InvalidInput(
+                f"program {forked.id}: sub-agents cannot be guided; remove it from --traces"
+            )
+        return workload, read_tasks(agents.tasks) if agents.tasks else tasks_of(workload.programs)
+    if agents.tasks is None:
         raise InvalidInput(
-            f"{wanted.asked_by}: on what? Give --tasks FILE, or --guided with --traces"
+            f"{agents.flag}: tasks are missing; give --tasks FILE, or --guided with --traces"
         )
-    if settings.traces:
-        raise InvalidInput("--traces: only with --guided do agents read traces; leave it out")
-    tasks = read_tasks(wanted.tasks)
+    if settings.load.traces:
+        raise InvalidInput("--traces: not supported for agents without --guided; remove it")
+    tasks = read_tasks(agents.tasks)
     programs = tasks.programs()
-    if settings.programs is not None:
-        programs = tuple(choose_programs(programs, settings.programs))
+    if settings.load.programs is not None:
+        programs = tuple(choose_programs(programs, settings.load.programs))
     return Workload(tasks.name, programs, tasks.sha256, ()), tasks
 
 
@@ -190,28 +193,28 @@ def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     return found
 
 
-def _sandbox(wanted: Agents) -> Bubblewrap | Containers | None:
+def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
     limits = Limits(
-        processes=wanted.processes,
-        memory_bytes=int(wanted.memory_gb * GB),
-        disk_bytes=int(wanted.disk_gb * GB),
+        processes=agents.agent_processes,
+        memory_bytes=int(agents.agent_memory_gb * GB),
+        disk_bytes=int(agents.agent_disk_gb * GB),
     )
-    if wanted.sandbox == "none":
-        if not wanted.unconfined:
+    if agents.sandbox is Sandbox.NONE:
+        if not agents.i_know_this_runs_model_commands_on_my_machine:
             raise InvalidInput(
-                f"--sandbox none: commands of a model would run on this machine; add {UNCONFINED}, "
+                f"--sandbox none: a model's commands would run on this machine; add {UNCONFINED}, "
                 "or use --sandbox bubblewrap"
             )
         return None
-    if wanted.sandbox == "container":
-        if wanted.name != "mini-swe-agent":
+    if agents.sandbox is Sandbox.CONTAINER:
+        if agents.agent != "mini-swe-agent":
             raise InvalidInput(
                 "--sandbox container: only mini-swe-agent runs its commands in containers"
             )
         executable = next(filter(shutil.which, CONTAINERS), CONTAINERS[0])
-        containers = Containers(executable, Path(), limits, wanted.network)
+        containers = Containers(executable, Path(), limits, agents.agent_network)
         containers.check()
         return containers
-    bubblewrap = Bubblewrap(limits, wanted.network)
+    bubblewrap = Bubblewrap(limits, agents.agent_network)
     bubblewrap.check()
     return bubblewrap

@@ -1,94 +1,435 @@
-"""The options of `bench sweep` and `bench run`, as given; None where others decide."""
+"""The settings of a sweep: each option of `bench` with its type, help, panel and default.
+
+`harness.cli.options` makes command-line options of them, `harness.load.settings_file` reads them
+from a TOML file. Commands that need only some of them name those. None means that the default
+depends on other settings, as the help says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
+from harness.load.option import Option, option_name, values_of
 from servers.errors import InvalidInput
 
-OPTIONS = {"text": "--prompts text", "mounts": "--mount"}
-"""Those that are called otherwise than their field."""
+LOAD, MACHINE, RUN = "The load", "The machine", "The run"
+SERVER = "A live server (vLLM, or a URL)"
+AGENT = "Real agents on a live server, instead of a replay"
+
+
+class OnError(StrEnum):
+    STOP = "stop"
+    CONTINUE = "continue"
+
+
+class Prompts(StrEnum):
+    TOKENS = "tokens"
+    TEXT = "text"
+
+
+class Sandbox(StrEnum):
+    BUBBLEWRAP = "bubblewrap"
+    CONTAINER = "container"
+    NONE = "none"
+
+
+class Overlong(StrEnum):
+    DROP = "drop"
+    REFUSE = "refuse"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Which programs run, and when they arrive."""
+
+    traces: Annotated[
+        tuple[str, ...],
+        Option(
+            "A trace file, a folder of them, or a pack (bench list packs); repeatable. "
+            "Default: swe-bench.",
+            LOAD,
+            "PATH|PACK",
+        ),
+    ] = ()
+    programs: Annotated[
+        int | None,
+        Option(
+            "Use the first N jobs, repeating them where there are fewer. Default: all.",
+            LOAD,
+            "N",
+            min=1,
+        ),
+    ] = None
+    arrivals: Annotated[
+        str,
+        Option(
+            "poisson, gamma:BURSTINESS, constant, recorded, or closed:N (N jobs in flight); "
+            "the last two take no --jps.",
+            LOAD,
+            "PROCESS",
+        ),
+    ] = "poisson"
+    overlong: Annotated[
+        Overlong,
+        Option(
+            "Jobs that exceed the longest context or the KV memory: drop and list them, or refuse "
+            "to start.",
+            LOAD,
+        ),
+    ] = Overlong.DROP
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The engine, and the model and memory that it has."""
+
+    engine: Annotated[
+        str,
+        Option(
+            "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
+            "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
+            "http://…: a running server, with the scheduler that it has; its API key is read from "
+            "TURNSTILE_API_KEY.",
+            MACHINE,
+            "NAME",
+        ),
+    ] = "sim"
+    hardware: Annotated[
+        str | None,
+        Option(
+            "bench list hardware, or a file of bench profile. Default: b200; with vLLM this "
+            "machine.",
+            MACHINE,
+            "NAME|FILE",
+        ),
+    ] = None
+    model: Annotated[
+        str | None,
+        Option(
+            "bench list models. With vLLM also tiny (built when needed; the default on a CPU), a "
+            "model's folder, or a Hugging Face name. Default: llama-3.1-8b.",
+            MACHINE,
+            "NAME",
+        ),
+    ] = None
+    gpus: Annotated[
+        int | None,
+        Option(
+            "GPUs that hold one model together (tensor parallel). Default: the model's usual "
+            "number.",
+            MACHINE,
+            "N",
+            min=1,
+        ),
+    ] = None
+    offload_gb: Annotated[
+        float | None,
+        Option(
+            "DRAM for the KV of policies that offload (lmcache, continuum+, …). Default, as in the "
+            "sources: 200 per H100, H200 or B200, else 100 per GPU; 1 for vLLM on a CPU.",
+            MACHINE,
+            "GB",
+            min=0,
+        ),
+    ] = None
+    ssd_gb: Annotated[float, Option("SSD behind that DRAM.", MACHINE, "GB", min=0)] = 0.0
+    max_num_seqs: Annotated[int, Option("Turns running at once.", MACHINE, "N")] = 256
+    step_tokens: Annotated[
+        int,
+        Option("Most tokens that one engine step computes (prefill chunk).", MACHINE, "TOKENS"),
+    ] = 2048
+    max_model_len: Annotated[
+        int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
+    ] = None
+    kv_blocks: Annotated[
+        int | None,
+        Option(
+            "KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: the memory that is left.",
+            MACHINE,
+            "N",
+            min=1,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Options of live engines (`--engine vllm`, `--engine URL`)."""
+    """Settings of live engines (`--engine vllm`, `--engine URL`)."""
 
-    vllm_python: str | None = None
-    image: str | None = None
-    mounts: tuple[Path, ...] = ()
-    weights: str = "auto"
-    costs: Path | None = None
-    replicas: int = 1
-    flags: tuple[str, ...] = ()
-    """vLLM's own."""
-    ready_within_s: float = 900.0
-    turn_timeout_s: float = 3600.0
-    lost_after_s: float = 60.0
-    stuck_after_s: float = 900.0
-    text: bool = False
-    """The recorded messages verbatim, instead of token ids."""
-    events: Path | None = None
-    """Where the plug-in of a server that runs already writes its events."""
+    vllm_flags: Annotated[
+        tuple[str, ...],
+        Option("Passed to vLLM unchanged.", metavar="-- VLLM_FLAGS", positional=True),
+    ] = ()
+    vllm_python: Annotated[
+        str | None,
+        Option(
+            "Python of the environment that has vLLM. Default: this one, or .venv-vllm.",
+            SERVER,
+            "PATH",
+            envvar="TURNSTILE_VLLM_PYTHON",
+        ),
+    ] = None
+    image: Annotated[
+        str | None,
+        Option(
+            "Run vLLM in a container of this image (vllm/vllm-openai:…), over the Docker API; "
+            "--vllm-python is then the Python inside.",
+            SERVER,
+            "IMAGE",
+        ),
+    ] = None
+    mount: Annotated[
+        tuple[Path, ...],
+        Option("Another folder that the container sees, read-only; repeatable.", SERVER, "FOLDER"),
+    ] = ()
+    weights: Annotated[
+        str,
+        Option(
+            "dummy: no weights are read; random: small ones, for tiny; auto: random for tiny, "
+            "a folder's own for a folder, else dummy.",
+            SERVER,
+            "KIND",
+        ),
+    ] = "auto"
+    costs: Annotated[
+        Path | None,
+        Option(
+            "Prefill costs that policies use instead of a profile's: JSON with base_s, linear_s, "
+            "quadratic_s, step_tokens.",
+            SERVER,
+            "FILE",
+        ),
+    ] = None
+    replicas: Annotated[
+        int, Option("Parallel servers; all turns of a job go to one.", SERVER, "N", min=1)
+    ] = 1
+    ready_within_s: Annotated[
+        float,
+        Option("Fail the cell if a server takes longer to start.", SERVER, "SECONDS", min=1),
+    ] = 900.0
+    turn_timeout_s: Annotated[
+        float, Option("Fail a turn that takes longer.", SERVER, "SECONDS", min=0.001)
+    ] = 3600.0
+    lost_after_s: Annotated[
+        float,
+        Option(
+            "Fail the cell if the server does not respond for this long.",
+            SERVER,
+            "SECONDS",
+            min=0.001,
+        ),
+    ] = 60.0
+    stuck_after_s: Annotated[
+        float,
+        Option(
+            "Fail the cell if the server responds but no running turn makes progress for this "
+            "long.",
+            SERVER,
+            "SECONDS",
+            min=0.001,
+        ),
+    ] = 900.0
+    prompts: Annotated[
+        Prompts,
+        Option(
+            "tokens: random ids of the recorded lengths. text: the recorded messages verbatim, "
+            "for traces that have them.",
+            SERVER,
+        ),
+    ] = Prompts.TOKENS
+    events: Annotated[
+        Path | None,
+        Option(
+            "The event log of a server that bench serve started; bench serve prints its path.",
+            SERVER,
+            "FILE",
+        ),
+    ] = None
 
-    def refuse_all(self, engine: str, but: tuple[str, ...] = ()) -> None:
-        """Options that this engine could only ignore. The Python may come from the environment."""
-        if self.flags and "flags" not in but:
+    def refuse_unsupported(self, engine: str, supported: tuple[str, ...] = ()) -> None:
+        """Raises for a setting that this engine would ignore. `vllm_python` is exempt, since it may
+        come from the environment."""
+        if self.vllm_flags and "vllm_flags" not in supported:
             raise InvalidInput(
-                f"{' '.join(self.flags)}: flags for vLLM, of which --engine {engine} takes none; "
-                "leave them out (traces are given with --traces)"
+                f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
+                "remove them (traces are given with --traces, a settings file ends in .toml)"
             )
-        for name, value in asdict(self).items():
-            if name not in (*but, "vllm_python") and value != getattr(Server(), name):
-                option = OPTIONS.get(name, "--" + name.replace("_", "-"))
-                raise InvalidInput(f"{option}: --engine {engine} has no use for it; leave it out")
+        defaults = values_of(Server())
+        for name, value in values_of(self).items():
+            if name not in (*supported, "vllm_python") and value != defaults[name]:
+                raise InvalidInput(
+                    f"{option_name(name)}: not supported by --engine {engine}; remove it"
+                )
 
 
 @dataclass(frozen=True, slots=True)
 class Agents:
-    """Options of live agents."""
+    """Settings of live agents."""
 
-    name: str | None = None
-    command: str | None = None
-    tasks: Path | None = None
-    guided: bool = False
-    """Answers come from the trace, the engine's work from the engine."""
-    python: str | None = None
-    config: Path | None = None
-    sandbox: str = "bubblewrap"
-    unconfined: bool = False
-    network: bool = False
-    readable: tuple[Path, ...] = ()
-    task_limit_s: float = 900.0
-    processes: int = 256
-    memory_gb: float = 4.0
-    disk_gb: float = 10.0
+    agent: Annotated[
+        str | None,
+        Option("mini-swe-agent or openhands: one process for each program.", AGENT, "NAME"),
+    ] = None
+    agent_command: Annotated[
+        str | None,
+        Option(
+            "Any other agent, such as 'my-agent {task} --base-url {base_url}'; also {model}, "
+            "{workspace}, {program_id}, {folder}. It is run without a shell.",
+            AGENT,
+            "COMMAND",
+        ),
+    ] = None
+    tasks: Annotated[
+        Path | None,
+        Option(
+            "JSON lines, one task per line: SWE-bench rows, or id and task, and a workspace to "
+            "copy.",
+            AGENT,
+            "FILE",
+        ),
+    ] = None
+    guided: Annotated[
+        bool,
+        Option(
+            "Agents and tools are real, the model's answers come from --traces, and the engine "
+            "does the recorded work for each: no capable model is needed.",
+            AGENT,
+        ),
+    ] = False
+    agent_python: Annotated[
+        str | None,
+        Option(
+            "Python of the environment that has the agent. Default: .venv-agents or "
+            ".venv-openhands.",
+            AGENT,
+            "PATH",
+            also=("--openhands-python",),
+        ),
+    ] = None
+    agent_config: Annotated[
+        Path | None,
+        Option(
+            "Settings of mini-swe-agent (YAML), which override its own.",
+            AGENT,
+            "FILE",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None
+    task_limit_s: Annotated[
+        float, Option("Stop and fail a program that takes longer.", AGENT, "SECONDS", min=0.001)
+    ] = 900.0
+    sandbox: Annotated[
+        Sandbox,
+        Option(
+            "bubblewrap: runs the whole agent. container: runs mini-swe-agent's commands in the "
+            "task's image. none: no sandbox on this machine.",
+            AGENT,
+        ),
+    ] = Sandbox.BUBBLEWRAP
+    agent_network: Annotated[bool, Option("Let the sandbox reach the network.", AGENT)] = False
+    agent_reads: Annotated[
+        tuple[Path, ...],
+        Option(
+            "Another path that the sandbox shows, read-only; repeatable.",
+            AGENT,
+            "PATH",
+            exists=True,
+        ),
+    ] = ()
+    agent_processes: Annotated[
+        int, Option("Processes and threads of one program.", AGENT, "N", min=8)
+    ] = 256
+    agent_memory_gb: Annotated[float, Option("Memory of one program.", AGENT, "GB", min=0.1)] = 4.0
+    agent_disk_gb: Annotated[
+        float,
+        Option("Files of one program, those of its task included.", AGENT, "GB", min=0.1),
+    ] = 10.0
+    i_know_this_runs_model_commands_on_my_machine: Annotated[
+        bool, Option("Required by --sandbox none.", AGENT, in_file=False)
+    ] = False
 
     @property
-    def asked_by(self) -> str:
-        return f"--agent {self.name}" if self.command is None else "--agent-command"
+    def flag(self) -> str:
+        """The option that names the agent, for errors."""
+        return f"--agent {self.agent}" if self.agent_command is None else "--agent-command"
 
 
 @dataclass(frozen=True, slots=True)
 class SweepSettings:
-    jps: str | None = None
-    policies: str = "all"
-    traces: tuple[str, ...] = ()
-    engine: str = "sim"
-    hardware: str | None = None
-    model: str | None = None
-    gpus: int | None = None
-    programs: int | None = None
-    seeds: str = "1"
-    arrivals: str = "poisson"
-    offload_gb: float | None = None
-    ssd_gb: float = 0.0
-    max_num_seqs: int = 256
-    step_tokens: int = 2048
-    max_model_len: int | None = None
-    kv_blocks: int | None = None
-    baseline: str | None = None
-    refuse_overlong: bool = False
+    """Everything that determines the results of a sweep."""
+
+    jps: Annotated[
+        str | None,
+        Option(
+            "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the sources' grid, or "
+            "0.1..0.5:0.1 with a step. Default: 0.05..0.9.",
+            LOAD,
+            "RATES",
+        ),
+    ] = None
+    policies: Annotated[
+        str,
+        Option(
+            "A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy). "
+            "A + at the end adds an offload tier, +native vLLM's own.",
+            LOAD,
+            "NAMES",
+        ),
+    ] = "all"
+    seeds: Annotated[
+        str,
+        Option(
+            "Draws of the arrivals, the same for every policy: 1, 1,2,3 or 1..5.", LOAD, "SEEDS"
+        ),
+    ] = "1"
+    baseline: Annotated[
+        str | None,
+        Option(
+            "The policy that the others are compared with. Default: fcfs, or else the first of "
+            "--policies.",
+            RUN,
+            "POLICY",
+        ),
+    ] = None
+    load: Load = field(default_factory=Load)
+    machine: Machine = field(default_factory=Machine)
     server: Server = field(default_factory=Server)
-    agent: Agents = field(default_factory=Agents)
+    agents: Agents = field(default_factory=Agents)
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Where and how a sweep runs; its results do not depend on it."""
+
+    out: Annotated[
+        Path | None,
+        Option(
+            "Run folder. Default: a folder in runs/ named after the settings, so that the same "
+            "command resumes.",
+            RUN,
+            "FOLDER",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Option(
+            "Parallel processes; they change only the time a sweep takes. Default: all cores.",
+            RUN,
+            "N",
+        ),
+    ] = None
+    on_error: Annotated[OnError, Option("When a cell fails: stop, or run the others.", RUN)] = (
+        OnError.CONTINUE
+    )
+    fresh: Annotated[
+        bool,
+        Option(
+            "Run every cell, even one that is finished with the same settings in another run under "
+            "runs/.",
+            RUN,
+        ),
+    ] = False

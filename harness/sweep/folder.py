@@ -1,7 +1,7 @@
-"""The folder of a sweep: its default name, whether it may take these cells, and `sweep.json`.
+"""The folder of a sweep: its default name, whether it may take these cells, and its plan.
 
-In: a plan and a folder. Out: the folder, ours alone while it is filled, with a `sweep.json` that
-says what it answers. A folder takes a plan that adds policies, rates or seeds to its own.
+In: a plan and a folder. Out: the folder, locked while it is filled, with the plan in `sweep.json` and
+the settings that it was made from in `sweep.toml`. A folder takes a plan that adds policies, rates or seeds to its own.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import orjson
 
 from harness.cells.folder import locked, read_json, write_json
 from harness.cells.names import slug
+from harness.load.settings_file import settings_toml
 from harness.redact import hidden_words
 from harness.sweep.plan import SweepPlan
-from reports.run_folder.atomic import make_folder
+from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import CannotWrite, InvalidInput
 
 MADE_BY = "made_by"
@@ -30,6 +31,7 @@ GROWING = ("variants", "jps", "seeds")
 """Fields of `sweep.json` that a later plan may add to."""
 NOT_DECIDING = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
 """Fields of `sweep.json` that decide no cell."""
+SETTINGS = "sweep.toml"
 PART = ".sweep.json.part"
 """All that a sweep killed at its very start leaves."""
 
@@ -93,14 +95,14 @@ def _difference(field: str, held: Any, wanted: Any) -> str:
 
 @contextmanager
 def claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
-    """Makes and locks the folder and writes its `sweep.json`, or leaves nothing behind."""
+    """Makes and locks the folder and writes its plan, or leaves nothing behind."""
     check_folder(folder, plan)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         make_folder(folder)
         with locked(folder):
             check_folder(folder, plan)
-            _write_sweep_json(folder, plan)
+            _write_plan(folder, plan)
             yield
     finally:
         with suppress(OSError):  # those with a run in them stay
@@ -108,14 +110,17 @@ def claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
                 path.rmdir()
 
 
-def _write_sweep_json(folder: Path, plan: SweepPlan) -> None:
-    """Written once, and again where the plan has grown or words something otherwise."""
+def _write_plan(folder: Path, plan: SweepPlan) -> None:
+    """Writes `sweep.json` and `sweep.toml`, again if the plan has grown or its settings differ."""
     path = folder / "sweep.json"
     held = read_json(path) if path.exists() else {}
     made = held.pop(MADE_BY, None) or made_by()
     wanted = plan.as_json()
     if held != orjson.loads(orjson.dumps(wanted)):
         write_json(path, {**wanted, MADE_BY: made})
+    settings, toml = folder / SETTINGS, settings_toml(plan.settings)
+    if not settings.exists() or settings.read_bytes() != toml:
+        write_file(settings, toml)
 
 
 def note_reused(folder: Path, cells: Mapping[str, Path]) -> None:

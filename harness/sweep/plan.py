@@ -17,7 +17,7 @@ from harness.cells.names import slug
 from harness.engines.base import ENGINES, Engine, ResolveEngine, Unsupported
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
-from harness.load.settings import Agents, SweepSettings
+from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.sweep.deciding import code_sha256, policy_sha256
 from servers.errors import InvalidInput
@@ -48,6 +48,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
+    settings: SweepSettings
     variants: tuple[Variant, ...]
     left_out: tuple[Unsupported, ...]
     """Of `--policies all`, what the engine cannot run here."""
@@ -132,22 +133,23 @@ class SweepPlan:
 
 
 def resolve(settings: SweepSettings) -> SweepPlan:
-    arrivals = parse_arrivals(settings.arrivals)
+    arrivals = parse_arrivals(settings.load.arrivals)
     chosen, engine, left_out = _engine(settings)
     _refuse_same_folder([variant.name for variant in chosen])
     agents, workload = _load(settings, *engine.longest)
     rates, seeds = (
-        _rates(settings.jps, arrivals, settings.arrivals),
+        _rates(settings.jps, arrivals, settings.load.arrivals),
         tuple(parse_seeds(settings.seeds)),
     )
     arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
     return SweepPlan(
+        settings=settings,
         variants=chosen,
         left_out=left_out,
         rates=rates,
         seeds=seeds,
         arrivals=arrivals,
-        arrivals_text=settings.arrivals,
+        arrivals_text=settings.load.arrivals,
         engine=engine,
         workload=workload,
         baseline=_baseline(settings.baseline, [variant.name for variant in chosen]),
@@ -159,27 +161,27 @@ def resolve(settings: SweepSettings) -> SweepPlan:
 def _load(
     settings: SweepSettings, longest_tokens: int | None, because: str
 ) -> tuple[AgentPlan | None, Workload]:
-    if settings.agent != Agents():
+    if settings.agents != Agents():
         from harness.load.agent_plan import plan_agents
 
         return plan_agents(settings, longest_tokens, because)
     return None, load_workload(
-        settings.traces,
-        settings.programs,
+        settings.load.traces,
+        settings.load.programs,
         longest_tokens,
         because,
-        refuse=settings.refuse_overlong,
-        messages=settings.server.text,
+        refuse=settings.load.overlong is Overlong.REFUSE,
+        messages=settings.server.prompts is Prompts.TEXT,
     ).packed()
 
 
 def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
     """Imports an engine only when it is needed: virtual time needs no HTTP client."""
-    if settings.engine.startswith(("http://", "https://")):
+    if settings.machine.engine.startswith(("http://", "https://")):
         from harness.engines.url import url_engine
 
         return url_engine(settings)
-    resolve_engine: ResolveEngine = ENGINES.load(settings.engine)
+    resolve_engine: ResolveEngine = ENGINES.load(settings.machine.engine)
     return resolve_engine(settings)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
+from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
 from harness.sweep.deciding import code_sha256
 from harness.sweep.plan import SweepPlan
@@ -24,6 +25,7 @@ def small_plan(
     chosen = tuple(variants(policies))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
     return SweepPlan(
+        settings=SweepSettings(),
         variants=chosen,
         left_out=(),
         rates=jps,

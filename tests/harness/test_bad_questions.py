@@ -56,7 +56,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--step-tokens 0", "--step-tokens 0: must be at least 1"),
         ("--policies os:path", "os:path: is not a class; derive one from"),
         ("--hardware ../good.jsonl", r"--hardware ../good.jsonl: .* a file of bench profile ends"),
-        ("extra", "extra: flags for vLLM, .* --engine sim .*traces .* --traces"),
+        ("extra", "extra: flags for vLLM, not supported by --engine sim; .*traces .* --traces"),
         ("--offload-gb 0", "--offload-gb 0: too little for lmcache, "),
         ("--offload-gb inf", "--offload-gb inf: 0 to 1,000,000 GB"),
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from harness.cli.main import app
 from harness.experiments.definition import load, names, plans, with_engine
-from harness.load.settings import SweepSettings
+from harness.load.settings import Machine, SweepSettings
 from servers.errors import InvalidExperiment
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
@@ -160,9 +160,10 @@ def test_a_file_of_ones_own_that_is_none_is_said_to_be_none(
 
 
 def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine() -> None:
-    settings = SweepSettings(policies="fcfs", jps="0.1", hardware="a100-80g", model="llama-3.1-8b")
+    machine = Machine(hardware="a100-80g", model="llama-3.1-8b")
+    settings = SweepSettings(policies="fcfs", jps="0.1", machine=machine)
     live = with_engine("vllm", "tiny", None)(settings)
-    assert live == replace(settings, engine="vllm", hardware=None, model="tiny")
+    assert live == replace(settings, machine=Machine(engine="vllm", model="tiny"))
     assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import harness.cli.run_from_settings
 from harness.cli.main import app
-from harness.load.settings import Server, SweepSettings
+from harness.load.settings import Machine, Server, SweepSettings
 from tests.profiles.test_measured import measured
 from tests.servers.stand_in import stand_in
 from traces.formats.native import write_programs
@@ -29,12 +29,12 @@ class Stage:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings: dict[str, SweepSettings] = {}
-        self.measured: list[dict[str, Any]] = []
-        monkeypatch.setattr("harness.cli.commands.profile.profile", self.measure)
+        self.measured: list[Machine] = []
+        monkeypatch.setattr("harness.cli.commands.profile.measure_profile", self.measure)
         monkeypatch.setattr("harness.cli.commands.fidelity.run_from_settings", self.run)
 
-    def measure(self, **options: Any) -> None:
-        self.measured.append(options)
+    def measure(self, machine: Machine, server: Server, **options: Any) -> None:
+        self.measured.append(machine)
         options["out"].write_text(measured().model_dump_json())
 
     def run(
@@ -47,9 +47,11 @@ class Stage:
     ) -> tuple[Path, bool]:
         assert reuse is (folder.name == "sim"), "a live repeat is measured anew"
         self.settings[folder.name] = settings
-        if settings.engine == "vllm":
-            blocks = None if settings.kv_blocks is None else settings.kv_blocks - 1
-            settings = replace(settings, engine="sim", server=Server(), kv_blocks=blocks)
+        machine = settings.machine
+        if machine.engine == "vllm":
+            blocks = None if machine.kv_blocks is None else machine.kv_blocks - 1
+            machine = replace(machine, engine="sim", kv_blocks=blocks)
+            settings = replace(settings, machine=machine, server=Server())
         told = harness.cli.run_from_settings.run_from_settings(settings, folder, workers)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
@@ -84,8 +86,8 @@ def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
 
 def test_both_have_the_same_memory_context_and_profile(stage: Stage) -> None:
     CliRunner().invoke(app, COMMAND.split())
-    live, virtual = stage.settings["live-1"], stage.settings["sim"]
-    assert stage.settings["live-2"] == live
+    live, virtual = stage.settings["live-1"].machine, stage.settings["sim"].machine
+    assert stage.settings["live-2"] == stage.settings["live-1"]
     assert (live.engine, virtual.engine) == ("vllm", "sim")
     assert live.hardware == virtual.hardware == "card/profile.json"
     # One of vLLM's 100 blocks is its null block; 99 of 32 tokens hold the longest context.
@@ -98,7 +100,7 @@ def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> 
     CliRunner().invoke(app, COMMAND.split())
     CliRunner().invoke(app, COMMAND.split())
     (once,) = stage.measured
-    assert "kv_blocks" not in once  # the pool for measuring is as large as it can be
+    assert once.kv_blocks is None  # the pool for measuring is as large as it can be
 
     Path("here.json").write_text(measured(machine="another").model_dump_json())
     other = [*COMMAND.split()[:-1], "other", "--hardware", "here.json"]
@@ -114,12 +116,12 @@ def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> 
 def test_without_kv_blocks_both_have_what_was_measured(stage: Stage) -> None:
     CliRunner().invoke(app, COMMAND.replace("--kv-blocks 100 ", "").split())
     blocks = measured().kv_blocks
-    assert stage.settings["live-1"].kv_blocks == blocks
-    assert stage.settings["sim"].kv_blocks == blocks - 1
+    assert stage.settings["live-1"].machine.kv_blocks == blocks
+    assert stage.settings["sim"].machine.kv_blocks == blocks - 1
 
 
 @pytest.mark.usefixtures("stage")
-def test_the_default_folder_is_named_after_the_question() -> None:
+def test_the_default_folder_is_named_after_the_settings() -> None:
     result = CliRunner().invoke(app, COMMAND.replace(" --out card", "").split())
     line = result.stdout.splitlines()[-1]
     assert line.startswith("fidelity card: runs/fidelity_three.jsonl_")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from small import programs, small_plan
 
+from harness.load.settings import Machine, SweepSettings
 from harness.load.workload import Workload
-from harness.sweep.plan import SweepSettings, resolve
+from harness.sweep.plan import resolve
 from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
@@ -52,5 +53,5 @@ def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Pat
 def test_a_cell_in_virtual_time_says_how_many_gpus_it_stands_for(
     model: str, given: int | None, gpus: int
 ) -> None:
-    plan = resolve(SweepSettings(model=model, gpus=given, policies="fcfs"))
+    plan = resolve(SweepSettings(policies="fcfs", machine=Machine(model=model, gpus=given)))
     assert plan.engine.cell_json(plan.variants[0])["gpus"] == gpus

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from harness.engines.url import url_engine
-from harness.load.settings import SweepSettings
+from harness.load.settings import Machine, SweepSettings
 from tests.harness.calling import bench as bench_here
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
@@ -117,7 +117,7 @@ def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Pat
     assert (two.returncode, other.returncode, useless.returncode) == (2, 2, 2)
     assert "a server that runs already has one scheduler" in two.stderr
     assert other.stderr == f"bench: --model n: {url} serves m\n"
-    assert useless.stderr == f"bench: --replicas: --engine {url} has no use for it; leave it out\n"
+    assert useless.stderr == f"bench: --replicas: not supported by --engine {url}; remove it\n"
 
 
 def listing(status: int, text: str) -> AbstractAsyncContextManager[str]:

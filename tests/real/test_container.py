@@ -73,7 +73,7 @@ def test_an_image_that_is_not_here_is_not_pulled_but_told(tmp_path: Path) -> Non
     with pytest.raises(
         ContainersUnavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"
     ):
-        launch(ServerConfig(image="vllm/vllm-openai:nowhere"), tmp_path)
+        launch(ServerConfig(image="vllm/vllm-openai:nowhere"), tmp_path, ready_within_s=60)
 
 
 def test_no_container_outlives_a_bench_that_was_killed(tmp_path: Path) -> None:

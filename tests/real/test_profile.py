@@ -29,7 +29,9 @@ BENCH = str(Path(sys.executable).parent / "bench")
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    with launch(ServerConfig(kv_blocks=600), tmp_path_factory.mktemp("server")) as started:
+    with launch(
+        ServerConfig(kv_blocks=600), tmp_path_factory.mktemp("server"), ready_within_s=600
+    ) as started:
         yield started
 
 

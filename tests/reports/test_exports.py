@@ -114,16 +114,18 @@ def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Real cells in virtual time, short of memory: preemptions, reloads, pins."""
-    from harness.load.settings import SweepSettings
+    from harness.load.settings import Load, Machine, SweepSettings
     from harness.sweep.plan import resolve
     from harness.sweep.run import run_sweep
 
     folder = tmp_path_factory.mktemp("simulated") / "run"
-    asked = SweepSettings(
-        jps="0.5", policies="fcfs,continuum,infercept+", programs=15, kv_blocks=2500,
-        max_model_len=39_000, offload_gb=2.0,
-    )  # fmt: skip
-    assert not run_sweep(resolve(asked), folder, workers=2).failed
+    settings = SweepSettings(
+        jps="0.5",
+        policies="fcfs,continuum,infercept+",
+        load=Load(programs=15),
+        machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=2.0),
+    )
+    assert not run_sweep(resolve(settings), folder, workers=2).failed
     return folder
 
 

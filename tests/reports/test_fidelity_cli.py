@@ -162,7 +162,7 @@ def test_what_is_no_run_is_refused(runs: Callable[..., list[str]], tmp_path: Pat
     refused(["--live", "nowhere", "--sim", good[3]], "nowhere: no such folder")
     refused(["--sim", good[3]], "give --live RUN, a live run of the same cells, too")
     refused(good[:2], "give --sim RUN, a run in virtual time of the same cells, too")
-    refused([*good, "--jps", "0.5"], "--jps: with --live and --sim nothing is run; leave it out")
+    refused([*good, "--jps", "0.5"], "--jps: not supported with --live and --sim; remove it")
     refused([*good, "--hardware", "a100-80g"], "a100-80g: No such file or directory; ")
 
 

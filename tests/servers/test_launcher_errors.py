@@ -145,7 +145,7 @@ from servers.processes import supervised
 from servers.vllm.launch import server as launcher
 supervised.GRACE_S = 0.3
 run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
-server = launcher.launch(launcher.ServerConfig(), run, python=python)
+server = launcher.launch(launcher.ServerConfig(), run, python=python, ready_within_s=60)
 print(server.base_url.rpartition(":")[2], flush=True)
 fork = os.fork() if os.environ["FORKS"] == "yes" else None
 if fork:
@@ -254,14 +254,14 @@ def test_what_cannot_be_is_told_before_anything_starts(
     tmp_path: Path, wanted: ServerConfig, told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
-        launch(wanted, tmp_path / "run", python=stand_in(tmp_path, "healthy"))
+        launch(wanted, tmp_path / "run", python=stand_in(tmp_path, "healthy"), ready_within_s=60)
     assert not (tmp_path / "run/server.log").exists()
 
 
 def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
-    with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
-        launch(ServerConfig(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"))
+    with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
+        launch(ServerConfig(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)
     with pytest.raises(UnknownModel, match=r"has no config.json"):
-        launch(ServerConfig(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"))
+        launch(ServerConfig(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)
     with pytest.raises(CannotServe):
-        launch(ServerConfig(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"))
+        launch(ServerConfig(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
+from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import go_on, run_from_settings
 from harness.console import complain
-from harness.load.settings import Server, SweepSettings
+from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -42,19 +43,26 @@ do. What follows -- goes to vLLM as it is. Exit code 0: within the targets; 1: n
 
   bench fidelity --live runs/live-1 --live runs/live-2 --sim runs/sim
 """
-RUNS, LOAD, MACHINE = "Runs that exist already", opt.LOAD, opt.MACHINE
+RUNS = "Runs that exist already"
 
 
 @app.command(help=HELP)
+@takes_settings()
 def fidelity(
     context: typer.Context,
-    flags: opt.VllmFlags = None,
-    jps: opt.Jps = None,
-    policies: opt.Policies = POLICIES,
-    traces: opt.Traces = None,
-    programs: opt.Programs = None,
-    arrivals: opt.Arrivals = "poisson",
-    seeds: opt.Seeds = "1",
+    settings: Annotated[
+        SweepSettings,
+        Only("jps", "policies", "traces", "programs", "arrivals", "seeds", policies=POLICIES),
+    ],
+    machine: Annotated[
+        Machine,
+        Only("model", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
+    ],
+    server: Annotated[
+        Server,
+        Only("vllm_flags", "vllm_python", "weights", "ready_within_s", "turn_timeout_s"),
+    ],
+    execution: Annotated[Execution, Only("workers")],
     hardware: Annotated[
         str | None,
         typer.Option(
@@ -64,20 +72,10 @@ def fidelity(
             rich_help_panel=MACHINE,
         ),
     ] = None,
-    model: opt.Model = None,
-    gpus: opt.Gpus = None,
-    kv_blocks: opt.KvBlocks = None,
-    max_model_len: opt.MaxModelLen = None,
-    max_num_seqs: opt.MaxNumSeqs = 256,
-    step_tokens: opt.StepTokens = 2048,
-    vllm_python: opt.VllmPython = None,
-    weights: opt.Weights = "auto",
-    ready_within_s: opt.ReadyWithin = 900.0,
-    turn_timeout_s: opt.TurnTimeout = 3600.0,
     within_s: Annotated[
         float,
         typer.Option(
-            "--within-s", min=10, max=540, help="Time for measuring.", rich_help_panel=opt.RUN
+            "--within-s", min=10, max=540, help="Time for measuring.", rich_help_panel=RUN
         ),
     ] = 120.0,
     repeats: Annotated[
@@ -87,7 +85,7 @@ def fidelity(
             metavar="N",
             min=1,
             help="Run each live cell so often: shows what the live engine differs from itself.",
-            rich_help_panel=opt.RUN,
+            rich_help_panel=RUN,
         ),
     ] = 1,
     out: Annotated[
@@ -96,10 +94,9 @@ def fidelity(
             "--out",
             metavar="FOLDER",
             help="Default: runs/fidelity_…, named after the question; with --live that run's.",
-            rich_help_panel=opt.RUN,
+            rich_help_panel=RUN,
         ),
     ] = None,
-    workers: opt.Workers = None,
     live: Annotated[
         list[Path] | None,
         typer.Option(
@@ -123,30 +120,9 @@ def fidelity(
         with one_line_errors():
             _compare(context, live or [], sim, out, hardware)
         return
-    settings = SweepSettings(
-        jps=jps,
-        policies=policies,
-        traces=tuple(traces or ()),
-        engine="vllm",
-        hardware=hardware,
-        model=model,
-        gpus=gpus,
-        programs=programs,
-        seeds=seeds,
-        arrivals=arrivals,
-        max_num_seqs=max_num_seqs,
-        step_tokens=step_tokens,
-        max_model_len=max_model_len,
-        kv_blocks=kv_blocks,
-        server=Server(
-            vllm_python=vllm_python,
-            weights=weights,
-            flags=tuple(flags or ()),
-            ready_within_s=ready_within_s,
-            turn_timeout_s=turn_timeout_s,
-        ),
-    )
-    _run(settings, out, repeats, workers, within_s)
+    machine = replace(machine, engine="vllm", hardware=hardware)
+    settings = replace(settings, machine=machine, server=server)
+    _run(settings, out, repeats, execution.workers, within_s)
 
 
 def _compare(
@@ -162,7 +138,7 @@ def _compare(
         source = context.get_parameter_source(name)
         if name not in COMPARING and source is not None and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
-            raise InvalidInput(f"{option}: with --live and --sim nothing is run; leave it out")
+            raise InvalidInput(f"{option}: not supported with --live and --sim; remove it")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
         raise InvalidInput(f"to compare runs give {lacking} of the same cells, too")
@@ -179,7 +155,7 @@ def _run(
     with one_line_errors():
         own.check(settings)
         folder = out or own.default_folder(settings)
-        profile = own.claim(folder, settings.hardware)
+        profile = own.claim(folder, settings.machine.hardware)
     if not profile.exists():
         _measure(settings, profile, within_s)
     with one_line_errors():
@@ -203,25 +179,13 @@ def _run(
 
 
 def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
-    """As `bench profile` does, and tells it. Without --kv-blocks: a step takes no longer for KV
-    memory that nobody uses, and longer contexts can be measured."""
-    from harness.cli.commands.profile import profile as measure
+    """Does what `bench profile` does, without --kv-blocks: free KV memory does not slow a step, and
+    longer contexts can be measured."""
+    from harness.cli.commands.profile import measure_profile
 
-    server = settings.server
     print("measuring the engine", file=sys.stderr, flush=True)
-    measure(
-        flags=list(server.flags),
-        model=settings.model,
-        out=profile,
-        within_s=within_s,
-        weights=server.weights,
-        gpus=settings.gpus,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        step_tokens=settings.step_tokens,
-        vllm_python=server.vllm_python,
-        ready_within_s=server.ready_within_s,
-    )
+    machine = replace(settings.machine, kv_blocks=None)
+    measure_profile(machine, settings.server, out=profile, within_s=within_s)
 
 
 def _tell(

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
+from harness.cli.options import Only, takes_settings
 from harness.console import complain
+from harness.load.settings import Machine, Server
 from harness.redact import server_url
 from servers.errors import InvalidInput
 
@@ -48,8 +50,13 @@ follows -- goes to vLLM as it is.
 
 
 @app.command(help=HELP)
+@takes_settings()
 def profile(
-    flags: opt.VllmFlags = None,
+    server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
+    machine: Annotated[
+        Machine,
+        Only("offload_gb", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
+    ],
     model: Annotated[
         str | None,
         typer.Option(
@@ -76,39 +83,33 @@ def profile(
             "--tier", metavar="KIND", help="Measure reloads too: lmcache, or native (vLLM's own)."
         ),
     ] = None,
-    offload_gb: opt.OffloadGb = None,
-    weights: opt.Weights = "auto",
-    gpus: opt.Gpus = None,
-    kv_blocks: opt.KvBlocks = None,
-    max_model_len: opt.MaxModelLen = None,
-    max_num_seqs: opt.MaxNumSeqs = 256,
-    step_tokens: opt.StepTokens = 2048,
-    vllm_python: opt.VllmPython = None,
-    ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
+    measure_profile(replace(machine, model=model), server, out, within_s, url, tier)
+
+
+def measure_profile(
+    machine: Machine,
+    server: Server,
+    out: Path | None,
+    within_s: float,
+    url: str | None = None,
+    tier: str | None = None,
+) -> None:
+    """Writes the profile and prints a summary. Exit code 1 if it cannot be measured."""
+    from harness.load.server_config import server_config
     from reports.run_folder.atomic import refuse_unwritable, write_file
     from servers.errors import MeasurementFailed
-    from servers.vllm.launch.command_line import ServerConfig
 
     with one_line_errors():
         refuse_unwritable(out or Path("profile.json"))
-        wanted = ServerConfig(
-            model=model or "tiny",
-            weights=weights,
-            kv_blocks=kv_blocks,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            step_tokens=step_tokens,
-            gpus=gpus,
-            flags=tuple(flags or ()),
-        )
+        wanted = server_config(machine, server, machine.model or "tiny")
         if tier is not None:
-            wanted = _with_tier(wanted, tier, offload_gb, url, vllm_python)
+            wanted = _with_tier(wanted, tier, machine.offload_gb, url, server.vllm_python)
         try:
             if url is not None:
-                found = _of_url(url, model, wanted, within_s)
+                found = _of_url(url, machine.model, wanted, within_s)
             else:
-                found = _of_own(wanted, vllm_python, ready_within_s, within_s)
+                found = _of_own(wanted, server.vllm_python, server.ready_within_s, within_s)
         except MeasurementFailed as failed:
             complain(str(failed))
             raise typer.Exit(1) from None
@@ -120,7 +121,6 @@ def profile(
 def _with_tier(
     wanted: ServerConfig, tier: str, offload_gb: float | None, url: str | None, python: str | None
 ) -> ServerConfig:
-    from dataclasses import replace
     from typing import get_args
 
     from harness.calibrate.reload_times import DEV_MODE

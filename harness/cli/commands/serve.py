@@ -8,19 +8,20 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
+from harness.cli.options import Only, takes_settings
 from harness.cli.start_server import booted, fresh_folder
+from harness.load.server_config import server_config
+from harness.load.settings import MACHINE, Machine, Server
 from servers.errors import CannotServe
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
-from servers.vllm.launch.command_line import ServerConfig
-from servers.vllm.launch.cost_curve import read_costs
 from servers.vllm.launch.find_vllm import find_vllm, in_image
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer
@@ -35,7 +36,7 @@ Model = Annotated[
         metavar="NAME|PATH",
         help="tiny (built on the spot), a name of bench list models (its shape, with dummy "
         "weights), a model's folder, or a Hugging Face name.",
-        rich_help_panel=opt.MACHINE,
+        rich_help_panel=MACHINE,
     ),
 ]
 Hardware = Annotated[
@@ -45,7 +46,7 @@ Hardware = Annotated[
         metavar="NAME|FILE",
         help="Whose profile tells the policy what a prefill costs: bench list hardware, or a file "
         "of bench profile. Default: the GPU here.",
-        rich_help_panel=opt.MACHINE,
+        rich_help_panel=MACHINE,
     ),
 ]
 Policy = Annotated[
@@ -73,7 +74,7 @@ KvBlocks = Annotated[
         metavar="N",
         min=2,
         help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: what fits.",
-        rich_help_panel=opt.MACHINE,
+        rich_help_panel=MACHINE,
     ),
 ]
 
@@ -92,59 +93,48 @@ Prints the base URL and an example request. What follows -- goes to vLLM as it i
 
 
 @app.command(help=HELP)
+@takes_settings()
 def serve(
-    flags: Annotated[
-        list[str] | None, typer.Argument(metavar="-- VLLM_FLAGS", help="For vLLM itself.")
-    ] = None,
+    server: Annotated[
+        Server,
+        Only(
+            "vllm_flags",
+            "weights",
+            "vllm_python",
+            "costs",
+            "image",
+            "mount",
+            "replicas",
+            "ready_within_s",
+        ),
+    ],
+    machine: Annotated[
+        Machine,
+        Only("gpus", "max_model_len", "max_num_seqs", "step_tokens", "offload_gb", "ssd_gb"),
+    ],
     model: Model = "tiny",
     policy: Policy = None,
-    weights: opt.Weights = "auto",
     port: Port = None,
-    vllm_python: opt.VllmPython = None,
     out: Out = None,
     hardware: Hardware = None,
-    costs: opt.CostsFile = None,
-    gpus: opt.Gpus = None,
     kv_blocks: KvBlocks = None,
-    max_model_len: opt.MaxModelLen = None,
-    max_num_seqs: opt.MaxNumSeqs = 256,
-    step_tokens: opt.StepTokens = 2048,
-    image: opt.Image = None,
-    mount: opt.Mounts = None,
-    offload_gb: opt.OffloadGb = None,
-    ssd_gb: opt.SsdGb = 0.0,
-    replicas: opt.Replicas = 1,
-    ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
     folder = out or fresh_folder("serve")
     with one_line_errors():
         name, tier = _policy_and_tier(policy)
         if tier is not None:
-            vllm = in_image(vllm_python) if image else find_vllm(vllm_python)
-            dram_gb = command_line.dram_gb(offload_gb, vllm, gpus)
-        wanted = ServerConfig(
-            model=model,
-            policy=name,
-            image=image,
-            mounts=tuple(mount or ()),
-            offload=Offloading(tier, dram_gb, ssd_gb) if tier else None,
-            weights=weights,
-            hardware=hardware,
-            costs=read_costs(costs) if costs else None,
-            kv_blocks=kv_blocks,
-            max_model_len=max_model_len,
-            max_num_seqs=max_num_seqs,
-            step_tokens=step_tokens,
-            gpus=gpus,
-            flags=tuple(flags or ()),
-        )
+            python = server.vllm_python
+            vllm = in_image(python) if server.image else find_vllm(python)
+            dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
+        machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
+        offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None
         with booted(
-            wanted,
+            server_config(machine, server, model, name, offload),
             folder,
-            replicas=replicas,
+            replicas=server.replicas,
             port=port,
-            python=vllm_python,
-            ready_within_s=ready_within_s,
+            python=server.vllm_python,
+            ready_within_s=server.ready_within_s,
         ) as (servers, seconds):
             _tell(servers, seconds)
             _until_one_ends(servers)

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli import options as opt
 from harness.cli.errors import one_line_errors
+from harness.cli.options import Only, takes_settings
 from harness.console import complain
+from harness.load.settings import Server
 
 app = typer.Typer(
     rich_markup_mode="rich",
@@ -37,7 +38,9 @@ pins in virtual time, and nothing after the last turn. Exit code 0 if so, else 1
 
 
 @app.command(help=HELP)
+@takes_settings()
 def pins(
+    settings: Annotated[Server, Only("vllm_python", "ready_within_s")],
     policy: Annotated[
         str, typer.Option("--policy", metavar="NAME", help="Whose pins: bench list policies.")
     ] = "continuum-preview",
@@ -50,8 +53,6 @@ def pins(
     kv_blocks: Annotated[
         int, typer.Option("--kv-blocks", min=40, help="KV pool in vLLM's blocks.")
     ] = 500,
-    vllm_python: opt.VllmPython = None,
-    ready_within_s: opt.ReadyWithin = 900.0,
 ) -> None:
     from harness.calibrate.verify_pins import DEAR, DEAR_COSTS, expected_blocks, watch
     from harness.cli.start_server import booted, fresh_folder
@@ -63,7 +64,10 @@ def pins(
     with one_line_errors():
         wanted = ServerConfig(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
         with booted(
-            wanted, fresh_folder("verify"), python=vllm_python, ready_within_s=ready_within_s
+            wanted,
+            fresh_folder("verify"),
+            python=settings.vllm_python,
+            ready_within_s=settings.ready_within_s,
         ) as ([server], _):
             info = server.info
             chosen = make_policy(variants(policy)[0], DEAR_COSTS)

@@ -26,7 +26,7 @@ def launch_replicas(
     *,
     port: int | None = None,
     python: str | None = None,
-    ready_within_s: float = 600.0,
+    ready_within_s: float,
     on_progress: Progress | None = None,
 ) -> list[VllmServer]:
     """Uses `folder` for one server, and `replica-0`, `replica-1`, … in it for several.

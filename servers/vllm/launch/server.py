@@ -167,7 +167,7 @@ def launch(
     *,
     port: int | None = None,
     python: str | None = None,
-    ready_within_s: float = 600.0,
+    ready_within_s: float,
     on_progress: Progress | None = None,
 ) -> VllmServer:
     """Starts a server and waits until it is healthy.

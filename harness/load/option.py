@@ -1,0 +1,89 @@
+"""How a field of a settings dataclass becomes a command-line option and a key of a settings file.
+
+In: a frozen dataclass whose fields are `Annotated[T, Option(help, panel)] = default`, or such
+dataclasses themselves. Out: its options, flattened, and instances built from their values. The name
+of a field is the name of its option and of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+Group = TypeVar("Group")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    help: str
+    panel: str | None = None
+    """The heading under which `--help` shows the option."""
+    metavar: str | None = None
+    min: float | None = None
+    also: tuple[str, ...] = ()
+    """Further names of the option."""
+    envvar: str | None = None
+    exists: bool = False
+    """The value is a path that must exist."""
+    dir_okay: bool = True
+    positional: bool = False
+    in_file: bool = True
+    """False: the command line only."""
+
+
+class Setting(NamedTuple):
+    """A field of a settings dataclass, or of one nested in it."""
+
+    name: str
+    kind: Any
+    """Its type, without the annotation."""
+    option: Option
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return option_name(self.name)
+
+
+def option_name(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+@cache
+def settings_of(group: type) -> Mapping[str, Setting]:
+    """All options of a settings dataclass by name, with those of nested dataclasses."""
+    return {setting.name: setting for setting in _settings(group)}
+
+
+def _settings(group: type) -> Iterator[Setting]:
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            yield from _settings(hint)  # type: ignore[arg-type]
+        else:
+            kind, option = get_args(hint)
+            yield Setting(field.name, kind, option, field.default)
+
+
+def build(group: type[Group], values: Mapping[str, Any]) -> Group:
+    """An instance of a settings dataclass. Options that `values` lacks keep their defaults."""
+    hints = get_type_hints(group)
+    given = {}
+    for field in fields(group):  # type: ignore[arg-type]
+        if is_dataclass(hints[field.name]):
+            given[field.name] = build(hints[field.name], values)
+        elif field.name in values:
+            given[field.name] = values[field.name]
+    return group(**given)
+
+
+def values_of(settings: Any) -> dict[str, Any]:
+    """The value of each option by name."""
+    found: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        found |= values_of(value) if is_dataclass(value) else {field.name: value}
+    return found

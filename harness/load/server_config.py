@@ -1,0 +1,33 @@
+"""The settings of a vLLM server as the launcher takes them."""
+
+from __future__ import annotations
+
+from harness.load.settings import Machine, Server
+from servers.vllm.launch.command_line import ServerConfig
+from servers.vllm.launch.cost_curve import read_costs
+from servers.vllm.launch.offload_tier import Offloading
+
+
+def server_config(
+    machine: Machine,
+    server: Server,
+    model: str,
+    policy: str | None = None,
+    offload: Offloading | None = None,
+) -> ServerConfig:
+    return ServerConfig(
+        model=model,
+        policy=policy,
+        image=server.image,
+        mounts=server.mount,
+        offload=offload,
+        weights=server.weights,
+        hardware=machine.hardware,
+        costs=read_costs(server.costs) if server.costs else None,
+        kv_blocks=machine.kv_blocks,
+        max_model_len=machine.max_model_len,
+        max_num_seqs=machine.max_num_seqs,
+        step_tokens=machine.step_tokens,
+        gpus=machine.gpus,
+        flags=server.vllm_flags,
+    )

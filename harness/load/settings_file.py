@@ -1,0 +1,132 @@
+"""Reads and writes the settings of a sweep as a TOML file (`bench sweep sweep.toml`).
+
+The keys are the names of the options without the leading dashes; a dash and an underscore are the
+same. There are no tables. Relative paths are relative to the current directory, as on the command
+line. Everything wrong raises `InvalidInput` with the file, the key and the value.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from pydantic import TypeAdapter, ValidationError
+
+from harness.load.option import Setting, settings_of, values_of
+from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
+from harness.redact import HIDDEN, hidden_words
+from servers.errors import InvalidInput
+from traces.lenient import must, shown
+
+HEAD = """\
+# The settings of this run. To run the same cells again, in another folder:
+# bench sweep THIS_FILE --out FOLDER
+"""
+
+
+def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
+    """The value of each key by the name of its setting. Keys in `overridden` may hold a redacted
+    value."""
+    if not path.is_file():
+        problem = "is not a regular file" if path.exists() else "no such file"
+        raise InvalidInput(f"{path}: {problem}; give a settings file (.toml)")
+    try:
+        values = tomllib.loads(path.read_bytes().decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path}: not TOML: {error}") from None
+    except RecursionError:
+        raise InvalidInput(f"{path}: nested too deeply") from None
+    found = parse_values(
+        values, {**settings_of(SweepSettings), **settings_of(Execution)}, f"{path}: "
+    )
+    for name, value in found.items():
+        if name not in overridden and any(HIDDEN in str(part) for part in _parts(value)):
+            raise InvalidInput(
+                f"{path}: {name} holds {HIDDEN} in place of a secret; give it on the command line"
+            )
+    return found
+
+
+def parse_values(
+    values: Mapping[str, object], known: Mapping[str, Setting], where: str
+) -> dict[str, Any]:
+    """Values of TOML as values of settings. `where` precedes the key in an error."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("-", "_")
+        setting = known.get(name)
+        if setting is None:
+            close = get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"
+            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: unknown; {hint}")
+        if not setting.option.in_file:
+            raise InvalidInput(
+                f"{where}{_key(key)} is {shown(value)}: give {setting.flag} on the command line"
+            )
+        if name in found:
+            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: given twice; remove one")
+        try:
+            found[name] = _value(setting, value)
+        except ValueError as error:
+            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: {error}") from None
+    return found
+
+
+def _value(setting: Setting, value: object) -> Any:
+    option = setting.option
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    try:
+        # As JSON, because a strict check of Python's values takes instances of enums only.
+        parsed = TypeAdapter(setting.kind).validate_json(
+            json.dumps(value, default=str), strict=True
+        )
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        quoted = f', such as "{value}"' if first["type"] == "string_type" and is_number else ""
+        raise ValueError(must(first["msg"]) + quoted) from None
+    if option.min is not None and parsed is not None and parsed < option.min:
+        raise ValueError(f"must be at least {option.min:g}")
+    for path in _parts(parsed) if option.exists else ():
+        if not path.exists():
+            raise ValueError("no such file or folder")
+        if path.is_dir() and not option.dir_okay:
+            raise ValueError("is a folder; give a file")
+    return parsed
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _key(key: str) -> str:
+    return key if key.isascii() and key.replace("-", "_").isidentifier() else shown(key)
+
+
+def settings_toml(settings: SweepSettings) -> bytes:
+    """The settings as a file that `read_settings` reads: of the live server and the agents those
+    that differ from their defaults, else all that have a value. Secrets are redacted."""
+    values = values_of(settings)
+    kept = {
+        name.replace("_", "-"): _plain(values[name])
+        for name, setting in settings_of(SweepSettings).items()
+        if setting.option.in_file
+        and values[name] not in (None, ())
+        and (values[name] != setting.default or setting.option.panel not in (SERVER, AGENT))
+    }
+    return (HEAD + tomli_w.dumps(kept)).encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, tuple):
+        return hidden_words([str(part) for part in value])
+    return hidden_words([str(value)])[0]
