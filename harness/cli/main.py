@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from harness.cli.errors import full_stdout, one_line_errors, terminate
 from harness.cli.options import Only, Without, complete_policies, takes_settings
-from harness.cli.run_from_settings import go_on, run_from_settings
+from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import complain
 from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 
@@ -174,7 +174,7 @@ def sweep(settings: SweepSettings, execution: Execution) -> None:
         stop_on_error=execution.on_error is OnError.STOP,
         reuse=not execution.fresh,
     )
-    with one_line_errors(go_on()):
+    with one_line_errors(resume_hint()):
         print_report(folder, failed)
 
 
@@ -193,8 +193,7 @@ RUN_HELP = """Run one cell and show everything about it.
 @app.command(help=RUN_HELP)
 @takes_settings(file=True)
 def run(
-    settings: Annotated[SweepSettings, Without("jps", "policies", "seeds", "baseline")],
-    execution: Annotated[Execution, Only("out", "fresh")],
+    *,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -211,6 +210,8 @@ def run(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Draw of the arrivals. Default: 1.")
     ] = None,
+    execution: Annotated[Execution, Only("out", "fresh")],
+    settings: Annotated[SweepSettings, Without("jps", "policies", "seeds", "baseline")],
 ) -> None:
     from harness.cli.tables import show_cell
 
@@ -226,7 +227,7 @@ def run(
     )
     if failed:
         raise typer.Exit(1)
-    with one_line_errors(go_on()):
+    with one_line_errors(resume_hint()):
         gates = show_cell(folder)
     if gates:
         complain(f"failed: {gates}")

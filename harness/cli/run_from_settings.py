@@ -1,7 +1,7 @@
-"""From the options of a command to a finished run folder, and what a person is told on the way.
+"""Resolves the settings of a command, runs the sweep, and prints what happens.
 
-What is wrong with a question becomes one line on stderr and exit code 2 here, an interruption a
-line that says how to go on.
+In: `SweepSettings`. Out: a run folder; a summary of the plan on stdout, warnings on stderr. Invalid
+settings are one line on stderr and exit code 2. After an interruption a line says how to resume.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run_from_settings(
     one_cell: bool = False,
     reuse: bool = True,
 ) -> tuple[Path, Mapping[str, str]]:
-    """Runs what is asked; the folder, and why cells failed, which was said."""
+    """Returns the run folder and the error of each failed cell, which has been printed."""
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: at least 1")
@@ -48,20 +48,21 @@ def run_from_settings(
             several = (
                 ("one --policy", plan.variants),
                 ("one rate with --jps", plan.rates),
+                ("one --seed", plan.seeds),
             )
-            missing = " and ".join(one for one, named in several if len(named) > 1)
+            missing = " and ".join(one for one, values in several if len(values) > 1)
             raise InvalidInput(
-                f"that is {len(plan.cells())} cells: name {missing}, or use bench sweep"
+                f"these settings have {len(plan.cells())} cells: give {missing}, or use bench sweep"
             )
         folder = out or default_folder(plan)
-    with one_line_errors(go_on()):
+    with one_line_errors(resume_hint()):
         outcome = run_sweep(
             plan,
             folder,
             workers=workers or cpu_cores(),
             stop_on_error=stop_on_error,
             reuse=reuse,
-            on_begin=lambda: _say_what_runs(plan),
+            on_begin=lambda: _print_plan(plan),
         )
     if outcome.found_done:
         complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -74,18 +75,18 @@ def run_from_settings(
     return folder, outcome.failed
 
 
-def go_on() -> str:
-    return f"; finished cells are kept, go on with: {same_command()}"
+def resume_hint() -> str:
+    return f"; finished cells are kept, resume with: {same_command()}"
 
 
 def same_command() -> str:
     words = sys.argv[1:]
-    told = hidden_words(words)
-    note = "" if told == words else f"  (with your own for {HIDDEN}, which is not told here)"
-    return shlex.join(["bench", *told]) + note
+    redacted = hidden_words(words)
+    note = "" if redacted == words else f"  (replace {HIDDEN} by your secret)"
+    return shlex.join(["bench", *redacted]) + note
 
 
-def _say_what_runs(plan: SweepPlan) -> None:
+def _print_plan(plan: SweepPlan) -> None:
     load = plan.workload
     print(plan.engine.told())
     if plan.agents is not None:
@@ -100,17 +101,17 @@ def _say_what_runs(plan: SweepPlan) -> None:
         f"{load.name}: {_count(len(load.programs), 'program')}{turns}; " + " x ".join(shape),
         flush=True,
     )
-    _some("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
-    _some("left out", [left.reason for left in load.left_out])
-    _some("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
-    _some("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
+    _complain_of("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
+    _complain_of("left out", [left.reason for left in load.left_out])
+    _complain_of("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
+    _complain_of("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
 
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def _some(what: str, reasons: list[str], most: int = 5) -> None:
+def _complain_of(what: str, reasons: list[str], most: int = 5) -> None:
     for reason in reasons[:most]:
         complain(f"{what}: {reason}")
     if more := len(reasons) - most if len(reasons) > most else 0:

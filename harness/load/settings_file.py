@@ -61,6 +61,8 @@ def parse_values(
     for key, value in values.items():
         name = key.replace("-", "_")
         setting = known.get(name)
+        if isinstance(value, dict):
+            raise InvalidInput(f"{where}{_key(key)} is a table: settings have none; remove it")
         if setting is None:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"

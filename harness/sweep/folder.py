@@ -1,7 +1,8 @@
 """The folder of a sweep: its default name, whether it may take these cells, and its plan.
 
-In: a plan and a folder. Out: the folder, locked while it is filled, with the plan in `sweep.json` and
-the settings that it was made from in `sweep.toml`. A folder takes a plan that adds policies, rates or seeds to its own.
+In: a plan and a folder. Out: the folder, locked while it is filled, with the plan in `sweep.json`
+and the settings that it was made from in `sweep.toml`. A folder takes a plan that adds policies,
+rates or seeds to its own.
 """
 
 from __future__ import annotations

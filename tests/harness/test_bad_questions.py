@@ -115,5 +115,6 @@ def test_jobs_that_cannot_fit_are_refused_where_asked(trace: str) -> None:
 
 def test_run_takes_one_cell(trace: str) -> None:
     assert_refused(
-        ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace], "that is 2 cells"
+        ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace],
+        "these settings have 2 cells: give one rate",
     )

@@ -140,7 +140,7 @@ def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
 )
-def test_stopped_it_says_how_to_go_on_and_leaves_no_process(
+def test_stopped_it_says_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int
 ) -> None:
     options = ("--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o")
@@ -161,14 +161,14 @@ def test_stopped_it_says_how_to_go_on_and_leaves_no_process(
         assert process.returncode == code, errors
         assert "Traceback" not in errors
         assert errors.splitlines()[-1] == (
-            "bench: stopped; finished cells are kept, go on with: "
+            "bench: stopped; finished cells are kept, resume with: "
             f"bench sweep --traces {trace} --programs 2000 --jps 5 --out o"
         )
     while group := living(process.pid):
         assert time.monotonic() < deadline_s, group
 
 
-def test_stopped_at_the_report_it_says_how_to_go_on(
+def test_stopped_at_the_report_it_says_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -180,7 +180,7 @@ def test_stopped_at_the_report_it_says_how_to_go_on(
     monkeypatch.setattr(sys, "argv", ["bench", *command.split()])
     code, _, err = calling.bench(*command.split())
     assert code == 130
-    assert err.endswith(f"bench: stopped; finished cells are kept, go on with: bench {command}\n")
+    assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
 
 
 @pytest.mark.parametrize("words", ["--version", "list packs"])

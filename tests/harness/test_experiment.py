@@ -110,8 +110,14 @@ def test_a_claim_that_fails_is_an_answer_and_no_error(small: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("max_num_seqs = 2", "max_seqs = 2"), "sweep.max_seqs: bench sweep has no such option"),
-        (("max_num_seqs = 2", "offload_gb = inf"), "sweep.offload_gb: inf is no number"),
+        (
+            ("max_num_seqs = 2", "max_seqs = 2"),
+            "sweep.max_seqs is 2: unknown; did you mean max_num_seqs?",
+        ),
+        (
+            ("max_num_seqs = 2", "offload_gb = inf"),
+            "sweep.offload_gb is inf: must be a finite number",
+        ),
         (("least = 0.5", "leest = 0.5"), "checks.0.leest is 0.5: not a field of this format"),
         (('recipe = "execution-note"', ""), "workload: recipe: missing; add it"),
         (('"execution-note"', '"nope"'), "workload.recipe is 'nope': must be one of swe-bench, "),

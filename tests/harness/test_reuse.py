@@ -127,7 +127,7 @@ def test_what_an_interruption_left_is_removed_once_its_cell_is_finished() -> Non
     (RUN / FCFS).mkdir(exist_ok=True)
     (RUN / f"{FCFS}.aside-1").mkdir()
     assert cells_run(small_plan("fcfs"), RUN) == [FCFS]
-    assert sorted(path.name for path in RUN.iterdir()) == [FCFS, "sweep.json"]
+    assert sorted(path.name for path in RUN.iterdir()) == [FCFS, "sweep.json", "sweep.toml"]
 
 
 def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() -> None:

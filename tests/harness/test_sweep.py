@@ -33,6 +33,7 @@ def test_a_sweep_leaves_the_files_that_the_document_names(tmp_path: Path) -> Non
     cell = {"cell.json", "turns.jsonl", "engine.jsonl", "done.json"}
     assert set(contents(tmp_path / "run")) == {
         "sweep.json",
+        "sweep.toml",
         *(f"fcfs_jps0.5_seed1/{name}" for name in cell),
         *(f"continuum_jps0.5_seed1/{name}" for name in cell),
     }

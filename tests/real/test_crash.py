@@ -52,7 +52,10 @@ def test_killed_in_every_stage_it_leaves_no_process_and_measures_each_turn_once(
 
 
 def test_killed_at_random_moments_it_measures_each_turn_once(tmp_path: Path) -> None:
-    with launch(ServerConfig(), tmp_path / "server", ready_within_s=600) as server, trials.warm() as warm:
+    with (
+        launch(ServerConfig(), tmp_path / "server", ready_within_s=600) as server,
+        trials.warm() as warm,
+    ):
         survives(int(os.environ.get("TURNSTILE_KILLS", "8")), warm, server.base_url, tmp_path)
 
 

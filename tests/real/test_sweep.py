@@ -104,5 +104,5 @@ def test_ctrl_c_in_mid_start_leaves_no_process_and_says_how_to_go_on(tmp_path: P
     sweep.send_signal(signal.SIGINT)
     _, complaints = sweep.communicate(timeout=60)
     assert sweep.returncode == 130
-    assert "bench: stopped; finished cells are kept, go on with: bench sweep" in complaints
+    assert "bench: stopped; finished cells are kept, resume with: bench sweep" in complaints
     until_gone(processes)

@@ -349,8 +349,8 @@ def test_a_command_to_run_again_says_that_something_in_it_is_hidden(
     monkeypatch.setattr("sys.argv", ["bench", "sweep", "--jps", "1"])
     assert same_command() == "bench sweep --jps 1"
     monkeypatch.setattr("sys.argv", ["bench", "run", "--agent-command", "a --api-key sk-1"])
-    told = "bench run --agent-command 'a --api-key ***'  (with your own for ***, "
-    assert same_command() == told + "which is not told here)"
+    command = "bench run --agent-command 'a --api-key ***'"
+    assert same_command() == f"{command}  (replace *** by your secret)"
 
 
 def test_in_a_conversation_only_what_can_be_no_word_is_hidden() -> None:

@@ -259,9 +259,25 @@ def test_what_cannot_be_is_told_before_anything_starts(
 
 
 def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
+    python = stand_in(tmp_path, "healthy")
     with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
-        launch(ServerConfig(model="/no/model"), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)
+        launch(
+            ServerConfig(model="/no/model"),
+            tmp_path,
+            python=python,
+            ready_within_s=60,
+        )
     with pytest.raises(UnknownModel, match=r"has no config.json"):
-        launch(ServerConfig(model=str(tmp_path)), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)
+        launch(
+            ServerConfig(model=str(tmp_path)),
+            tmp_path,
+            python=python,
+            ready_within_s=60,
+        )
     with pytest.raises(CannotServe):
-        launch(ServerConfig(policy="all"), tmp_path, python=stand_in(tmp_path, "healthy"), ready_within_s=60)
+        launch(
+            ServerConfig(policy="all"),
+            tmp_path,
+            python=python,
+            ready_within_s=60,
+        )

@@ -15,7 +15,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.cli.run_from_settings import go_on, run_from_settings
+from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import complain
 from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
 from servers.errors import InvalidInput
@@ -49,20 +49,12 @@ RUNS = "Runs that exist already"
 @app.command(help=HELP)
 @takes_settings()
 def fidelity(
+    *,
     context: typer.Context,
     settings: Annotated[
         SweepSettings,
         Only("jps", "policies", "traces", "programs", "arrivals", "seeds", policies=POLICIES),
     ],
-    machine: Annotated[
-        Machine,
-        Only("model", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
-    ],
-    server: Annotated[
-        Server,
-        Only("vllm_flags", "vllm_python", "weights", "ready_within_s", "turn_timeout_s"),
-    ],
-    execution: Annotated[Execution, Only("workers")],
     hardware: Annotated[
         str | None,
         typer.Option(
@@ -72,6 +64,14 @@ def fidelity(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    machine: Annotated[
+        Machine,
+        Only("model", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
+    ],
+    server: Annotated[
+        Server,
+        Only("vllm_flags", "vllm_python", "weights", "ready_within_s", "turn_timeout_s"),
+    ],
     within_s: Annotated[
         float,
         typer.Option(
@@ -97,6 +97,7 @@ def fidelity(
             rich_help_panel=RUN,
         ),
     ] = None,
+    execution: Annotated[Execution, Only("workers")],
     live: Annotated[
         list[Path] | None,
         typer.Option(
@@ -174,7 +175,7 @@ def _run(
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
         _, broken = run_from_settings(on_vllm, place, workers, reuse=False)
         failed = failed or broken
-    with one_line_errors(go_on()):
+    with one_line_errors(resume_hint()):
         _tell(live, folder / "sim", folder, measured, bool(failed))
 
 

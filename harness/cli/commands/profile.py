@@ -52,11 +52,7 @@ follows -- goes to vLLM as it is.
 @app.command(help=HELP)
 @takes_settings()
 def profile(
-    server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
-    machine: Annotated[
-        Machine,
-        Only("offload_gb", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
-    ],
+    *,
     model: Annotated[
         str | None,
         typer.Option(
@@ -83,6 +79,11 @@ def profile(
             "--tier", metavar="KIND", help="Measure reloads too: lmcache, or native (vLLM's own)."
         ),
     ] = None,
+    machine: Annotated[
+        Machine,
+        Only("offload_gb", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
+    ],
+    server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
 ) -> None:
     measure_profile(replace(machine, model=model), server, out, within_s, url, tier)
 

@@ -95,6 +95,17 @@ Prints the base URL and an example request. What follows -- goes to vLLM as it i
 @app.command(help=HELP)
 @takes_settings()
 def serve(
+    *,
+    model: Model = "tiny",
+    policy: Policy = None,
+    port: Port = None,
+    out: Out = None,
+    hardware: Hardware = None,
+    machine: Annotated[
+        Machine,
+        Only("gpus", "max_model_len", "max_num_seqs", "step_tokens", "offload_gb", "ssd_gb"),
+    ],
+    kv_blocks: KvBlocks = None,
     server: Annotated[
         Server,
         Only(
@@ -108,16 +119,6 @@ def serve(
             "ready_within_s",
         ),
     ],
-    machine: Annotated[
-        Machine,
-        Only("gpus", "max_model_len", "max_num_seqs", "step_tokens", "offload_gb", "ssd_gb"),
-    ],
-    model: Model = "tiny",
-    policy: Policy = None,
-    port: Port = None,
-    out: Out = None,
-    hardware: Hardware = None,
-    kv_blocks: KvBlocks = None,
 ) -> None:
     folder = out or fresh_folder("serve")
     with one_line_errors():
