@@ -198,7 +198,7 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="One policy: bench list policies.",
+            help="One policy of bench list policies, with arguments if it takes any.",
             autocompletion=complete_policies,
             rich_help_panel=LOAD,
         ),

@@ -374,8 +374,9 @@ class SweepSettings:
     policies: Annotated[
         str,
         Option(
-            "A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy). "
-            "A + at the end adds an offload tier, +native vLLM's own.",
+            "A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy), "
+            "with arguments if it takes any: 'continuum(k=50)'. A + at the end adds an offload "
+            "tier, +native vLLM's own.",
             LOAD,
             "NAMES",
         ),

@@ -260,7 +260,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
 
 def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
-    with pytest.raises(UnknownModel, match=r"is no folder and no name that we know \(tiny, llama"):
+    with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
         launch(
             ServerConfig(model="/no/model"),
             tmp_path,
