@@ -1,5 +1,8 @@
-"""Profiles: how long steps take and how much KV fits, per machine and model
-(docs/reference/profiles.md)."""
+"""Profiles: how long steps take and how much KV fits, per machine and model.
+
+In: names of a machine and a model, or the file of a measured profile. Out: `Profile`, and the
+`Costs` that policies get. docs/reference/profiles.md has the formula and the sources.
+"""
 
 from servers.errors import DoesNotFit, UnknownProfile
 from servers.profiles.gpus import HARDWARE, Hardware, hardware

@@ -1,12 +1,12 @@
 """Coefficients of a profile's step formula, from measured times.
 
-In: observations, each a request or a step with what it computed and the seconds it took. Out: the
-coefficients, none negative, that make the sum of squared *relative* errors least, so that steps of
-milliseconds count as much as prompts of seconds. Whole picoseconds out.
+In: observations, each a request or a step with what it computed and the seconds that it took. Out:
+the coefficients, in whole picoseconds and none negative, with the least sum of squared *relative*
+errors, so that steps of milliseconds count as much as prompts of seconds.
 
-The formula bends once, where T tokens cost as much as reading the weights: max(weights, T · token)
-= token · max(knee, T). For a given knee it is linear; the knee is searched, on a coarse grid and
-around its best.
+The formula has one knee, where T tokens cost as much as reading the weights:
+max(weights, T · token) = token · max(knee, T). For a given knee it is linear. The knee is searched
+on a coarse grid, and then around the best point of that grid.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ KNEES = 80
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """A prompt of one token out (`request`), or one decode step of a batch."""
+    """A request with one output token (`request`), or one decode step of a batch."""
 
     steps: tuple[int, ...]
-    """Tokens that each of its steps computes."""
+    """Number of tokens that each of its steps computes."""
     sequences: int
-    """Turns in each step."""
+    """Number of turns in each step."""
     context: float
-    """Tokens that its decodes read, over the batch."""
+    """Context tokens that its decodes read, summed over the batch."""
     pairs: int
-    """Query-key pairs of its prefill."""
+    """Number of query-key pairs of its prefill."""
     request: bool
-    """Whether the time holds a request's way there and back."""
+    """Whether the time includes a request's round trip."""
     seconds: float
 
 
@@ -50,7 +50,7 @@ class Coefficients:
     context_ps: int
     pair_ps: int
     request_ps: int
-    """Way there and back, tokenizer, HTTP; no part of a step."""
+    """Round trip of a request: HTTP and tokenizer. Not part of a step."""
 
     def seconds(self, seen: Observation) -> float:
         steps = sum(self.base_ps + max(self.weights_ps, t * self.token_ps) for t in seen.steps)
@@ -60,8 +60,8 @@ class Coefficients:
 
 
 def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) -> Observation:
-    """Alone in the engine, `tokens` to compute after those cached: full chunks and a rest; each
-    token attends to itself and to all before it."""
+    """A prompt alone in the engine, with `tokens` to compute after the cached ones: full chunks and
+    a rest. Each token attends to itself and to all before it."""
     full, rest = divmod(tokens, step_tokens)
     steps = (step_tokens,) * full + ((rest,) if rest else ())
     pairs = tokens * cached_tokens + tokens * (tokens + 1) // 2
@@ -69,7 +69,7 @@ def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) ->
 
 
 def decode_step(batch: int, context: float, seconds: float) -> Observation:
-    """`context`: of each turn in the batch."""
+    """`context` is the context of each turn in the batch, in tokens."""
     return Observation((batch,), batch, batch * context, 0, False, seconds)
 
 

@@ -1,8 +1,8 @@
 """Published peaks of the GPUs that profiles are made for; docs/reference/profiles.md has the
 sources.
 
-FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are one way, and
-`memory_bytes` is what CUDA reports, which is less than the name says.
+FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are in one direction,
+and `memory_bytes` is the amount that CUDA reports, which is less than the product's name suggests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ GIB = 1 << 30
 PCIE3_X16 = 15_750_000_000
 PCIE4_X16 = 31_500_000_000
 PCIE5_X16 = 63_000_000_000
-"""Bytes/s one way after line coding: 16 lanes of 8, 16 and 32 GT/s × 128/130 (PCI-SIG)."""
+"""Bytes/s in one direction after line coding: 16 lanes of 8, 16 and 32 GT/s × 128/130 (PCI-SIG)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class Hardware:
     memory_bytes_per_s: float
     memory_bytes: int
     pcie_bytes_per_s: float
-    """Host to GPU."""
+    """From host to GPU."""
     source: str
     fp8_flops: float | None = None
-    """None: FP8 weights are widened and multiplied in BF16."""
+    """None if FP8 weights are widened and multiplied in BF16."""
     link_bytes_per_s: float | None = None
-    """NVLink, GPU to GPU; None where GPUs talk over PCIe."""
+    """NVLink, from GPU to GPU; None if the GPUs are connected by PCIe only."""
     offload_gb: float = 100.0
-    """DRAM per GPU that an offload tier gets unless told otherwise (Continuum v3, §6.1: 100 GB for
-    A100, 200 GB for H100 and B200; the others are taken to be like the A100)."""
+    """Default DRAM per GPU of an offload tier (Continuum v3, §6.1: 100 GB for A100, 200 GB for H100
+    and B200; other GPUs are assumed to be like the A100)."""
     note: str = ""
 
 
@@ -128,6 +128,6 @@ HARDWARE = {
 def hardware(name: str) -> Hardware:
     if name not in HARDWARE and Path(name).is_file():
         raise UnknownProfile(
-            f"--hardware {name}: the name of a file of bench profile ends in .json"
+            f"--hardware {name}: a file of bench profile has a name that ends in .json"
         )
     return find("hardware", HARDWARE, name)

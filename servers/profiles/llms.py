@@ -1,7 +1,7 @@
 """Shapes and sizes of the models that profiles are made for, from each one's config.json.
 
-Parameters are counts, weights and KV are bytes. KV is kept in 16 bits for every model, as vLLM
-does by default, FP8 checkpoints included.
+Parameters are counts; weights and KV are bytes. KV has 16 bits for every model, also for FP8
+checkpoints, as vLLM's default is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from servers.profiles.profile import find
 
 KV_ENTRY_BYTES = 2
 AGENT_CONTEXT_TOKENS = 16_384
-"""Context over which a sliding window is spread; about what an agent's programs end with."""
+"""Context length at which layers with a sliding window are averaged; about the final context of an
+agent's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,21 +26,21 @@ class Model:
     head_dim: int
     vocab: int
     params: int
-    """All that is loaded."""
+    """All parameters that are loaded."""
     step_params: int
-    """What a step reads: without an input table of its own and without a vision tower."""
+    """Parameters that a step reads: without a separate input table and without a vision tower."""
     token_params: int
-    """What one prompt token is multiplied with: without input table and output head, and of the
-    experts only those it is routed to."""
+    """Parameters that one prompt token is multiplied with: without input table and output head, and
+    of the experts only those that it is routed to."""
     weight_bytes_per_param: int
     max_model_len: int
     gpus: int
-    """Tensor parallel size unless told otherwise."""
+    """Default tensor parallel size."""
     source: str
     prefill_mfu: float = 0.5
-    """Share of the tensor peak that the matrix products of a prompt reach; assumed."""
+    """Assumed share of the tensor peak that the matrix products of a prompt reach."""
     local_layers: int = 0
-    """Layers that attend to the last `window` tokens only."""
+    """Number of layers that attend to the last `window` tokens only."""
     window: int = 0
     note: str = ""
 
@@ -49,8 +50,8 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """2 (K and V) × layers × KV heads × head size × 2 bytes; local layers hold `window` tokens
-        of AGENT_CONTEXT_TOKENS, and count by that share."""
+        """2 (K and V) × layers × KV heads × head size × 2 bytes. Local layers hold `window` tokens
+        of AGENT_CONTEXT_TOKENS and count with that share."""
         per_layer = 2 * self.kv_heads * self.head_dim * KV_ENTRY_BYTES
         local = self.local_layers * self.window * per_layer // AGENT_CONTEXT_TOKENS
         return (self.layers - self.local_layers) * per_layer + local
@@ -58,7 +59,7 @@ class Model:
     @property
     def flops_per_pair(self) -> int:
         """4 (two products, multiply and add) × heads × head size × layers, per query-key pair. Of
-        the C²/2 pairs of a prompt a local layer makes window × C, a share of 2 × window / C."""
+        the C²/2 pairs of a prompt, a local layer has window × C, a share of 2 × window / C."""
         local = 2 * self.local_layers * self.window // AGENT_CONTEXT_TOKENS
         return 4 * self.heads * self.head_dim * (self.layers - self.local_layers + local)
 

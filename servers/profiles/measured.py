@@ -1,7 +1,8 @@
-"""Profiles measured on a live engine: the file that `bench profile` writes, and its reading.
+"""Profiles measured on a live engine: the file that `bench profile` writes, and its reader.
 
-A file (`turnstile-profile-1`) holds what was measured, where, and the profile fitted to it. Its
-path stands wherever a machine's name does (`--hardware profile.json`). Seconds, tokens, bytes.
+A file (`turnstile-profile-1`) has the measured times, the machine, and the profile fitted to them.
+Its path is accepted wherever the name of a machine is (`--hardware profile.json`). Times are
+seconds, lengths are tokens, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +22,10 @@ from servers.profiles.profile import Profile
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic_profile
 
 FEWEST = 3
-"""Prompt lengths and decode steps that a fit needs."""
+"""Number of prompt lengths, and of decode batches, that a fit needs."""
 LARGE_ERROR = 0.25
 LARGE_SPREAD = 0.3
-"""From the least to the most of times of the same thing, over their median; a quiet machine has
-half of that."""
+"""Range of repeated times over their median, from which a note warns; an idle machine has half."""
 
 
 class _Model(BaseModel):
@@ -36,26 +36,26 @@ Times = tuple[Annotated[float, Field(gt=0)], ...]
 
 
 class PrefillTimes(_Model):
-    """From sending a prompt to its first token, alone in the engine."""
+    """Times from sending a prompt to its first token, with no other request in the engine."""
 
     tokens: int = Field(ge=1)
-    """Computed: all of the prompt but what was cached."""
+    """Number of computed tokens: the prompt without its cached ones."""
     cached_tokens: int = Field(ge=0, default=0)
     seconds: Times = Field(min_length=1)
 
 
 class DecodeTimes(_Model):
-    """Steps in which a batch of turns decoded, and nothing else ran."""
+    """Times of steps in which a batch of turns decoded and nothing else ran."""
 
     batch: int = Field(ge=1)
     context: float = Field(gt=0)
-    """Tokens of each turn, in the middle of what was measured."""
+    """Context tokens of each turn, halfway through the measurement."""
     seconds: Times = Field(min_length=1)
-    """Of a step: means of a few steps in a row."""
+    """Times of one step, each the mean of a few consecutive steps."""
 
 
 class ReloadTimes(_Model):
-    """From sending a prompt whose KV lies in the tier to its first token."""
+    """Times from sending a prompt whose KV is in the tier to its first token."""
 
     tokens: int = Field(ge=1)
     from_tier_tokens: int = Field(ge=1)
@@ -86,7 +86,7 @@ class Steps(_Model):
 
 
 class Errors(_Model):
-    """Relative errors of a fit, without sign."""
+    """Absolute values of the relative errors of a fit."""
 
     median: float
     worst: float
@@ -99,7 +99,7 @@ class Measured(_Model):
     made_by: str
     machine: str
     engine: str
-    """vLLM and its version."""
+    """Name and version: vLLM 0.32.0."""
     flags: tuple[str, ...]
     model: str
     gpus: int | None
@@ -112,7 +112,7 @@ class Measured(_Model):
     decode: tuple[DecodeTimes, ...] = Field(min_length=1)
     reload: ReloadTimes | None
     left_out: tuple[str, ...]
-    """What there was no time or memory for."""
+    """Measurements that there was no time or memory for."""
     curve: Curve
     curve_errors: Errors
     steps: Steps
@@ -121,14 +121,15 @@ class Measured(_Model):
 
     @property
     def reload_s_per_token(self) -> float | None:
-        """Its way there and back left out."""
+        """Seconds to reload one token, without the request's round trip; None if not measured."""
         if self.reload is None:
             return None
         seconds = median(self.reload.seconds) - self.steps.request_ps / 1e12
         return max(seconds, 0.0) / self.reload.from_tier_tokens
 
     def profile(self) -> Profile:
-        """Bandwidths that were not measured are those of one PCIe 4 x16 link and one NVMe drive."""
+        """The fitted profile. Bandwidths that were not measured are those of one PCIe 4 x16 link
+        and one NVMe drive."""
         reload_s = self.reload_s_per_token
         assumed = PCIE4_X16 * LINK_EFFICIENCY
         return Profile(
@@ -146,27 +147,27 @@ class Measured(_Model):
 
     @property
     def spread(self) -> float:
-        """In the middle of all that was timed."""
+        """Median, over all measurements, of the range of the repeated times over their median."""
         times = [*(p.seconds for p in self.prefill), *(d.seconds for d in self.decode)]
         return median([(max(seconds) - min(seconds)) / median(seconds) for seconds in times])
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of results has to know, one sentence each."""
-        said = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
+        """What a reader of results has to know, in one sentence each."""
+        notes = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
         for what, errors in (("prefills", self.prefill_errors), ("decodes", self.decode_errors)):
             if errors.worst > LARGE_ERROR:
-                said.append(
+                notes.append(
                     f"the step formula misses {what} by up to {errors.worst:.0%} "
                     f"({errors.worst_at}), half of them by {errors.median:.0%} or less"
                 )
         if self.spread > LARGE_SPREAD:
-            said.append(
-                f"times of the same thing differ by {self.spread:.0%} and more; was the machine "
-                "busy?"
+            notes.append(
+                f"repeated times differ by {self.spread:.0%} and more: the machine may have been "
+                "busy; measure again on an idle one"
             )
         if self.reload is None:
-            said.append("reloads were not measured: one PCIe 4 x16 link is assumed")
-        return tuple(said)
+            notes.append("reloads were not measured: one PCIe 4 x16 link is assumed")
+        return tuple(notes)
 
 
 def fitted(
@@ -175,8 +176,8 @@ def fitted(
     """The fields of `Measured` that follow from the times."""
     if len(prefill) < FEWEST or len(decode) < FEWEST:
         raise InvalidProfile(
-            f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, a fit "
-            f"needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
+            f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, and a "
+            f"fit needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
         )
     prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
@@ -185,9 +186,8 @@ def fitted(
     lengths, cold_s = [n for n, _ in cold], [s for _, s in cold]
     base_s, linear_s, quadratic_s = fit_quadratic(lengths, cold_s)
     curve = Curve(base_s=base_s, linear_s=linear_s, quadratic_s=quadratic_s)
-    at = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
-    where = [f"batch {d.batch} at {d.context:.0f} tokens" for d in decode]
-
+    prefill_names = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
+    decode_names = [f"batch {d.batch} at {d.context:.0f} tokens" for d in decode]
     return {
         "curve": curve,
         "curve_errors": _errors(
@@ -195,10 +195,10 @@ def fitted(
         ),
         "steps": Steps.model_validate(coefficients, from_attributes=True),
         "prefill_errors": _errors(
-            [p.seconds for p in prompts], map(coefficients.seconds, prompts), at
+            [p.seconds for p in prompts], map(coefficients.seconds, prompts), prefill_names
         ),
         "decode_errors": _errors(
-            [s.seconds for s in steps], map(coefficients.seconds, steps), where
+            [s.seconds for s in steps], map(coefficients.seconds, steps), decode_names
         ),
     }
 
@@ -207,10 +207,10 @@ def prompt_name(tokens: int, cached_tokens: int) -> str:
     return f"{tokens} tokens" + (f" after {cached_tokens} cached" if cached_tokens else "")
 
 
-def _errors(measured: Sequence[float], predicted: Iterable[float], where: Sequence[str]) -> Errors:
+def _errors(measured: Sequence[float], predicted: Iterable[float], names: Sequence[str]) -> Errors:
     errors = [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
     worst = max(errors)
-    return Errors(median=median(errors), worst=worst, worst_at=where[errors.index(worst)])
+    return Errors(median=median(errors), worst=worst, worst_at=names[errors.index(worst)])
 
 
 def read_measured(path: Path) -> Measured:
@@ -230,18 +230,18 @@ def read_measured(path: Path) -> Measured:
 
 
 def is_file(hardware: str) -> bool:
-    """Whether it stands for a file rather than for a machine's name."""
+    """Whether the value of --hardware is the path of a file and not the name of a machine."""
     return hardware.endswith(".json")
 
 
 def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
-    """Of a file, which settles model and GPUs: naming others is an error."""
+    """Reads a file. It determines the model and the GPUs, so other ones raise InvalidProfile."""
     found = read_measured(Path(hardware))
     if model is not None and found.model not in (model, Path(model).name):
         raise InvalidProfile(f"--model {model}: {hardware} was measured with {found.model}")
     if gpus not in (None, found.gpus):
         raise InvalidProfile(
-            f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'its usual'}"
+            f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'the default number'}"
         )
     return found
 
@@ -255,7 +255,8 @@ def profile_for(
     kv_blocks: int | None = None,
     offload: bool = False,
 ) -> Profile:
-    """`hardware`: a machine's name, then the profile is analytic, or the path of a measured one."""
+    """`hardware` is the name of a machine, for an analytic profile, or the path of a measured
+    profile. Raises InvalidProfile or DoesNotFit."""
     if not is_file(hardware):
         if model is None:
             raise InvalidProfile(f"--hardware {hardware}: an analytic profile needs a --model")
@@ -273,7 +274,7 @@ def profile_for(
     if max_model_len is not None and max_model_len > holds:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {own.block_tokens} tokens "
-            f"hold one request of {holds}; ask for at most that, or for more --kv-blocks"
+            f"hold one request of {holds}; give at most that, or more --kv-blocks"
         )
     longest = min(own.max_model_len, holds) if max_model_len is None else max_model_len
     return replace(own, kv_blocks=blocks, max_model_len=longest)

@@ -1,7 +1,7 @@
-"""How long a step of an engine takes and how much KV it holds; virtual time runs on these numbers.
+"""How long a step of an engine takes and how much KV it holds; virtual time uses these numbers.
 
-Out: `Profile`, whole picoseconds and blocks, and errors for names and sizes that cannot be. Where
-the numbers come from: `roofline` (published peaks) or a measurement on a live engine.
+`Profile` has whole picoseconds and blocks. `roofline` makes one from published peaks, `measured`
+from times of a live engine.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Profile:
     weights_ps: int
     token_ps: int
     sequence_ps: int
-    """The engine's own work for each turn in a step: inputs, sampling, the answer's piece."""
+    """Fixed cost of each turn in a step: inputs, sampling, streaming the token."""
     context_ps: int
     pair_ps: int
     request_ps: int
-    """From a client's send to the engine's queue: HTTP, tokenizer. No part of a step. Without it a
-    turn whose gap is 0 would be back before the step after its program's last token, which no
-    client is."""
+    """Time from a client's send to the engine's queue: HTTP and tokenizer. Not part of a step.
+    Without it, a turn whose gap is 0 would arrive before the step that follows the last token of
+    its program's previous turn, which no client can do."""
     dram_bytes_per_s: float
-    """Host to device, for reloads from DRAM."""
+    """From host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def find(kind: str, table: Mapping[str, T], name: str) -> T:
-    """`kind`: the option that names it."""
+    """The entry of that name. `kind` is the name of the option. Raises UnknownProfile."""
     if name in table:
         return table[name]
     close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)

@@ -1,7 +1,7 @@
-"""What it costs to rebuild a context, for policies (Continuum v3, §5.2: offline profile).
+"""Cost of rebuilding a context, for policies (Continuum v3, §5.2: offline profile).
 
-The paper fits a quadratic to measured prefills; here the curve is exact, because the step formula
-of `Profile` is summed over the chunks. Seconds out, tokens in.
+In: tokens. Out: seconds. The paper fits a quadratic to measured prefills; here the curve is exact,
+because the step formula of `Profile` is summed over the chunks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from servers.profiles.profile import Profile
 
 
 def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
-    """A prompt of n tokens alone in the engine: full chunks and a rest, and n (n + 1) / 2 pairs,
-    since each token attends to all before it and to itself."""
+    """Time to prefill a prompt of n tokens alone in the engine: full chunks and a rest, with
+    n (n + 1) / 2 pairs, since each token attends to all before it and to itself."""
     chunks, rest = divmod(tokens, step_tokens)
     total = chunks * _step_ps(profile, step_tokens) + profile.pair_ps * tokens * (tokens + 1) // 2
     return total + (_step_ps(profile, rest) if rest else 0)
@@ -31,13 +31,13 @@ def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:
 
 
 def reload_s(profile: Profile, tokens: int) -> float:
-    """From DRAM; what has sunk to an SSD takes longer than a policy is told."""
+    """Time to reload from DRAM. Blocks on an SSD take longer, which a policy does not know."""
     return tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
 
 
 def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
     if step_tokens < 1:
-        raise InvalidInput(f"step_tokens {step_tokens}: use at least 1")
+        raise InvalidInput(f"step_tokens {step_tokens}: must be at least 1")
     return Costs(
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,

@@ -1,7 +1,7 @@
 """Analytic profile: published peaks × stated efficiencies, nothing measured.
 
 In: names of a machine and a model. Out: `Profile`. The efficiencies are assumptions, the same for
-all machines; docs/reference/profiles.md says where they come from and what they were held against.
+all machines; docs/reference/profiles.md has their sources and what they were compared with.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from servers.profiles.llms import Model, model
 from servers.profiles.profile import Profile
 
 ATTENTION_MFU = 0.5
-"""Share of the BF16 tensor peak that a prompt's attention reaches; see `Model.prefill_mfu` too."""
+"""Share of the BF16 tensor peak that a prompt's attention reaches; see also `Model.prefill_mfu`."""
 DECODE_MBU = 0.8
 """Share of the memory bandwidth that reading weights and KV reaches."""
 LINK_EFFICIENCY = 0.8
@@ -24,18 +24,18 @@ STEP_PS = 950_000_000
 STEP_WITH_OFFLOAD_PS = 2_330_000_000
 """Scheduler time per step of vLLM, without and with DRAM offload (Continuum v3, Table 4)."""
 SSD_BYTES_PER_S = 6_800_000_000
-"""Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet); one per machine."""
+"""Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet), one per machine."""
 
 GPU_MEMORY_UTILIZATION = 0.9
 PEAK_ACTIVATION_BYTES = int(1.01 * GIB)
-"""Measured for Llama-3.1-8B (execution note §8.3); others by their hidden size."""
+"""Measured for Llama-3.1-8B (execution note §8.3); scaled by the hidden size for other models."""
 NON_TORCH_BYTES = int(0.09 * GIB)
 """CUDA kernels and driver (execution note §8.3)."""
 NCCL_BYTES = GIB
 """Communication buffers per GPU under tensor parallelism; assumed."""
 TENSOR_PARALLEL = (1, 2, 4, 8)
 SMALLEST_CONTEXT_TOKENS = 2048
-"""A machine whose KV holds less than this does not count as fitting the model."""
+"""A model does not fit on a machine whose KV holds fewer tokens than this."""
 
 
 def analytic_profile(
@@ -49,8 +49,9 @@ def analytic_profile(
     offload: bool = False,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
 ) -> Profile:
-    """With no `max_model_len`, the model's own limit or what the KV holds, whichever is less;
-    vLLM would refuse to start instead. `kv_blocks` replaces the memory estimate."""
+    """Without `max_model_len` it is the model's own limit or the capacity of the KV, whichever is
+    less; vLLM would refuse to start instead. `kv_blocks` replaces the memory estimate. Raises
+    UnknownProfile, DoesNotFit or InvalidInput."""
     gpu, llm = hardware(hardware_name), model(model_name)
     n = llm.gpus if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
@@ -62,7 +63,7 @@ def analytic_profile(
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
-            f"one request of {longest} tokens; ask for at most that, or for more --gpus or "
+            f"one request of {longest} tokens; give at most that, or more --gpus or "
             "--kv-blocks"
         )
     return Profile(
@@ -80,7 +81,8 @@ def analytic_profile(
 
 
 def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
-    """Ring all-reduces move 2 (n-1)/n of the activations, twice per layer."""
+    """Coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the activations, twice
+    per layer."""
     widened = llm.weight_bytes_per_param > 1 or gpu.fp8_flops is None
     flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
@@ -92,7 +94,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]
         "base_ps": base + (2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0),
         "weights_ps": round(PS_PER_S * llm.step_params * llm.weight_bytes_per_param / memory),
         "request_ps": 0,
-        "sequence_ps": 0,  # no published figure tells it from base_ps
+        "sequence_ps": 0,  # no published figure separates it from base_ps
         "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
         "context_ps": round(PS_PER_S * llm.kv_bytes_per_token / memory),
         "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
@@ -114,10 +116,13 @@ def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
 
     enough = next((count for count in TENSOR_PARALLEL if holds(gpu, count)), None)
     if enough is not None:
-        remedy = f"{enough} GPUs would do" if enough > 1 else "1 GPU would do"
+        remedy = f"use --gpus {enough}"
     else:
         cards = [card.name for card in HARDWARE.values() if holds(card, TENSOR_PARALLEL[-1])]
-        remedy = f"no number up to 8 would do; 8 of {', '.join(cards) or 'nothing known'} would"
+        fits_on = (
+            f"8 x {' or '.join(cards)} would hold it" if cards else "no known GPU would hold it"
+        )
+        remedy = f"no number up to 8 is enough; {fits_on}"
     usable = int(gpu.memory_bytes * utilization) * n
     buffers = usable - llm.weight_bytes - kv_budget_bytes(gpu, llm, n, utilization)
     return (
@@ -138,12 +143,10 @@ def _check(
     if n not in TENSOR_PARALLEL:
         raise InvalidInput(f"--gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
     if not 0 < utilization <= 1:
-        raise InvalidInput(
-            f"gpu_memory_utilization {utilization:g}: use a share above 0, at most 1"
-        )
+        raise InvalidInput(f"gpu_memory_utilization {utilization:g}: must be above 0 and at most 1")
     for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):
         if value is not None and value < 1:
-            raise InvalidInput(f"{name} {value}: use at least 1")
+            raise InvalidInput(f"{name} {value}: must be at least 1")
     if max_model_len is not None and not 1 <= max_model_len <= llm.max_model_len:
         raise InvalidInput(
             f"--max-model-len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
@@ -151,15 +154,15 @@ def _check(
 
 
 def notes(profile: Profile) -> tuple[str, ...]:
-    """What a reader of the results has to know about an analytic profile, one sentence each."""
+    """What a reader of results has to know about an analytic profile, in one sentence each."""
     gpu, llm = hardware(profile.hardware), model(profile.model)
-    said = [
+    notes = [
         f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
         f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
     ]
     if profile.max_model_len < llm.max_model_len:
-        said.append(
+        notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
             f"the KV holds {profile.kv_blocks * profile.block_tokens}"
         )
-    return (*said, *filter(None, (gpu.note, llm.note)))
+    return (*notes, *filter(None, (gpu.note, llm.note)))

@@ -55,7 +55,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--step-tokens 100", "--step-tokens 100 is less than --max-num-seqs 256: .*change one"),
         ("--step-tokens 0", "--step-tokens 0: must be at least 1"),
         ("--policies os:path", "os:path: is not a class; derive one from"),
-        ("--hardware ../good.jsonl", r"--hardware ../good.jsonl: .* a file of bench profile ends"),
+        (
+            "--hardware ../good.jsonl",
+            r"--hardware ../good.jsonl: a file of bench profile has a name that ends",
+        ),
         ("extra", "extra: flags for vLLM, not supported by --engine sim; .*traces .* --traces"),
         ("--offload-gb 0", "--offload-gb 0: too little for lmcache, "),
         ("--offload-gb inf", "--offload-gb inf: 0 to 1,000,000 GB"),

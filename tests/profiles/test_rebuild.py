@@ -96,5 +96,5 @@ def test_costs_travel_to_worker_processes() -> None:
 
 
 def test_a_chunk_of_no_tokens_is_refused() -> None:
-    with pytest.raises(ValueError, match="step_tokens 0: use at least 1"):
+    with pytest.raises(ValueError, match="step_tokens 0: must be at least 1"):
         costs(SMALL, step_tokens=0, offload=False)

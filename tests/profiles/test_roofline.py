@@ -109,9 +109,9 @@ def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
 @pytest.mark.parametrize(
     ("machine", "llm", "gpus", "remedy"),
     [
-        ("l40s", "llama-3.1-70b", 1, "4 GPUs would do"),
-        ("a100-40g", "llama-3.1-70b", None, "8 GPUs would do"),
-        ("l40s", "glm-4.5-fp8", None, "8 of a100-80g, h100, h200, b200 would"),
+        ("l40s", "llama-3.1-70b", 1, "use --gpus 4"),
+        ("a100-40g", "llama-3.1-70b", None, "use --gpus 8"),
+        ("l40s", "glm-4.5-fp8", None, "8 x a100-80g or h100 or h200 or b200 would hold it"),
     ],
 )
 def test_a_model_that_does_not_fit_is_refused_with_what_would_do(
@@ -143,7 +143,7 @@ def test_the_number_of_gpus_named_as_remedy_does_fit() -> None:
 def test_sizes_that_cannot_be_are_refused_by_name(bad: dict[str, int]) -> None:
     (name,) = bad
     option = f"(--)?{name.replace('_', '[-_]')}"
-    with pytest.raises(ValueError, match=f"^{option} .*(use|takes)"):
+    with pytest.raises(ValueError, match=f"^{option} .*(use|takes|must be)"):
         analytic_profile("h100", "llama-3.1-8b", **bad)  # type: ignore[arg-type]
 
 
