@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.docs.picture import DIGEST, digest, make_report
 
 
+@pytest.mark.acceptance
 def test_the_picture_of_a_report_shows_what_a_report_says_today(tmp_path: Path) -> None:
     assert digest(make_report(tmp_path)) == DIGEST.read_text().strip(), "run: make picture"
