@@ -135,7 +135,7 @@ class SweepPlan:
 def resolve(settings: SweepSettings) -> SweepPlan:
     arrivals = parse_arrivals(settings.load.arrivals)
     chosen, engine, left_out = _engine(settings)
-    _refuse_same_folder([variant.name for variant in chosen])
+    refuse_same_folder([variant.name for variant in chosen])
     agents, workload = _load(settings, *engine.longest)
     rates, seeds = (
         _rates(settings.jps, arrivals, settings.load.arrivals),
@@ -185,8 +185,8 @@ def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple
     return resolve_engine(settings)
 
 
-def _refuse_same_folder(names: Sequence[str]) -> None:
-    """Arguments may differ only in characters that no folder's name has."""
+def refuse_same_folder(names: Sequence[str]) -> None:
+    """Raises InvalidInput for names whose arguments differ only in characters that `slug` drops."""
     by_folder: dict[str, str] = {}
     for name in names:
         if (other := by_folder.setdefault(slug(name), name)) != name:

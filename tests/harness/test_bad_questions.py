@@ -11,6 +11,8 @@ from small import programs
 from typer.testing import CliRunner
 
 from harness.cli.main import app
+from harness.sweep.plan import refuse_same_folder
+from servers.errors import InvalidInput
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -29,6 +31,16 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("options", "line"),
     [
         ("--policies contineum", r"no policy is called 'contineum'.*continuum"),
+        (
+            "--policies continuum(kk=3)",
+            r"continuum\(kk=3\): kk is not an argument of continuum. Did you mean k\? It takes k, ",
+        ),
+        ("--policies fcfs,continuum(k=x)", r"continuum\(k=x\): k must be a whole number, not x"),
+        ("--policies continuum(k=3", r"--policies continuum\(k=3: write NAME or NAME\(argument"),
+        (
+            "--policies fcfs,continuum(k=3) --baseline continuum(k=4)",
+            r"--baseline continuum\(k=4\): not among the policies .* did you mean continuum\(k=3\)",
+        ),
         ("--policies fcfs,fcfs", "fcfs is there twice"),
         (
             "--policies my.module:Nothing",
@@ -121,3 +133,9 @@ def test_run_takes_one_cell(trace: str) -> None:
         ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace],
         "these settings have 2 cells: give one rate",
     )
+
+
+def test_policies_that_would_share_a_folder_are_refused() -> None:
+    refuse_same_folder(["fcfs", "mine(order=by_turn)", "mine(order=by_turn)+"])
+    with pytest.raises(InvalidInput, match="would have the same folder, mine-order-by-turn; run"):
+        refuse_same_folder(["mine(order=by_turn)", "mine(order='by turn')"])
