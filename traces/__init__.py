@@ -1,8 +1,12 @@
-"""Agent traces: files of many formats, or a recipe, in; a list of programs out."""
+"""Agent traces: programs with their turns, tool gaps and shared prefixes.
+
+In: trace files in any format of `traces.formats`, or the name of a recipe in `traces.synthesis`.
+Out: valid programs, and what was repaired and rejected in the files.
+"""
 
 from servers.errors import InvalidTrace
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
-from traces.read import Loaded, Note, packs, read_traces
+from traces.read import Note, TraceSet, packs, read_traces
 from traces.synthesis.recipes import RECIPES
 from traces.synthesis.synthesize import synthesize
 
@@ -10,12 +14,12 @@ __all__ = [
     "RECIPES",
     "Fork",
     "InvalidTrace",
-    "Loaded",
     "Message",
     "Note",
     "Program",
     "Provenance",
     "SharedPrefix",
+    "TraceSet",
     "Turn",
     "packs",
     "read_traces",

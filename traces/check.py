@@ -1,4 +1,4 @@
-"""What must hold of programs, whoever made them. In: programs. Out: nothing, or `InvalidTrace`."""
+"""Checks that programs are valid. In: programs of any loader or recipe. Raises InvalidTrace."""
 
 from __future__ import annotations
 
@@ -141,22 +141,22 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
     _check_seconds(f"{where}: delay_s", fork.delay_s, MAX_GAP_S)
 
 
-def _check_seconds(field: str, said: float, most: float) -> None:
-    if not 0 <= said <= most:
-        raise InvalidTrace(f"{field} is {said}, must be 0 to {most:,.0f} seconds")
+def _check_seconds(field: str, value_s: float, limit_s: float) -> None:
+    if not 0 <= value_s <= limit_s:
+        raise InvalidTrace(f"{field} is {value_s}, must be 0 to {limit_s:,.0f} seconds")
 
 
 def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> None:
-    """Each is passed once, however deep they are."""
-    fine: set[str] = set()
+    """No program may be its own ancestor. Each is visited once, however deep they are."""
+    checked: set[str] = set()
     for program in programs:
         path: dict[str, None] = {}
-        above: Program | None = program
-        while above is not None and above.id not in fine:
-            if above.id in path:
+        ancestor: Program | None = program
+        while ancestor is not None and ancestor.id not in checked:
+            if ancestor.id in path:
                 raise InvalidTrace(
-                    f"program {above.id!r}, fork: it is its own ancestor; break the circle"
+                    f"program {ancestor.id!r}, fork: it is its own ancestor; break the circle"
                 )
-            path[above.id] = None
-            above = by_id[above.fork.program_id] if above.fork is not None else None
-        fine.update(path)
+            path[ancestor.id] = None
+            ancestor = by_id[ancestor.fork.program_id] if ancestor.fork is not None else None
+        checked.update(path)

@@ -1,7 +1,7 @@
-"""Programs cut to size: fewer, shorter, with scaled lengths and gaps, for a smaller machine.
+"""Cuts programs to a size that a smaller machine can serve: fewer and shorter ones.
 
-In and out: programs. What a turn keeps of the context before, and what programs share, stays so.
-A scaled gap was never measured, so its provenance becomes synthesised.
+In and out: programs. A turn still keeps all of the context before it if it did, and prompts share
+the same prefixes. The provenance of a scaled gap becomes synthesised, since it was never measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from traces.check import check
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 Scales = tuple[float, float, float]
-"""Factors of prompt tokens, output tokens, gaps."""
-MOST = 10**9
+"""Factors of prompt tokens, output tokens and gaps."""
+MAX_VALUE = 10**9
+"""Of each option."""
 
 
 def cut(
@@ -29,8 +30,11 @@ def cut(
     output_scale: float | None = None,
     gap_scale: float = 1.0,
 ) -> list[Program]:
-    """The first `jobs` jobs with their sub-agents, the first `max_turns` turns of each program.
-    Outputs are scaled as all tokens are, unless `output_scale` says otherwise."""
+    """The first `jobs` jobs with their sub-agents, and the first `max_turns` turns of each program.
+
+    `token_scale` multiplies all lengths; `output_scale`, if given, those of the outputs instead. A
+    sub-agent whose parent has lost the turn that starts it is left out.
+    """
     outputs = token_scale if output_scale is None else output_scale
     for name, least, value in (
         ("jobs", 1, jobs),
@@ -39,8 +43,8 @@ def cut(
         ("output_scale", 0, outputs),
         ("gap_scale", 0, gap_scale),
     ):
-        if value is not None and not least <= value <= MOST:
-            raise InvalidTrace(f"{name} is {value}; must be {least} to {MOST:,}")
+        if value is not None and not least <= value <= MAX_VALUE:
+            raise InvalidTrace(f"{name} is {value}; must be {least} to {MAX_VALUE:,}")
     kept: dict[str, Program] = {}
     roots = 0
     for program in _parents_first(programs):
@@ -80,10 +84,10 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
         turns.append(_turn(turn, before, prefix.tokens if prefix else 1, scales))
     if any(turn.prefixes for turn in turns):
         turns = list(extend_prefixes(turns))
-    told = [f"tokens x{tokens:g}"] * (tokens != 1) + [f"gaps x{gaps:g}"] * (gaps != 1)
-    told += [f"outputs x{outputs:g}"] * (outputs != tokens)
+    changes = [f"tokens x{tokens:g}"] * (tokens != 1) + [f"gaps x{gaps:g}"] * (gaps != 1)
+    changes += [f"outputs x{outputs:g}"] * (outputs != tokens)
     if len(turns) < len(program.turns):
-        told.append(f"{len(turns)} of {len(program.turns)} turns")
+        changes.append(f"{len(turns)} of {len(program.turns)} turns")
     start_s = program.recorded_start_s
     return replace(
         program,
@@ -91,13 +95,13 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
         prefix=prefix,
         fork=fork,
         recorded_start_s=None if start_s is None else start_s * gaps,
-        source=", ".join(filter(None, [program.source, *told])),
+        source=", ".join(filter(None, [program.source, *changes])),
         prompt_messages=program.prompt_messages[:max_turns],
     )
 
 
 def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scales) -> Turn:
-    """`before`: the turn before as recorded, and as cut."""
+    """`before` is the previous turn as recorded, and as cut."""
     tokens, outputs, gaps = scales
     kept = 0
     if before is not None:
@@ -118,7 +122,7 @@ def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scal
 
 
 def _scaled_prefixes(prefixes: tuple[SharedPrefix, ...], factor: float) -> tuple[SharedPrefix, ...]:
-    """Without those of which no token is left."""
+    """Prefixes of which no token is left are dropped."""
     scaled = [SharedPrefix(prefix.id, _scaled(prefix.tokens, factor)) for prefix in prefixes]
     ends = [0, *(prefix.tokens for prefix in scaled)]
     return tuple(p for p, begins in zip(scaled, ends, strict=False) if p.tokens > begins)

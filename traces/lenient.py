@@ -1,7 +1,8 @@
-"""Reading other people's files: what is wrong is repaired or refused, and named.
+"""Helpers of loaders, for files that others wrote and that may contain anything.
 
-A loader takes a parsed document and a `Repairs` and returns programs. It raises `TraceRejected`
-where no honest program can be made.
+They read bytes and JSON within bounds, take numbers and text out of parsed values, and make text
+safe to print. What a loader repairs it adds to a `Repairs`; it raises TraceRejected if no valid
+program can be made.
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_BYTES = 1 << 30
-"""Of one file, unpacked."""
+"""Size of one file, unpacked."""
 MAX_VALUES = 20_000_000
-"""Of one file: each takes up to 300 bytes, whatever it took in the file (`[],` takes three)."""
+"""JSON values in one file. Each takes up to 300 bytes of memory, and as little as three in the
+file (`[],`)."""
 PIECE_BYTES = 1 << 20
 
 
 class Repairs:
-    """Counts what was repaired in one file, so that each kind is told once."""
+    """The repairs of one file. Each kind is reported once, with its count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -43,20 +45,21 @@ class Repairs:
     def add(self, reason: str) -> None:
         self._counts[reason] += 1
 
-    def told(self) -> list[str]:
+    def reasons(self) -> list[str]:
         return [f"{reason} ({n} times)" if n > 1 else reason for reason, n in self._counts.items()]
 
 
 def read_bytes(path: Path) -> bytes:
-    """Of a regular file: a pipe would wait for a writer, and a device has no end."""
+    """Read a regular file, unpacked. Others are rejected: a pipe would wait for a writer, and a
+    device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise TraceRejected("no regular file; copy what is in it into one")
+                raise TraceRejected("not a regular file; copy its contents into one")
             unpacked = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
             data = bounded(cast(IO[bytes], unpacked))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise TraceRejected(f"not a whole gzip file ({error})") from None
+        raise TraceRejected(f"not a complete gzip file ({error})") from None
     except OSError as error:
         raise TraceRejected(f"cannot be read ({error.strerror or error})") from None
     if not data or data.isspace():
@@ -65,7 +68,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def bounded(file: IO[bytes]) -> bytes:
-    """In pieces, so that nothing is set aside for what does not come."""
+    """Read up to `MAX_BYTES` in pieces, so that memory grows only with what is there."""
     data = bytearray()
     while piece := file.read(PIECE_BYTES):
         data += piece
@@ -122,7 +125,7 @@ def document_start(first_bytes: bytes) -> Any:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None; numbers written as text count too."""
+    """A finite number, or None. A string that holds a number counts as one."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}(\.\d{1,18})?\s*", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -136,67 +139,67 @@ def number(value: object) -> float | None:
 
 MAX_TOKENS = 100_000_000
 MAX_SECONDS = 1e9
-"""Of a moment; a gap is shorter."""
+"""Bound of a recorded duration or time. Tool gaps have a lower one."""
 MAX_GAP_S = 3.2e7
-"""A year."""
+"""Bound of a tool gap: a year."""
 MAX_START_S = 1e11
-"""Of a start, which may be a moment in Unix seconds."""
+"""Bound of a program's start, which may be in Unix seconds."""
 
 
 def tokens(value: object) -> int | None:
-    """A token count that can be one, or None."""
+    """A possible token count, or None."""
     found = number(value)
     return int(found) if found is not None and 0 <= found <= MAX_TOKENS else None
 
 
 def seconds(value: object) -> float | None:
-    """A duration that can be one, or None."""
+    """A possible duration, or None."""
     found = number(value)
     return found if found is not None and 0 <= found <= MAX_SECONDS else None
 
 
 def epoch(value: object) -> float | None:
-    """A moment in Unix seconds, or None."""
+    """A possible time in Unix seconds, or None."""
     found = number(value)
     return found if found is not None and 1e8 <= found <= MAX_START_S else None
 
 
-def shown(value: object) -> str:
-    """A value in a message: short, whatever it is."""
+def brief(value: object) -> str:
+    """Write a value for a message, in at most 60 characters."""
     if value is None or isinstance(value, bool | int | float | str):
         written = repr(value)[:200]
         return written if len(written) <= 60 else written[:57] + "..."
     return f"a {type(value).__name__}"
 
 
-def must(message: str) -> str:
-    """A validator's message, to stand behind field and value."""
+def requirement(message: str) -> str:
+    """What a validator requires, as text that follows the field and the value."""
     return re.sub(r"^\w+ should ", "must ", message).removeprefix("Value error, ")
 
 
 def first_error(error: ValidationError) -> tuple[str, ErrorDetails]:
-    """The first field that a strict reader refused, "" for the whole, and what pydantic says."""
+    """The first field that pydantic refused, "" for the whole document, and its error."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), first
 
 
-def first_wrong(error: ValidationError) -> str:
-    """The first field that a strict reader refused, its value, and what to do."""
+def describe_first_error(error: ValidationError) -> str:
+    """The first field that pydantic refused, its value, and the remedy."""
     field, first = first_error(error)
     field = field or "the line"
-    told = must(first["msg"])
+    required = requirement(first["msg"])
     if first["type"] == "missing":
         return f"{field}: missing; add it"
     if first["type"] == "json_invalid":
-        return f"{field}: {told}; write one JSON object a line"
+        return f"{field}: {required}; write one JSON object a line"
     if first["type"] == "extra_forbidden":
-        told = "not a field of this format; remove it"
-    return f"{field} is {shown(first['input'])}: {told}"
+        required = "not a field of this format; remove it"
+    return f"{field} is {brief(first['input'])}: {required}"
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""What moves a terminal's cursor, ends a line, or turns the direction of writing."""
-MOST_CHARACTERS = 400
+"""Characters that move a terminal's cursor, end a line, or change the direction of writing."""
+MAX_CHARACTERS = 400
 
 
 def has_control(text: str) -> bool:
@@ -204,24 +207,24 @@ def has_control(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Of what others wrote, fit for a terminal: control characters as escapes."""
+    """Text that is safe to print on a terminal: control characters are escaped."""
     return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """Printable, and not too much of it."""
-    short = len(text) <= MOST_CHARACTERS
-    return printable(text if short else text[: MOST_CHARACTERS - 1] + "…")
+    """Printable text of at most `MAX_CHARACTERS`."""
+    short = len(text) <= MAX_CHARACTERS
+    return printable(text if short else text[: MAX_CHARACTERS - 1] + "…")
 
 
 def identifier(value: object) -> str:
-    """An id of somebody else's, as one of ours; "" where there is none. Long ones that differ
-    differ still."""
+    """A recorded id, printable and bounded in length; "" if there is none. Different ids stay
+    different: a long one ends in a hash of the whole."""
     whole = text(value)
-    if len(whole) <= MOST_CHARACTERS:
+    if len(whole) <= MAX_CHARACTERS:
         return printable(whole)
     digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
-    return printable(f"{whole[: MOST_CHARACTERS - 13]}…{digest}")
+    return printable(f"{whole[: MAX_CHARACTERS - 13]}…{digest}")
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -233,5 +236,5 @@ def items(value: object) -> list[Any]:
 
 
 def text(value: object) -> str:
-    """Text that can be written again: half characters are replaced."""
+    """The text, with lone surrogates replaced, so that it can be encoded; "" for other values."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

@@ -1,7 +1,8 @@
-"""Turns as compressed bytes, for workloads of many programs that are not all under way at once.
+"""Keeps turns as compressed bytes, for workloads of many programs of which few run at a time.
 
-In: programs. Out: the same, equal in every way, in a tenth of the memory and less. Looking into the
-turns of one costs a microsecond or two a turn, each time: who works on them takes `tuple(turns)`.
+In: programs. Out: equal programs that take at most a tenth of the memory. Each access to a turn
+unpacks all turns of its program, at a microsecond or two each: for more than one, take
+`tuple(turns)`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import orjson
 
 from traces.program import Program, Provenance, SharedPrefix, Turn
 
-FAST = 1
-"""zlib's level."""
+FASTEST = 1
+"""Compression level of zlib."""
 NUMBERS_AND_NAMES = tuple(field.name for field in fields(Turn) if field.name != "prefixes")
 
 
@@ -25,7 +26,7 @@ class PackedTurns(Sequence[Turn]):
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         rows = [_row(turn) for turn in turns]
-        self._bytes = zlib.compress(orjson.dumps(rows), FAST)
+        self._bytes = zlib.compress(orjson.dumps(rows), FASTEST)
         self._size = len(rows)
 
     def __len__(self) -> int:
@@ -58,7 +59,7 @@ def _row(turn: Turn) -> list[object]:
 
 
 def packed(programs: Sequence[Program]) -> tuple[Program, ...]:
-    """Turns that programs share they share still."""
+    """Programs that share their turns still do afterwards."""
     shared: dict[int, Sequence[Turn]] = {}
     made = []
     for program in programs:

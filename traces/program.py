@@ -1,7 +1,7 @@
-"""A program (job) as a trace records it: turns, tool gaps, and what they share.
+"""A program (job) as a trace records it: turns, tool gaps, and what prompts share.
 
-All loaders and recipes make these; replay and reports read nothing else of a trace. Frozen, so that
-one list serves every variant of a sweep. Times in seconds, lengths in tokens.
+Loaders and recipes make programs; replay and reports read nothing else of a trace. They are frozen,
+so that all variants of a sweep can use one list. Times in seconds, lengths in tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Provenance(StrEnum):
-    """Where a duration comes from."""
+    """How a duration is known."""
 
     MEASURED = "measured"
     INFERRED = "inferred"
@@ -44,10 +44,10 @@ class Turn:
     tools: tuple[str, ...] = ()
     """Tools that the answer calls, in order (`servers.tool_names`)."""
     command: str | None = None
-    """What it runs, where the trace says so. Never executed by replay."""
+    """The command that the tool runs, if the trace records it. A replay never executes it."""
     tool_gap_s: float = 0.0
-    """From this turn's response to the next turn's request; ignored in a last turn. After a join:
-    from the end of the last sub-agent joined."""
+    """From this turn's response to the next turn's request, or, if that waits for sub-agents, from
+    the end of the last of them. Ignored in a last turn."""
     gap_provenance: Provenance = Provenance.MEASURED
     prefixes: tuple[SharedPrefix, ...] = ()
     """What the prompt shares with prompts other than the previous one, of this program or of any
@@ -74,16 +74,16 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Where a sub-agent hangs on its parent."""
+    """Where a sub-agent starts in its parent, and where the parent waits for it."""
 
     program_id: str
     """The parent."""
     after_turn: int
-    """It starts when this turn of the parent has finished …"""
+    """The turn of the parent after which it starts."""
     delay_s: float = 0.0
-    """… and so much later."""
+    """From the end of that turn to its start."""
     joined_before_turn: int | None = None
-    """The parent's turn that waits for its end; None if nobody waits."""
+    """The parent's turn that waits for its end; None if no turn does."""
     delay_provenance: Provenance = Provenance.INFERRED
 
 
@@ -101,11 +101,11 @@ class Program:
     recorded_start_s: float | None = None
     """Start in the recording, seconds from the first program's, for `--arrivals recorded`."""
     source: str = ""
-    """File or recipe it came from, for provenance and messages."""
+    """The file or recipe it came from, for provenance and messages."""
     messages: tuple[Message, ...] = ()
-    """The conversation verbatim, where it was asked for and recorded."""
+    """The conversation verbatim, if it was requested and recorded."""
     prompt_messages: tuple[int, ...] = ()
-    """Of each turn: how many of these, from the first, are its prompt."""
+    """For each turn, how many of these messages, from the first, are its prompt."""
 
     @property
     def peak_context_tokens(self) -> int:

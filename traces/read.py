@@ -1,7 +1,7 @@
-"""Trace files, folders and packs, in any known format: paths in, `Loaded` out.
+"""Reads trace files, folders and packs in any known format. In: paths. Out: a `TraceSet`.
 
-One bad file among good ones is rejected and named; where no file is good, `InvalidTrace` is raised.
-The order is that of the paths given, and by name within a folder.
+A file that cannot be used is rejected and named, as long as another one can. Programs come in the
+order of the paths given, and by file name within a folder.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ PACKS = Path(__file__).parent / "packs"
 SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
 OWN_FORMAT = "turnstile"
 UNIX_S = 1e8
-"""A start from here on is a moment, not a distance."""
+"""A recorded start of at shortest this is a Unix time, not a distance from the first start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A repair or a rejection."""
+    """A repair in a file, or the reason of its rejection."""
 
     file: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class TraceSet:
     programs: tuple[Program, ...]
     repairs: tuple[Note, ...]
     rejections: tuple[Note, ...]
     sha256: str
-    """Of the bytes of all files, in order."""
+    """Hash of the bytes of all files, in order."""
     formats: dict[str, str]
-    """File → format, for the files that were read."""
+    """The format of each file that was read."""
 
 
 def packs() -> list[str]:
@@ -53,20 +53,20 @@ def packs() -> list[str]:
 
 def read_traces(
     paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
-) -> Loaded:
+) -> TraceSet:
     """A pack's name wins over a file of that name (write `./name` for the file).
 
     `messages`: keep the conversations, which takes memory, and reject files that record none.
     `format`: the name or the dotted path of the format of all files; without it, each file's format
     is recognised by its first bytes.
     """
-    asked = [paths] if isinstance(paths, Path | str) else list(paths)
+    given = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format)
-    files = list(_files(asked))
-    alike = Counter(shown for _, shown in files)
-    for file, shown in files:
-        reader.read(file, str(file) if alike[shown] > 1 else shown)
-    return reader.loaded()
+    files = list(_files(given))
+    with_label = Counter(label for _, label in files)
+    for file, label in files:
+        reader.read(file, str(file) if with_label[label] > 1 else label)
+    return reader.result()
 
 
 class _Reader:
@@ -79,15 +79,15 @@ class _Reader:
         self.repairs: list[Note] = []
         self.rejections: list[Note] = []
         self.paths: dict[str, Path] = {}
-        """By the name that is shown."""
+        """By the file name in messages."""
         self.formats: dict[str, str] = {}
         self.begins: dict[str, PrefixBegin] = {}
         """Of each prefix in the files so far."""
         self.digest = hashlib.sha256()
 
-    def read(self, path: Path, shown: str) -> None:
-        repairs, shown = Repairs(), one_line(shown)
-        self.paths[shown] = path
+    def read(self, path: Path, label: str) -> None:
+        repairs, label = Repairs(), one_line(label)
+        self.paths[label] = path
         try:
             data = _read(path)
             self.digest.update(hashlib.sha256(data).digest())
@@ -101,15 +101,15 @@ class _Reader:
             check_prefixes(renamed, begins)
         except (TraceRejected, InvalidTrace) as error:
             reason = one_line(str(error)).removeprefix(f"{one_line(path.name)}, ")
-            self.rejections.append(Note(shown, reason))
+            self.rejections.append(Note(label, reason))
             return
         except RecursionError:
-            self.rejections.append(Note(shown, "nested too deeply"))
+            self.rejections.append(Note(label, "nested too deeply"))
             return
-        self.formats[shown] = format
+        self.formats[label] = format
         self.begins.update(begins.maps[0])
         self.programs += renamed
-        self.repairs += [Note(shown, one_line(reason)) for reason in repairs.told()]
+        self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
 
     def _own_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
         names: dict[str, str] = {}
@@ -135,14 +135,14 @@ class _Reader:
             for p in programs
         ]
 
-    def loaded(self) -> Loaded:
+    def result(self) -> TraceSet:
         if not self.programs:
             first = self.rejections[0]
             others = len(self.rejections) - 1
-            more = f" (and {others} more files, each with its reason in bench traces inspect)"
+            more = f" (and {others} more files; bench traces inspect gives the reason of each)"
             path = one_line(str(self.paths[first.file]))
             raise InvalidTrace(f"{path}: {first.reason}{more if others else ''}")
-        return Loaded(
+        return TraceSet(
             tuple(_agree_on_prefixes(_from_zero(self.programs))),
             tuple(self.repairs),
             tuple(self.rejections),
@@ -163,39 +163,40 @@ def _own_id(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(asked: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
-    """Each file with the name to show for it: relative to the folder that was asked for."""
-    if not asked:
+def _files(given: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
+    """Each file with its name for messages, relative to the folder given."""
+    if not given:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
-    for path in asked:
+    folders = folder_formats()
+    for path in given:
         if isinstance(path, str) and path in packs():
             yield PACKS / f"{path}.jsonl.gz", path
             continue
         path = Path(path)
-        said = one_line(str(path))
-        if _is(path.is_dir):
+        written = one_line(str(path))
+        if _safely(path.is_dir):
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
-            inside = [
-                f for f in inside if not any(format.is_part(f) for format in folder_formats())
-            ]
+            inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
             if not inside:
-                raise InvalidTrace(f"{said}: no trace file in it; known are {', '.join(SUFFIXES)}")
+                raise InvalidTrace(
+                    f"{written}: no trace file in it; known are {', '.join(SUFFIXES)}"
+                )
             for file in inside:
                 yield file, file.relative_to(path).as_posix()
-        elif _is(path.exists):
+        elif _safely(path.exists):
             yield path, path.name
         else:
             raise InvalidTrace(
-                f"{said}: no such file or folder, and no pack; packs are {', '.join(packs())}"
+                f"{written}: no such file or folder, and no pack; packs are {', '.join(packs())}"
             )
 
 
-def _is(what: Callable[[], bool]) -> bool:
-    """False also for what can be no name of a file."""
+def _safely(test: Callable[[], bool]) -> bool:
+    """False also for text that cannot be a file name."""
     try:
-        return what()
+        return test()
     except OSError:
         return False
 
@@ -243,13 +244,13 @@ def _from_zero(programs: Sequence[Program]) -> list[Program]:
 
 
 def _agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
-    """One prefix, one length: the smallest, so that no program hits what it does not share."""
-    least: dict[str, int] = {}
+    """Give a prefix the shortest of its lengths, so that no program hits more than it shares."""
+    shortest: dict[str, int] = {}
     for program in programs:
         if prefix := program.prefix:
-            least[prefix.id] = min(prefix.tokens, least.get(prefix.id, prefix.tokens))
+            shortest[prefix.id] = min(prefix.tokens, shortest.get(prefix.id, prefix.tokens))
     for program in programs:
         prefix = program.prefix
-        if prefix and prefix.tokens != least[prefix.id]:
-            program = replace(program, prefix=SharedPrefix(prefix.id, least[prefix.id]))
+        if prefix and prefix.tokens != shortest[prefix.id]:
+            program = replace(program, prefix=SharedPrefix(prefix.id, shortest[prefix.id]))
         yield program

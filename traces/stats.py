@@ -1,8 +1,8 @@
-"""Statistics of a list of programs: Table 2 and Figure 5 of Continuum v3, for any trace.
+"""Computes Table 2 and Figure 5 of Continuum v3 for any list of programs.
 
-In: programs. Out: `Statistics`. Seconds and tokens; standard deviations are of the sample (n − 1).
-Tool gaps follow a turn that calls a tool; a gap after one that calls none (a person thinks, or the
-answer was refused) is a pause. As in Figure 5 a call is booked under its first word, so that
+In: programs. Out: `Statistics`, in seconds and tokens; standard deviations are of the sample
+(n − 1). A tool gap follows a turn that calls a tool. The gap after any other turn is a pause: a
+person thinks, or the answer was refused. As in Figure 5, a call counts for its first tool, so that
 `cd x && pytest` is a `cd`.
 """
 
@@ -30,7 +30,7 @@ class Moments:
 
 @dataclass(frozen=True, slots=True)
 class ToolGaps:
-    """The gaps of one tool, or of all."""
+    """The tool gaps of one tool, or of all tools."""
 
     tool: str
     calls: int
@@ -39,7 +39,7 @@ class ToolGaps:
     p90_s: float
     p99_s: float
     slowest_tenth_share: float
-    """Share of the total delay that the slowest 10% of the calls hold."""
+    """The share of the slowest 10% of the calls in the total delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,16 +51,16 @@ class Statistics:
     final_context_tokens: Moments
     """Prompt and output of a program's last turn."""
     summed_tokens: Moments
-    """Prompts and outputs of all its turns, added."""
+    """The sum of the prompts and outputs of all its turns."""
     prompt_tokens: Moments
     output_tokens: Moments
     kept_share: float
-    """Kept tokens over prompt tokens: what an infinite cache of each program alone would hit."""
+    """Kept tokens over prompt tokens: the hit rate of an infinite cache for each program alone."""
     pause_s: Moments
     gap_provenance: dict[str, int]
     all_tools: ToolGaps
     tools: list[ToolGaps]
-    """By total delay, largest first."""
+    """In order of their total delay, largest first."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -112,8 +112,8 @@ def _tool_gaps(tool: str, gaps_s: Sequence[float]) -> ToolGaps:
 
 
 def share_of_slowest(gaps_s: Array, fraction: float) -> float:
-    """Lorenz curve from the top; where the fraction is no whole number of calls, the last one
-    counts in part."""
+    """One minus the Lorenz curve at `1 - fraction`. If the fraction is not a whole number of calls,
+    the last one counts in part."""
     total = float(gaps_s.sum())
     if total == 0:
         return 0.0

@@ -111,15 +111,15 @@ def _told(error: Any) -> str:
     """Typer's own message lacks the value where the value's type or bounds are wrong."""
     from pydantic import ValidationError
 
-    from traces.lenient import must, shown
+    from traces.lenient import brief, requirement
 
     if not isinstance(error.__cause__, ValidationError) or error.param is None:
         return str(error.format_message())
     first = error.__cause__.errors(include_url=False)[0]
     name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
-    told = re.sub("^'.*' is not one of", "must be one of", must(first["msg"]))
+    told = re.sub("^'.*' is not one of", "must be one of", requirement(first["msg"]))
     told = told.partition(", unable to parse")[0]
-    return f"{name or error.param.name} {shown(first['input'])}: {told}"
+    return f"{name or error.param.name} {brief(first['input'])}: {told}"
 
 
 def _version(wanted: bool) -> None:

@@ -29,7 +29,7 @@ from servers.records import EventRecord, TurnRecord
 from servers.registry import is_path
 from servers.variants import Variant, split, variant
 from servers.vllm.models.model_folder import vocabulary_of
-from traces.lenient import MOST_CHARACTERS, has_control, one_line, shown
+from traces.lenient import MAX_CHARACTERS, brief, has_control, one_line
 
 AS_SERVED = "as-served"
 URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "events")
@@ -147,10 +147,10 @@ def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dic
 
 def _check_name(name: object, url: str) -> None:
     """That a run folder can hold it (`reports.run_folder.records`)."""
-    if not isinstance(name, str) or not 0 < len(name) <= MOST_CHARACTERS or has_control(name):
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
         raise ServerUnavailable(
-            f"--engine {url}: /v1/models lists a model named {shown(name)}; a name is a text of 1 "
-            f"to {MOST_CHARACTERS} characters without control characters"
+            f"--engine {url}: /v1/models lists a model named {brief(name)}; a name is a text of 1 "
+            f"to {MAX_CHARACTERS} characters without control characters"
         )
 
 

@@ -28,7 +28,7 @@ from reports.experiment.claims import Check
 from servers.errors import InvalidExperiment
 from servers.variants import variants
 from traces.formats.native import write_programs
-from traces.lenient import first_wrong, shown
+from traces.lenient import brief, describe_first_error
 from traces.synthesis.recipes import RECIPES
 from traces.synthesis.synthesize import synthesize
 
@@ -193,11 +193,11 @@ def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str
 def _refuse_others(field: str, said: Collection[object], there: Collection[object]) -> None:
     if wrong := [value for value in said if value not in there]:
         known = ", ".join(map(str, there))
-        raise InvalidExperiment(f"{field} is {shown(wrong[0])}: must be one of {known}")
+        raise InvalidExperiment(f"{field} is {brief(wrong[0])}: must be one of {known}")
 
 
 def _first(error: Exception) -> str:
-    return first_wrong(error) if isinstance(error, ValidationError) else str(error)
+    return describe_first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
 def plans(

@@ -24,7 +24,7 @@ from harness.replay.served_models import models_of, says_vllm
 from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
 from servers.records import TurnRecord
-from traces import Loaded, read_traces
+from traces import TraceSet, read_traces
 from traces.formats.native import write_programs
 
 
@@ -47,7 +47,7 @@ class Recording:
     def trace_file(self) -> Path:
         return self.folder / "trace.jsonl"
 
-    def keep_trace(self) -> Loaded | None:
+    def keep_trace(self) -> TraceSet | None:
         """After its end. None where no turn succeeded."""
         try:
             loaded = read_traces(self.lines_file, messages=self.keeps_messages and not self.silent)

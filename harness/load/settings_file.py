@@ -22,7 +22,7 @@ from harness.load.option import Setting, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from harness.redact import HIDDEN, hidden_words
 from servers.errors import InvalidInput
-from traces.lenient import must, shown
+from traces.lenient import brief, requirement
 
 HEAD = """\
 # The settings of this run. To run the same cells again, in another folder:
@@ -66,17 +66,17 @@ def parse_values(
         if setting is None:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"
-            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: unknown; {hint}")
+            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: unknown; {hint}")
         if not setting.option.in_file:
             raise InvalidInput(
-                f"{where}{_key(key)} is {shown(value)}: give {setting.flag} on the command line"
+                f"{where}{_key(key)} is {brief(value)}: give {setting.flag} on the command line"
             )
         if name in found:
-            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: given twice; remove one")
+            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: given twice; remove one")
         try:
             found[name] = _value(setting, value)
         except ValueError as error:
-            raise InvalidInput(f"{where}{_key(key)} is {shown(value)}: {error}") from None
+            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: {error}") from None
     return found
 
 
@@ -93,7 +93,7 @@ def _value(setting: Setting, value: object) -> Any:
         first = error.errors(include_url=False)[0]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         quoted = f', such as "{value}"' if first["type"] == "string_type" and is_number else ""
-        raise ValueError(must(first["msg"]) + quoted) from None
+        raise ValueError(requirement(first["msg"]) + quoted) from None
     if option.min is not None and parsed is not None and parsed < option.min:
         raise ValueError(f"must be at least {option.min:g}")
     for path in _parts(parsed) if option.exists else ():
@@ -109,7 +109,7 @@ def _parts(value: Any) -> tuple[Any, ...]:
 
 
 def _key(key: str) -> str:
-    return key if key.isascii() and key.replace("-", "_").isidentifier() else shown(key)
+    return key if key.isascii() and key.replace("-", "_").isidentifier() else brief(key)
 
 
 def settings_toml(settings: SweepSettings) -> bytes:

@@ -1,4 +1,4 @@
-"""Which programs a sweep replays: the packs and files asked for, less those that can never fit.
+"""Chooses the programs that a sweep replays: those of the given packs and files that can fit.
 
 In: paths or pack names, how many jobs, the longest context that fits. Out: a `Workload`, with each
 program left out and why. A program and its sub-agents come and go together.
@@ -21,8 +21,8 @@ from traces.lenient import one_line
 from traces.packed import packed
 
 DEFAULT_PACK = "swe-bench"
-NAMED = 3
-"""Files whose names a workload's own has."""
+MAX_NAMED_FILES = 3
+"""The name of a workload consists of the names of at most so many files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,14 @@ class Workload:
         object.__setattr__(self, "shared_prefix_tokens", shared)
 
     def packed(self) -> Workload:
-        """For replay, which unpacks what is under way."""
-        made = copy(self)  # not anew, which would count
+        """The same with packed turns. A replay unpacks those of running programs."""
+        made = copy(self)  # without __post_init__, which counts
         object.__setattr__(made, "programs", packed(self.programs))
         return made
 
     @property
     def turns(self) -> int:
-        """0: nobody knows yet."""
+        """0 if unknown, as before agents have run."""
         return sum(len(program.turns) for program in self.programs)
 
     def as_json(self) -> dict[str, Any]:
@@ -93,8 +93,8 @@ def load_workload(
     refuse: bool,
     messages: bool = False,
 ) -> Workload:
-    """`jobs`: how many, None for all; `max_tokens`: the longest context that fits, None for any;
-    `limit`: what sets it, in words; `messages`: keep what was said."""
+    """`jobs` is the number of jobs, None for all; `max_tokens` the longest context that fits, None
+    for any; `limit` says in an error what sets it; `messages` keeps the conversations."""
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
     kept = tuple(loaded.programs)
@@ -114,8 +114,8 @@ def load_workload(
 
 def _name(sources: Sequence[str]) -> str:
     names = [one_line(Path(source).name) for source in sources]
-    more = len(names) - NAMED
-    return "+".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED_FILES
+    return "+".join(names[:MAX_NAMED_FILES]) + (f" and {more} more" if more > 0 else "")
 
 
 def leave_out_overlong(

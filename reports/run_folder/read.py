@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from reports.phrasing import counted
 from reports.run_folder.records import MOST, MOST_CELLS, CellConfig, Done, Sweep, wrong
 from servers.errors import InvalidInput, InvalidRunFolder
-from traces.lenient import one_line, shown
+from traces.lenient import brief, one_line
 
 Fields = dict[str, type | tuple[type, ...]]
 Column = npt.NDArray[Any]
@@ -136,7 +136,7 @@ def read_columns(cell: Cell) -> Turns:
         raise
     except (ValueError, TypeError) as error:
         raise InvalidRunFolder(
-            f"{path}{_unfit(path) or f': {shown(str(error))}'}; {ANEW}"
+            f"{path}{_unfit(path) or f': {brief(str(error))}'}; {ANEW}"
         ) from None
     live = cell.config.get("engine") not in VIRTUAL
     for field in INSIDE_OTHERS if live else ():
@@ -159,7 +159,7 @@ def _unfit(path: Path) -> str | None:
             for number, record in enumerate(records, before + 1):
                 for field in TURN_FIELDS:
                     if not _fits([record], (field,)):
-                        return f", line {number}: {field} is {shown(record.get(field))}"
+                        return f", line {number}: {field} is {brief(record.get(field))}"
         before += len(records)
     return None
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from traces.lenient import MOST_CHARACTERS, first_error, has_control, shown
+from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control
 
 MOST = 1e15
 """Seconds, tokens, blocks: no run has more, and sums of a million of these stay finite."""
@@ -25,7 +25,7 @@ def _fit(text: str) -> str:
     return text
 
 
-Name = Annotated[str, Field(min_length=1, max_length=MOST_CHARACTERS), AfterValidator(_fit)]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS), AfterValidator(_fit)]
 Count = Annotated[int, Field(ge=0, le=int(MOST))]
 Number = Annotated[float, Field(ge=-MOST, le=MOST)]
 Rate = Annotated[float, Field(gt=0, le=MOST)]
@@ -178,5 +178,5 @@ def wrong(model: type[BaseModel], value: dict[str, Any]) -> str | None:
         model.model_validate(value)
     except ValidationError as error:
         field, first = first_error(error)
-        return f"{field} is {shown(first['input'])}: {first['msg']}"
+        return f"{field} is {brief(first['input'])}: {first['msg']}"
     return None

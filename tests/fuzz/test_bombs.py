@@ -71,7 +71,7 @@ def test_a_pipe_and_a_device_are_refused_and_not_waited_for(
 ) -> None:
     make(tmp_path / name)
     path = tmp_path / name
-    assert refusal(path) == f"{path}: no regular file; copy what is in it into one"
+    assert refusal(path) == f"{path}: not a regular file; copy its contents into one"
     (tmp_path / "good.jsonl").write_bytes(GOOD)
     assert len(read_traces(tmp_path).programs) == 1
 

@@ -74,7 +74,7 @@ def test_the_lines_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> N
     with lines.open("ab") as file:
         file.write(b'{"program_id": "c", "turn"')
     loaded = read_traces(lines)
-    assert [note.reason for note in loaded.repairs] == ["a torn line: left out"]
+    assert [note.reason for note in loaded.repairs] == ["an incomplete line: left out"]
     write_programs(tmp_path / "again.jsonl", loaded.programs)
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
 

@@ -43,7 +43,7 @@ def v1(*messages: dict[str, Any], **info: Any) -> tuple[Program, list[str]]:
     }
     repairs = Repairs()
     (program,) = load(document, "file", repairs)
-    return program, repairs.told()
+    return program, repairs.reasons()
 
 
 def test_a_v1_gap_is_the_time_between_starts_less_the_estimated_generation() -> None:

@@ -75,7 +75,7 @@ def sdk(state: dict[str, Any], *events: dict[str, Any]) -> tuple[list[Program], 
     assert matches(document)
     programs = load(document, "file", repairs)
     check(programs)
-    return programs, repairs.told()
+    return programs, repairs.reasons()
 
 
 def test_a_gap_is_measured_from_the_action_to_its_observation() -> None:
@@ -245,7 +245,7 @@ def test_a_legacy_turn_has_its_tokens_from_the_response() -> None:
     assert first.tool_gap_s == 2.0
     assert (last.prompt_tokens, last.kept_tokens) == (1200, 1050)
     assert program.id == "file"
-    assert repairs.told() == []
+    assert repairs.reasons() == []
 
 
 def test_the_tokens_of_a_legacy_message_are_what_the_sums_grew_by() -> None:
@@ -267,7 +267,7 @@ def test_turns_before_the_first_counted_prompt_are_left_out() -> None:
     (program,) = load([ASKED, message, ASKED, legacy(3, 9, "a", "ls", 1000, 50)], "file", repairs)
     assert [turn.prompt_tokens for turn in program.turns] == [1000]
     assert program.prompt_messages == (3,)
-    assert repairs.told() == ["a response before the first whose prompt was counted: left out"]
+    assert repairs.reasons() == ["a response before the first whose prompt was counted: left out"]
 
 
 def test_old_evaluations_have_pairs_of_action_and_observation() -> None:

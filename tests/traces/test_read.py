@@ -126,7 +126,7 @@ def test_of_two_files_of_one_name_the_rejection_says_which(tmp_path: Path) -> No
 def test_half_a_gzip_file_is_rejected(tmp_path: Path) -> None:
     packed = gzip.compress(program_line(Program("n", (Turn(9, 1),) * 1)))
     (tmp_path / "half.jsonl.gz").write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(InvalidTrace, match="not a whole gzip file"):
+    with pytest.raises(InvalidTrace, match="not a complete gzip file"):
         read_traces(tmp_path)
 
 

@@ -26,7 +26,7 @@ def session(*requests: dict[str, Any], **more: Any) -> tuple[list[Program], list
         "id": "s", "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **more,
     }  # fmt: skip
     repairs = Repairs()
-    return load(document, "file", repairs), repairs.told()
+    return load(document, "file", repairs), repairs.reasons()
 
 
 def test_the_gap_is_from_the_response_to_the_next_request() -> None:
@@ -123,7 +123,7 @@ def test_a_sub_agent_that_outlives_the_next_turn_is_waited_for_by_nobody() -> No
         request(60, 300, 10, [1, 2, 3, 4]),
     )
     assert child.fork == Fork("s", 0, 5.0, None, Provenance.MEASURED)
-    assert repairs == ["s/a runs beside its parent: nobody waits for it"]
+    assert repairs == ["s/a runs in parallel with its parent, which does not wait for it"]
 
 
 def test_a_sub_agent_may_have_its_own() -> None:

@@ -1,7 +1,7 @@
-"""LLM calls of a finished trajectory, on their way to be turns: what all agents' formats share.
+"""Helpers of loaders that make turns of the LLM calls in an agent's trajectory.
 
-Lengths in tokens, moments in Unix seconds. What is estimated and why stands in
-`docs/reference/trace-formats.md`.
+Lengths in tokens, moments in Unix seconds. `docs/reference/trace-formats.md` says what is
+estimated, and why.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from servers.errors import TraceRejected
-from traces.lenient import Repairs, shown, tokens
+from traces.lenient import Repairs, brief, tokens
 from traces.program import Provenance, SharedPrefix, Turn
 
 COUNTING_ERROR = 0.05
-"""Providers of one model count tokens differently, and a router changes them between turns; agents
-only ever append messages. In 80 trajectories of mini-swe-agent prompts shrink by 2.2% at most."""
+"""A prompt that is shorter than the previous one by at most this share is taken to repeat it.
+Agents only append messages, but providers of one model count tokens differently, and a router
+changes the provider between turns: in 80 trajectories of mini-swe-agent prompts shrink by 2.2% at
+most."""
 CHARACTERS_PER_TOKEN = 3.3
-"""Median of the same 80; only for turns whose usage is missing."""
+"""Median of the same trajectories. Used for turns without recorded usage only."""
 
 
 @dataclass(slots=True)
@@ -31,11 +33,11 @@ class Call:
     """Start of generation."""
     ended_s: float | None
     answered_s: float | None = None
-    """When the last observation of its tools was there."""
+    """When the last observation of its tools arrived."""
     commands: list[str] = field(default_factory=list)
     tools: tuple[str, ...] = ()
     refused: bool = False
-    """A format error: the answer is not in the next prompt, and no tool ran."""
+    """The answer had a format error: it is not in the next prompt, and no tool ran."""
     characters: int = 0
 
     def answered(self, moment_s: float | None) -> None:
@@ -43,7 +45,7 @@ class Call:
             self.answered_s = max(moment_s, self.answered_s or moment_s)
 
     def measured_gap_s(self, repairs: Repairs) -> float | None:
-        """None where a time is missing."""
+        """Seconds from the answer to the last observation; None if either time is missing."""
         if self.ended_s is None or self.answered_s is None:
             return None
         if self.answered_s < self.ended_s:
@@ -56,20 +58,20 @@ def first_count(usage: Mapping[str, Any], *names: str) -> int | None:
 
 
 def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
-    """A turn without usage is estimated; without any usage there is no program. `opening`:
-    characters of what was said before the first call."""
+    """Estimate the lengths of calls without usage. `opening` is the number of characters in the
+    messages before the first call. Raises TraceRejected if no call has usage."""
     if not any(call.prompt for call in calls):
         raise TraceRejected("no token usage in any response: prompt lengths are unknown")
     context = 0
     for call in calls:
         if not call.output:
             repairs.add(
-                f"a response with {shown(call.output)} output tokens: estimated by its length"
+                f"a response with {brief(call.output)} output tokens: estimated by its length"
             )
             call.output = max(1, round(call.characters / CHARACTERS_PER_TOKEN))
         if not call.prompt:
             repairs.add(
-                f"a response with {shown(call.prompt)} prompt tokens: set to the context before"
+                f"a response with {brief(call.prompt)} prompt tokens: set to the context before"
             )
             call.prompt = (context or max(1, round(opening / CHARACTERS_PER_TOKEN))) + 1
         context = call.prompt + call.output
@@ -78,7 +80,7 @@ def fill_usage(calls: Sequence[Call], opening: int, repairs: Repairs) -> None:
 def make_turn(
     calls: Sequence[Call], i: int, gap: tuple[float, Provenance], repairs: Repairs
 ) -> Turn:
-    """Of a call with its usage; `gap`: the seconds after it, and where they come from."""
+    """The turn of call `i`. `gap` is the tool gap after it in seconds, with its provenance."""
     call = calls[i]
     return Turn(
         prompt_tokens=call.prompt or 1,
@@ -92,8 +94,8 @@ def make_turn(
 
 
 def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
-    """Reasoning comes before the answer and is not sent again, so where there was some, or where
-    the answer does not fit into the next prompt, only the previous prompt is repeated."""
+    """Reasoning precedes the answer and is not sent again. So if there was some, or if the answer
+    does not fit into the next prompt, that repeats the previous prompt only."""
     before, prompt = calls[i - 1], calls[i].prompt or 1
     previous = before.prompt or 1
     whole = previous + (before.output or 1)
@@ -109,10 +111,10 @@ def _kept(calls: Sequence[Call], i: int, repairs: Repairs) -> int:
 
 
 def system_prefix(system: str, opening: int, first_prompt: int) -> SharedPrefix | None:
-    """Its tokens are its share of the first prompt's characters (`read_traces` makes the files that
-    share it agree on one number)."""
+    """The system prompt as a prefix. Its length in tokens is estimated by its share of the first
+    prompt's characters; `read_traces` gives all files with the same text the same length."""
     if not system or not opening:
         return None
-    count = int(first_prompt * len(system) / opening)
+    length = int(first_prompt * len(system) / opening)
     digest = hashlib.sha256(system.encode()).hexdigest()[:12]
-    return SharedPrefix(f"system:{digest}", count) if count else None
+    return SharedPrefix(f"system:{digest}", length) if length else None

@@ -3,8 +3,8 @@
 In: `{info, messages, trajectory_format, instance_id}`. Out: one program, one turn per LLM call:
 an assistant message, a Responses API object, or (v2) a format-error message that carries the
 response that it refused. Seconds and tokens. Tool gaps are measured where both the answer and its
-observation have timestamps (v2), else inferred from the starts of generations (v1); the rule, and
-how reasoning tokens count, stands in `docs/reference/trace-formats.md`.
+observation have timestamps (v2), else inferred from the starts of generations (v1);
+`docs/reference/trace-formats.md` has the rule, and how reasoning tokens count.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from traces.program import Message, Program, Provenance
 GENERATION_START_S = 2.4
 GENERATION_TOKENS_PER_S = 85.0
 """A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: least absolute
-deviations over the 1,973 turns of 80 v1 trajectories (gemini-3-pro) that only read files."""
+deviations over the 1,973 turns of 80 v1 trajectories (gemini-3-pro) whose commands only read."""
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
-"""mini-swe-agent's own limit on a command in SWE-bench runs."""
+"""The limit on a command in mini-swe-agent's SWE-bench runs."""
 
 _BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
@@ -63,33 +63,38 @@ def read_trajectory(document: dict[str, Any], name: str, repairs: Repairs) -> li
     id = identifier(document.get("instance_id")) or name
     least = min(turn.prompt_tokens for turn in turns)
     prefix = system_prefix(_system(messages), opening, least)
-    said, before = _conversation(messages)
+    spoken, prompt_ends = _conversation(messages)
     return [
         Program(
-            id, turns, prefix, recorded_start_s=started_s, messages=said, prompt_messages=before
+            id,
+            turns,
+            prefix,
+            recorded_start_s=started_s,
+            messages=spoken,
+            prompt_messages=prompt_ends,
         )
     ]
 
 
 def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """What was said, and how much of it before each call. A tool's output is a user's message, and
-    a Responses object its text, so that any chat template takes them."""
-    said: list[Message] = []
-    before: list[int] = []
+    """The messages, and for each call the number of messages before it. A tool's output becomes a
+    user's message, and a Responses object its text, so that every chat template accepts them."""
+    spoken: list[Message] = []
+    prompt_ends: list[int] = []
     for message in messages:
         if not isinstance(message, dict):
             continue
         if _is_call(message):
-            before.append(len(said))
+            prompt_ends.append(len(spoken))
         role = message.get("role")
-        speaks = "assistant" if message.get("object") == "response" else text(role)
-        known = speaks if speaks in ("system", "assistant") else "user"
-        said.append(Message(known, _content(message) or text(message.get("output"))))
-    return tuple(said), tuple(before)
+        speaker = "assistant" if message.get("object") == "response" else text(role)
+        known = speaker if speaker in ("system", "assistant") else "user"
+        spoken.append(Message(known, _content(message) or text(message.get("output"))))
+    return tuple(spoken), tuple(prompt_ends)
 
 
 def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[Call], int]:
-    """The LLM calls, and the characters of the messages before the first."""
+    """The LLM calls, and the number of characters in the messages before the first."""
     calls: list[Call] = []
     opening = characters = 0
     for message in messages:
@@ -147,7 +152,7 @@ def _call(message: Mapping[str, Any]) -> Call:
         call.tools = tuple(n for command in call.commands for n in command_names(command))
     else:
         blocks = bash_blocks(_content(message))
-        # Two blocks or none are a format error: the agent asks again and runs nothing.
+        # Any other number of blocks is a format error: the agent runs nothing and asks again.
         call.commands = blocks if len(blocks) == 1 else []
         call.tools = tuple(n for command in call.commands for n in command_names(command))
         if not call.commands and message.get("tool_calls"):
@@ -155,9 +160,9 @@ def _call(message: Mapping[str, Any]) -> Call:
     return call
 
 
-def bash_blocks(said: str) -> list[str]:
-    """The commands of a text; the agent runs the only one."""
-    return [str(block) for block in _BLOCK.findall(said)]
+def bash_blocks(answer: str) -> list[str]:
+    """The commands in an answer. The agent runs one only if there is exactly one."""
+    return [str(block) for block in _BLOCK.findall(answer)]
 
 
 def _content(message: Mapping[str, Any]) -> str:
@@ -173,8 +178,8 @@ def _length(message: Mapping[str, Any]) -> int:
 
 def _command_timeout_s(document: Mapping[str, Any]) -> float:
     config = mapping(mapping(document.get("info")).get("config"))
-    said = seconds(mapping(config.get("environment")).get("timeout"))
-    return said or DEFAULT_COMMAND_TIMEOUT_S
+    timeout_s = seconds(mapping(config.get("environment")).get("timeout"))
+    return timeout_s or DEFAULT_COMMAND_TIMEOUT_S
 
 
 def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> tuple[float, Provenance]:

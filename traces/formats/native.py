@@ -1,7 +1,7 @@
 """Turnstile's own trace file, `turnstile-trace-1`: JSON Lines, one program a line, gzip by suffix.
 
-In and out: programs, field for field as in `traces.program`; a field left out has its default.
-Seconds and tokens. Strict: whatever is wrong is refused with line, field, value and remedy.
+In and out: programs, with the fields of `traces.program`; a field that is left out has its default.
+Seconds and tokens. The reader is strict: it refuses any error with line, field, value and remedy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidTrace
 from traces.check import check
-from traces.lenient import MAX_TOKENS, Repairs, first_wrong
+from traces.lenient import MAX_TOKENS, Repairs, describe_first_error
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 
 FORMAT = "turnstile-trace-1"
@@ -82,7 +82,7 @@ class _Program(_Strict):
             fork=Fork(**self.fork.__dict__) if self.fork else None,
             recorded_start_s=self.recorded_start_s,
             source=self.source,
-            messages=tuple(Message(said.role, said.content) for said in self.messages),
+            messages=tuple(Message(message.role, message.content) for message in self.messages),
             prompt_messages=self.prompt_messages,
         )
 
@@ -97,7 +97,7 @@ def load(data: bytes, _name: str, _repairs: Repairs) -> list[Program]:
 
 
 def parse_programs(data: bytes, name: str) -> list[Program]:
-    """Programs that are known to be of this format. `name` is for messages."""
+    """Read and check programs that are known to be in this format. Errors begin with `name`."""
     try:
         programs = load(data, name, Repairs())
         check(programs)
@@ -110,14 +110,14 @@ def _parse_line(line: bytes, number: int) -> Program:
     try:
         return _Program.model_validate_json(line).program()
     except ValidationError as error:
-        said = first_wrong(error)
-        if said == "format: missing; add it":
-            said = f'format: missing; add "format": "{FORMAT}"'
-        raise InvalidTrace(f"line {number}: {said}") from None
+        problem = describe_first_error(error)
+        if problem == "format: missing; add it":
+            problem = f'format: missing; add "format": "{FORMAT}"'
+        raise InvalidTrace(f"line {number}: {problem}") from None
 
 
 def program_line(program: Program) -> bytes:
-    """One line; fields at their default are left out."""
+    """One line of the format. Fields that have their default value are left out."""
     line: dict[str, Any] = {"format": FORMAT, "id": program.id}
     for key in ("prefix", "fork", "recorded_start_s", "source"):
         if value := getattr(program, key):
@@ -138,10 +138,10 @@ def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
 
 
 def write_programs(path: Path, programs: Iterable[Program]) -> None:
-    """Write all, or leave the file as it was."""
+    """Write the file at once, so that an error leaves it as it was."""
     data = b"".join(program_line(program) for program in programs)
     if path.suffix == ".gz":
-        # No name and no time in the header: equal programs give equal bytes.
+        # Without a name and a time in the header, equal programs give equal bytes.
         data = gzip.compress(data, mtime=0)
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

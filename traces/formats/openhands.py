@@ -3,9 +3,9 @@
 In: a list of events (`trajectory.json`); an object that has them as `events`, `trajectory` or
 `history`, with `base_state` or `metrics` for the tokens; `rows` of such objects (an evaluation's
 `output.jsonl`); or the folder that the SDK persists, `base_state.json` with `events/event-*.json`.
-Out: a program per conversation, one turn per response of the model; a summary that the condenser
-had made is a sub-agent. Seconds and tokens. Rules and repairs stand in
-`docs/reference/trace-formats.md`.
+Out: a program per conversation, with one turn per response of the model, and a sub-agent for each
+summary that the condenser requested. Seconds and tokens. `docs/reference/trace-formats.md` has the
+rules and repairs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.openhands_conversation import ConversationBuilder, Usages
-from traces.formats.openhands_events import is_event, said
+from traces.formats.openhands_events import is_event, utterances
 from traces.lenient import (
     Repairs,
     document_start,
@@ -83,22 +83,22 @@ def _line(line: bytes, repairs: Repairs) -> Any:
     try:
         return parse_json(line) if line.strip() else None
     except TraceRejected:
-        repairs.add("a torn line: left out")
+        repairs.add("an incomplete line: left out")
         return None
 
 
 def is_part(path: Path) -> bool:
-    """A file that is read with the `base_state.json` of its conversation."""
+    """Whether a file is read together with the `base_state.json` of its conversation."""
     return path.parent.name == "events" and (path.parent.parent / HEAD_FILE).is_file()
 
 
 def read_folder(head: Path) -> bytes:
-    """Of the SDK's folder, as one document; an event that is torn is null in it."""
-    events = [_whole(path) for path in sorted(head.parent.glob("events/*.json"))]
+    """The folder of the SDK as one document, in which an incomplete event is null."""
+    events = [_complete_event(path) for path in sorted(head.parent.glob("events/*.json"))]
     return b'{"base_state":%b,"events":[%b]}' % (read_bytes(head), b",".join(events))
 
 
-def _whole(event: Path) -> bytes:
+def _complete_event(event: Path) -> bytes:
     try:
         data = read_bytes(event)
         parse_json(data)
@@ -131,7 +131,7 @@ def read_document(document: Any, name: str, repairs: Repairs) -> list[Program]:
 
 
 def _numbered(programs: list[Program], number: int) -> list[Program]:
-    """Attempts at one task."""
+    """Further attempts at a task get the number of their row."""
     return [
         replace(
             program,
@@ -148,10 +148,10 @@ def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
     for event in events:
         if not isinstance(event, dict):
             repairs.add("an event that is no object: left out")
-    story = ConversationBuilder(_usages(document, events), repairs)
-    for one in said(events):
-        story.add(one)
-    return story.programs(_id(document) or name)
+    builder = ConversationBuilder(_usages(document, events), repairs)
+    for utterance in utterances(events):
+        builder.add(utterance)
+    return builder.programs(_id(document) or name)
 
 
 def _id(document: Any) -> str:
@@ -161,7 +161,7 @@ def _id(document: Any) -> str:
 
 
 def _usages(document: Any, events: list[Any]) -> Usages:
-    """Wherever the document has them."""
+    """The usage of all responses, from each place where a document may have it."""
     found = Usages()
     for metrics in _metrics(document, events):
         for usage in map(mapping, items(metrics.get("token_usages"))):

@@ -1,7 +1,7 @@
-"""A conversation of OpenHands as programs: the agent's turns, and its condenser's calls.
+"""Builds the programs of a conversation of OpenHands: the agent's, and its condenser's calls.
 
-In: what was said, in order, and the tokens of each response. Out: the agent's program; a summary
-that the condenser had made is a sub-agent, since its prompt is another and the agent waits for it.
+In: utterances in order, and the usage of each response. Out: the agent's program, and one for each
+call of the condenser, as a sub-agent: it has a prompt of its own, and the agent waits for it.
 """
 
 from __future__ import annotations
@@ -12,89 +12,90 @@ from typing import Any
 
 from servers.errors import TraceRejected
 from traces.formats.calls import Call, fill_usage, first_count, make_turn, system_prefix
-from traces.formats.openhands_events import Role, Said
+from traces.formats.openhands_events import Role, Utterance
 from traces.lenient import Repairs, mapping, tokens
 from traces.program import Fork, Message, Program, Provenance, Turn
 
 
 @dataclass(slots=True)
 class Usages:
-    """By the id of the response."""
+    """Token counts and latencies by response id."""
 
     tokens: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     latencies_s: dict[str, float] = field(default_factory=dict)
 
 
 class ConversationBuilder:
-    """A conversation, event by event."""
+    """Takes the utterances of a conversation one by utterance."""
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:
         self.usages, self.repairs = usages, repairs
         self.calls: list[Call] = []
         self.messages: list[Message] = []
-        self.before: list[int] = []
+        self.prompt_ends: list[int] = []
         self.condensed: list[tuple[int, Call]] = []
-        """Condensers' calls, each with the number of turns before it."""
+        """Calls of the condenser, each with the index of the turn before it."""
         self.system = ""
         self.characters = 0
         self.openings: list[int] = []
-        """Characters said before each call."""
-        self.asked_s: float | None = None
+        """Number of characters in the messages before each call."""
+        self.request_s: float | None = None
         self._response: str | None = None
         self._so_far: list[int | None] = [0, 0]
         self.rewritten = False
 
-    def add(self, one: Said) -> None:
-        if one.role is Role.CONDENSER:
-            self._condense(one)
+    def add(self, utterance: Utterance) -> None:
+        if utterance.role is Role.CONDENSER:
+            self._condense(utterance)
             return
-        if one.role is Role.MODEL:
-            self._model(one)
+        if utterance.role is Role.MODEL:
+            self._model(utterance)
         elif self.calls:
-            self.calls[-1].answered(one.at_s)
-        if one.role is Role.SYSTEM:
-            self.system = self.system or one.content
-        if one.role is Role.USER and self.asked_s is None:
-            self.asked_s = one.at_s
-        role = "user" if one.role is Role.TOOL else one.role.value
-        self.messages.append(Message(role, one.content))
-        self.characters += len(one.content) + len(one.besides)
+            self.calls[-1].answered(utterance.at_s)
+        if utterance.role is Role.SYSTEM:
+            self.system = self.system or utterance.content
+        if utterance.role is Role.USER and self.request_s is None:
+            self.request_s = utterance.at_s
+        role = "user" if utterance.role is Role.TOOL else utterance.role.value
+        self.messages.append(Message(role, utterance.content))
+        self.characters += len(utterance.content) + len(utterance.other_prompt_text)
 
-    def _model(self, one: Said) -> None:
-        if one.response_id is None or one.response_id != self._response:
-            self.before.append(len(self.messages))
+    def _model(self, utterance: Utterance) -> None:
+        if utterance.response_id is None or utterance.response_id != self._response:
+            self.prompt_ends.append(len(self.messages))
             self.openings.append(self.characters)
-            self.calls.append(self._call(one))
-        self._response = one.response_id
+            self.calls.append(self._call(utterance))
+        self._response = utterance.response_id
         call = self.calls[-1]
-        call.tools += one.tools
-        call.commands += [one.command] if one.command else []
-        call.characters += len(one.content) + len(one.besides)
+        call.tools += utterance.tools
+        call.commands += [utterance.command] if utterance.command else []
+        call.characters += len(utterance.content) + len(utterance.other_prompt_text)
 
-    def _call(self, one: Said) -> Call:
-        spent = self._spent(one)
-        usage = one.usage or self.usages.tokens.get(one.response_id or "") or spent
+    def _call(self, utterance: Utterance) -> Call:
+        spent = self._spent(utterance)
+        usage = utterance.usage or self.usages.tokens.get(utterance.response_id or "") or spent
         details = mapping(usage.get("completion_tokens_details"))
         reasoning = tokens(usage.get("reasoning_tokens") or details.get("reasoning_tokens"))
-        latency_s = self.usages.latencies_s.get(one.response_id or "")
+        latency_s = self.usages.latencies_s.get(utterance.response_id or "")
+        ended_s = utterance.at_s
         return Call(
             prompt=first_count(usage, "prompt_tokens"),
             output=first_count(usage, "completion_tokens"),
             reasoning=reasoning or 0,
-            started_s=None if one.at_s is None or latency_s is None else one.at_s - latency_s,
-            ended_s=one.at_s,
+            started_s=None if ended_s is None or latency_s is None else ended_s - latency_s,
+            ended_s=ended_s,
         )
 
-    def _spent(self, one: Said) -> Mapping[str, Any]:
-        """What a response took is what the sum has grown by since the one before."""
+    def _spent(self, utterance: Utterance) -> Mapping[str, Any]:
+        """The usage of a response is the growth of the sum since the previous utterance."""
         names = ("prompt_tokens", "completion_tokens")
-        before, self._so_far = self._so_far, [tokens(one.tokens_so_far.get(n)) for n in names]
+        before, self._so_far = self._so_far, [tokens(utterance.tokens_so_far.get(n)) for n in names]
         pairs = zip(names, self._so_far, before, strict=True)
         return {n: now - then for n, now, then in pairs if now is not None and then is not None}
 
-    def _condense(self, one: Said) -> None:
+    def _condense(self, utterance: Utterance) -> None:
         self.rewritten = True
-        call = self._call(one)
+        call = self._call(utterance)
         if self.calls and call.prompt and call.output:
             self.condensed.append((len(self.calls) - 1, call))
         else:
@@ -103,7 +104,7 @@ class ConversationBuilder:
     def programs(self, id: str) -> list[Program]:
         if not self.calls:
             raise TraceRejected("no response of a model in its events")
-        self._forget_the_uncounted()
+        self._drop_calls_before_first_count()
         calls, opening = self.calls, self.openings[0]
         fill_usage(calls, opening, self.repairs)
         gaps = [self._gap(i) for i in range(len(calls))]
@@ -112,23 +113,23 @@ class ConversationBuilder:
             gaps[i] = self._after(call, i + 1)
         turns = tuple(make_turn(calls, i, gap, self.repairs) for i, gap in enumerate(gaps))
         least = min(turn.prompt_tokens for turn in turns)
-        starts = (calls[0].started_s, self.asked_s, calls[0].ended_s)
+        starts = (calls[0].started_s, self.request_s, calls[0].ended_s)
         program = Program(
             id,
             turns,
             system_prefix(self.system, opening, least),
             recorded_start_s=next((start for start in starts if start is not None), None),
             messages=() if self.rewritten else tuple(self.messages),
-            prompt_messages=() if self.rewritten else tuple(self.before),
+            prompt_messages=() if self.rewritten else tuple(self.prompt_ends),
         )
         return [program, *forks]
 
-    def _forget_the_uncounted(self) -> None:
-        """Prompts before the first that was counted: nobody knows how long they were."""
+    def _drop_calls_before_first_count(self) -> None:
+        """The lengths of prompts before the first one with a count are unknown."""
         first = next((i for i, call in enumerate(self.calls) if call.prompt), 0)
         for _ in range(first):
             self.repairs.add("a response before the first whose prompt was counted: left out")
-        self.calls, self.before = self.calls[first:], self.before[first:]
+        self.calls, self.prompt_ends = self.calls[first:], self.prompt_ends[first:]
         self.openings = self.openings[first:]
         self.condensed = [(i - first, call) for i, call in self.condensed if i >= first]
 
@@ -143,7 +144,7 @@ class ConversationBuilder:
         return 0.0, Provenance.INFERRED
 
     def _fork(self, id: str, k: int, gaps: list[tuple[float, Provenance]]) -> Program:
-        """The condenser reads a prompt of its own while the agent waits."""
+        """The program of call `k` of the condenser."""
         after, call = self.condensed[k]
         ended_s, (delay_s, provenance) = self.calls[after].ended_s, gaps[after]
         if call.started_s is not None and ended_s is not None:
@@ -154,7 +155,7 @@ class ConversationBuilder:
         return Program(f"{id}/condenser-{k + 1}", (turn,), fork=fork)
 
     def _after(self, condensed: Call, following: int) -> tuple[float, Provenance]:
-        """From the condenser's end to the next response's start."""
+        """Seconds from the condenser's end to the start of the next response."""
         started_s = self.calls[following].started_s if following < len(self.calls) else None
         if started_s is None or condensed.ended_s is None:
             return 0.0, Provenance.INFERRED

@@ -1,8 +1,8 @@
-"""Events of OpenHands, of either format, as what was said: by whom, when, with which tokens.
+"""Reads events of OpenHands, in either format, as utterances: who, when, with which usage.
 
 In: legacy events (`{id, timestamp, source, action | observation, args | content, …}`) and events of
-the SDK (`{kind, timestamp, source, …}`). Out: `Said`, in the order of the events; what neither the
-model nor a tool nor a user said is left out. Timestamps without a zone are taken as UTC.
+the SDK (`{kind, timestamp, source, …}`). Out: an `Utterance` for each event of
+the model, a tool or a user, in their order. Timestamps without a zone are taken as UTC.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from servers.tool_names import call_names
 from traces.lenient import epoch, items, mapping, text
 
 STATES = ("null", "agent_state_changed")
-"""Legacy observations that answer no tool."""
+"""Legacy observations that are not the result of a tool."""
 ANSWERS = (
     *("message", "finish", "reject", "think", "delegate", "run", "run_ipython", "read", "write"),
     *("edit", "browse", "browse_interactive"),
 )
-"""Legacy actions that the model decides, also where no response of it is recorded."""
+"""Legacy actions that are decisions of the model, even if no response is recorded with them."""
 
 
 class Role(Enum):
@@ -32,24 +32,24 @@ class Role(Enum):
     MODEL = "assistant"
     TOOL = "tool"
     CONDENSER = "condenser"
-    """A summary that replaces a part of the conversation."""
+    """The condenser, whose summary replaces a part of the conversation."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Utterance:
     role: Role
     content: str
     at_s: float | None
     response_id: str | None = None
-    """Of the model's response; one response may call several tools, each an event."""
+    """Of the model's response. One response may call several tools, each of which is an event."""
     tools: tuple[str, ...] = ()
     command: str | None = None
-    besides: str = ""
-    """What else of it is in the prompts: the tools' descriptions, the calls of an answer."""
+    other_prompt_text: str = ""
+    """Its other text in the prompts: descriptions of tools, the tool calls of an answer."""
     usage: Mapping[str, Any] = field(default_factory=dict)
-    """Where the event itself has it."""
+    """Token counts, if the event itself has them."""
     tokens_so_far: Mapping[str, Any] = field(default_factory=dict)
-    """All that the model has read and written up to there."""
+    """Token counts of the whole conversation so far."""
 
 
 def is_event(value: object) -> bool:
@@ -58,14 +58,14 @@ def is_event(value: object) -> bool:
     return by_source or str(event.get("kind", "")).endswith(("Event", "Condensation"))
 
 
-def said(events: list[Any]) -> Iterator[Said]:
+def utterances(events: list[Any]) -> Iterator[Utterance]:
     for event in events:
         found = _sdk(mapping(event)) if "kind" in mapping(event) else _legacy(mapping(event))
         if found is not None:
             yield found
 
 
-def _sdk(event: Mapping[str, Any]) -> Said | None:
+def _sdk(event: Mapping[str, Any]) -> Utterance | None:
     kind, at_s = event["kind"], _moment(event)
     if kind == "SystemPromptEvent":
         return _system(_text(event.get("system_prompt")), event, at_s)
@@ -77,30 +77,30 @@ def _sdk(event: Mapping[str, Any]) -> Said | None:
         content = _text(mapping(event.get("llm_message")).get("content"))
         if event.get("source") == "agent":
             return _model(event, content)
-        return Said(Role.USER, content, at_s)
+        return Utterance(Role.USER, content, at_s)
     if kind == "Condensation":
         id = text(event.get("llm_response_id")) or None
-        return Said(Role.CONDENSER, text(event.get("summary")), at_s, id)
+        return Utterance(Role.CONDENSER, text(event.get("summary")), at_s, id)
     if kind in ("ObservationEvent", "UserRejectObservation", "AgentErrorEvent"):
         observation = mapping(event.get("observation"))
         content = _text(observation.get("content")) or text(observation.get("output"))
-        told = (text(event.get(name)) for name in ("error", "rejection_reason"))
-        return Said(Role.TOOL, content or next(filter(None, told), ""), at_s)
+        reasons = (text(event.get(name)) for name in ("error", "rejection_reason"))
+        return Utterance(Role.TOOL, content or next(filter(None, reasons), ""), at_s)
     return None
 
 
-def _legacy(event: Mapping[str, Any]) -> Said | None:
+def _legacy(event: Mapping[str, Any]) -> Utterance | None:
     at_s, args = _moment(event), mapping(event.get("args"))
     source, action = event.get("source"), event.get("action")
     content = text(args.get("content")) or text(event.get("message"))
     if action == "system":
         return _system(text(args.get("content")), args, at_s)
     if action == "message" and source == "user":
-        return Said(Role.USER, content, at_s)
+        return Utterance(Role.USER, content, at_s)
     if action == "condensation":
-        return Said(Role.CONDENSER, text(args.get("summary")), at_s)
+        return Utterance(Role.CONDENSER, text(args.get("summary")), at_s)
     if "tool_call_metadata" in event and action:
-        message = _answered(event)
+        message = _message_of(event)
         tool = mapping(event["tool_call_metadata"]).get("function_name") or action
         command = args.get("command") if action == "run" and not args.get("is_input") else None
         calls = items(message.get("tool_calls"))
@@ -110,7 +110,7 @@ def _legacy(event: Mapping[str, Any]) -> Said | None:
         command = args.get("command") if action == "run" else None
         return _model(event, text(args.get("thought")) or content, [], tool, command)
     if event.get("observation") and event["observation"] not in STATES:
-        return Said(Role.TOOL, text(event.get("content")), at_s)
+        return Utterance(Role.TOOL, text(event.get("content")), at_s)
     return None
 
 
@@ -120,43 +120,43 @@ def _model(
     calls: Iterable[object] = (),
     tool: object = None,
     command: object = None,
-) -> Said:
+) -> Utterance:
     response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
     name, script = text(tool), text(command)
     names = call_names(name, script) if name else ()
-    return Said(
+    return Utterance(
         Role.MODEL,
         content,
         _moment(event),
         response_id=text(event.get("llm_response_id")) or text(response.get("id")) or None,
         tools=names,
         command=script if script and names != (name,) else None,
-        besides=" ".join(map(_written, calls)),
+        other_prompt_text=" ".join(map(_call_text, calls)),
         usage=mapping(response.get("usage")),
         tokens_so_far=mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage")),
     )
 
 
-def _answered(event: Mapping[str, Any]) -> Mapping[str, Any]:
+def _message_of(event: Mapping[str, Any]) -> Mapping[str, Any]:
     response = mapping(mapping(event.get("tool_call_metadata")).get("model_response"))
     return mapping(mapping(next(iter(items(response.get("choices"))), None)).get("message"))
 
 
-def _written(call: object) -> str:
-    said = mapping(mapping(call).get("function") or call)
-    return f"{text(said.get('name'))} {text(said.get('arguments'))}"
+def _call_text(call: object) -> str:
+    function = mapping(mapping(call).get("function") or call)
+    return f"{text(function.get('name'))} {text(function.get('arguments'))}"
 
 
-def _system(prompt: str, holder: Mapping[str, Any], at_s: float | None) -> Said:
+def _system(prompt: str, holder: Mapping[str, Any], at_s: float | None) -> Utterance:
     try:
         tools = json.dumps(items(holder.get("tools")), sort_keys=True)
     except RecursionError:
         tools = ""
-    return Said(Role.SYSTEM, prompt, at_s, besides=tools)
+    return Utterance(Role.SYSTEM, prompt, at_s, other_prompt_text=tools)
 
 
 def _text(content: object) -> str:
-    """Of a text, a part, or a list of both."""
+    """The text of a string, a part with text, or a list of both."""
     parts = content if isinstance(content, list) else [content]
     return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)
 

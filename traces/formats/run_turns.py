@@ -1,8 +1,8 @@
-"""What passed through an engine, as a trace: `turns.jsonl` of a run (docs/reference/run-folder.md).
+"""Reads `turns.jsonl` of a run (docs/reference/run-folder.md) as a trace.
 
-In: a line per turn. Out: programs in order of arrival. Tool gaps are those that the run had. A turn
-that failed is no turn of a trace. A sub-agent's line does not say where it forked, so it becomes a
-program of its own, which is reported. What was said is there where a recording kept it.
+In: a line per turn. Out: programs in order of arrival, with the tool gaps that the run had. Failed
+turns are left out. A sub-agent's line does not say where it forked, so it becomes a program of its
+own, which is reported. Programs have messages if the recording kept them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import orjson
 from servers.errors import TraceRejected
 from traces.lenient import (
     Repairs,
+    brief,
     identifier,
     items,
     line_start,
     mapping,
     seconds,
-    shown,
     text,
     tokens,
 )
@@ -43,7 +43,7 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
         elif tokens(record.get("prompt_tokens")) and tokens(record.get("output_tokens")):
             by_program.setdefault(_id(record, "program_id") or "program", []).append(record)
         else:
-            repairs.add("a turn whose tokens nobody counted: left out")
+            repairs.add("a turn without token counts: left out")
     if not by_program:
         raise TraceRejected("no turn in it has succeeded")
     for records in by_program.values():
@@ -60,7 +60,7 @@ def _record(line: bytes, number: int, repairs: Repairs) -> dict[str, Any] | None
     try:
         record = orjson.loads(line)
     except orjson.JSONDecodeError:
-        repairs.add("a torn line: left out")
+        repairs.add("an incomplete line: left out")
         return None
     if not isinstance(record, dict):
         raise TraceRejected(f"line {number} is no object; give a run's turns.jsonl")
@@ -80,10 +80,10 @@ def _program(id: str, records: list[dict[str, Any]], start_s: float, repairs: Re
     for place, record in enumerate(records):
         following = records[place + 1] if place + 1 < len(records) else {}
         turns.append(_turn(record, following, turns[-1] if turns else None, repairs))
-    said = mapping(records[0].get("system"))
+    system = mapping(records[0].get("system"))
     least = min(turn.prompt_tokens for turn in turns)
-    count = min(tokens(said.get("tokens")) or 0, least)
-    shared = identifier(said.get("id"))
+    count = min(tokens(system.get("tokens")) or 0, least)
+    shared = identifier(system.get("id"))
     prefix = SharedPrefix(shared, count) if count and shared else None
     messages, ends = _conversation(records, repairs)
     return Program(
@@ -94,22 +94,22 @@ def _program(id: str, records: list[dict[str, Any]], start_s: float, repairs: Re
 def _conversation(
     records: list[dict[str, Any]], repairs: Repairs
 ) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """Put together of what each turn added. Nothing where a turn did not keep it."""
-    said: list[Message] = []
+    """The messages that the turns added, put together. None if a turn did not keep its own."""
+    messages: list[Message] = []
     ends: list[int] = []
     for record in records:
         if not isinstance(record.get("messages"), list):
             return (), ()
-        if said and tokens(record.get("messages_repeated")) != len(said):
+        if messages and tokens(record.get("messages_repeated")) != len(messages):
             repairs.add("a prompt that rewrote its history: its own messages follow the others")
-        said += (_message(mapping(message)) for message in items(record["messages"]))
-        ends.append(len(said))
-        said.append(Message("assistant", text(record.get("answer"))))
-    return tuple(said), tuple(ends)
+        messages += (_message(mapping(message)) for message in items(record["messages"]))
+        ends.append(len(messages))
+        messages.append(Message("assistant", text(record.get("answer"))))
+    return tuple(messages), tuple(ends)
 
 
-def _message(said: Mapping[str, Any]) -> Message:
-    return Message(text(said.get("role")), text(said.get("content")))
+def _message(message: Mapping[str, Any]) -> Message:
+    return Message(text(message.get("role")), text(message.get("content")))
 
 
 def _turn(
@@ -128,10 +128,10 @@ def _turn(
     )
 
 
-def _provenance(said: object, repairs: Repairs) -> Provenance:
-    if not said:
+def _provenance(recorded: object, repairs: Repairs) -> Provenance:
+    if not recorded:
         return Provenance.MEASURED
-    if isinstance(said, str) and said in set(Provenance):
-        return Provenance(said)
-    repairs.add(f"a gap whose provenance is {shown(said)}: taken as inferred")
+    if isinstance(recorded, str) and recorded in set(Provenance):
+        return Provenance(recorded)
+    repairs.add(f"a gap whose provenance is {brief(recorded)}: taken as inferred")
     return Provenance.INFERRED

@@ -4,7 +4,7 @@ In: one session, `{id, block_size, hash_id_scope, requests[{t, type, in, out, ha
 api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the program
 of the session and one for each sub-agent. Seconds and tokens: `t` is a request's start in the
 session (or in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request.
-What is inferred and repaired, and why, stands in `docs/reference/trace-formats.md`.
+`docs/reference/trace-formats.md` says what is inferred and repaired, and why.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from servers.errors import TraceRejected
 from traces.block_hashes import common_blocks, kept_tokens
 from traces.lenient import (
     Repairs,
+    brief,
     document_start,
     identifier,
     items,
     mapping,
     parse_json,
     seconds,
-    shown,
     text,
     tokens,
 )
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
-"""Sub-agents of sub-agents are followed so far."""
-MOST_ALIKE = 100
-"""Groups of programs that begin with one block, of which a program may join one."""
+"""Of sub-agents in sub-agents; deeper ones are left out."""
+MAX_GROUPS_COMPARED = 100
+"""A program is compared with so many groups of programs that begin with the same block."""
 ROUNDING_S = 1.0
-"""`t` is whole seconds."""
+"""`t` is in whole seconds."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -74,10 +74,10 @@ class _Child:
 def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
     block = tokens(document.get("block_size"))
     if not block:
-        repairs.add(f"block_size is {shown(document.get('block_size'))}: taken as 64 tokens")
+        repairs.add(f"block_size is {brief(document.get('block_size'))}: taken as 64 tokens")
         block = 64
     if text(document.get("hash_id_scope")) not in ("local", ""):
-        repairs.add("hash ids that mean something across files: used within this file only")
+        repairs.add("hash ids with a scope beyond this file: used within this file only")
     session = _Session(block, repairs)
     session.add(identifier(document.get("id")) or name, items(document.get("requests")), None, 0)
     if not session.programs:
@@ -86,7 +86,7 @@ def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[
 
 
 def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
-    """Least squares over the 1,891 requests of 43 sessions that say their api_time."""
+    """Fitted by least squares to the 1,891 requests of 43 sessions that record their api_time."""
     return 1.27 + 0.0149 * output_tokens + 1.47e-5 * prompt_tokens
 
 
@@ -96,10 +96,11 @@ class _Session:
         self.repairs = repairs
         self.programs: dict[str, Program] = {}
         self.starts: dict[str, list[Any]] = {}
-        """Hash ids that all prompts of a program begin with."""
+        """The hash ids that all prompts of a program begin with."""
 
     def add(self, id: str, entries: list[Any], fork: Fork | None, depth: int) -> float | None:
-        """Make a program and those below it; when its last response came, on its own clock."""
+        """Add a program and its sub-agents. Returns the end of its last response on its own clock,
+        or None if it has no usable request."""
         if id in self.programs:
             self.repairs.add(f"a second sub-agent called {id}: numbered")
             while id in self.programs:
@@ -154,14 +155,14 @@ class _Session:
     def _request(self, entry: dict[str, Any], before: list[_Request]) -> _Request | None:
         prompt, output = tokens(entry.get("in")), tokens(entry.get("out"))
         if not prompt:
-            self.repairs.add(f"a request with {shown(entry.get('in'))} prompt tokens: left out")
+            self.repairs.add(f"a request with {brief(entry.get('in'))} prompt tokens: left out")
             return None
         if not output:
-            self.repairs.add(f"a request with {shown(entry.get('out'))} output tokens: taken as 1")
+            self.repairs.add(f"a request with {brief(entry.get('out'))} output tokens: taken as 1")
             output = 1
         t, think_s = seconds(entry.get("t")), seconds(entry.get("think_time"))
         if t is None:
-            self.repairs.add(f"a request at t = {shown(entry.get('t'))}: put after the one before")
+            self.repairs.add(f"a request at t = {brief(entry.get('t'))}: put after the one before")
             t = before[-1].end_s + (think_s or 0.0) if before else 0.0
         api_s = seconds(entry.get("api_time"))
         if api_s is None:
@@ -182,14 +183,16 @@ class _Session:
         )
 
     def _fork(self, id: str, requests: list[_Request], least_s: list[float], child: _Child) -> Fork:
-        # The last request that had ended: from the next one on, all end later.
+        # The last request that had ended. From the next one on, all end later.
         after = max(0, bisect_right(least_s, child.start_s + ROUNDING_S) - 1)
         joined = None
         if after + 1 < len(requests):
             if child.end_s <= requests[after + 1].t + ROUNDING_S:
                 joined = after + 1
             else:
-                self.repairs.add(f"{child.id} runs beside its parent: nobody waits for it")
+                self.repairs.add(
+                    f"{child.id} runs in parallel with its parent, which does not wait for it"
+                )
         known = requests[after].api_known
         delay_s = round(max(0.0, child.start_s - requests[after].end_s), 3)
         return Fork(
@@ -202,12 +205,14 @@ class _Session:
         gap_s = 0.0
         if following is not None:
             gap_s = following.t - max(now.end_s, joined_s or 0.0)
-            said = following.think_s
-            if now.api_known and joined_s is None and said is not None:
+            recorded_s = following.think_s
+            if now.api_known and joined_s is None and recorded_s is not None:
                 # Both are rounded to whole seconds; where they agree, one rounding is enough.
-                gap_s = said if abs(said - gap_s) <= 2 * ROUNDING_S else gap_s
+                gap_s = recorded_s if abs(recorded_s - gap_s) <= 2 * ROUNDING_S else gap_s
             if gap_s < -ROUNDING_S:
-                self.repairs.add("a request sent before the last response: sent right after it")
+                self.repairs.add(
+                    "a request sent before the previous response: its gap is taken as 0"
+                )
         return Turn(
             prompt_tokens=now.prompt,
             output_tokens=now.output,
@@ -228,15 +233,15 @@ class _Session:
         return ("tool_use",) if following.answers_tool else ()
 
     def with_prefixes(self) -> list[Program]:
-        """Give programs that begin alike one prefix id: in order of the file, each joins the first
-        group that shares no fewer tokens in all with it than without."""
+        """Give programs that begin alike the same prefix. In the order of the file, each joins the
+        first group whose programs share at least as many tokens in total with it as without."""
         groups: list[tuple[list[Any], list[str]]] = []
         alike: dict[Any, list[int]] = {}
-        """Places of groups by their first hash id: no others share anything."""
+        """Indices of groups by their first hash id. Other groups have nothing in common."""
         for id, start in self.starts.items():
             first = start[0] if start and isinstance(start[0], int | float | str) else None
             places = alike.setdefault(first, [])
-            for place in places[:MOST_ALIKE]:
+            for place in places[:MAX_GROUPS_COMPARED]:
                 shared, members = groups[place]
                 both = shared[: common_blocks(shared, start)]
                 alone = len(shared) * len(members) if len(members) > 1 else 1
@@ -257,7 +262,7 @@ class _Session:
 
 
 def _least_from(requests: list[_Request]) -> list[float]:
-    """Of each request: the first end of it and those after it; ascending."""
+    """For each request, the earliest end of it and those after it. Ascending."""
     ends_s = (request.end_s for request in reversed(requests))
     return list(accumulate(ends_s, min))[::-1]
 

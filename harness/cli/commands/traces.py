@@ -19,7 +19,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from reports.phrasing import counted
 from servers.errors import InvalidTrace
-from traces import RECIPES, Loaded, Note, Program, read_traces, synthesize
+from traces import RECIPES, Note, Program, TraceSet, read_traces, synthesize
 from traces.cut import cut
 from traces.formats.native import write_programs
 from traces.lenient import one_line, printable
@@ -260,7 +260,7 @@ def _write(out: Path, programs: Sequence[Program]) -> None:
     write_programs(out, programs)
 
 
-def _inspected(loaded: Loaded) -> dict[str, Any]:
+def _inspected(loaded: TraceSet) -> dict[str, Any]:
     from harness.cli.trace_tables import shared_prefix_tokens, tool_time_s
 
     return {
