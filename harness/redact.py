@@ -1,7 +1,8 @@
-"""Keys, and texts in which they must not be told: records, reports, logs.
+"""Removes secrets from texts that are stored or shown: records, reports, logs.
 
-In: what may hold one (the environment's variables, a request's headers, a command line) and a text.
-Out: the text with HIDDEN in the place of each.
+In: a text, and the secrets or the settings in it. Out: the text with REDACTED in place of each
+secret. Settings are found with regular expressions instead of parsers, because a text may be a file
+of any format, a fragment or a command line, and everything but the secrets has to stay as it is.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 from urllib.parse import quote, urlsplit
 
 from servers.errors import InvalidInput
 
-HIDDEN = "***"
-LEAST_CHARS = 8
-"""A shorter value, such as `none`, is no key, and stands in too many words."""
-NO_WORD_CHARS = 16
+REDACTED = "***"
+MIN_CHARS = 8
+"""A shorter value, such as `none`, is not treated as a secret, because it occurs in other words."""
+DISTINCTIVE_CHARS = 16
 _SURELY = (
     r"api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase|authorization"
     r"|credentials?"
 )
-"""What ends so is a key whatever it is; of `eos_token` and `sort-key` the value has to look so."""
+"""The endings of names whose value is always a secret. For other names, such as `eos_token` and
+`sort-key`, the value has to look like a key."""
 _ENDS = rf"(?:{_SURELY}|key(?:[_-]?id)?|token|(?<![a-z0-9])pat)"
 _KEY = re.compile(_ENDS + r"\Z", re.IGNORECASE)
 _IS_SURELY = re.compile(rf"(?:{_SURELY})\Z", re.IGNORECASE)
@@ -46,63 +47,57 @@ _BEGINS_LINE = re.compile(r"""[ \t]*(?:- +)*["']?""")
 _NOTHING_YET = re.compile(r"[|>]?[-+0-9]*[ \t]*(?=\n)")
 
 
-def is_key(name: str) -> bool:
-    """Whether a variable, or an option, of that name holds one."""
+def is_secret_name(name: str) -> bool:
+    """Whether a variable or an option of that name may hold a secret."""
     return _KEY.search(name) is not None
 
 
-def keys_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(v for name, v in env.items() if is_key(name) and len(v) >= LEAST_CHARS)
+def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
+    """The values of the variables whose names say that they hold secrets."""
+    return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= MIN_CHARS)
 
 
-def is_no_word(key: str) -> bool:
-    """Of `anything` and `postgres` a conversation is full, though they are keys somewhere."""
+def is_distinctive(key: str) -> bool:
+    """Whether a key cannot be mistaken for a word. `anything` and `postgres` can be: they are keys
+    somewhere, and occur in any conversation."""
     mixed = any(map(str.isalpha, key)) and any(map(str.isdigit, key))
-    return len(key) >= NO_WORD_CHARS or (len(key) >= LEAST_CHARS and mixed)
+    return len(key) >= DISTINCTIVE_CHARS or (len(key) >= MIN_CHARS and mixed)
 
 
-def hidden(text: str, keys: Iterable[str]) -> str:
-    """Also where a key is written as in JSON or in a URL."""
+def redact(text: str, keys: Iterable[str]) -> str:
+    """Replaces the keys in a text, also in the forms in which JSON and URLs contain them."""
     for key in sorted(filter(None, keys), key=len, reverse=True):
         in_json = json.dumps(key)[1:-1]
         in_url = quote(key, safe="", errors="surrogateescape")
         for form in {key, in_json, in_json.replace("/", "\\/"), in_url}:
-            text = text.replace(form, HIDDEN)
+            text = text.replace(form, REDACTED)
     return text
 
 
-def hidden_in(value: Any, keys: Sequence[str]) -> Any:
-    """In the texts of a value that can be JSON; names and numbers stay."""
-    if isinstance(value, str):
-        return hidden(value, keys)
-    if isinstance(value, list):
-        return [hidden_in(each, keys) for each in value]
-    if isinstance(value, dict):
-        return {name: hidden_in(each, keys) for name, each in value.items()}
-    return value
+def redact_settings(text: str) -> str:
+    """Redacts a file of settings or a command.
 
-
-def hidden_settings(text: str) -> str:
-    """Of a file of settings, or a command: what is given for a name that ends as those of keys do,
-    for `Bearer`, and before the @ of a URL."""
-    text = hidden(text, keys_of(os.environ))
-    text = _BEARER.sub(rf"\1{HIDDEN}", _IN_URL.sub(HIDDEN, text))
-    told, done = [], 0
+    Replaces the values of names that end like those of secrets, tokens after `Bearer`, and what is
+    before the @ of a URL.
+    """
+    text = redact(text, secrets_of(os.environ))
+    text = _BEARER.sub(rf"\1{REDACTED}", _IN_URL.sub(REDACTED, text))
+    parts, done = [], 0
     while found := _SETTING.search(text, done):
         is_option = found["sign"] is None and found["name"].startswith("-")
         given = found["sign"] is not None or is_option
         end = _end_of_key(text, found) if given else found.end()
-        told.append(text[done : found.end()])
+        parts.append(text[done : found.end()])
         if text[found.end() : end].strip():
-            told.append(HIDDEN)
+            parts.append(REDACTED)
         else:
             end = found.end()
         done = end
-    return "".join(told) + text[done:]
+    return "".join(parts) + text[done:]
 
 
 def _end_of_key(text: str, found: re.Match[str]) -> int:
-    """Where the value of a setting ends; where it begins, if it is no key."""
+    """The index at which the value of a setting ends, or begins if it is not a secret."""
     start, secret = found.end(), _IS_SURELY.search(found["name"])
     if quoted := _QUOTED.match(text, start):
         return quoted.end() if secret or _A_KEY.fullmatch(quoted[0][1:-1]) else start
@@ -118,8 +113,10 @@ def _end_of_key(text: str, found: re.Match[str]) -> int:
 
 
 def _lines_of(text: str, found: re.Match[str]) -> tuple[int, int]:
-    """The end of a YAML setting's own line, and of the lines below that go on with its value: all
-    that are deeper."""
+    """The end of a YAML setting's line, and the end of its value on the lines below.
+
+    All lines below that are indented more belong to the value.
+    """
     line_end = text.find("\n", found.end())
     line_end = len(text) if line_end < 0 else line_end
     before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
@@ -139,30 +136,37 @@ def _lines_of(text: str, found: re.Match[str]) -> tuple[int, int]:
     return line_end, end
 
 
-def hidden_words(words: Sequence[str]) -> list[str]:
-    """Of a command line: what follows `--api-key` and the like, and in URLs who asks."""
-    found, asked = [], ""
+def redact_command_line(words: Sequence[str]) -> list[str]:
+    """Redacts a command line: values of options such as `--api-key`, and credentials in URLs."""
+    found, option = [], ""
     for word in words:
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         is_option = name.startswith("-")
-        if asked and not is_option and _is_given_key(asked, word):
-            word = HIDDEN
-        elif given and _NAME.fullmatch(name) and is_key(name) and _is_given_key(name, value):
-            word = f"{name}={HIDDEN}"
+        if option and not is_option and _is_secret_value(option, word):
+            word = REDACTED
+        elif equals and _sets_secret(name, value):
+            word = f"{name}={REDACTED}"
         else:
-            word = hidden_settings(word)
-        asked = name if is_option and not given and is_key(name) else ""
+            word = redact_settings(word)
+        option = name if is_option and not equals and is_secret_name(name) else ""
         found.append(word)
     return found
 
 
-def _is_given_key(name: str, value: str) -> bool:
+def _sets_secret(name: str, value: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and is_secret_name(name) and _is_secret_value(name, value)
+
+
+def _is_secret_value(name: str, value: str) -> bool:
     return bool(_IS_SURELY.search(name) or _A_KEY.fullmatch(value))
 
 
 def server_url(url: str, asked_as: str) -> str:
-    """Without `/v1`. Raises a ValueError for what is no server's, or holds a key: it would stand in
-    process lists, shells' histories and records."""
+    """Returns the URL of a server without `/v1`.
+
+    Raises InvalidInput if it is not a URL of a server, or contains a key, which would be visible in
+    process lists, shell histories and records.
+    """
     base = url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
     shown = re.split("[?#]", url.strip().rpartition("@")[2])[0]
     no_url = f"{asked_as} {shown}: no URL of a server, such as http://127.0.0.1:8000"
@@ -172,9 +176,9 @@ def server_url(url: str, asked_as: str) -> str:
     except ValueError:
         raise InvalidInput(no_url) from None
     if "@" in parts.netloc or parts.query or parts.fragment:
-        told = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+        safe = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
         raise InvalidInput(
-            f"{asked_as} {told.geturl()}: leave out what stands before @ and after ?; a key is "
+            f"{asked_as} {safe.geturl()}: leave out what stands before @ and after ?; a key is "
             "taken from TURNSTILE_API_KEY"
         )
     if not known:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from harness.cli.errors import one_line_errors
 from harness.console import complain
 from harness.installation import PACKAGES, cpu_cores, package
-from harness.redact import HIDDEN, hidden_words
+from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def resume_hint() -> str:
 
 def same_command() -> str:
     words = sys.argv[1:]
-    redacted = hidden_words(words)
-    note = "" if redacted == words else f"  (replace {HIDDEN} by your secret)"
+    redacted = redact_command_line(words)
+    note = "" if redacted == words else f"  (replace {REDACTED} by your secret)"
     return shlex.join(["bench", *redacted]) + note
 
 

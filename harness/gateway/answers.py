@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from harness.redact import LEAST_CHARS, hidden
+from harness.redact import MIN_CHARS, redact
 from harness.replay.completion import cached_tokens, count, error_message, queue_s
 from servers.tool_names import call_names, tool_names
 from traces.lenient import items, mapping
@@ -196,9 +196,9 @@ class Tap:
 
 def without(error: bytes, key: str | None) -> bytes:
     """What a server says instead of an answer, as it goes to the client."""
-    if key is None or len(key) < LEAST_CHARS:
+    if key is None or len(key) < MIN_CHARS:
         return error
-    return hidden(error.decode(errors="surrogateescape"), [key]).encode(errors="surrogateescape")
+    return redact(error.decode(errors="surrogateescape"), [key]).encode(errors="surrogateescape")
 
 
 def _count(usage: Mapping[str, Any], name: str) -> int:

@@ -25,7 +25,7 @@ from harness.gateway.messages import add_messages
 from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
-from harness.redact import LEAST_CHARS, hidden, is_no_word
+from harness.redact import MIN_CHARS, is_distinctive, redact
 from harness.replay.completion import set_measured, shortened
 from harness.replay.http import known_keys
 from servers.records import ChatMessage, PromptPrefix, TurnRecord
@@ -201,13 +201,13 @@ class Passing:
                 repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
                 add_messages(record, body, repeated, answer)
             self._turns.programs.answered(program, turn.prompt, answer)
-        _redact(record, [key for key in answer.secrets if is_no_word(key)])
+        _redact(record, [key for key in answer.secrets if is_distinctive(key)])
         return record
 
     def _secrets(self, request: web.Request) -> tuple[str, ...]:
         """What a server may repeat of them."""
         said = [request.headers.get(name, "").rpartition(" ")[2] for name in KEYS]
-        said = [key for key in said if len(key) >= LEAST_CHARS]
+        said = [key for key in said if len(key) >= MIN_CHARS]
         return (*known_keys(self._api_key), *said)
 
     def _without_key(self, response: web.Response) -> web.Response:
@@ -235,13 +235,13 @@ def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
     """Remove secrets from the texts that the request and its answer brought."""
     if not keys:
         return
-    record.tools = tuple(hidden(name, keys) for name in record.tools or ())
+    record.tools = tuple(redact(name, keys) for name in record.tools or ())
     if record.messages is not UNSET:
-        record.messages = [ChatMessage(m.role, hidden(m.content, keys)) for m in record.messages]
+        record.messages = [ChatMessage(m.role, redact(m.content, keys)) for m in record.messages]
     if record.answer is not UNSET:
-        record.answer = hidden(record.answer, keys)
+        record.answer = redact(record.answer, keys)
     if isinstance(record.command, str):
-        record.command = hidden(record.command, keys)
+        record.command = redact(record.command, keys)
 
 
 def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
@@ -268,4 +268,4 @@ def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _reason(failure: BaseException, secrets: Sequence[str]) -> str:
-    return shortened(hidden(str(failure), secrets) or type(failure).__name__)
+    return shortened(redact(str(failure), secrets) or type(failure).__name__)

@@ -18,7 +18,7 @@ from agents.sandbox.container import Containers
 from agents.workspace import make_workspace
 from harness.cells.names import slug
 from harness.load.agent_plan import AgentPlan
-from harness.redact import is_key
+from harness.redact import is_secret_name
 from reports.run_folder.atomic import make_folder
 from traces import Program
 
@@ -91,7 +91,7 @@ class Launches:
             **agent.env(),
         }
         if not isinstance(plan.sandbox, Bubblewrap):
-            ours = {name: value for name, value in os.environ.items() if not is_key(name)}
+            ours = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
             return command, {**ours, **env}
         return plan.sandbox.wrap(
             command,

@@ -22,7 +22,7 @@ from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
 from harness.load.settings import Agents, Overlong, Sandbox, SweepSettings
 from harness.load.workload import Workload, load_workload
-from harness.redact import hidden_settings
+from harness.redact import redact_settings
 from servers.errors import InvalidInput
 from servers.registry import Registry
 from traces import Program
@@ -63,7 +63,7 @@ class AgentPlan:
         sandbox = self.sandbox
         return {
             "name": self.agent.name,
-            "version": hidden_settings(self.version),
+            "version": redact_settings(self.version),
             "guided": self.guided,
             "tasks_sha256": self.tasks_sha256,
             "task_limit_s": self.task_limit_s,
@@ -83,7 +83,7 @@ class AgentPlan:
         sandbox = type(self.sandbox).__name__.lower() if self.sandbox else "no sandbox"
         how = "answers from the trace (guided)" if self.guided else "answers from the model"
         limit = f"at most {self.task_limit_s:g} s a task"
-        return f"agent {self.agent.name} {hidden_settings(self.version)}: {how}; {sandbox}, {limit}"
+        return f"agent {self.agent.name} {redact_settings(self.version)}: {how}; {sandbox}, {limit}"
 
 
 def plan_agents(
@@ -177,7 +177,7 @@ def _load(
 
 def _settings(file: Path) -> str:
     try:
-        return hidden_settings(file.read_text(encoding="utf-8"))
+        return redact_settings(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise InvalidInput(f"--agent-config {file}: not text in UTF-8") from None
 

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness.load.option import Setting, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
-from harness.redact import HIDDEN, hidden_words
+from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
 from traces.lenient import brief, requirement
 
@@ -46,9 +46,9 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
         values, {**settings_of(SweepSettings), **settings_of(Execution)}, f"{path}: "
     )
     for name, value in found.items():
-        if name not in overridden and any(HIDDEN in str(part) for part in _parts(value)):
+        if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
             raise InvalidInput(
-                f"{path}: {name} holds {HIDDEN} in place of a secret; give it on the command line"
+                f"{path}: {name} holds {REDACTED} in place of a secret; give it on the command line"
             )
     return found
 
@@ -130,5 +130,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | int | float):
         return value
     if isinstance(value, tuple):
-        return hidden_words([str(part) for part in value])
-    return hidden_words([str(value)])[0]
+        return redact_command_line([str(part) for part in value])
+    return redact_command_line([str(value)])[0]

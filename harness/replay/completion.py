@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from harness.redact import hidden
+from harness.redact import redact
 from harness.replay.sse import Events
 from harness.replay.token_prompts import Ids
 from servers.errors import TurnFailed
@@ -227,7 +227,7 @@ def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
     """The message in an error body of vLLM or OpenAI, or the body's text. Servers may repeat
     secrets in it, so they are redacted before the text is shortened, and again after JSON is
     decoded, as JSON can escape a text in several ways."""
-    plain = hidden(body.decode(errors="replace"), secrets)
+    plain = redact(body.decode(errors="replace"), secrets)
     try:
         value = orjson.loads(plain)
     except orjson.JSONDecodeError:
@@ -235,7 +235,7 @@ def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
     while isinstance(value, dict):
         value = next((value[k] for k in ("error", "message", "detail") if k in value), str(value))
     try:
-        return shortened(hidden(str(value), secrets))
+        return shortened(redact(str(value), secrets))
     except RecursionError:
         return shortened(plain)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from harness.redact import hidden, keys_of
+from harness.redact import redact, secrets_of
 from harness.replay.completion import Answer, error_message, shortened
 from servers.errors import TurnFailed
 
@@ -38,7 +38,7 @@ def api_key() -> str | None:
 
 def known_keys(key: str | None) -> tuple[str, ...]:
     """That no message may tell: the one that we send, and those of the environment."""
-    return (*keys_of(os.environ), *([key] if key else ()))
+    return (*secrets_of(os.environ), *([key] if key else ()))
 
 
 def authorization(key: str | None) -> dict[str, str]:
@@ -118,7 +118,7 @@ def reason(
     so_far = f"{len(answer.ids)} of the answer's tokens had come"
     match failure:
         case TurnFailed():
-            return hidden(str(failure), answer.secrets)
+            return redact(str(failure), answer.secrets)
         case aiohttp.ConnectionTimeoutError():
             return f"no connection to {url} within {CONNECT_S:g} s"
         case TimeoutError() if turn_timeout_s is not None:
@@ -128,5 +128,5 @@ def reason(
             return f"cannot connect to {url}: {why.lower()}"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
             return f"the connection was lost; {so_far}"
-    told = hidden(f"{type(failure).__name__}: {failure}", answer.secrets)
+    told = redact(f"{type(failure).__name__}: {failure}", answer.secrets)
     return shortened(f"{told}; {so_far}")

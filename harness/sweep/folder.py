@@ -21,7 +21,7 @@ import orjson
 from harness.cells.folder import locked, read_json, write_json
 from harness.cells.names import slug
 from harness.load.settings_file import settings_toml
-from harness.redact import hidden_words
+from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import CannotWrite, InvalidInput
@@ -135,7 +135,7 @@ def note_reused(folder: Path, cells: Mapping[str, Path]) -> None:
 
 def made_by() -> dict[str, Any]:
     return {
-        "argv": ["bench", *hidden_words(sys.argv[1:])],
+        "argv": ["bench", *redact_command_line(sys.argv[1:])],
         "git_commit": git_commit(),
         "python": platform.python_version(),
     }

@@ -14,7 +14,7 @@ from small import contents, programs
 from harness.load.option import build, settings_of, values_of
 from harness.load.settings import Agents, Execution, Machine, Server, SweepSettings
 from harness.load.settings_file import read_settings, settings_toml
-from harness.redact import HIDDEN
+from harness.redact import REDACTED
 from servers.errors import InvalidInput
 from tests.harness.calling import bench
 from traces.formats.native import write_programs
@@ -108,7 +108,10 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
             "i-know-this-runs-model-commands-on-my-machine = true",
             "is True: give --i-know-this-runs-model-commands-on-my-machine on the command line",
         ),
-        (f"vllm-flags = ['--api-key', '{HIDDEN}']", "vllm_flags holds [*]{3} in place of a secret"),
+        (
+            f"vllm-flags = ['--api-key', '{REDACTED}']",
+            "vllm_flags holds [*]{3} in place of a secret",
+        ),
         ("jps", "not TOML: "),
         ("'\x00' = 1", "not TOML: "),
         ("jps = " + "[" * 5000, "(nested too deeply|not TOML)"),

@@ -21,11 +21,10 @@ from aiohttp import web
 
 from harness.cli.run_from_settings import same_command
 from harness.redact import (
-    hidden,
-    hidden_in,
-    hidden_settings,
-    hidden_words,
-    is_no_word,
+    is_distinctive,
+    redact,
+    redact_command_line,
+    redact_settings,
     server_url,
 )
 from harness.replay.completion import Answer, error_message
@@ -275,13 +274,13 @@ def test_a_container_of_vllm_gets_keys_that_its_folder_does_not(tmp_path: Path) 
     ],
 )
 def test_command_lines_are_kept_without_keys(words: list[str], told: list[str]) -> None:
-    assert hidden_words(words) == told
+    assert redact_command_line(words) == told
 
 
 def test_settings_are_kept_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "abcdefgh")
     yaml = "model:\n  api_key: sk-1\n  env: {DB_PASSWORD: 'x y', A: abcdefgh}\n  max_tokens: 5\n"
-    assert hidden_settings(yaml) == (
+    assert redact_settings(yaml) == (
         "model:\n  api_key: ***\n  env: {DB_PASSWORD: ***, A: ***}\n  max_tokens: 5\n"
     )
 
@@ -307,7 +306,7 @@ def test_settings_are_kept_without_keys(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_of_settings_the_whole_key_is_hidden(text: str, told: str) -> None:
-    assert hidden_settings(text) == told
+    assert redact_settings(text) == told
 
 
 @pytest.mark.parametrize(
@@ -318,7 +317,7 @@ def test_of_settings_the_whole_key_is_hidden(text: str, told: str) -> None:
     ],
 )
 def test_what_is_no_key_by_name_and_value_stays(text: str) -> None:
-    assert hidden_settings(text) == text
+    assert redact_settings(text) == text
 
 
 @pytest.mark.parametrize(
@@ -339,7 +338,7 @@ def test_what_is_no_key_by_name_and_value_stays(text: str) -> None:
 def test_long_settings_are_read_in_time(text: str) -> None:
     """What was quadratic took 25 s for the first."""
     begun_s = time.process_time()
-    hidden_settings(text)
+    redact_settings(text)
     assert time.process_time() - begun_s < 5
 
 
@@ -355,9 +354,9 @@ def test_a_command_to_run_again_says_that_something_in_it_is_hidden(
 
 def test_in_a_conversation_only_what_can_be_no_word_is_hidden() -> None:
     words = ["anything", "postgres", "finished_at_s", "12345678", ',"tools":', "none"]
-    assert [key for key in words if is_no_word(key)] == []
+    assert [key for key in words if is_distinctive(key)] == []
     keys = ["sk-12345", "hf_abcdefghijklmnop", "correct horse battery"]
-    assert [key for key in keys if is_no_word(key)] == keys
+    assert [key for key in keys if is_distinctive(key)] == keys
 
 
 @pytest.mark.parametrize("secrets", [("sk-user/key-123",), ("other", "sk-user/key-123")])
@@ -388,14 +387,9 @@ def test_live_and_guided_turns_hide_all_the_environments_keys(
 
 
 def test_a_key_is_found_however_it_is_written() -> None:
-    assert hidden('a"b/c a\\"b/c a%22b%2Fc', ['a"b/c']) == "*** *** ***"
-    assert hidden_in({"x": ['say a"b'], "n": 1}, ['a"b']) == {"x": ["say ***"], "n": 1}
-    assert hidden_in({"n": 12345678, "key-a1": "key-a1"}, ["12345678", "key-a1"]) == {
-        "n": 12345678,
-        "key-a1": "***",
-    }
-    assert hidden("a%FFb", ["a\udcffb"]) == "***", "bytes that are no text"
-    assert hidden("abcd ab", ["ab", "abcd"]) == "*** ***", "the longer first"
+    assert redact('a"b/c a\\"b/c a%22b%2Fc', ['a"b/c']) == "*** *** ***"
+    assert redact("a%FFb", ["a\udcffb"]) == "***", "bytes that are no text"
+    assert redact("abcd ab", ["ab", "abcd"]) == "*** ***", "the longer first"
 
 
 @pytest.mark.parametrize(
