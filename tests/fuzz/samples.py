@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from tests.traces.samples import SAMPLES
 from tests.traces.test_read import OPENHANDS, WEKA, mini
 
 NATIVE = b"\n".join(
@@ -103,11 +104,21 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
+def _samples(*suffixes: str) -> tuple[bytes, ...]:
+    """Files of the contract's samples, so that every format is among the inputs."""
+    return tuple(
+        data
+        for sample in SAMPLES.values()
+        for name, data in sample.files.items()
+        if name.endswith(suffixes)
+    )
+
+
 TRACES: dict[str, tuple[bytes, ...]] = {
-    "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY))),
+    "a.jsonl": (NATIVE, TURNS, ROWS, b"\n".join(map(_json, LEGACY)), *_samples(".jsonl")),
     "turns.jsonl": (TURNS,),
     "a.json": (_json(WEKA), _json(mini("m", 1_700_000_011)), _json(MINI_2), _json(OPENHANDS),
-               _json(LEGACY)),
+               _json(LEGACY), *_samples(".json")),
     "a.jsonl.gz": (NATIVE,),
 }  # fmt: skip
 """By the name of a file: what it may hold."""

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from harness.cli.commands.traces import app
+from tests.traces.samples import SAMPLES
 from traces import read_traces
 from traces.read import PACKS
 
@@ -87,3 +88,11 @@ def test_a_bad_question_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize("command", ["inspect", "stats", "convert", "synthesize"])
 def test_help_teaches_by_example(command: str) -> None:
     assert f"bench traces {command}" in bench(command, "--help").stdout
+
+
+def test_a_format_may_be_given_for_all_files(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(SAMPLES["turnstile"].files["a.jsonl"])
+    assert bench("stats", tmp_path, "--format", "turnstile").exit_code == 0
+    wrong = bench("inspect", tmp_path, "--format", "wekka")
+    assert wrong.exit_code == 2
+    assert "--format wekka: no trace format is called 'wekka'. Did you mean weka?" in wrong.output

@@ -36,6 +36,14 @@ Paths = Annotated[
     list[str],
     typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
 ]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME|MODULE",
+        help="Format of all files. Default: recognised by their content.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
 Out = Annotated[
@@ -64,11 +72,11 @@ INSPECT_HELP = """What a trace holds: formats, programs, what was repaired, what
 
 
 @app.command(help=INSPECT_HELP)
-def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20) -> None:
+def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
     from harness.cli.trace_tables import show_programs
 
     with one_line_errors():
-        loaded = read_traces(paths)
+        loaded = read_traces(paths, format=format)
     if json:
         _print_json(_inspected(loaded))
         return
@@ -100,11 +108,11 @@ tool, how long its calls take and how much of the total the slowest 10% hold.
 
 
 @app.command(help=STATS_HELP)
-def stats(paths: Paths, json: AsJson = False, rows: Rows = 20) -> None:
+def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = None) -> None:
     from harness.cli.trace_tables import show_statistics
 
     with one_line_errors():
-        loaded = read_traces(paths)
+        loaded = read_traces(paths, format=format)
     found = statistics(loaded.programs)
     if json:
         _print_json(found.as_json())
@@ -159,13 +167,14 @@ def convert(
             help="Tool gaps times this; they count as synthesised then.",
         ),
     ] = 1.0,
+    format: Format = None,
     messages: Annotated[
         bool,
         typer.Option("--messages", help="Keep what was said, for --guided and --prompts text."),
     ] = False,
 ) -> None:
     with one_line_errors():
-        loaded = read_traces(paths, messages=messages)
+        loaded = read_traces(paths, messages=messages, format=format)
         kept = cut(
             loaded.programs,
             jobs=programs,
