@@ -24,15 +24,17 @@ Scalar = str | int | float | bool | None
 
 
 def meaning(text: str, null: str = "") -> Meta:
-    """Documents a field; `null` says when it is null or left out."""
+    """Documents a field; `null` is the condition under which it is null or left out."""
     return Meta(description=text, extra={"null": null})
 
 
 FAILED_BEFORE = "the turn failed before its first token"
 NOT_REPORTED = "the server does not report it"
 NOT_SPLIT = "a live server does not report it"
-FIRST_TURN = "in a first turn"
-NOT_RECORDED = "left out unless `bench record --messages` wrote the line"
+FIRST_TURN = "it is a first turn"
+NOT_RECORDED = "`bench record --messages` did not write the line (left out)"
+NOT_ADMISSION = "the event is not `waiting_to_running` or `evicted_to_running` (left out)"
+NOT_PINNED = "the event is not `pinned` (left out)"
 
 
 class PromptPrefix(Struct, gc=False):
@@ -83,12 +85,15 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         PromptPrefix | UnsetType | None,
         meaning(
             "beginning of the prompt that other programs share: `{id, tokens}`",
-            "left out of all but first turns, and where nothing is shared",
+            "it is not a first turn, or nothing is shared (left out)",
         ),
     ] = UNSET
     replica: Annotated[
         Count | UnsetType,
-        meaning("index of the server that served the turn, from 0", "left out in virtual time"),
+        meaning(
+            "index of the server that served the turn, from 0",
+            "the cell runs in virtual time (left out)",
+        ),
     ] = UNSET
     first_token_at_s: Annotated[
         Seconds | None, meaning("when the first token arrived", FAILED_BEFORE)
@@ -138,7 +143,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     answer: Annotated[str | UnsetType, meaning("text of the answer", NOT_RECORDED)] = UNSET
     command: Annotated[
         str | UnsetType | None,
-        meaning("shell command that the answer calls; null without one", NOT_RECORDED),
+        meaning("shell command that the answer calls", f"there is none; {NOT_RECORDED}"),
     ] = UNSET
     error: Annotated[str | None, meaning("why the turn failed", "the turn succeeded")] = None
 
@@ -154,36 +159,47 @@ class EventRecord(Struct, kw_only=True, gc=False):
         Tokens | UnsetType,
         meaning(
             "prompt, and what was generated before a preemption",
-            "only of `waiting_to_running` and `evicted_to_running`",
+            NOT_ADMISSION,
         ),
     ] = UNSET
     hit_length: Annotated[
         Tokens | UnsetType,
         meaning(
             "tokens found in a cache at this admission",
-            "only of `waiting_to_running` and `evicted_to_running`",
+            NOT_ADMISSION,
         ),
     ] = UNSET
     external_length: Annotated[
         Tokens | UnsetType,
-        meaning("tokens of `hit_length` that an offload tier brings", "live, where there are any"),
+        meaning(
+            "tokens of `hit_length` that an offload tier brings",
+            "there are none, or the cell runs in virtual time (left out)",
+        ),
     ] = UNSET
     ttl_s: Annotated[
         Seconds | UnsetType | None,
-        meaning("time to live of the pin; null if only pressure ends it", "only of `pinned`"),
+        meaning(
+            "time to live of the pin",
+            "only pressure ends the pin; the event is not `pinned` (left out)",
+        ),
     ] = UNSET
-    blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", "only of `pinned`")] = UNSET
+    blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
     why: Annotated[
         dict[str, Scalar] | UnsetType,
-        meaning("inputs of the policy's decision", "only of `pinned`"),
+        meaning("inputs of the policy's decision", NOT_PINNED),
     ] = UNSET
     reason: Annotated[
-        str | UnsetType, meaning("what ended the pin, below", "only of `unpinned`")
+        str | UnsetType,
+        meaning("what ended the pin, below", "the event is not `unpinned` (left out)"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,
-        meaning("offload tier that is read: `dram` or `ssd`", "only of `loading`, virtual time"),
+        meaning(
+            "offload tier that is read: `dram` or `ssd`",
+            "the event is not `loading`, or a live one (left out)",
+        ),
     ] = UNSET
     tokens: Annotated[
-        Tokens | UnsetType, meaning("tokens that are loaded", "only of `loading`")
+        Tokens | UnsetType,
+        meaning("tokens that are loaded", "the event is not `loading` (left out)"),
     ] = UNSET

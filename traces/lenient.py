@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+import msgspec
 from pydantic_core import from_json
 
 from servers.errors import TraceRejected
@@ -170,6 +171,31 @@ def brief(value: object) -> str:
         written = repr(value)[:200]
         return written if len(written) <= 60 else written[:57] + "..."
     return f"a {type(value).__name__}"
+
+
+MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""Errors of msgspec for a line that it cannot decode."""
+
+
+def line_problem(line: bytes, error: Exception) -> str:
+    """What is wrong with a line that msgspec did not decode: the field, its value, and what was
+    expected."""
+    if not isinstance(error, msgspec.ValidationError):
+        return "not a JSON object"
+    what, _, place = str(error).partition(" - at `$")
+    if missing := re.search(r"missing required field `(\w+)`", what):
+        return f"lacks {missing[1]}"
+    if not (place := place.strip("`.")):
+        return "not a JSON object"
+    expected = what.partition(", got")[0].replace("`", "")
+    expected = f"{expected[:1].lower()}{expected[1:]}"
+    try:
+        value: Any = msgspec.json.decode(line)
+        for key in re.findall(r"[^.\[\]]+", place):
+            value = value[int(key) if isinstance(value, list) else key]
+    except (*MALFORMED, LookupError, TypeError, ValueError):
+        return f"{place}: {expected}"  # what follows the field in the line is damaged too
+    return f"{place} is {brief(value)}: {expected}"
 
 
 def requirement(message: str) -> str:

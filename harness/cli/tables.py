@@ -36,7 +36,8 @@ def show_cell(folder: Path) -> str:
 
     from reports.metrics.cells import cell_row
     from reports.metrics.jobs import job_columns
-    from reports.run_folder.read import PARTS, load_run, read_columns
+    from reports.run_folder.read import load_run
+    from reports.run_folder.turns import PARTS, read_columns
 
     cell = load_run(folder).cells[0]
     turns = read_columns(cell)

@@ -146,7 +146,7 @@ def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dic
 
 
 def _check_name(name: object, url: str) -> None:
-    """That a run folder can hold it (`reports.run_folder.records`)."""
+    """That a run folder can hold it (`reports.run_folder.documents`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
         raise ServerUnavailable(
             f"--engine {url}: /v1/models lists a model named {brief(name)}; a name is a text of 1 "

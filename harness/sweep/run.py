@@ -82,13 +82,14 @@ def _is_finished(cell: Path) -> bool:
     """A cell that no report can read is not finished; a line on stderr says why."""
     if not is_done(cell):
         return False
-    from reports.run_folder.read import AGAIN, check_finished
+    from reports.run_folder.lines import RERUN
+    from reports.run_folder.read import check_finished
     from servers.errors import InvalidRunFolder
 
     try:
         check_finished(cell)
     except InvalidRunFolder as error:
-        complain(f"damaged: {str(error).removesuffix(f'; {AGAIN}')}")
+        complain(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
         return False
     return True
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reports.phrasing import counted, listed, share
-from reports.run_folder.read import VIRTUAL
+from reports.run_folder.turns import VIRTUAL
 
 SHOWN = 40
 """The most entries that are shown of each kind that was left out."""

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from reports.metrics.cells import collect
 from reports.run_folder.atomic import write_file
+from reports.run_folder.documents import Name
 from reports.run_folder.read import load_run
-from reports.run_folder.records import Name
 from servers.errors import InvalidBaseline, TraceRejected
 from traces.lenient import bounded, first_error, one_line
 

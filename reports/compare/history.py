@@ -26,7 +26,7 @@ from reports.compare.regression import differences, question_of
 from reports.metrics.cells import jct_percentiles
 from reports.phrasing import counted
 from reports.run_folder.atomic import make_folder, sync, write_all
-from reports.run_folder.records import Name
+from reports.run_folder.documents import Name
 from reports.statistics.points import mean_jct
 from servers.errors import CannotWrite, InvalidHistory
 from traces.lenient import first_error, one_line

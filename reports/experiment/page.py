@@ -20,7 +20,8 @@ from reports.metrics.cells import Results, collect
 from reports.page.page import with_figures
 from reports.phrasing import counted
 from reports.run_folder.atomic import write_file
-from reports.run_folder.read import VIRTUAL, load_run
+from reports.run_folder.read import load_run
+from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point, points
 
 SHOWN = ("jct-mean", "jct-p95")

@@ -1,8 +1,8 @@
-"""A cell in; a trace for Perfetto (ui.perfetto.dev) or chrome://tracing out.
+"""Exports a trace for Perfetto (ui.perfetto.dev) or chrome://tracing. In: a cell. Out: JSON.
 
-Chrome's trace event format, JSON: times are whole microseconds on the cell's clock, so that what
-lies inside another slice stays inside. One process holds a thread per program, in the order of
-their jobs; the other holds counters of the engine.
+Chrome's trace event format: times are whole microseconds on the cell's clock, so that rounding
+keeps nested slices nested. One process has a thread per program, in the order of their jobs; the
+other has counters of the engine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
-from reports.exports.phases import Record, stretches
-from reports.run_folder import records
-from reports.run_folder.read import HITS, Cell, checked_lines
-from reports.run_folder.records import Turn
+from reports.exports.phases import stretches
+from reports.run_folder.lines import read_records
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import HITS
+from servers.records import EventRecord, TurnRecord
 
 PROGRAMS, ENGINE = 1, 2
-"""Processes: `pid`."""
+"""Process ids (`pid`)."""
 COUNTERS = (
     ("KV blocks in use", "blocks"),
     ("KV blocks pinned", "blocks"),
@@ -28,7 +30,7 @@ COUNTERS = (
     ("KV blocks in DRAM", "blocks"),
     ("KV blocks on SSD", "blocks"),
 )
-"""As the numbers of `usage` in done.json follow its time."""
+"""Name and unit of the numbers in a point of `usage` in done.json, after its time."""
 OF_TURN = ("prompt_tokens", "output_tokens", *HITS, "preemptions", "pinned_hit", "replica", "error")
 OF_PIN = ("ttl_s", "blocks", "why", "reason")
 
@@ -36,14 +38,12 @@ Event = dict[str, Any]
 
 
 def chrome_trace(cell: Cell) -> bytes:
-    turns = checked_lines(cell.folder / "turns.jsonl", Turn)
-    events = checked_lines(cell.folder / "engine.jsonl", records.Event)
-    mine: dict[str, list[Record]] = defaultdict(list)
-    for turn in turns:
-        mine[turn["program_id"]].append(turn)
-    of_engine: dict[str, list[Record]] = defaultdict(list)
-    for event in events:
-        of_engine[event["program_id"]].append(event)
+    mine: dict[str, list[TurnRecord]] = defaultdict(list)
+    for turn in read_records(cell.folder / "turns.jsonl", TurnRecord):
+        mine[turn.program_id].append(turn)
+    of_engine: dict[str, list[EventRecord]] = defaultdict(list)
+    for event in read_records(cell.folder / "engine.jsonl", EventRecord):
+        of_engine[event.program_id].append(event)
     found = list(_named(PROGRAMS, "programs")) + list(_named(ENGINE, "engine"))
     for thread, program in enumerate(_in_order(mine), 1):
         found += _thread(thread, program, mine[program], of_engine[program])
@@ -53,60 +53,66 @@ def chrome_trace(cell: Cell) -> bytes:
     return orjson.dumps({"traceEvents": found, "displayTimeUnit": "ms", "otherData": about})
 
 
-def _in_order(programs: Mapping[str, Sequence[Record]]) -> list[str]:
+def _in_order(programs: Mapping[str, Sequence[TurnRecord]]) -> list[str]:
     """By the arrival of their job, sub-agents after their parent."""
-    first_s = {name: min(t["scheduled_at_s"] for t in own) for name, own in programs.items()}
-    job = {name: own[0]["job_id"] for name, own in programs.items()}
+    first_s = {name: min(t.scheduled_at_s for t in own) for name, own in programs.items()}
+    job = {name: own[0].job_id for name, own in programs.items()}
     return sorted(first_s, key=lambda n: (first_s.get(job[n], first_s[n]), job[n], first_s[n], n))
 
 
 def _thread(
-    thread: int, program: str, turns: Sequence[Record], events: Iterable[Record]
+    thread: int, program: str, turns: Sequence[TurnRecord], events: Iterable[EventRecord]
 ) -> Iterator[Event]:
     where: Event = {"pid": PROGRAMS, "tid": thread}
     yield {"ph": "M", "name": "thread_name", **where, "args": {"name": program}}
     yield {"ph": "M", "name": "thread_sort_index", **where, "args": {"sort_index": thread}}
-    of_turn: dict[int, list[Record]] = defaultdict(list)
+    of_turn: dict[int, list[EventRecord]] = defaultdict(list)
     for event in events:
-        of_turn[event["turn"]].append(event)
-        if event["event"] in ("pinned", "unpinned"):
-            args = {name: event[name] for name in OF_PIN if event.get(name) is not None}
-            at = {"name": event["event"], "cat": "pin", "ts": _us(event["t"]), "args": args}
+        of_turn[event.turn].append(event)
+        if event.event in ("pinned", "unpinned"):
+            args = _known(event, OF_PIN)
+            at = {"name": event.event, "cat": "pin", "ts": _us(event.t), "args": args}
             yield {"ph": "i", "s": "t", **where, **at}
     free_us = 0
     tools: Sequence[str] = ()
-    for turn in sorted(turns, key=lambda t: t["turn"]):
-        for event in [*_before(turn, tools, free_us), *_turn(turn, of_turn[turn["turn"]])]:
-            yield event | where
-            free_us = max(free_us, event["ts"] + event["dur"])
-        tools = turn.get("tools") or ()
+    for turn in sorted(turns, key=lambda t: t.turn):
+        for part in [*_before(turn, tools, free_us), *_turn(turn, of_turn[turn.turn])]:
+            yield part | where
+            free_us = max(free_us, part["ts"] + part["dur"])
+        tools = turn.tools or ()
 
 
-def _before(turn: Record, tools: Sequence[str], free_us: int) -> Iterator[Event]:
-    """The tool that the turn before called, and the wait for sub-agents that came first."""
-    due_s, gap_s = turn["scheduled_at_s"], turn.get("gap_s") or 0.0
+def _before(turn: TurnRecord, tools: Sequence[str], free_us: int) -> Iterator[Event]:
+    """The tool that the previous turn called, and the wait for sub-agents before it."""
+    due_s, gap_s = turn.scheduled_at_s, turn.gap_s or 0.0
     called_s = due_s - gap_s
-    waited = _slice("wait for sub-agents", "wait", called_s - (turn.get("wait_s") or 0.0), called_s)
+    waited = _slice("wait for sub-agents", "wait", called_s - (turn.wait_s or 0.0), called_s)
     tool = _slice(f"tool: {', '.join(tools) or 'none'}", "tool", called_s, due_s)
-    provenance = turn.get("gap_provenance")
+    provenance = turn.gap_provenance
     for event in (waited, tool | {"args": {"provenance": provenance}}):
         begin_us = max(event["ts"], free_us)
         if (end_us := event["ts"] + event["dur"]) > begin_us:
             yield event | {"ts": begin_us, "dur": end_us - begin_us}
 
 
-def _turn(turn: Record, events: Sequence[Record]) -> Iterator[Event]:
-    """From when it was due to its last token, and inside it what it did."""
+def _turn(turn: TurnRecord, events: Sequence[EventRecord]) -> Iterator[Event]:
+    """A slice from the turn's due time to its last token, and inside it its stretches."""
     parts = stretches(turn, events)
     if not parts:
         return
-    args = {name: turn[name] for name in OF_TURN if turn.get(name) is not None}
-    due_s, sent_s = turn["scheduled_at_s"], turn["sent_at_s"]
-    whole = _slice(f"turn {turn['turn']}", "turn", min(due_s, sent_s), parts[-1].end_s)
+    args = _known(turn, OF_TURN)
+    due_s, sent_s = turn.scheduled_at_s, turn.sent_at_s
+    whole = _slice(f"turn {turn.turn}", "turn", min(due_s, sent_s), parts[-1].end_s)
     yield whole | {"args": args}
     inside = [_slice("client late", "late", due_s, sent_s)]
     inside += [_slice(p.name, p.name, p.begin_s, p.end_s) for p in parts]
     yield from (event for event in inside if event["dur"] > 0)
+
+
+def _known(record: TurnRecord | EventRecord, names: Sequence[str]) -> dict[str, Any]:
+    """The fields that are neither null nor left out."""
+    fields = to_builtins(record)
+    return {name: fields[name] for name in names if fields.get(name) is not None}
 
 
 def _slice(name: str, category: str, begin_s: float, end_s: float) -> Event:

@@ -1,19 +1,20 @@
-"""A turn's line and the engine's events of it in; what it did when out, without gaps.
+"""Splits a turn into the stretches of its time in the server, without gaps. Seconds.
 
-With events (engine.jsonl) each stretch lies where it was. Without them it is laid out as its parts
-usually follow, and what a server does not tell is one stretch, `server`. Seconds.
+In: a turn's record and the engine's events of it. Out: stretches in order. With events each stretch
+has its measured time. Without them the parts are laid out in their usual order, and time that the
+server does not report is one stretch, `server`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-Record = Mapping[str, Any]
+from servers.records import EventRecord, TurnRecord
 
 COMPUTES = "prefill"
-"""Until the first token is out; then it decodes."""
+"""State of a computing turn before its first token; afterwards it is `decode`."""
 AFTER = {
     "arrival": "queue",
     "waiting_to_running": COMPUTES,
@@ -23,9 +24,9 @@ AFTER = {
     "evicted_to_running": COMPUTES,
     "unknown": "server",
 }
-"""What begins with an event."""
+"""The state that begins with an event."""
 FIRST = "first"
-"""The event of a first token, which only the turn's line has."""
+"""The event of a first token, which only the turn's record has."""
 
 
 class Stretch(NamedTuple):
@@ -40,13 +41,13 @@ class _Mark(NamedTuple):
     at_s: float
     event: str
     owes_s: float = 0.0
-    """From here on the turn rebuilds for so long what it had computed."""
+    """Time from here on for which the turn recomputes what a preemption discarded."""
 
 
-def stretches(turn: Record, events: Sequence[Record]) -> list[Stretch]:
-    """From `sent_at_s` to `finished_at_s`; empty for a turn that was never sent or never ended."""
-    begin_s, end_s = turn.get("sent_at_s"), turn.get("finished_at_s")
-    if begin_s is None or end_s is None:
+def stretches(turn: TurnRecord, events: Sequence[EventRecord]) -> list[Stretch]:
+    """From `sent_at_s` to `finished_at_s`; empty for a turn that never ended."""
+    begin_s, end_s = turn.sent_at_s, turn.finished_at_s
+    if end_s is None:
         return []
     marks = [*_marks(turn, events), _Mark(end_s, "end")]
     found: list[Stretch] = []
@@ -69,35 +70,34 @@ def stretches(turn: Record, events: Sequence[Record]) -> list[Stretch]:
 
 
 def _spans(begin_s: float, end_s: float, marks: Sequence[_Mark]) -> Iterator[tuple[float, float]]:
-    """Between marks; the engine's clock may be a little off the client's."""
+    """Between marks, clipped to the turn: the engine's clock may deviate from the client's."""
     return pairwise([begin_s, *(min(max(mark.at_s, begin_s), end_s) for mark in marks)])
 
 
-def _marks(turn: Record, events: Sequence[Record]) -> list[_Mark]:
-    """In order. A first token comes before what happens at the same time."""
-    first_s = turn.get("first_token_at_s")
+def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
+    """In order of time; the first token comes before other marks at the same time."""
+    first_s = turn.first_token_at_s
     first = [] if first_s is None else [_Mark(first_s, FIRST)]
-    told = _of_events(turn, events) if events else _of_line(turn)
-    return sorted(first + told, key=lambda mark: mark.at_s)
+    others = _of_events(turn, events) if events else _of_record(turn)
+    return sorted(first + others, key=lambda mark: mark.at_s)
 
 
-def _of_events(turn: Record, events: Sequence[Record]) -> list[_Mark]:
-    """Queueing begins when the turn reached the engine, which notes it at the end of a step.
-    Rebuilding is shared among resumptions by the tokens to rebuild."""
-    first_s = turn.get("first_token_at_s")
-    admitted_s = next((e["t"] for e in events if e["event"] == "waiting_to_running"), None)
-    queue_s = turn.get("queue_s")
+def _of_events(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
+    """Queueing begins when the turn reaches the engine, which records its arrival at the end of a
+    step. `recompute_s` is divided among resumptions by the tokens that each recomputes."""
+    first_s, queue_s = turn.first_token_at_s, turn.queue_s
+    admitted_s = next((e.t for e in events if e.event == "waiting_to_running"), None)
     lost = [
-        e["prompt_length"] - e["hit_length"]
-        if e["event"] == "evicted_to_running" and first_s is not None and e["t"] >= first_s
+        (e.prompt_length or 0) - (e.hit_length or 0)
+        if e.event == "evicted_to_running" and first_s is not None and e.t >= first_s
         else 0
         for e in events
     ]
-    rate = (turn.get("recompute_s") or 0.0) / (sum(lost) or 1)
+    rate = (turn.recompute_s or 0.0) / (sum(lost) or 1)
     marks = [
-        _Mark(e["t"], e["event"], tokens * rate)
+        _Mark(e.t, e.event, tokens * rate)
         for e, tokens in zip(events, lost, strict=True)
-        if e["event"] in AFTER
+        if e.event in AFTER
     ]
     if admitted_s is None or queue_s is None:
         return marks
@@ -105,8 +105,8 @@ def _of_events(turn: Record, events: Sequence[Record]) -> list[_Mark]:
     return [reached, *(mark for mark in marks if mark.event != "arrival")]
 
 
-def _of_line(turn: Record) -> list[_Mark]:
-    sent_s, queue_s, load_s = turn["sent_at_s"], turn.get("queue_s"), turn.get("load_s") or 0.0
+def _of_record(turn: TurnRecord) -> list[_Mark]:
+    sent_s, queue_s, load_s = turn.sent_at_s, turn.queue_s, turn.load_s or 0.0
     if queue_s is None:
         return [_Mark(sent_s, "unknown")]
     admitted_s = sent_s + queue_s

@@ -12,35 +12,34 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from msgspec import to_builtins
+
 from reports.metrics.jobs import jobs_of
 from reports.metrics.waterfall import WATERFALL
-from reports.run_folder.read import HITS, PARTS, Cell, checked_lines, read_turns
-from reports.run_folder.records import Turn
+from reports.run_folder.lines import read_records
+from reports.run_folder.read import Cell
+from reports.run_folder.reference import fields_of
+from reports.run_folder.turns import HITS, PARTS, read_turns
 from reports.spreadsheet import harmless
 from servers.errors import LibraryUnavailable
+from servers.records import TurnRecord
 
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
 
 OF_CELL: dict[str, Kind] = {"cell": "text", "variant": "text", "jps": "number", "seed": "whole"}
-TURNS: dict[str, Kind] = {
-    **OF_CELL,
-    "program_id": "text",
-    "turn": "whole",
-    "job_id": "text",
-    "replica": "whole",
-    **dict.fromkeys(("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"), "number"),
-    **dict.fromkeys(("prompt_tokens", "output_tokens", "kept_tokens", *HITS), "whole"),
-    **dict.fromkeys(PARTS, "number"),
-    "preemptions": "whole",
-    "pinned_hit": "flag",
-    "gap_s": "number",
-    "gap_provenance": "text",
-    "wait_s": "number",
-    "tools": "texts",
-    "error": "text",
-}
-"""As turns.jsonl (docs/reference/run-folder.md)."""
+KINDS: dict[str, Kind] = {
+    "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
+}  # fmt: skip
+TURN_COLUMNS = (
+    *("program_id", "turn", "job_id", "replica"),
+    *("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"),
+    *("prompt_tokens", "output_tokens", "kept_tokens", *HITS, *PARTS, "preemptions", "pinned_hit"),
+    *("gap_s", "gap_provenance", "wait_s", "tools", "error"),
+)
+_TYPES = {field.name: field.type for field in fields_of(TurnRecord)}
+TURNS: dict[str, Kind] = OF_CELL | {name: KINDS[_TYPES[name]] for name in TURN_COLUMNS}
+"""Fields of `servers.records.TurnRecord`."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",
@@ -65,8 +64,8 @@ def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    turns = checked_lines(cell.folder / "turns.jsonl", Turn)
-    return [common | turn for turn in turns], [common | job for job in jobs]
+    turns = read_records(cell.folder / "turns.jsonl", TurnRecord)
+    return [common | to_builtins(turn) for turn in turns], [common | job for job in jobs]
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""A cell in; the `scheduler_timestamps` of Continuum's vLLM fork out.
+"""Exports the `scheduler_timestamps` of Continuum's vLLM fork. In: a cell. Out: JSON.
 
-As the implementation analysis, §10, has them: a history for each program, in the order in which
-things happened. Seconds on the cell's clock, where the fork has those of the epoch: its analysis
-takes differences only. What the fork does not record (reloads) is left out.
+The format is that of the implementation analysis, §10: a list of events for each program, in order
+of time. Times are seconds on the cell's clock, where the fork writes seconds since the epoch; its
+analysis uses differences only. Events that the fork does not record (reloads) are left out.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+from msgspec import to_builtins
 
-from reports.run_folder.read import Cell, checked_lines
-from reports.run_folder.records import Event
+from reports.run_folder.lines import read_records
+from reports.run_folder.read import Cell
 from servers.errors import InvalidRunFolder
+from servers.records import EventRecord
 
 KEYS = {
     "arrival": "Request_arrival_time",
@@ -24,7 +26,7 @@ KEYS = {
     "pinned": "pinned_time",
     "unpinned": "unpinned_time",
 }
-"""Our events, and under which key the fork writes their time."""
+"""The key under which the fork writes the time of each of our events."""
 LENGTHS = ("prompt_length", "hit_length")
 
 
@@ -32,11 +34,12 @@ def scheduler_timestamps(cell: Cell) -> bytes:
     """JSON: program → list of events."""
     path = cell.folder / "engine.jsonl"
     history: dict[str, list[dict[str, Any]]] = {}
-    for event in checked_lines(path, Event):
-        if (key := KEYS.get(event.get("event", ""))) is None:
+    for event in read_records(path, EventRecord):
+        if (key := KEYS.get(event.event)) is None:
             continue
-        lengths = {name: event[name] for name in LENGTHS if name in event}
-        history.setdefault(event["program_id"], []).append({key: event["t"], **lengths})
+        fields = to_builtins(event)
+        lengths = {name: fields[name] for name in LENGTHS if name in fields}
+        history.setdefault(event.program_id, []).append({key: event.t, **lengths})
     if not history:
-        raise InvalidRunFolder(f"{path}: no events; this engine told none")
+        raise InvalidRunFolder(f"{path}: no events; this engine reports none")
     return orjson.dumps(history, option=orjson.OPT_INDENT_2)

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from reports.phrasing import listed
-from reports.run_folder.read import VIRTUAL, Run
+from reports.run_folder.read import Run
+from reports.run_folder.turns import VIRTUAL
 from servers.errors import NotComparable
 
 MOST_NAMED = 4

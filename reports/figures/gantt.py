@@ -16,7 +16,9 @@ import pandas as pd
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, plain, short
 from reports.phrasing import counted
-from reports.run_folder.read import Cell, json_lines, read_turns
+from reports.run_folder.lines import json_lines
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import read_turns
 
 MOST_PROGRAMS = 60
 MOST_TURNS = 1500

@@ -12,8 +12,9 @@ from typing import Any
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
 from reports.phrasing import counted, listed, seconds, share
-from reports.run_folder.read import Cell, json_lines
-from traces.lenient import items, text
+from reports.run_folder.lines import read_records
+from reports.run_folder.read import Cell
+from servers.records import TurnRecord
 
 SHOWN = 8
 POINTS = 120
@@ -60,15 +61,15 @@ def tool_gaps(cell: Cell) -> Figure | None:
 
 def _read(cell: Cell) -> Gaps:
     gaps = Gaps()
-    called: dict[str, list[str]] = {}
-    for turn in json_lines(cell.folder / "turns.jsonl"):
-        program, tools = turn["program_id"], called.get(turn["program_id"])
-        called[program] = [name for name in items(turn.get("tools")) if isinstance(name, str)]
-        if tools is None or turn.get("gap_s") is None:
+    called: dict[str, tuple[str, ...]] = {}
+    for turn in read_records(cell.folder / "turns.jsonl", TurnRecord):
+        tools = called.get(turn.program_id)
+        called[turn.program_id] = turn.tools or ()
+        if tools is None or turn.gap_s is None:
             continue
-        gaps.provenance[text(turn.get("gap_provenance")) or "unknown"] += 1
+        gaps.provenance[turn.gap_provenance or "unknown"] += 1
         if tools:
-            gaps.by_tool[tools[0]].append(float(turn["gap_s"]))
+            gaps.by_tool[tools[0]].append(turn.gap_s)
         else:
             gaps.pauses += 1
     return gaps

@@ -15,8 +15,10 @@ import orjson
 
 from reports.phrasing import share
 from reports.run_folder.atomic import write_file
-from reports.run_folder.read import Cell, Run, json_lines
+from reports.run_folder.lines import json_lines, read_records
+from reports.run_folder.read import Cell, Run
 from servers.errors import InvalidRunFolder
+from servers.records import TurnRecord
 from traces.lenient import text
 
 EVALUATION = "evaluation.json"
@@ -120,5 +122,5 @@ def _programs(cell: Cell) -> list[dict[str, Any]]:
 
 
 def _turns_by_program(cell: Cell) -> dict[str, int]:
-    lines = json_lines(cell.folder / "turns.jsonl")
-    return dict(Counter(text(line.get("program_id")) for line in lines))
+    turns = read_records(cell.folder / "turns.jsonl", TurnRecord)
+    return dict(Counter(turn.program_id for turn in turns))

@@ -20,7 +20,8 @@ from reports.metrics.pins import pin_time
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
-from reports.run_folder.read import HITS, Cell, Column, Run, Turns, failed_turns, read_columns
+from reports.run_folder.read import Cell, Run
+from reports.run_folder.turns import HITS, Column, Turns, failed_turns, read_columns
 from servers.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)

@@ -13,7 +13,8 @@ import pandas as pd
 from reports.metrics.jobs import extremes
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.phrasing import counted, listed
-from reports.run_folder.read import PARTS, Cell, Turns, failed_turns
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import PARTS, Turns, failed_turns
 from traces.lenient import one_line
 
 MAX_RESIDUAL = 0.01

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.waterfall import slowdown, waterfall
-from reports.run_folder.read import Column, Turns, failed_turns
+from reports.run_folder.turns import Column, Turns, failed_turns
 
 
 def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:

@@ -1,42 +1,50 @@
-"""Events of a cell in; how much memory its pins held, and how much of that for nothing, out.
+"""Memory that the pins of a cell held, and the part of it that was never reused.
 
-docs/reference/metrics.md, "Of a cell". KV blocks and seconds.
+In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Of a cell").
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import orjson
+from msgspec import UNSET
+from msgspec.json import Decoder
 
-from reports.run_folder.read import ANEW, Cell
+from reports.run_folder.lines import DISCARD_AND_RERUN, read_records
+from reports.run_folder.read import Cell
 from servers.errors import InvalidRunFolder
+from servers.records import EventRecord
+from traces.lenient import MALFORMED
 
 
 class PinTime(NamedTuple):
     held_block_s: float
-    """Blocks of each pin times the seconds that it held them. NaN where no events are told."""
+    """Blocks of each pin times the seconds that it held them. NaN for a cell without events."""
     unused_block_s: float
-    """Of pins that ended otherwise than by being reused."""
+    """The same for pins that ended without being reused."""
 
 
 def pin_time(cell: Cell, end_s: float) -> PinTime:
-    """`end_s`: when the cell ended, and with it what was never unpinned."""
+    """`end_s`: when the cell ended, and with it each pin that is left."""
     path = cell.folder / "engine.jsonl"
-    told = path.read_bytes() if path.is_file() else b""
-    if b"\n" not in told:
+    text = path.read_bytes() if path.is_file() else b""
+    if b"\n" not in text:
         return PinTime(math.nan, math.nan)
     try:
-        return _sum(orjson.loads(b"[%s]" % b",".join(_lines_with(told, b'pinned"'))), end_s)
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        why = f"{type(error).__name__}: {error}"
-        raise InvalidRunFolder(f"{path}: a pin's event cannot be read ({why}); {ANEW}") from None
+        events = Decoder(EventRecord).decode_lines(b"\n".join(_lines_with(text, b'pinned"')))
+    except MALFORMED:
+        for _ in read_records(path, EventRecord):  # raises with the line's number
+            pass
+        raise
+    if any(event.event == "pinned" and event.blocks is UNSET for event in events):
+        raise InvalidRunFolder(f"{path}: a pinned event lacks blocks; {DISCARD_AND_RERUN}")
+    return _sum(events, end_s)
 
 
 def _lines_with(text: bytes, wanted: bytes) -> Iterator[bytes]:
-    """Whole lines only; parsing, or just splitting, all of them takes several times as long."""
+    """Complete lines that contain `wanted`; parsing all lines takes several times as long."""
     end = 0
     while (at := text.find(wanted, end)) >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
@@ -45,19 +53,18 @@ def _lines_with(text: bytes, wanted: bytes) -> Iterator[bytes]:
         yield text[start:end]
 
 
-def _sum(events: Iterable[dict[str, Any]], end_s: float) -> PinTime:
-    held: dict[str, tuple[float, int]] = {}
+def _sum(events: Iterable[EventRecord], end_s: float) -> PinTime:
+    pins: dict[str, tuple[float, int]] = {}
     used = unused = 0.0
     for event in events:
-        program = event["program_id"]
-        if event["event"] == "pinned":
-            held[program] = event["t"], event["blocks"]
-        elif event["event"] == "unpinned" and program in held:
-            since_s, blocks = held.pop(program)
-            spent = blocks * (event["t"] - since_s)
-            if event["reason"] == "reused":
-                used += spent
+        if event.event == "pinned":
+            pins[event.program_id] = event.t, event.blocks or 0
+        elif event.event == "unpinned" and event.program_id in pins:
+            since_s, blocks = pins.pop(event.program_id)
+            block_s = blocks * (event.t - since_s)
+            if event.reason == "reused":
+                used += block_s
             else:
-                unused += spent
-    unused += sum(blocks * max(0.0, end_s - since_s) for since_s, blocks in held.values())
+                unused += block_s
+    unused += sum(blocks * max(0.0, end_s - since_s) for since_s, blocks in pins.values())
     return PinTime(used + unused, unused)

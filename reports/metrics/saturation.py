@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from reports.run_folder.read import Column, Turns
+from reports.run_folder.turns import Column, Turns
 
 WAITS = ("queue_s", "load_s", "preempted_s", "recompute_s")
 GROWTH_AT_SATURATION = 0.1

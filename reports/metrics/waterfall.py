@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from reports.run_folder.read import HITS, Column, Turns
+from reports.run_folder.turns import HITS, Column, Turns
 
 WATERFALL: dict[str, str] = {
     "lateness_s": "client lateness",

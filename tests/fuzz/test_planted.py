@@ -80,7 +80,7 @@ def planted(run: Path, text: str) -> Path:
         agents = [{"program_id": "p", "task_id": text, "exit_status": text, "error": text}]
         write_lines(cell / "programs.jsonl", agents)
         event = {"t": 1.0, "event": "pinned", "program_id": "p" + text, "turn": 0, "blocks": 3}
-        write_lines(cell / "engine.jsonl", [event | {"why": text, "reason": text}])
+        write_lines(cell / "engine.jsonl", [event | {"why": {"reason": text}, "reason": text}])
     broken = write_cell(run, "broken", [failed], done=False)
     (broken / "failed.json").write_bytes(orjson.dumps({"error": text, "traceback": text}))
     return run  # fmt: skip

@@ -17,6 +17,7 @@ from harness.cells.folder import Lines
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.recording import recording
 from servers.errors import InvalidTrace
+from servers.records import TurnRecord
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
 from traces import read_traces
@@ -82,7 +83,9 @@ def test_the_lines_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> N
 def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     lines = Lines(path)
-    failed = {"program_id": "a", "turn": 0, "sent_at_s": 0.0, "error": "refused"}
+    failed = TurnRecord(
+        program_id="a", turn=0, job_id="a", scheduled_at_s=0.0, sent_at_s=0.0, error="refused"
+    )
     lines.append(failed)
     lines.close()
     with pytest.raises(InvalidTrace, match="no turn in it has succeeded"):

@@ -12,7 +12,8 @@ from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports.metrics.cells import Results, collect
 from reports.page.write import write
-from reports.run_folder.read import ANEW, load_run
+from reports.run_folder.lines import DISCARD_AND_RERUN
+from reports.run_folder.read import load_run
 from servers.errors import InvalidRunFolder
 
 FILES = ("cell.json", "done.json", "turns.jsonl", "engine.jsonl")
@@ -78,9 +79,13 @@ def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("jps", "fast", "cell.json: jps is 'fast'; run the cell again"),
-        ("workload", None, "cell.json: workload is None; run the cell again"),
-        ("seed", [1], "cell.json: seed is [1]; run the cell again"),
+        ("jps", "fast", "cell.json: jps is 'fast': must be a valid number; run the cell again"),
+        (
+            "workload",
+            None,
+            "cell.json: workload is None: must be a valid dictionary; run the cell again",
+        ),
+        ("seed", [1], "cell.json: seed is a list: must be a valid integer; run the cell again"),
     ],
 )
 def test_a_field_that_makes_no_sense_is_named_with_its_value(
@@ -105,15 +110,18 @@ def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
     ((_, why),) = told(tmp_path).missing
-    assert why.endswith(f"turns.jsonl, line 2: a turn whose job_id is no text; {ANEW}")
+    assert why.endswith(f"turns.jsonl, line 2: job_id is 7: expected str; {DISCARD_AND_RERUN}")
 
 
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("output_tokens", "x", "output_tokens is 'x'"),
-        ("queue_s", {}, "queue_s is a dict"),
-        ("decode_s", [1.0], "decode_s is a list"),
+        ("output_tokens", "x", "output_tokens is 'x': expected int | null"),
+        ("queue_s", {}, "queue_s is a dict: expected float | null"),
+        ("decode_s", [1.0], "decode_s is a list: expected float | null"),
+        ("tools", ["ls", 1], "tools[1] is 1: expected str"),
+        ("turn", -1, "turn is -1: expected int >= 0"),
+        ("wait_s", 1e16, "wait_s is 1e+16: expected float <= 1000000000000000.0"),
     ],
 )
 def test_a_value_that_is_no_number_is_named_with_its_line(
@@ -122,7 +130,7 @@ def test_a_value_that_is_no_number_is_named_with_its_line(
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1") | {field: value}])
     ((_, why),) = told(tmp_path).missing
-    assert why.endswith(f"turns.jsonl, line 2: {said}; {ANEW}")
+    assert why.endswith(f"turns.jsonl, line 2: {said}; {DISCARD_AND_RERUN}")
 
 
 def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path) -> None:

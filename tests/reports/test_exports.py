@@ -13,22 +13,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from make_run import turn, write_cell, write_lines, write_sweep
+from msgspec import convert, to_builtins
 from pyarrow import parquet
 
 from reports.exports.phases import stretches
 from reports.exports.write import export
 from reports.metrics.jobs import jobs_of
-from reports.run_folder.read import json_lines, load_run, read_turns
+from reports.run_folder.lines import json_lines, read_records
+from reports.run_folder.read import load_run
+from reports.run_folder.turns import read_turns
 from servers.errors import UnknownCell
+from servers.records import EventRecord, TurnRecord
 
 
-def events_of(*told: tuple[float, str], **lengths: Any) -> list[dict[str, Any]]:
-    return [{"t": t, "event": e, "program_id": "p0", "turn": 0, **lengths} for t, e in told]
+def events_of(*named: tuple[float, str], **lengths: Any) -> list[EventRecord]:
+    return [EventRecord(t=t, event=e, program_id="p0", turn=0, **lengths) for t, e in named]
+
+
+def turn_record(**fields: Any) -> TurnRecord:
+    return convert(turn(**fields), TurnRecord)
 
 
 # One turn, in seconds: sent 10, in the engine 10.1, seen 10.15, admitted 12, first token 13,
 # preempted 14, resumed 16, rebuilt by 16.5, done 18.
-PREEMPTED = turn(
+PREEMPTED = turn_record(
     at_s=10.0, first_token_at_s=13.0, finished_at_s=18.0, queue_s=1.9, prefill_s=1.1,
     decode_s=2.5, preempted_s=2.0, recompute_s=0.5, preemptions=1,
 )  # fmt: skip
@@ -53,7 +61,7 @@ def test_stretches_lie_where_the_events_were() -> None:
 
 def test_rebuilding_is_shared_by_the_tokens_that_each_resumption_lost() -> None:
     """Of 3 s, 300 of 400 tokens at the second resumption: 0.75 s and 2.25 s."""
-    record = turn(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=3.0)
+    record = turn_record(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=3.0)
     told = [
         *events_of((0.0, "arrival"), (0.0, "waiting_to_running"), (2.0, "preempted")),
         *events_of((3.0, "evicted_to_running"), prompt_length=150, hit_length=50),
@@ -68,24 +76,24 @@ def test_a_reload_is_between_its_events() -> None:
     told = events_of(
         (0.0, "arrival"), (1.0, "waiting_to_running"), (1.0, "loading"), (1.5, "loaded")
     )
-    record = turn(first_token_at_s=2.0, finished_at_s=3.0, queue_s=1.0)
+    record = turn_record(first_token_at_s=2.0, finished_at_s=3.0, queue_s=1.0)
     assert [tuple(s) for s in stretches(record, told)] == [
         ("queue", 0.0, 1.0), ("load", 1.0, 1.5), ("prefill", 1.5, 2.0), ("decode", 2.0, 3.0),
     ]  # fmt: skip
 
 
 def test_a_server_that_tells_nothing_has_one_stretch_before_the_first_token() -> None:
-    record = turn(first_token_at_s=2.0, finished_at_s=3.0) | {"queue_s": None, "load_s": None}
+    record = turn_record(first_token_at_s=2.0, finished_at_s=3.0, queue_s=None, load_s=None)
     assert stretches(record, []) == [("server", 0.0, 2.0), ("decode", 2.0, 3.0)]
 
 
 def test_without_events_parts_lie_in_their_usual_order() -> None:
-    record = turn(queue_s=1.0, load_s=0.5, prefill_s=0.5, decode_s=1.0, first_token_at_s=2.0)
+    record = turn_record(queue_s=1.0, load_s=0.5, prefill_s=0.5, decode_s=1.0, first_token_at_s=2.0)
     assert [s.name for s in stretches(record, [])] == ["queue", "load", "prefill", "decode"]
 
 
-def test_a_turn_that_was_never_sent_has_no_stretch() -> None:
-    assert stretches(turn(finished_at_s=None, error="refused"), []) == []
+def test_a_turn_that_never_ended_has_no_stretch() -> None:
+    assert stretches(turn_record(finished_at_s=None, error="refused"), []) == []
 
 
 times_s = st.floats(0.0, 100.0)
@@ -103,7 +111,9 @@ names = st.sampled_from(
 def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
     told: list[tuple[float, str]], first_s: float | None, end_s: float, recompute_s: float
 ) -> None:
-    record = turn(at_s=0.0, finished_at_s=end_s, first_token_at_s=first_s, recompute_s=recompute_s)
+    record = turn_record(
+        at_s=0.0, finished_at_s=end_s, first_token_at_s=first_s, recompute_s=recompute_s
+    )
     events = events_of(*sorted(told), prompt_length=10, hit_length=4)
     found = stretches(record, events)
     if end_s > 0:
@@ -137,16 +147,16 @@ def test_in_virtual_time_stretches_sum_to_the_parts_of_each_line(simulated: Path
     seen: dict[str, float] = defaultdict(float)
     for cell in load_run(simulated).cells:
         told = defaultdict(list)
-        for event in json_lines(cell.folder / "engine.jsonl"):
-            told[event["program_id"], event["turn"]].append(event)
-        for line in json_lines(cell.folder / "turns.jsonl"):
+        for event in read_records(cell.folder / "engine.jsonl", EventRecord):
+            told[event.program_id, event.turn].append(event)
+        for line in read_records(cell.folder / "turns.jsonl", TurnRecord):
             sums: dict[str, float] = defaultdict(float)
-            for name, begin_s, end_s in stretches(line, told[line["program_id"], line["turn"]]):
+            for name, begin_s, end_s in stretches(line, told[line.program_id, line.turn]):
                 sums[name] += end_s - begin_s
                 seen[name] += end_s - begin_s
             for name, part in PARTS.items():
-                assert sums[name] == pytest.approx(line[part], abs=1e-6), (name, line)
-            computed = line["prefill_s"] + line["recompute_s"]
+                assert sums[name] == pytest.approx(getattr(line, part), abs=1e-6), (name, line)
+            computed = (line.prefill_s or 0.0) + (line.recompute_s or 0.0)
             together = sums["prefill"] + sums["request"] + sums["recompute"]
             assert together == pytest.approx(computed, abs=1e-6)
     assert all(seen[name] > 0 for name in (*PARTS, "prefill", "recompute"))
@@ -196,10 +206,12 @@ def test_what_an_engine_does_not_tell_is_empty(tmp_path: Path) -> None:
 
 def test_scheduler_timestamps_have_the_keys_of_the_fork(tmp_path: Path) -> None:
     run = write_sweep(tmp_path / "run", ["continuum"])
-    cell = write_cell(run, "continuum", [PREEMPTED])
+    cell = write_cell(run, "continuum", [to_builtins(PREEMPTED)])
     other = {"t": 9.0, "event": "loading", "program_id": "p0", "turn": 0, "tier": "dram"}
     unpinned = {"t": 20.0, "event": "unpinned", "program_id": "p0", "turn": 0, "reason": "expired"}
-    plain = [{k: v for k, v in e.items() if not k.endswith("_length")} for e in ITS_EVENTS]
+    plain = [
+        {k: v for k, v in e.items() if not k.endswith("_length")} for e in to_builtins(ITS_EVENTS)
+    ]
     admitted = {"prompt_length": 100, "hit_length": 60}
     told = [other, plain[0], plain[1] | admitted, plain[2], plain[3] | admitted, *plain[4:]]
     write_lines(cell / "engine.jsonl", [*told, unpinned])
@@ -278,8 +290,8 @@ def test_a_trace_shows_tool_turn_and_pin_of_a_program(tmp_path: Path) -> None:
     """In microseconds; the second turn is due 2 s after the first one ended, at 18 s."""
     run = write_sweep(tmp_path / "run", ["continuum"])
     second = turn("p0", 1, 20.0, gap_s=2.0, first_token_at_s=20.5, prefill_s=0.5, decode_s=0.5)
-    cell = write_cell(run, "continuum", [PREEMPTED, second | {"sent_at_s": 20.1}])
-    write_lines(cell / "engine.jsonl", ITS_EVENTS)
+    cell = write_cell(run, "continuum", [to_builtins(PREEMPTED), second | {"sent_at_s": 20.1}])
+    write_lines(cell / "engine.jsonl", to_builtins(ITS_EVENTS))
     (events,) = traces_of(run, tmp_path)
     slices = {e["name"]: (e["ts"], e["dur"]) for e in events if e["ph"] == "X"}
     assert slices["turn 0"] == (10_000_000, 8_000_000)

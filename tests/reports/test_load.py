@@ -4,7 +4,9 @@ from pathlib import Path
 import pytest
 from make_run import turn, write_cell, write_sweep
 
-from reports.run_folder.read import PIECE_BYTES, load_run, read_columns, read_turns
+from reports.run_folder.lines import PIECE_BYTES
+from reports.run_folder.read import load_run
+from reports.run_folder.turns import read_columns, read_turns
 from servers.errors import InvalidRunFolder
 
 

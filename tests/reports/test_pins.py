@@ -68,4 +68,4 @@ def test_a_broken_event_of_a_pin_costs_the_cell_with_a_clear_line(tmp_path: Path
     (cell / "engine.jsonl").write_text('{"t": 1, "event": "pinned", "prog\n{}\n')
     ((name, why),) = collect(load_run(tmp_path)).missing
     assert name == cell.name
-    assert "a pin's event cannot be read" in why
+    assert "engine.jsonl, line 1: not a JSON object" in why

@@ -39,7 +39,8 @@ def native() -> Sample:
 def turns_of_a_run() -> Sample:
     def turn(program: str, number: int, at_s: float, **more: Any) -> dict[str, Any]:
         return {
-            "program_id": program, "turn": number, "job_id": program, "sent_at_s": at_s,
+            "program_id": program, "turn": number, "job_id": program,
+            "scheduled_at_s": at_s, "sent_at_s": at_s,
             "prompt_tokens": 100 + 50 * number, "output_tokens": 20,
             "kept_tokens": 120 * (number > 0), "tools": ["ls"], "error": None, **more,
         }  # fmt: skip

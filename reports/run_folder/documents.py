@@ -1,0 +1,152 @@
+"""Types of sweep.json, cell.json and done.json in a run folder, as far as a report reads them.
+
+A run folder may come from anybody, so what reports use is checked: types as in
+docs/reference/run-folder.md, numbers within `MAX_VALUE`, names without control characters. Other
+fields are allowed and ignored. Lines of turns.jsonl and engine.jsonl have types of their own
+(`servers.records`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from servers.records import MAX_VALUE, Scalar
+from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control, requirement
+
+MOST_CELLS = 100_000
+"""Bound of variants times rates times seeds."""
+
+
+def _printable(text: str) -> str:
+    if has_control(text):
+        raise ValueError("must have no control characters")
+    return text
+
+
+Name = Annotated[str, Field(min_length=1, max_length=MAX_CHARACTERS), AfterValidator(_printable)]
+Count = Annotated[int, Field(ge=0, le=MAX_VALUE)]
+Number = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
+Rate = Annotated[float, Field(gt=0, le=MAX_VALUE)]
+Settings = dict[str, Scalar | list[Scalar] | dict[str, Scalar]]
+"""Shown as they are, name by name."""
+Notes = list[dict[str, Scalar]]
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+
+
+class _Workload(_Open):
+    name: Annotated[str, AfterValidator(_printable)] | None = None
+    """Names of trace files are joined."""
+    programs: Count | None = None
+    turns: Count | None = None
+    shared_prefix_tokens: Count | None = None
+    trace_sha256: Scalar = None
+    gap_provenance: dict[Name, Count] | None = None
+    left_out: Notes | None = None
+
+
+class _Variant(_Open):
+    name: Name
+    policy: Name | None = None
+    description: str | None = None
+    policy_source: str | None = None
+    bound: bool | None = None
+    offload: Settings | None = None
+
+
+class _Profile(_Open):
+    """Allows the other numbers of a profile."""
+
+    kv_blocks: Count | None = None
+    base_ps: Count | None = None
+    provenance: Name | None = None
+    __pydantic_extra__: dict[str, Scalar]
+
+
+class _Agent(_Open):
+    name: Scalar = None
+    version: Scalar = None
+    guided: bool | None = None
+    sandbox: Settings | None = None
+
+
+class _Machine(_Open):
+    """Fields of the machine that a sweep and each of its cells have."""
+
+    engine: Name | None = None
+    hardware: Name | None = None
+    model: Name | None = None
+    arrivals: Name | None = None
+    profile: _Profile | None = None
+    server: Settings | None = None
+    limits: Settings | None = None
+    agent: _Agent | None = None
+
+
+class _MadeBy(_Open):
+    argv: list[str] = []
+    git_commit: Scalar = None
+    python: Scalar = None
+
+
+class Sweep(_Machine, _MadeBy):
+    variants: list[_Variant]
+    jps: list[Rate | None] | None
+    seeds: list[Count]
+    baseline: Name
+    workload: _Workload | None = None
+    profile_with_offload: _Profile | None = None
+    left_out: Notes | None = None
+    rejected_files: Notes | None = None
+    repairs: Notes | None = None
+    turnstile_version: Scalar = None
+    code_sha256: Scalar = None
+    made_by: _MadeBy | None = None
+    """Earlier versions had its fields at the top level."""
+
+
+class CellConfig(_Machine):
+    variant: Name
+    jps: Rate | None
+    seed: Count
+    arrivals: Name
+    workload: _Workload
+    bound: bool | None = None
+    offload: Settings | None = None
+    gpus: Count | None = None
+
+
+def _same_length(points: list[list[float]]) -> list[list[float]]:
+    if len({len(point) for point in points}) > 1:
+        raise ValueError("must have points of the same length")
+    return points
+
+
+Points = list[Annotated[list[Number], Field(min_length=5, max_length=7)]]
+
+
+class Done(_Open):
+    finished_programs: Count
+    usage: Annotated[Points, AfterValidator(_same_length)] | None = None
+    turns_per_replica: list[Count] | None = None
+    prefix_caching: bool | None = None
+    external_hit_tokens: Count | None = None
+    kv_blocks: Count | None = None
+
+
+def problem(model: type[BaseModel], value: dict[str, Any]) -> str | None:
+    """The first field that does not fit the model: its value and what was expected; None if all
+    fit."""
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        field, first = first_error(error)
+        if first["type"] == "missing":
+            return f"lacks {field}"
+        expected = requirement(first["msg"]).partition(" or instance of ")[0]
+        return f"{field} is {brief(first['input'])}: {expected}"
+    return None

@@ -1,0 +1,69 @@
+"""Reads the lines that a cell appended to a file: turns.jsonl, engine.jsonl, programs.jsonl.
+
+In: a path and the type of its records. Out: decoded records, in pieces of a bounded size. A line
+that does not fit the type raises InvalidRunFolder, which names file, line number, field and value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec.json import Decoder
+
+from servers.errors import InvalidRunFolder
+from traces.lenient import MALFORMED, line_problem, one_line
+
+T = TypeVar("T")
+
+PIECE_BYTES = 1 << 20
+"""Size of the pieces that are decoded at once."""
+RERUN = "run the cell again"
+"""The remedy where the same sweep finds the damage itself (`check_finished`)."""
+DISCARD_AND_RERUN = f"remove done.json there and {RERUN}"
+
+
+def read_records(path: Path, kind: type[T]) -> Iterator[T]:
+    """Records of a file; none if it does not exist. An incomplete last line is left out."""
+    return chain.from_iterable(record_pieces(path, kind))
+
+
+def json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Lines of a file without a record type, as JSON objects."""
+    return read_records(path, dict)
+
+
+def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
+    """Records in pieces of some thousand, which is as fast as all at once and takes little
+    memory."""
+    if not path.is_file():
+        return
+    before = 0
+    decoder = Decoder(kind)
+    with path.open("rb") as file:
+        while lines := file.readlines(PIECE_BYTES):
+            if not lines[-1].endswith(b"\n"):  # was being written when the process died
+                lines.pop()
+            if lines:
+                yield _decode(path, decoder, lines, before)
+            before += len(lines)
+
+
+def _decode(path: Path, decoder: Decoder[T], lines: Sequence[bytes], before: int) -> list[T]:
+    try:
+        records: list[T] = decoder.decode_lines(b"".join(lines))
+        if len(records) == len(lines):
+            return records
+    except MALFORMED:
+        pass
+    for number, line in enumerate(lines, before + 1):
+        try:
+            decoder.decode(line)
+        except MALFORMED as error:
+            problem = line_problem(line, error)
+            raise InvalidRunFolder(
+                one_line(f"{path}, line {number}: {problem}; {DISCARD_AND_RERUN}")
+            ) from None
+    raise RuntimeError("lines that fail together do not fail alone")

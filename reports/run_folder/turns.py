@@ -1,0 +1,106 @@
+"""Reads the turns of a cell as columns: one array per field of `TurnRecord`, one value per turn.
+
+In: a cell. Out: arrays of seconds on the cell's clock, tokens, or texts. Numbers that a live engine
+does not report are NaN. Only the turns of one cell are in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from reports.run_folder.lines import DISCARD_AND_RERUN, RERUN, record_pieces
+from reports.run_folder.read import Cell
+from servers.errors import InvalidRunFolder
+from servers.records import TurnRecord
+
+Column = npt.NDArray[Any]
+Turns = dict[str, Column]
+
+PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
+"""Parts of a turn's time in the server."""
+HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
+TURN_FIELDS = (
+    *("program_id", "turn", "job_id", "scheduled_at_s", "sent_at_s", "finished_at_s"),
+    *("first_token_at_s", "kept_tokens"),
+    *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
+)
+"""The fields that reports use."""
+TEXTS = ("program_id", "job_id", "error")
+NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
+MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
+"""Null if a live engine does not report them separately: prefill and decode, or the device's hits,
+then include them (docs/design/live-replay.md). Read as 0."""
+NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
+"""Null if a live engine does not report them at all."""
+NULLABLE = ("first_token_at_s", "kept_tokens")
+"""Null in lines of other tools and of earlier versions."""
+VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
+"""Engines that compute times instead of measuring them, and what reports call them."""
+
+
+def read_turns(cell: Cell) -> pd.DataFrame:
+    """The columns as a frame."""
+    return pd.DataFrame(read_columns(cell))
+
+
+def read_columns(cell: Cell) -> Turns:
+    """A column for each of `TURN_FIELDS`. Numbers are NaN where the engine does not report them,
+    and 0 where the turn failed before. An incomplete last line is left out."""
+    path = cell.folder / "turns.jsonl"
+    texts: dict[str, str] = {}
+    pieces = [_columns(records, texts) for records in record_pieces(path, TurnRecord)]
+    if not pieces:
+        raise InvalidRunFolder(f"{path}: holds no turn; {RERUN}")
+    turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
+    live = cell.config.get("engine") not in VIRTUAL
+    for field in MERGED_WHEN_LIVE if live else ():
+        turns[field][np.isnan(turns[field])] = 0.0
+    failed = failed_turns(turns)
+    _refuse_null(path, turns, failed, (*NULLABLE, *NULL_WHEN_LIVE) if live else NULLABLE)
+    _refuse_backwards(path, turns, failed)
+    if failed.any():
+        for field in NUMBERS:
+            turns[field][failed & np.isnan(turns[field])] = 0.0
+    return turns
+
+
+def failed_turns(turns: Turns) -> Column:
+    """Which turns have an error."""
+    return np.asarray(pd.notna(turns["error"]))
+
+
+def _columns(records: Sequence[TurnRecord], texts: dict[str, str]) -> Turns:
+    """`texts` keeps one copy of each text: all lines of a program hold its id."""
+    rows = zip(*map(attrgetter(*TURN_FIELDS), records), strict=True)
+    columns = dict(zip(TURN_FIELDS, rows, strict=True))
+    found = {field: np.array(columns[field], dtype=float) for field in NUMBERS}
+    for field in TEXTS:
+        values = [None if v is None else texts.setdefault(v, v) for v in columns[field]]
+        found[field] = np.array(values, dtype=object)
+    return found
+
+
+def _refuse_null(path: Path, turns: Turns, failed: Column, nullable: Sequence[str]) -> None:
+    required = [field for field in NUMBERS if field not in nullable]
+    null = np.isnan(np.stack([turns[field] for field in required], axis=1)) & ~failed[:, None]
+    if null.any():
+        index, field = map(int, np.argwhere(null)[0])
+        raise InvalidRunFolder(
+            f"{path}, line {index + 1}: a turn without {required[field]}; {DISCARD_AND_RERUN}"
+        )
+
+
+def _refuse_backwards(path: Path, turns: Turns, failed: Column) -> None:
+    backwards = ~failed & (turns["finished_at_s"] <= turns["scheduled_at_s"])
+    if backwards.any():
+        line = int(np.argmax(backwards)) + 1
+        raise InvalidRunFolder(
+            f"{path}, line {line}: a turn that ends before it begins; {DISCARD_AND_RERUN}"
+        )
