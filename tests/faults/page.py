@@ -13,7 +13,7 @@ COLUMNS = (
     "cell",
     "noticed after",
     "the turn's `error`",
-    "told as",
+    "reported as",
 )
 
 
@@ -31,8 +31,8 @@ def _table(rows: list[Fault]) -> list[str]:
 
 
 def _row(row: Fault) -> str:
-    said = "no turn is hit" if row.error is None else f"`{row.error}`"
-    why = f"`{row.why}`" if row.why else "not at all: nothing is lost"
+    said = "no turn is affected" if row.error is None else f"`{row.error}`"
+    why = f"`{row.why}`" if row.why else "not reported: nothing is lost"
     if row.why == row.error:
         why = "the same"
     return f"| {' | '.join((row.name, row.outcome.cell, row.noticed, said, why))} |"

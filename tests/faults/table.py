@@ -15,22 +15,22 @@ from enum import Enum
 class Outcome(Enum):
     """What becomes of the cell, what the sweep then does, and its exit code."""
 
-    FINE = ("finished", "`done.json`", "goes on", "goes on", 0)
+    FINE = ("finished", "`done.json`", "continues", "continues", 0)
     MARKED = (
         "marked",
         "finished; fails a validity gate, which the report shows and `bench` names on stderr",
-        "goes on",
-        "goes on",
+        "continues",
+        "continues",
         1,
     )
     FAILED = (
         "failed",
-        "no `done.json`; `failed.json` and the report say why; the same command runs it again",
-        "goes on",
+        "no `done.json`; `failed.json` and the report have the reason; the command runs it again",
+        "continues",
         "stops",
         1,
     )
-    REFUSED = ("none", "the question is refused", "does not begin", "does not begin", 2)
+    REFUSED = ("none", "the input is refused", "does not start", "does not start", 2)
 
     def __init__(
         self, cell: str, meaning: str, on_continue: str, on_stop: str, exit_code: int
@@ -56,9 +56,9 @@ class Fault:
     """How soon, and what sets that."""
 
 
-PROCESS = "0.5 s; its process is watched"
+PROCESS = "0.5 s; its process is checked"
 TURN = "at once; each answer is checked"
-GONE = "2 s after a turn that failed for it, else 7 s without a byte of one under way"
+GONE = "2 s after a turn that failed because of it, else 7 s without a byte of a running turn"
 START = "`--ready-within-s` (900 s)"
 
 REPLAYED = [
