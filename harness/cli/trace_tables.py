@@ -1,4 +1,4 @@
-"""Traces as people look at them: tables of programs, of moments, of tools."""
+"""Tables of `bench traces`: programs, moments and tools."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
 
 PIPE_COLUMNS = 200
-"""Off a terminal there is no width to fit into: lines stay whole."""
+"""Width of tables that do not go to a terminal, so that no line is folded."""
 TOOL_LETTERS = 40
 
 
@@ -25,7 +25,7 @@ def show_programs(programs: Sequence[Program]) -> None:
 
 
 def show_statistics(found: Statistics, tools: int) -> None:
-    """`tools`: rows of the second table, besides that of all together."""
+    """`tools` is the number of tools in the second table, below the row of all tools."""
     _show(_moments_table(found))
     table = _table("tool", "calls", "mean s", "P50 s", "P90 s", "P99 s", "slowest 10% hold")
     for tool in [found.all_tools, *found.tools[:tools]]:

@@ -19,7 +19,10 @@ CALLS = {"eval", "exec", "compile", "__import__", "os.system", "os.popen", "yaml
          "tempfile.mktemp", "numpy.load", "np.load", "torch.load", "Markup",
          "importlib.import_module", "import_module"}  # fmt: skip
 MAY = {
-    ("servers/variants.py", "importlib.import_module"): "a policy that the user names",
+    (
+        "servers/registry.py",
+        "importlib.import_module",
+    ): "a plug-in that the user chose",
     ("harness/cli/main.py", "import_module"): "our own commands, from a table",
 }
 

@@ -2,7 +2,7 @@
 
 Seconds and tokens. Every gap is synthesised and says so. Draws are stratified (one from each of n
 slices of equal probability, in random order), so that already a hundred programs have nearly the
-recipe's moments; programs are therefore not quite independent of each other. What is published and
+recipe's moments; programs are therefore not fully independent of each other. What is published and
 what is assumed stands with each recipe (`traces.synthesis.recipes`) and in
 `docs/reference/trace-formats.md`.
 """
