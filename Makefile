@@ -8,6 +8,7 @@ LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
 MINI_SWE_AGENT ?= 2.4.6
 AXE ?= 4.14.1
+PLOTLY ?= 4.1.1
 PIP_AUDIT ?= 2.10.1
 TORCH_CPU ?=
 FIRST ?= 0
@@ -42,7 +43,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture clean
+.PHONY: help install sweep results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -121,6 +122,12 @@ docs: .venv/installed-test  ## build the documentation site, build/site/index.ht
 
 picture: .venv/installed-test  ## regenerate docs/report.png with Chromium, after a change of the report's looks or text
 	$(BIN)/python -m tests.docs.picture
+
+# The version that the pinned plotly of the test dependencies has inside, which validates our figures.
+plotly:  ## download plotly.js for reports from npm, to reports/page: PLOTLY=4.1.1
+	@work=$$(mktemp -d) && npm install --silent --no-save --prefix $$work plotly.js-basic-dist-min@$(PLOTLY) && \
+		gzip -9nc $$work/node_modules/plotly.js-basic-dist-min/plotly-basic.min.js >reports/page/plotly-basic.min.js.gz; \
+		rm -rf $$work
 
 audit: .venv/installed-test .venv-audit/installed  ## check what is installed for known vulnerabilities (queries a database of advisories)
 	@.ci/audit

@@ -1,6 +1,6 @@
 """A run folder in; the answer, figures and tables out.
 
-pandas and plotly take a second to import, so they are imported when a report is written.
+pandas takes half a second to import, so it is imported when a report is written.
 """
 
 from __future__ import annotations

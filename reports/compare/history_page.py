@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import plotly.graph_objects as go
-
 from reports.answer.provenance import heading
 from reports.compare.history import History, Series, changed
-from reports.figures.drawing import Figure, Style, plain, styles
-from reports.figures.overview import spec_of
+from reports.figures.drawing import Figure, Spec, Style, Trace, plain, styles
 from reports.page.page import with_figures
 from reports.phrasing import counted, listed, seconds
 from reports.run_folder.atomic import write_file
@@ -38,52 +35,56 @@ def draw(history: History, out: Path) -> None:
 
 
 def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -> Figure:
-    figure = go.Figure()
+    traces: list[Trace] = []
     for one in series:
-        figure.add_trace(_line(one, style[one.variant]))
+        traces.append(_line(one, style[one.variant]))
         if one.jumps:
-            figure.add_trace(_marks(one, style[one.variant]))
-    figure.update_xaxes(title="when", type="date")
-    figure.update_yaxes(title="seconds", rangemode="tozero")
+            traces.append(_marks(one, style[one.variant]))
+    layout = {
+        "xaxis": {"title": {"text": "when"}, "type": "date"},
+        "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
+    }
     load = series[0].load
     ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
     alt = f"Line chart: mean JCT over time with {load}, one line per policy. Last: {ends}."
-    spec = spec_of(figure, alt, "y")
+    spec: Spec = {"data": traces, "layout": layout, "alt": alt, "value": "y"}
     return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
 
 
-def _line(series: Series, style: Style) -> go.Scatter:
+def _line(series: Series, style: Style) -> Trace:
     jumps = series.jumps
-    return go.Scatter(
-        name=plain(series.variant),
-        x=[entry.when.isoformat() for entry in series.entries],
-        y=[entry.jct_mean_s for entry in series.entries],
-        mode="lines+markers",
-        line={"width": 1.5, "dash": style.dash},
-        marker={
+    return {
+        "type": "scatter",
+        "name": plain(series.variant),
+        "x": [entry.when.isoformat() for entry in series.entries],
+        "y": [entry.jct_mean_s for entry in series.entries],
+        "mode": "lines+markers",
+        "line": {"width": 1.5, "dash": style.dash},
+        "marker": {
             "symbol": style.marker,
             "size": [12 if entry in jumps else 6 for entry in series.entries],
             "line": {"width": 1.5},
         },
-        text=[_hover(series, place) for place in range(len(series.entries))],
-        hovertemplate="%{text}<extra></extra>",
-        meta={"colour": style.colour, "variant": series.variant, "kind": "line"},
-    )
+        "text": [_hover(series, place) for place in range(len(series.entries))],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": style.colour, "variant": series.variant, "kind": "line"},
+    }
 
 
-def _marks(series: Series, style: Style) -> go.Scatter:
+def _marks(series: Series, style: Style) -> Trace:
     """The commit's label at each jump."""
-    return go.Scatter(
-        x=[entry.when.isoformat() for entry in series.jumps],
-        y=[entry.jct_mean_s for entry in series.jumps],
-        mode="markers+text",
-        marker={"size": 14, "opacity": 0},
-        text=[plain(entry.label) for entry in series.jumps],
-        textposition="top center",
-        cliponaxis=False,
-        hoverinfo="skip",
-        meta={"colour": style.colour, "variant": series.variant, "kind": "label"},
-    )
+    return {
+        "type": "scatter",
+        "x": [entry.when.isoformat() for entry in series.jumps],
+        "y": [entry.jct_mean_s for entry in series.jumps],
+        "mode": "markers+text",
+        "marker": {"size": 14, "opacity": 0},
+        "text": [plain(entry.label) for entry in series.jumps],
+        "textposition": "top center",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "meta": {"colour": style.colour, "variant": series.variant, "kind": "label"},
+    }
 
 
 def _hover(series: Series, place: int) -> str:

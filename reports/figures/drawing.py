@@ -39,10 +39,14 @@ class Style(NamedTuple):
         return f"s{self.slot}"
 
 
+Trace = dict[str, Any]
+"""One trace of plotly.js, of type `scatter` or `bar`."""
+
+
 class Spec(TypedDict):
     """One drawing, for plotly and for the page."""
 
-    data: list[dict[str, Any]]
+    data: list[Trace]
     layout: dict[str, Any]
     alt: str
     """A text for readers who cannot see the figure."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import plotly.graph_objects as go
-
-from reports.figures.drawing import Figure, Spec, Style, number, plain, short, wide_spread
+from reports.figures.drawing import (
+    Figure,
+    Spec,
+    Style,
+    Trace,
+    number,
+    plain,
+    short,
+    wide_spread,
+)
 from reports.phrasing import seconds, share, times
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
@@ -56,68 +63,75 @@ def _against_rate(
     style: Mapping[str, Style],
     emphasised: Sequence[str],
 ) -> Spec:
-    figure = go.Figure()
+    traces: list[Trace] = []
     names = list(dict.fromkeys(p.variant for p in points))
     # The emphasised variants are drawn last, and so on top.
     for name in sorted(names, key=lambda n: (n in emphasised, -names.index(n))):
         mine, strong = [p for p in points if p.variant == name], name in emphasised
         if strong and measure.band:
-            figure.add_trace(_band(mine, style[name].colour))
-        figure.add_trace(_line(measure, mine, style[name], strong))
+            traces.append(_band(mine, style[name].colour))
+        traces.append(_line(measure, mine, style[name], strong))
     ends = [[p for p in points if p.variant == name][-1] for name in emphasised if name in names]
     for point, side in zip(ends, _label_sides([measure.value(p) for p in ends]), strict=True):
-        figure.add_trace(_label(measure, point, side, style[point.variant].colour))
+        traces.append(_label(measure, point, side, style[point.variant].colour))
     rates = sorted({p.jps for p in points if p.jps is not None})
-    figure.update_xaxes(title="jobs per second", tickvals=rates if len(rates) < 6 else None)
-    figure.update_yaxes(title=measure.axis, rangemode="tozero")
-    return spec_of(figure, _alt(measure, points, "Line chart, one line per variant"), "y")
+    ticks = {"tickvals": rates} if len(rates) < 6 else {}
+    layout = {
+        "xaxis": {"title": {"text": "jobs per second"}, **ticks},
+        "yaxis": {"title": {"text": measure.axis}, "rangemode": "tozero"},
+    }
+    alt = _alt(measure, points, "Line chart, one line per variant")
+    return {"data": traces, "layout": layout, "alt": alt, "value": "y"}
 
 
-def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -> go.Scatter:
-    return go.Scatter(
-        name=plain(mine[0].variant),
-        x=[p.jps for p in mine],
-        y=[number(measure.value(p)) for p in mine],
-        mode="lines+markers",
-        line={"width": 3 if strong else 1.5, "dash": style.dash},
-        marker={
+def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -> Trace:
+    return {
+        "type": "scatter",
+        "name": plain(mine[0].variant),
+        "x": [p.jps for p in mine],
+        "y": [number(measure.value(p)) for p in mine],
+        "mode": "lines+markers",
+        "line": {"width": 3 if strong else 1.5, "dash": style.dash},
+        "marker": {
             "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in mine],
             "size": 9 if strong else 7,
             "line": {"width": 1.5},
         },
-        opacity=1.0 if strong else 0.75,
-        text=[_hover(p) for p in mine],
-        hovertemplate="%{text}<extra></extra>",
-        meta={"colour": style.colour, "variant": mine[0].variant, "kind": "line"},
-    )
+        "opacity": 1.0 if strong else 0.75,
+        "text": [_hover(p) for p in mine],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": style.colour, "variant": mine[0].variant, "kind": "line"},
+    }
 
 
-def _band(mine: Sequence[Point], colour: str) -> go.Scatter:
+def _band(mine: Sequence[Point], colour: str) -> Trace:
     """The 95% interval of the mean, as a closed polygon."""
     x = [p.jps for p in mine]
-    return go.Scatter(
-        x=x + x[::-1],
-        y=[p.jct_mean_s.high for p in mine] + [p.jct_mean_s.low for p in mine][::-1],
-        fill="toself",
-        mode="lines",
-        line={"width": 0},
-        hoverinfo="skip",
-        meta={"colour": colour, "variant": mine[0].variant, "kind": "band"},
-    )
+    return {
+        "type": "scatter",
+        "x": x + x[::-1],
+        "y": [p.jct_mean_s.high for p in mine] + [p.jct_mean_s.low for p in mine][::-1],
+        "fill": "toself",
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "meta": {"colour": colour, "variant": mine[0].variant, "kind": "band"},
+    }
 
 
-def _label(measure: Measure, point: Point, side: str, colour: str) -> go.Scatter:
-    return go.Scatter(
-        x=[point.jps],
-        y=[number(measure.value(point))],
-        mode="markers+text",
-        marker={"size": 14, "opacity": 0},  # keeps the name off the line's own marker
-        text=[plain(point.variant)],
-        textposition=f"{side} right",
-        cliponaxis=False,
-        hoverinfo="skip",
-        meta={"colour": colour, "variant": point.variant, "kind": "label"},
-    )
+def _label(measure: Measure, point: Point, side: str, colour: str) -> Trace:
+    return {
+        "type": "scatter",
+        "x": [point.jps],
+        "y": [number(measure.value(point))],
+        "mode": "markers+text",
+        "marker": {"size": 14, "opacity": 0},  # keeps the name off the line's own marker
+        "text": [plain(point.variant)],
+        "textposition": f"{side} right",
+        "cliponaxis": False,
+        "hoverinfo": "skip",
+        "meta": {"colour": colour, "variant": point.variant, "kind": "label"},
+    }
 
 
 def _label_sides(values: Sequence[float]) -> list[str]:
@@ -134,19 +148,23 @@ def _by_variant(
     emphasised: Sequence[str],
 ) -> Spec:
     """A dot per variant, the best on top."""
-    figure = go.Figure()
     order = sorted(points, key=measure.value, reverse=not measure.id.startswith("jct"))
-    for point in order:
-        figure.add_trace(_dot(measure, point, style[point.variant], point.variant in emphasised))
-    figure.update_yaxes(automargin=True, type="category")
-    figure.update_xaxes(title=f"{measure.title}, {measure.axis}", rangemode="tozero")
-    spec = spec_of(figure, _alt(measure, points, "Dot plot, one dot per variant"), "x")
+    traces = [_dot(measure, p, style[p.variant], p.variant in emphasised) for p in order]
+    layout = {
+        "xaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
+        "yaxis": {"automargin": True, "type": "category"},
+    }
     names = dict.fromkeys(p.variant for p in order)
-    spec["rows"] = [[name, plain(short(name))] for name in names]
-    return spec
+    return {
+        "data": traces,
+        "layout": layout,
+        "alt": _alt(measure, points, "Dot plot, one dot per variant"),
+        "value": "x",
+        "rows": [[name, plain(short(name))] for name in names],
+    }
 
 
-def _dot(measure: Measure, point: Point, look: Style, strong: bool) -> go.Scatter:
+def _dot(measure: Measure, point: Point, look: Style, strong: bool) -> Trace:
     own = point.jct_mean_s
     error = {
         "type": "data",
@@ -156,21 +174,22 @@ def _dot(measure: Measure, point: Point, look: Style, strong: bool) -> go.Scatte
         "thickness": 1.5,
         "width": 0,
     }
-    return go.Scatter(
-        name=plain(point.variant),
-        x=[number(measure.value(point))],
-        y=[point.variant],
-        mode="markers",
-        marker={
+    return {
+        "type": "scatter",
+        "name": plain(point.variant),
+        "x": [number(measure.value(point))],
+        "y": [point.variant],
+        "mode": "markers",
+        "marker": {
             "symbol": f"{look.marker}-open" if point.saturated else look.marker,
             "size": 12 if strong else 9,
             "line": {"width": 1.5},
         },
-        error_x=error if measure.band else None,
-        text=[_hover(point)],
-        hovertemplate="%{text}<extra></extra>",
-        meta={"colour": look.colour, "variant": point.variant, "kind": "dot"},
-    )
+        **({"error_x": error} if measure.band else {}),
+        "text": [_hover(point)],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": look.colour, "variant": point.variant, "kind": "dot"},
+    }
 
 
 def _hover(point: Point) -> str:
@@ -198,11 +217,3 @@ def _alt(measure: Measure, points: Sequence[Point], kind: str) -> str:
         f" {measure.value(low):.3g} ({low.variant}) to {measure.value(high):.3g} ({high.variant})."
         " All values are in the table of cells."
     )
-
-
-def spec_of(figure: go.Figure, alt: str, value: str) -> Spec:
-    """The figure without plotly's template, because the page sets its own colours and fonts."""
-    figure.update_layout(template=None)
-    made: dict[str, Any] = figure.to_plotly_json()
-    made["layout"].pop("template", None)
-    return {"data": made["data"], "layout": made["layout"], "alt": alt, "value": value}

@@ -8,14 +8,14 @@
     root.classList.add("no-figures");
     return;
   }
-  async function unpack(id) {
+  async function unpack(id, format) {
     const bytes = Uint8Array.from(atob(document.getElementById(id).textContent), (c) => c.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream(format));
     return new Response(stream).text();
   }
-  const figures = JSON.parse(await unpack("specs"));
+  const figures = JSON.parse(await unpack("specs", "deflate"));
   const script = document.createElement("script");
-  script.textContent = await unpack("plotly");
+  script.textContent = await unpack("plotly", "gzip");
   document.head.append(script);
 
   const ids = Object.keys(figures);

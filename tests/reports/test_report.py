@@ -1,4 +1,5 @@
 import base64
+import gzip
 import html
 import json
 import re
@@ -13,9 +14,11 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
+from plotly.offline import get_plotlyjs_version
 from rich.console import Console
 
 from reports import write_report
+from reports.page.packed import PLOTLY
 
 ROOT = Path(__file__).parents[2]
 EVIL = "</script><script>alert(1)</script>"
@@ -127,6 +130,11 @@ def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
         "fcfs",
         "continuum",
     }
+
+
+def test_the_plotly_of_a_page_is_the_version_that_figures_are_validated_with() -> None:
+    source = gzip.decompress(PLOTLY.read_bytes())
+    assert f"plotly.js (basic - minified) v{get_plotlyjs_version()}\n".encode() in source[:200]
 
 
 def test_plotly_knows_every_property_that_is_drawn(contended: Path) -> None:
