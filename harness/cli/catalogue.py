@@ -81,7 +81,7 @@ def models() -> list[tuple[str, str, str]]:
 
 def runs() -> list[tuple[str, str, str, str, str]]:
     """Date, finished cells, folder, load and plan of each run under `runs/`."""
-    from harness.sweep.deciding import RUNS
+    from harness.sweep.finished import RUNS
     from reports.run_folder.find import find_runs
 
     return [

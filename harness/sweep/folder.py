@@ -11,7 +11,7 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import CannotWrite, InvalidInput
 
 MADE_BY = "made_by"
-"""Field of `sweep.json` with who ran the sweep, with what, and which cells were run elsewhere."""
+"""Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
 GROWING = ("variants", "jps", "seeds")
 """Fields of `sweep.json` that a later plan may add to."""
 NOT_DECIDING = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
@@ -122,15 +122,6 @@ def _write_plan(folder: Path, plan: SweepPlan) -> None:
     settings, toml = folder / SETTINGS, settings_toml(plan.settings)
     if not settings.exists() or settings.read_bytes() != toml:
         write_file(settings, toml)
-
-
-def note_reused(folder: Path, cells: Mapping[str, Path]) -> None:
-    """Adds to `sweep.json` where finished cells were copied from."""
-    path = folder / "sweep.json"
-    held = read_json(path)
-    made = held.get(MADE_BY, {})
-    reused = {**made.get("reused", {}), **{name: str(cell) for name, cell in cells.items()}}
-    write_json(path, {**held, MADE_BY: {**made, "reused": reused}})
 
 
 def made_by() -> dict[str, Any]:

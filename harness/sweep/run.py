@@ -6,20 +6,20 @@ changes how long it takes, and no byte.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.cells.folder import is_done, mark_failed, remove_aside, set_aside
+from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import complain
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.deciding import copy_cell, finished_elsewhere
-from harness.sweep.folder import claimed, note_reused
+from harness.sweep.finished import is_finished, take_finished
+from harness.sweep.folder import claimed
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
-from reports.phrasing import counted, listed
+from reports.phrasing import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,53 +45,21 @@ def run_sweep(
     """`on_begin` is called once the plan and its folder are known to be usable. With `reuse`, cells
     of the same settings that are finished elsewhere under `runs/` are taken from there, which a
     repeat of a measurement must not do."""
+    cells = plan.cells()
     with claimed(folder, plan):
         on_begin()
-        cells = plan.cells()
-        todo = [cell for cell in cells if not _is_finished(folder / cell.name)]
+        todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
             complain(f"set aside what an earlier run left of {listed(again)}, to run again")
         if reuse and todo and plan.engine.settings_decide:
-            reused = _reuse(todo, plan, folder)
-            todo = [cell for cell in todo if cell.name not in reused]
+            taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
+            todo = [cell for cell in todo if cell.name not in taken]
         for cell in set(cells).difference(todo):
             remove_aside(folder / cell.name)
         failed: dict[str, str] = {}
         if todo:
             failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), len(cells) - len(todo), failed)
-
-
-def _reuse(todo: Sequence[Cell], plan: SweepPlan, folder: Path) -> Mapping[str, Path]:
-    """Copies finished cells of the same settings into the folder; `sweep.json` says from where."""
-    wanted = {cell.name: plan.cell_json(cell) for cell in todo}
-    found = finished_elsewhere(wanted, folder)
-    found = {name: cell for name, cell in found.items() if _is_finished(cell)}
-    for name, cell in found.items():
-        set_aside(folder / name)
-        copy_cell(cell, folder / name)
-    if found:
-        note_reused(folder, found)
-        sources = sorted({str(cell.parent) for cell in found.values()})
-        cells = counted(len(found), "finished cell")
-        complain(f"took {cells} with the same settings from {listed(sources)}")
-    return found
-
-
-def _is_finished(cell: Path) -> bool:
-    """A cell that no report can read is not finished; a line on stderr says why."""
-    if not is_done(cell):
-        return False
-    from reports.run_folder.lines import RERUN
-    from reports.run_folder.read import check_finished
-    from servers.errors import InvalidRunFolder
-
-    try:
-        check_finished(cell)
-    except InvalidRunFolder as error:
-        complain(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
-        return False
-    return True
 
 
 def _run_cells(

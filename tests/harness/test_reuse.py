@@ -11,9 +11,10 @@ from calling import bench
 from small import contents, small_plan
 
 from harness.cells.workers import Tick
-from harness.sweep import deciding
+from harness.sweep import deciding, finished
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.deciding import DECIDING, DECIDING_AGENTS, code_sha256, copy_cell, same_cell
+from harness.sweep.deciding import DECIDING, DECIDING_AGENTS, code_sha256, same_cell
+from harness.sweep.finished import TAKEN_FROM, copy_cell
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import run_sweep
 
@@ -30,9 +31,8 @@ def cells_run(question: SweepPlan, folder: Path, *, reuse: bool = True) -> list[
     before = {path.parent for path in folder.glob("*/done.json")}
     outcome = run_sweep(question, folder, workers=1, reuse=reuse)
     assert not outcome.failed
-    made = json.loads((folder / "sweep.json").read_text())["made_by"].get("reused", {})
     after = {path.parent for path in folder.glob("*/done.json")}
-    return sorted(path.name for path in after - before if path.name not in made)
+    return sorted(path.name for path in after - before if not (path / TAKEN_FROM).exists())
 
 
 @pytest.mark.parametrize(
@@ -57,16 +57,16 @@ def test_a_sweep_with_one_more_policy_rate_or_seed_runs_only_the_new_cells(
     run_sweep(small_plan(), RUN, workers=1)
     assert cells_run(more, folder) == new
     run_sweep(more, Path("straight"), workers=1, reuse=False)
-    found, straight = contents(folder), contents(Path("straight"))
-    del found["sweep.json"], straight["sweep.json"]  # it says where the cells were run
-    assert found == straight
+    found = {k: v for k, v in contents(folder).items() if not k.endswith(TAKEN_FROM)}
+    assert found == contents(Path("straight"))
 
 
-def test_sweep_json_names_the_folder_that_a_cell_was_taken_from() -> None:
+def test_a_cell_names_the_folder_that_it_was_taken_from() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
-    run_sweep(small_plan(), Path("runs/second"), workers=1)
-    made_by = json.loads(Path("runs/second/sweep.json").read_text())["made_by"]
-    assert made_by["reused"] == {FCFS: f"runs/first/{FCFS}"}
+    for folder in ("runs/second", "runs/third"):
+        run_sweep(small_plan(), Path(folder), workers=1)
+        taken = json.loads(Path(folder, FCFS, TAKEN_FROM).read_text())
+        assert taken == {"cell": f"runs/first/{FCFS}"}
 
 
 def test_cells_of_other_settings_or_other_code_are_not_taken() -> None:
@@ -107,7 +107,7 @@ def test_a_copy_is_there_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) ->
 
     Path("runs/second").mkdir()
     with monkeypatch.context() as patched:
-        patched.setattr(deciding.os, "rename", killed)
+        patched.setattr(finished.os, "rename", killed)
         with pytest.raises(KeyboardInterrupt):
             copy_cell(RUN / FCFS, Path("runs/second") / FCFS)
     assert not (Path("runs/second") / FCFS).exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.sweep.deciding import RUNS
+from harness.sweep.finished import RUNS
 from reports.run_folder.find import newest_report
 from servers.errors import InvalidRunFolder
 
