@@ -1,7 +1,7 @@
-"""What `bench fidelity` runs: the same cells in virtual time and, repeatedly, live.
+"""Prepares what `bench fidelity` runs: the same cells in virtual time and, repeatedly, live.
 
-In: options and a folder. Out: the questions of its sweeps (`OUT/sim`, `OUT/live-1`, …), which
-`harness.cli.run_from_settings` runs and resumes like any other, and the profile that both go by
+In: settings and a folder. Out: the settings of its sweeps (`OUT/sim`, `OUT/live-1`, …), which
+`harness.cli.run_from_settings` runs and resumes like any other, and the profile that both use
 (`OUT/profile.json`).
 """
 
@@ -23,11 +23,12 @@ from servers.variants import variants
 
 PROFILE = "profile.json"
 OURS = (PROFILE, "sim", "live-1", "fidelity.html", "fidelity.json")
-"""By one of these a folder is known as one of `bench fidelity`."""
+"""A folder that holds one of these was made by `bench fidelity`."""
 
 
 def check(settings: SweepSettings) -> None:
-    """All of the question but the machine, which may not be measured yet. Raises a ValueError."""
+    """Raises `InvalidInput` for invalid settings. The machine is not checked: it may not have been
+    measured yet."""
     for variant in variants(settings.policies):
         if variant.offload is not None:
             raise InvalidInput(
@@ -45,7 +46,7 @@ def check(settings: SweepSettings) -> None:
 
 
 def default_folder(settings: SweepSettings) -> Path:
-    """Readable, and the same for the same question only; where vLLM lies is not part of it."""
+    """A readable name, which is the same for equal settings only; `vllm_python` does not count."""
     values = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
     digest = hashlib.sha256(orjson.dumps(values, default=str)).hexdigest()[:8]
     load = "+".join(Path(source).name for source in settings.load.traces)
@@ -54,7 +55,7 @@ def default_folder(settings: SweepSettings) -> Path:
 
 
 def claim(out: Path, given: str | None) -> Path:
-    """The folder is there and ours; in it, the profile as given, if one was. Its path."""
+    """Makes the folder, copies the given profile into it, and returns the path of the profile."""
     if out.exists() and not out.is_dir():
         raise InvalidInput(f"--out {out}: is a file; name a folder")
     if out.exists() and any(out.iterdir()) and not any((out / name).exists() for name in OURS):
@@ -74,7 +75,7 @@ def claim(out: Path, given: str | None) -> Path:
 
 
 def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSettings, SweepSettings]:
-    """The question of each live sweep, and of the one in virtual time.
+    """The settings of each live sweep, and of the one in virtual time.
 
     Both get the same memory: of vLLM's N blocks one is its null block, which no turn gets, so
     virtual time has N − 1. Both take the same longest context, so that none leaves out a program
@@ -104,13 +105,13 @@ def _check_same(live: SweepPlan, virtual: SweepPlan) -> None:
         if one != other:
             raise InvalidInput(
                 f"live {one} {what} fit, in virtual time {other}; give --max-model-len, so that "
-                "both leave out the same programs"
+                "both drop the same programs"
             )
 
 
 def arriving_s(settings: SweepSettings, repeats: int) -> float:
-    """For how long jobs arrive in all live cells together, which cannot take less; 0 in a closed
-    loop, where nothing but the engine sets it."""
+    """Seconds for which jobs arrive, summed over all live cells: a lower bound of their duration.
+    0 in a closed loop, where arrivals depend on the engine."""
     plan = resolve(settings)
     programs = plan.workload.programs
     draws = [plan.arrivals.draw(programs, cell.jps, cell.seed) for cell in plan.cells()]

@@ -1,7 +1,7 @@
-"""`bench`: results to stdout, progress and complaints to stderr.
+"""The `bench` application: results go to stdout, progress and errors to stderr.
 
-Exit code 0: fine; 1: the answer is bad (failed gates, or cells without a result); 2: the question
-is bad. Imports within commands, so that `bench --help` and completion answer at once.
+Exit code 0: fine; 1: failed gates or cells without a result; 2: invalid input. Commands import what
+they need when they run, so that `bench --help` and completion are fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.console import complain
 from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 
 UsageError: Any = typer.BadParameter.__base__
-"""Options that the command line cannot be read with; Typer does not export the class."""
+"""Raised for a command line that cannot be parsed; Typer does not export the class."""
 SUB_APPS = {
     "compare": "harness.cli.commands.compare",
     "export": "harness.cli.commands.export",
@@ -41,7 +41,7 @@ SUB_APPS = {
     "traces": "harness.cli.commands.traces",
     "verify": "harness.cli.commands.verify",
 }
-"""Commands that live in modules of their own, each with a Typer `app`."""
+"""Commands in modules of their own, each with a Typer `app`."""
 
 
 class Group(TyperGroup):
@@ -51,16 +51,16 @@ class Group(TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name in SUB_APPS:
             command = typer.main.get_command(import_module(SUB_APPS[name]).app)
-        if command is not None:  # completion asks for any word
-            _flow(command)
+        if command is not None:  # completion passes any word
+            _join_lines(command)
         return name, command, rest
 
 
-def _flow(command: Any) -> None:
-    """Typer shows the line breaks of a help as they stand, in a terminal of whatever width."""
+def _join_lines(command: Any) -> None:
+    """Joins the lines of each paragraph of the help: Typer would print its line breaks."""
     command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
     for inner in getattr(command, "commands", {}).values():
-        _flow(inner)
+        _join_lines(inner)
 
 
 app = typer.Typer(
@@ -69,8 +69,7 @@ app = typer.Typer(
     help="Which scheduler finishes your agents' jobs first, and why.\n\n"
     "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
     "a range of job rates, in virtual time, and writes a report.",
-    epilog="Exit code: 0 fine, 1 the answer is bad (failed gates, or cells without a result), 2 "
-    "the question is bad.",
+    epilog="Exit code: 0 fine, 1 failed gates or cells without a result, 2 invalid input.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -91,24 +90,24 @@ def main() -> None:
             error.show()
             sys.exit(2)
         help_ = f"; {error.ctx.command_path} --help" if error.ctx else ""
-        complain(" ".join(_told(error).split()).rstrip(".") + help_)
+        complain(" ".join(_usage_message(error).split()).rstrip(".") + help_)
         sys.exit(2)
     except OSError as error:
         if not full_stdout(error):
             raise
         complain("cannot write stdout: no space left on device; free some space")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what Python would still write at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout when it exits
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    finally:  # Python's own end, which has nothing to tidy up, would show a traceback
+    finally:  # a signal while Python exits would print a traceback
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 
-def _told(error: Any) -> str:
-    """Typer's own message lacks the value where the value's type or bounds are wrong."""
+def _usage_message(error: Any) -> str:
+    """Typer's message, with the value added if its type or bounds are wrong."""
     from pydantic import ValidationError
 
     from traces.lenient import brief, requirement
@@ -117,9 +116,9 @@ def _told(error: Any) -> str:
         return str(error.format_message())
     first = error.__cause__.errors(include_url=False)[0]
     name = error.param.opts[0] if error.param.opts[0].startswith("-") else error.param.metavar
-    told = re.sub("^'.*' is not one of", "must be one of", requirement(first["msg"]))
-    told = told.partition(", unable to parse")[0]
-    return f"{name or error.param.name} {brief(first['input'])}: {told}"
+    reason = re.sub("^'.*' is not one of", "must be one of", requirement(first["msg"]))
+    reason = reason.partition(", unable to parse")[0]
+    return f"{name or error.param.name} {brief(first['input'])}: {reason}"
 
 
 def _version(wanted: bool) -> None:
@@ -288,12 +287,12 @@ def profile() -> None:
 
 @app.command()
 def fidelity() -> None:
-    """Hold virtual time against a live vLLM: bench fidelity --jps 0.2,0.5,2 --kv-blocks 400"""
+    """Compare virtual time with a live vLLM: bench fidelity --jps 0.2,0.5,2 --kv-blocks 400"""
 
 
 @app.command()
 def verify() -> None:
-    """Hold what is claimed against what an engine does: bench verify pins"""
+    """Check on a live engine that pinned KV stays in memory: bench verify pins"""
 
 
 @app.command()

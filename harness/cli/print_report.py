@@ -40,10 +40,10 @@ def print_report(
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:
         print(f"failed: {gate}", file=sys.stderr)
-    untold = [(name, why) for name, why in report.missing if name not in failed]
-    for name, why in untold[:MOST_NAMED]:
+    unnamed = [(name, why) for name, why in report.missing if name not in failed]
+    for name, why in unnamed[:MOST_NAMED]:
         print(f"no result: {name}: {printable(why)}", file=sys.stderr)
-    if len(untold) > MOST_NAMED:
-        print(f"no result: {len(untold) - MOST_NAMED} more, see the report", file=sys.stderr)
+    if len(unnamed) > MOST_NAMED:
+        print(f"no result: {len(unnamed) - MOST_NAMED} more, see the report", file=sys.stderr)
     if failed or report.failed_gates or report.missing:
         raise typer.Exit(1)

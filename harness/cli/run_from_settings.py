@@ -88,9 +88,9 @@ def same_command() -> str:
 
 def _print_plan(plan: SweepPlan) -> None:
     load = plan.workload
-    print(plan.engine.told())
+    print(plan.engine.describe())
     if plan.agents is not None:
-        print(plan.agents.told())
+        print(plan.agents.describe())
     shape = [
         _count(len(plan.variants), "policy", "policies"),
         _count(len(plan.rates), "load"),

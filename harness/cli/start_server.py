@@ -1,4 +1,4 @@
-"""A vLLM server for a command that runs one: its start told on stderr, its failure in one line."""
+"""Runs vLLM servers for a command: prints the progress of the start, and a failure as one line."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLAIN_EVERY_S = 10.0
 
 
 def fresh_folder(command: str) -> Path:
-    """For a server's log and settings, which stay: who is told of a failure can read them."""
+    """A new folder for the log and the settings of a server, which are kept."""
     return Path("runs") / command / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
@@ -37,7 +37,7 @@ def booted(
     python: str | None,
     ready_within_s: float,
 ) -> Iterator[tuple[list[VllmServer], float]]:
-    """The servers, and the seconds that they took; exit code 1 if one fails, then or later."""
+    """The servers, and the seconds that they took to start. Exit code 1 if one ever fails."""
     try:
         with Waiting(folder / "server.log") as waiting:
             servers = launch_replicas(
@@ -47,7 +47,7 @@ def booted(
                 port=port,
                 python=python,
                 ready_within_s=ready_within_s,
-                on_progress=waiting.told,
+                on_progress=waiting.report,
             )
         with ExitStack() as running:
             for server in servers:
@@ -61,13 +61,13 @@ def booted(
 
 
 class Waiting:
-    """How a start goes: one line that changes on a terminal, now and then a line elsewhere."""
+    """Prints the progress of a start: one changing line on a terminal, else a line now and then."""
 
     def __init__(self, log: Path) -> None:
         self._log: Path | None = log
         console = Console(stderr=True, highlight=False)
         self._status = Status("", console=console) if console.is_terminal else None
-        self._said_at_s = 0.0
+        self._printed_at_s = 0.0
         self._since_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -83,13 +83,13 @@ class Waiting:
     def seconds(self) -> float:
         return time.monotonic() - self._since_s
 
-    def told(self, elapsed_s: float, line: str) -> None:
+    def report(self, elapsed_s: float, line: str) -> None:
         if self._log is not None:
             print(f"log: {self._log}", file=sys.stderr)
             self._log = None
-        said = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
+        progress = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
         if self._status is not None:
-            self._status.update(said.replace("[", r"\["))
-        elif elapsed_s - self._said_at_s >= PLAIN_EVERY_S:
-            self._said_at_s = elapsed_s
-            print(said, file=sys.stderr, flush=True)
+            self._status.update(progress.replace("[", r"\["))
+        elif elapsed_s - self._printed_at_s >= PLAIN_EVERY_S:
+            self._printed_at_s = elapsed_s
+            print(progress, file=sys.stderr, flush=True)

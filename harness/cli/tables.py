@@ -30,8 +30,8 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
 
 
 def show_cell(folder: Path) -> str:
-    """Everything about a run of one cell: its question, its result, where the time went. Returns
-    which gates it failed."""
+    """Prints the settings of a run of one cell, its result and where the time went. Returns the
+    gates that it failed."""
     import numpy as np
 
     from reports.metrics.cells import cell_row
@@ -44,7 +44,7 @@ def show_cell(folder: Path) -> str:
     jobs = job_columns(turns)
     row = cell_row(cell, turns, jobs)
     config = cell.config
-    show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "question")
+    show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "settings")
     if "profile" in config:
         show_rows(list(_flat(config["profile"])), "profile")
     show_rows(list(_flat(config["workload"], leave=("left_out",))), "workload")

@@ -66,7 +66,7 @@ class Engine(Protocol):
     @property
     def hardware(self) -> str: ...
     @property
-    def side_by_side(self) -> bool:
+    def parallel(self) -> bool:
         """Cells may run at the same time without disturbing one another."""
 
     @property
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Longest context that it takes, in tokens, and what sets it; None where only a running
         server knows."""
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """In one line, what is measured and what is not."""
 
     def sweep_json(self) -> dict[str, Any]: ...

@@ -32,7 +32,7 @@ class SimEngine:
     gpus: int | None = None
     """That hold the model together; None where a measured profile does not say."""
     name: str = "sim"
-    side_by_side: bool = True
+    parallel: bool = True
     settings_decide: bool = True
 
     @property
@@ -48,7 +48,7 @@ class SimEngine:
         most = self.profile.max_model_len
         return most, f"the {most} that {self.model} on {self.hardware} can hold here"
 
-    def told(self) -> str:
+    def describe(self) -> str:
         return (
             f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
             f"on {self.hardware}, nothing measured on a GPU"

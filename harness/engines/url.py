@@ -50,10 +50,10 @@ class UrlEngine:
     is_vllm: bool
     """It takes `vllm_xargs`; others may refuse a field that they do not know."""
     hardware: str = "unknown"
-    side_by_side: bool = False
+    parallel: bool = False
     settings_decide: bool = False
 
-    def told(self) -> str:
+    def describe(self) -> str:
         of = f" (the first of {self.first_of}; --model chooses)" if self.first_of > 1 else ""
         return (
             f"engine {self.name}: a server that runs already, {self.model}{of}; its scheduler and "

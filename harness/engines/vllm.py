@@ -65,7 +65,7 @@ class VllmEngine:
     patience: ServerTimeouts
     text: bool
     name: str = "vllm"
-    side_by_side: bool = False
+    parallel: bool = False
     settings_decide: bool = True
 
     @property
@@ -76,7 +76,7 @@ class VllmEngine:
     def hardware(self) -> str:
         return self.vllm.device
 
-    def told(self) -> str:
+    def describe(self) -> str:
         servers = "a server" if self.replicas == 1 else f"{self.replicas} servers"
         return (
             f"engine vllm: vLLM {self.vllm.version} on {self.hardware}, {self.model}, "

@@ -28,7 +28,7 @@ class VirtualEngine:
     """The same machine and model."""
     vllm: Installed
     name: str = "vllm-virtual"
-    side_by_side: bool = True
+    parallel: bool = True
     settings_decide: bool = True
 
     @property
@@ -43,7 +43,7 @@ class VirtualEngine:
     def longest(self) -> tuple[int, str]:
         return self.sim.longest
 
-    def told(self) -> str:
+    def describe(self) -> str:
         profile = self.sim.profile
         return (
             f"engine vllm-virtual: the scheduler of vLLM {self.vllm.version} in virtual time, "

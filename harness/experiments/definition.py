@@ -1,8 +1,8 @@
-"""The sources' experiments by name: one small file each, `harness/experiments/files/NAME.toml`.
+"""Reads the published experiments, one file each: `harness/experiments/files/NAME.toml`.
 
-In: a file that names workload, machine, variants, loads, what the source claims of them, and what
-it published. Out: an `Experiment`, checked, and the question of each of its arms. An arm
-takes the options of `bench sweep` under their names, over those of the file's `[sweep]`.
+In: a file with the workload, the settings of the sweeps, the claims of the source and its published
+numbers. Out: a validated `Experiment`, and the plan of each of its arms. The keys of an arm's
+`sweep` are those of a settings file (`harness.load.settings_file`); they override `[sweep]`.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ def plans(
     folder: Path,
     change: Change = lambda settings: settings,
 ) -> Iterator[tuple[Arm, SweepPlan]]:
-    """Of each arm, on programs synthesised into the folder. `change` is what the user asked
-    otherwise (another engine, say)."""
+    """The plan of each arm, on programs synthesised into the folder. `change` applies the options
+    of the command line, such as another engine."""
     if experiment.is_sweep:
         for arm in experiment.all_arms():
             traces = _programs(experiment.synthesised(arm), folder / "programs")

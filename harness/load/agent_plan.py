@@ -78,7 +78,7 @@ class AgentPlan:
             },
         }
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """One line for the user who starts the sweep."""
         sandbox = type(self.sandbox).__name__.lower() if self.sandbox else "no sandbox"
         how = "answers from the trace (guided)" if self.guided else "answers from the model"

@@ -32,7 +32,7 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     def on_turn(record: TurnRecord) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(record)
-        if not plan.engine.side_by_side:  # a measurement cannot be repeated exactly
+        if not plan.engine.parallel:  # a measurement cannot be repeated exactly
             out.turns.flush()
         turns += 1
         if time.monotonic() >= tick_at_s:

@@ -76,7 +76,7 @@ class SweepPlan:
         )
 
     def _in_turn(self, place: int) -> tuple[Variant, ...]:
-        first = 0 if self.engine.side_by_side else place % len(self.variants)
+        first = 0 if self.engine.parallel else place % len(self.variants)
         return self.variants[first:] + self.variants[:first]
 
     def variant(self, name: str) -> Variant:

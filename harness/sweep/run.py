@@ -70,7 +70,7 @@ def _run_cells(
     run: Callable[[Work, Cell, Tick], None],
 ) -> dict[str, str]:
     failed: dict[str, str] = {}
-    if not work.plan.engine.side_by_side:
+    if not work.plan.engine.parallel:
         workers = 1
     progress = SweepProgress(len(todo), work.plan.workload.turns, min(workers, len(todo)))
     with progress, closing(run_jobs(todo, run, work, workers)) as events:

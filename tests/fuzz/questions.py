@@ -16,6 +16,8 @@ from harness.cli.commands.traces import output_range
 from harness.experiments.definition import FOLDER, load
 from harness.load.arrivals import parse_arrivals
 from harness.load.rates import MOST, parse_rates, parse_seeds
+from harness.load.settings import Agents, Machine, Server, SweepSettings
+from harness.load.settings_file import read_settings, settings_toml
 from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
@@ -54,6 +56,12 @@ HISTORY = b"\n".join(
          "jct_p50_s": 20.0, "jct_p90_s": 30.0, "jct_p95_s": 30.0, "jct_p99_s": 30.0},
     )
 )  # fmt: skip
+SETTINGS = SweepSettings(
+    jps="0.1",
+    machine=Machine(gpus=2, offload_gb=1.5),
+    server=Server(vllm_flags=("--seed", "1"), replicas=2),
+    agents=Agents(agent="openhands", guided=True),
+)
 COMMANDS = (b"env -i 'a b' {task} --url {base_url}", b'sh -c "$0" {folder}')
 RANGE = "0123456789.,:-+eE ainfx_\u0663\x00\n"
 RANGES = ("0.05..0.9", "0.1,0.5", "0.05..0.9:0.05", "1..5", "0,3,7", "closed:4", "gamma:0.25",
@@ -108,8 +116,16 @@ def _experiments() -> tuple[bytes, ...]:
 
 
 def _experiment(random: Random) -> bytes:
+    return _changed_toml(random.choice(_experiments()), random)
+
+
+def _settings(random: Random) -> bytes:
+    return _changed_toml(settings_toml(SETTINGS), random)
+
+
+def _changed_toml(file: bytes, random: Random) -> bytes:
     """TOML's values changed as text: a key, a line, a number."""
-    lines = random.choice(_experiments()).decode().split("\n")
+    lines = file.decode().split("\n")
     for _ in range(random.randint(1, 3)):
         at = random.randrange(len(lines))
         key, equals, _ = lines[at].partition("=")
@@ -146,6 +162,7 @@ def _gzipped(random: Random) -> bytes:
 
 FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], float], ...] = (
     ("e.toml", lambda path: load(str(path)), _experiment, 2),
+    ("settings.toml", read_settings, _settings, 2),
     ("tasks.jsonl", read_tasks, lambda r: mutated(TASKS, r), 3),
     ("profile.json", lambda p: read_measured(p).notes(), lambda r: mutated(_profile(), r), 2),
     ("costs.json", read_costs, lambda r: mutated(COSTS, r), 3),

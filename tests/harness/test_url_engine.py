@@ -181,7 +181,7 @@ def test_a_server_that_wants_a_key_is_told_apart_from_one_that_refuses_it(
 def test_of_several_models_the_first_is_taken_and_said_so() -> None:
     with threaded(listing(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
         first, named = (
-            url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].told()
+            url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
         )
     assert "already, a (the first of 2; --model chooses); its" in first

@@ -160,8 +160,8 @@ def test_what_is_no_run_is_refused(runs: Callable[..., list[str]], tmp_path: Pat
     good = runs()
     refused(["--live", str(tmp_path), "--sim", good[3]], "is no run: it holds no sweep.json")
     refused(["--live", "nowhere", "--sim", good[3]], "nowhere: no such folder")
-    refused(["--sim", good[3]], "give --live RUN, a live run of the same cells, too")
-    refused(good[:2], "give --sim RUN, a run in virtual time of the same cells, too")
+    refused(["--sim", good[3]], "give --live RUN, a live run of the same cells$")
+    refused(good[:2], "give --sim RUN, a run in virtual time of the same cells$")
     refused([*good, "--jps", "0.5"], "--jps: not supported with --live and --sim; remove it")
     refused([*good, "--hardware", "a100-80g"], "a100-80g: No such file or directory; ")
 

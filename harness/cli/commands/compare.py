@@ -1,4 +1,4 @@
-"""`bench compare`: is a run slower than another of the same question?"""
+"""`bench compare`: tests whether a run is slower than another of the same settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
-HELP = """Is a run slower than another of the same question, or is it noise?
+HELP = """Is a run slower than another of the same settings, or is it noise?
 
 Pairs each job with itself under the same arrivals. Exit code 0: no regression; 1: one, or a cell
 of NEW without a valid result; 2: the two cannot be compared, and why.
@@ -71,7 +71,7 @@ def compare(
 
     with one_line_errors():
         if (new is None) == (save is None):
-            raise InvalidInput("give NEW, the run to hold against BASE, or --save FILE, not both")
+            raise InvalidInput("give NEW, the run to compare with BASE, or --save FILE, not both")
         old = baseline.read_side(base)
         if new is None and save is not None:
             old.refuse_invalid("a baseline")

@@ -1,6 +1,6 @@
-"""`bench fidelity`: can virtual time be believed for this engine?
+"""`bench fidelity`: compares virtual time with a live vLLM on the same cells.
 
-The table and the verdict go to stdout, what happens to stderr.
+The table and the verdict go to stdout, progress and warnings to stderr.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
 COMPARING = ("live", "sim", "out", "hardware")
-"""All that there is to ask about runs that exist already."""
+"""The options that are supported with runs that exist already."""
 
-HELP = """Hold virtual time against a live vLLM: the same cells on both, and how far apart they are.
+HELP = """Compare virtual time with a live vLLM: runs the same cells on both.
 
 Measures the engine (or takes a profile of it), runs the cells in virtual time and live, and writes
-fidelity.html and fidelity.json. The same command resumes. The machine should have nothing else to
-do. What follows -- goes to vLLM as it is. Exit code 0: within the targets; 1: not.
+fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Words after
+-- are passed to vLLM unchanged. Exit code 0: within the targets; 1: not.
 
 [bold]Examples[/bold]
 
@@ -75,7 +75,7 @@ def fidelity(
     within_s: Annotated[
         float,
         typer.Option(
-            "--within-s", min=10, max=540, help="Time for measuring.", rich_help_panel=RUN
+            "--within-s", min=10, max=540, help="Time limit for measuring.", rich_help_panel=RUN
         ),
     ] = 120.0,
     repeats: Annotated[
@@ -84,7 +84,7 @@ def fidelity(
             "--repeats",
             metavar="N",
             min=1,
-            help="Run each live cell so often: shows what the live engine differs from itself.",
+            help="Runs of each live cell, to show how much the live engine differs from itself.",
             rich_help_panel=RUN,
         ),
     ] = 1,
@@ -93,7 +93,7 @@ def fidelity(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Default: runs/fidelity_…, named after the question; with --live that run's.",
+            help="Default: runs/fidelity_…, named after the settings; with --live, its folder.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -103,7 +103,7 @@ def fidelity(
         typer.Option(
             "--live",
             metavar="RUN",
-            help="A live run of the cells; repeatable, for repeats. Nothing is run.",
+            help="A live run of the cells; repeatable, for repeats. No cell is run.",
             rich_help_panel=RUNS,
         ),
     ] = None,
@@ -142,7 +142,7 @@ def _compare(
             raise InvalidInput(f"{option}: not supported with --live and --sim; remove it")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
-        raise InvalidInput(f"to compare runs give {lacking} of the same cells, too")
+        raise InvalidInput(f"to compare runs give {lacking} of the same cells")
     measured = read_measured(Path(hardware)) if hardware is not None else None
     _tell(live, sim, out or live[0], measured, failed=False)
 
@@ -165,7 +165,7 @@ def _run(
         arriving_s = own.arriving_s(on_vllm, repeats)
     _, failed = run_from_settings(in_sim, folder / "sim", workers)
     if failed:
-        raise typer.Exit(1)  # said why; hours of live cells would have nothing beside them
+        raise typer.Exit(1)  # the errors are printed; live cells could not be compared
     print(
         f"live: jobs arrive for {arriving_s / 60:.0f} minutes in all, and servers start",
         file=sys.stderr,

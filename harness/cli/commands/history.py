@@ -1,4 +1,4 @@
-"""`bench history`: keep a question's numbers for each commit, and draw their trend."""
+"""`bench history`: keeps the numbers of one sweep for each commit, and draws their trend."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILE = Path("history.jsonl")
 
 ADD_HELP = """Keep what each policy did under each load, as a line of the history.
 
-Adding the same commit again adds nothing. Another question is refused: a history holds one.
+Adding the same commit again adds nothing. Other settings are refused: a history holds one set.
 
 [bold]Examples[/bold]
 

@@ -1,4 +1,4 @@
-"""`bench verify pins`: is the KV that a policy pins really held, in vLLM's own count?"""
+"""`bench verify pins`: checks with vLLM's own gauge that pinned KV stays in memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
     no_args_is_help=True,
-    help="Hold what is claimed against what an engine does.",
+    help="Check on a live engine what virtual time claims.",
 )
 
 
 @app.callback()
 def verify() -> None:
-    """Hold what is claimed against what an engine does."""
+    """Check on a live engine what virtual time claims."""
 
 
 HELP = """Drive one program through vLLM and watch its KV memory through the tool gaps.
