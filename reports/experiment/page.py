@@ -1,4 +1,4 @@
-"""The page of an experiment: what the source says, what we found, and the figure.
+"""The page of an experiment: the claim of the source, our numbers, and the figure.
 
 In: the run folders of its arms, and its checks. Out: `experiment.html`, `experiment.json`, and
 sentences to print.
@@ -31,13 +31,13 @@ SHOWN = ("jct-mean", "jct-p95")
 class ArmRun:
     name: str
     x: float | None
-    """Where it stands on the figure's axis, if arms differ in a number."""
+    """Its position on the figure's axis, if arms differ in a number."""
     folder: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """What a reader is told of the experiment, apart from its numbers."""
+class ExperimentText:
+    """The texts of an experiment, without its numbers."""
 
     name: str
     title: str
@@ -58,23 +58,23 @@ class ExperimentReport:
 
 
 def write_experiment(
-    said: Said, arms: Sequence[ArmRun], checks: Sequence[Check], folder: Path
+    about: ExperimentText, arms: Sequence[ArmRun], checks: Sequence[Check], folder: Path
 ) -> ExperimentReport:
     runs = [load_run(arm.folder) for arm in arms]
     results = [collect(run) for run in runs]
     cells = {arm.name: result.cells for arm, result in zip(arms, results, strict=True)}
     findings = tuple(judge(check, cells) for check in checks)
-    drawn, style = _figures(said, arms, results, [run.sweep for run in runs])
+    drawn, style = _figures(about, arms, results, [run.sweep for run in runs])
     failed = tuple(
         f"{arm.name}: {cell}: {gates}"
         for arm, result in zip(arms, results, strict=True)
         for cell, gates in result.failed_gates.items()
     )
-    return finish(said, findings, folder, drawn, style, _caveats(arms, results, runs), failed)
+    return finish(about, findings, folder, drawn, style, _caveats(arms, results, runs), failed)
 
 
 def finish(
-    said: Said,
+    about: ExperimentText,
     findings: tuple[Finding, ...],
     folder: Path,
     drawn: Sequence[Figure] = (),
@@ -82,12 +82,12 @@ def finish(
     caveats: Sequence[str] = (),
     failed: tuple[str, ...] = (),
 ) -> ExperimentReport:
-    """The files, whatever the findings come from."""
-    told = verdict(findings, said.not_testable)
+    """Writes the files for any findings."""
+    outcome = verdict(findings, about.not_testable)
     page = with_figures().get_template("experiment.html.j2")
     html = page.render(
-        said=said,
-        verdict=told,
+        about=about,
+        verdict=outcome,
         findings=findings,
         figures=drawn,
         legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
@@ -96,18 +96,18 @@ def finish(
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "experiment.html", html.encode())
     summary = {
-        "name": said.name,
-        "verdict": told,
+        "name": about.name,
+        "verdict": outcome,
         "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
         "caveats": list(caveats),
     }
     content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
     write_file(folder / "experiment.json", content)
-    return ExperimentReport(folder / "experiment.html", told, findings, failed)
+    return ExperimentReport(folder / "experiment.html", outcome, findings, failed)
 
 
 def _figures(
-    said: Said,
+    about: ExperimentText,
     arms: Sequence[ArmRun],
     results: Sequence[Results],
     sweeps: Sequence[Mapping[str, Any]],
@@ -119,7 +119,7 @@ def _figures(
     found = [points(result, str(s["baseline"])) for result, s in zip(results, sweeps, strict=True)]
     if all(arm.x is not None for arm in arms):
         moved = [replace(p, jps=arm.x) for arm, ps in zip(arms, found, strict=True) for p in ps]
-        return _over_axis(said, moved, style), style
+        return _over_axis(about, moved, style), style
     drawn = []
     for number, (arm, mine) in enumerate(zip(arms, found, strict=True)):
         for figure in figures(mine, style, [baseline]):
@@ -129,29 +129,31 @@ def _figures(
     return drawn, style
 
 
-def _over_axis(said: Said, moved: Sequence[Point], style: Mapping[str, Style]) -> list[Figure]:
+def _over_axis(
+    about: ExperimentText, moved: Sequence[Point], style: Mapping[str, Style]
+) -> list[Figure]:
     drawn = []
     for number, load in enumerate(dict.fromkeys(p.load for p in moved)):
         mine = [replace(p, load=f"{p.jps:g}") for p in moved if p.load == load]
         for figure in figures(mine, style, []):
             if figure.id in SHOWN:
-                figure.spec["layout"]["xaxis"]["title"] = {"text": said.axis}
+                figure.spec["layout"]["xaxis"]["title"] = {"text": about.axis}
                 what = figure.title.removesuffix(" against rate")
-                title = f"{what} at {load}, by {said.axis}"
+                title = f"{what} at {load}, by {about.axis}"
                 drawn.append(replace(figure, id=f"{figure.id}-{number}", title=title))
     return drawn
 
 
 def _caveats(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[Any]) -> list[str]:
-    told = []
+    caveats: list[str] = []
     engines = {str(run.sweep.get("engine")) for run in runs}
-    told += [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
+    caveats += [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
     for arm, result in zip(arms, results, strict=True):
         late = result.cells[result.cells["saturated"]] if len(result.cells) else ()
         if len(late):
-            told.append(
+            caveats.append(
                 f"{arm.name}: {counted(len(late), 'cell')} of {len(result.cells)} past saturation, "
                 "where a mean JCT grows with the length of the run."
             )
-        told += [f"{arm.name}: {name} has no result, {why}." for name, why in result.missing]
-    return told
+        caveats += [f"{arm.name}: {name} has no result, {why}." for name, why in result.missing]
+    return caveats

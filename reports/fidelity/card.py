@@ -29,7 +29,7 @@ COLUMNS = (
 
 def headline(verdict: Verdict, live: Run) -> str:
     if verdict.good:
-        return f"Virtual time can be believed for {engine(live)}: all targets are held."
+        return f"Virtual time can be trusted for {engine(live)}: all targets are met."
     count = len(verdict.missed)
     return (
         f"Virtual time is not within its targets for {engine(live)}: "
@@ -93,7 +93,7 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
         tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", cost))
         taus = [r.tau for r in ranked]
         own = [r.tau_live for r in ranked]
-        said = f"live with itself {_tau(sum(own) / len(own))}"
+        said = f"between live repeats {_tau(sum(own) / len(own))}"
         tiles.append((_tau(sum(taus) / len(taus)), "Kendall's τ, mean over loads", said))
     return tiles
 

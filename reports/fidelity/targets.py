@@ -74,10 +74,10 @@ def _same_winner(found: Fidelity) -> Check:
     if not ranked:
         return Check(target, "fewer than two policies", None)
     good, worst = sum(r.same_winner for r in ranked), max(ranked, key=lambda r: r.regret)
-    said = f"{good} of {len(ranked)}"
+    result = f"{good} of {len(ranked)}"
     if good < len(ranked):
-        said += f"; choosing by virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
-    return Check(target, said, good == len(ranked))
+        result += f"; choosing by virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
+    return Check(target, result, good == len(ranked))
 
 
 def _tau(found: Fidelity) -> Check:
@@ -88,22 +88,24 @@ def _tau(found: Fidelity) -> Check:
     if not ranked:
         return Check(target, "no two policies differ", None)
     least = min(ranked, key=lambda r: -math.inf if math.isnan(r.tau) else r.tau)
-    said = f"least {least.tau:.2f}, at {least.load}"
+    result = f"least {least.tau:.2f}, at {least.load}"
     if math.isnan(least.tau):
-        said = f"none at {least.load}, where a side ties all policies"
+        result = f"none at {least.load}, where a side ties all policies"
     if not math.isnan(least.tau_live):
-        said += f", live with itself {least.tau_live:.2f}"
+        result += f", between live repeats {least.tau_live:.2f}"
     if least.told is not None:
-        said += f"; of {counted(least.told, 'pair')} told apart there {least.agreed} alike"
-    return Check(target, said, least.tau >= LEAST_TAU)
+        result += f"; {least.agreed} of {counted(least.told, 'settled pair')} agree"
+    return Check(target, result, least.tau >= LEAST_TAU)
 
 
 def _covered(found: Fidelity) -> Check:
     loads = len(found.rankings)
     past = [r.load for r in found.rankings if r.saturated]
-    said = f"{counted(loads, 'load')}, " + (f"past saturation {past[-1]}" if past else "none past")
+    result = f"{counted(loads, 'load')}, " + (
+        f"past saturation {past[-1]}" if past else "none past"
+    )
     return Check(
         f"at least {FEWEST_RATES} rates, one of them past saturation",
-        said,
+        result,
         loads >= FEWEST_RATES and bool(past),
     )

@@ -11,7 +11,7 @@ from browsing import Open, all_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
-from reports.experiment.page import ArmRun, Said, write_experiment
+from reports.experiment.page import ArmRun, ExperimentText, write_experiment
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 FIGURES = (
@@ -210,8 +210,8 @@ def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:
 def test_the_page_of_an_experiment_draws_its_figures(
     report: Path, tmp_path: Path, opened: Open
 ) -> None:
-    said = Said("small", "A small one", "nobody", "fast is fast", "", "", "")
-    page = write_experiment(said, [ArmRun("all", None, report.parent)], [], tmp_path).path
+    about = ExperimentText("small", "A small one", "nobody", "fast is fast", "", "", "")
+    page = write_experiment(about, [ArmRun("all", None, report.parent)], [], tmp_path).path
     made = opened(page)
     assert made.complaints == []
     assert made.page.locator(".plot .main-svg").count() > 0

@@ -42,8 +42,8 @@ def test_two_runs_give_a_card(bench: str, runs: Callable[..., list[str]], tmp_pa
     assert "fcfs\t0.05 jobs/s\t" in result.stdout
     assert "held\tKendall's tau at least 0.9 under each load\tleast 1.00" in result.stdout
     assert result.stdout.splitlines()[-2:] == [
-        "Virtual time can be believed for vLLM 0.32.0, llama-3.1-8b, on a100-80g: "
-        "all targets are held.",
+        "Virtual time can be trusted for vLLM 0.32.0, llama-3.1-8b, on a100-80g: "
+        "all targets are met.",
         "fidelity card: card/fidelity.html",
     ]
     card = json.loads((tmp_path / "card/fidelity.json").read_text())

@@ -95,17 +95,17 @@ def _run(
     from harness.experiments.definition import arm_folder, plans
     from harness.experiments.special_kinds import MEASURES
     from harness.sweep.run import run_sweep
-    from reports.experiment.page import ArmRun, Said, finish, write_experiment
+    from reports.experiment.page import ArmRun, ExperimentText, finish, write_experiment
     from servers.errors import MeasurementUnavailable
 
-    said = Said(**{name: getattr(found, name) for name in Said.__slots__})
+    about = ExperimentText(**{name: getattr(found, name) for name in ExperimentText.__slots__})
     if found.not_testable:
-        return finish(said, (), folder)
+        return finish(about, (), folder)
     if found.kind in MEASURES:
         try:
-            return finish(said, tuple(MEASURES[found.kind]()), folder)
+            return finish(about, tuple(MEASURES[found.kind]()), folder)
         except MeasurementUnavailable as why:
-            return finish(replace(said, not_testable=str(why)), (), folder)
+            return finish(replace(about, not_testable=str(why)), (), folder)
     failed: list[str] = []
     for arm, plan in list(plans(found, folder, change)):
         outcome = run_sweep(plan, arm_folder(folder, arm), workers=workers)
@@ -115,7 +115,7 @@ def _run(
         for cell, error in outcome.failed.items():
             failed.append(f"{arm.name}: {cell}: {error}".partition("\n")[0])
     arms = [ArmRun(arm.name, arm.x, arm_folder(folder, arm)) for arm in found.all_arms()]
-    report = write_experiment(said, arms, found.checks, folder)
+    report = write_experiment(about, arms, found.checks, folder)
     return replace(report, failed=(*failed, *report.failed))
 
 
