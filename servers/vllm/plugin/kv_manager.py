@@ -175,6 +175,8 @@ class ReclaimingKVManager:
             return True
         if scheduler.num_spec_tokens or free < 0:
             return False
+        if free >= len(running):
+            return True
         # A decode needs a block when all of its own are full.
-        opening = sum(r.num_computed_tokens % block == 0 for r in running)
-        return bool(free >= opening)
+        opening = [request.num_computed_tokens % block for request in running].count(0)
+        return free >= opening
