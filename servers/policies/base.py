@@ -155,8 +155,8 @@ class Policy:
     source: ClassVar[str] = ""
     """Publication that describes it."""
     reclaim_when: Literal["stuck", "pressure"] = "stuck"
-    """When pins give way: only when nothing runs and the head of the queue does not fit ("stuck"),
-    or whenever a turn does not fit ("pressure")."""
+    """When pins give way to a turn that lacks blocks: only if no other turn can free blocks by
+    finishing ("stuck"), or always ("pressure"). `PolicyRunner.may_reclaim` is the exact rule."""
     reviews_pins: ClassVar[bool] = False
     """Whether engines call `review` at the start of each scheduling step."""
 

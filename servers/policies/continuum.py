@@ -14,9 +14,9 @@ The paper leaves these open; here
 - eta is 1 before any program has finished, or when all had one turn, as in T_default;
 - of equally good TTLs the smallest is taken;
 - a turn that is not the last and has no readable tool is judged by the times of all tools;
-- pins give way only when nothing runs and the head of the queue does not fit, as the heading
-  "prevention of deadlocks" says; the text below it also allows any failed admission:
-  `reclaim_when="pressure"`.
+- pins give way only if no other turn can free blocks (to the head of the queue when no turn runs or
+  loads, and to a turn that runs alone), as the heading "prevention of deadlocks" says; the text
+  below it also allows any failed admission: `reclaim_when="pressure"`.
 No other departure from the paper is known.
 """
 

@@ -10,8 +10,8 @@ latest expiry first (§8.2).
 
 Departs from the fork:
 - concurrent turns with the same or no program id do not crash it (execution note §5);
-- the fork takes a pin when at most one turn runs and that one needs memory; here that turn is
-  preempted, and pins give way once nothing runs and the head of the queue does not fit;
+- the fork takes a pin when at most one turn runs and that turn needs memory; here pins also give
+  way when no turn runs or loads and the head of the queue does not fit;
 - the fork leaves a pin in place until the program's next turn finishes; here it ends when that
   turn is admitted, since the turn itself then holds the KV;
 - an answer's thinking text does not hide its tool call, nor do several bash blocks;

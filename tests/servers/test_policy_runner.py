@@ -1,13 +1,16 @@
-"""The waiting queue and the pins around every policy."""
+"""The books around every policy: the waiting queue, the pins, and when pins give way."""
 
 from __future__ import annotations
+
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.pin_table import ActivePin, PinTable
-from servers.policies.base import Pin, Request
+from servers.policies.base import Costs, Future, Pin, Policy, Request, Retention, pin
+from servers.policy_runner import PolicyRunner
 from servers.ranked_queue import RankedQueue
 
 
@@ -89,3 +92,121 @@ def test_a_second_pin_of_a_program_is_a_bug_of_the_adapter() -> None:
     pins.add(active("a", 10))
     with pytest.raises(ValueError, match="program a is pinned already"):
         pins.add(active("a", 20))
+
+
+class Pinning(Policy):
+    name = "pinning"
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        return pin(10.0)
+
+
+class Turn:
+    """A turn of an engine in which each turn has three blocks."""
+
+    has_program = True
+    future: Future | None = None
+
+    def __init__(self, number: int, program_id: str, is_internal: bool = False) -> None:
+        self.view = Request(number, program_id, 0, 0.0, 0.0, 48)
+        self.pinned_hit = False
+        self.is_internal = is_internal
+
+
+class Books:
+    """A runner, the programs whose blocks it released, and the events that it emitted."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self.released: list[str] = []
+        self.events: list[tuple[str, str]] = []
+        self.runner: PolicyRunner[Turn, str] = PolicyRunner(
+            policy or Pinning(Costs(prefill_s=float)),
+            retain_blocks=self._retain_blocks,
+            release_blocks=self.released.append,
+            emit=self._emit,
+        )
+
+    def _retain_blocks(self, turn: Turn, whole_request: bool) -> tuple[str, int]:
+        return turn.view.program_id, 3
+
+    def _emit(self, t_s: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
+        self.events.append((event, turn.view.program_id))
+
+    def serve(self, turn: Turn) -> None:
+        self.runner.arrived(turn)
+        self.runner.push(turn)
+        self.runner.waiting.remove(turn.view.id)
+        self.runner.admitted(turn, 48, 0)
+        self.runner.finished(turn, 48)
+
+
+@pytest.mark.parametrize(
+    ("reclaim_when", "other_turns", "gives_way"),
+    [("stuck", 0, True), ("stuck", 1, False), ("pressure", 0, True), ("pressure", 1, True)],
+)
+def test_pins_give_way_always_or_only_if_no_other_turn_can_free_blocks(
+    reclaim_when: Literal["stuck", "pressure"], other_turns: int, gives_way: bool
+) -> None:
+    books = Books()
+    books.runner.policy.reclaim_when = reclaim_when
+    assert books.runner.may_reclaim(other_turns) == gives_way
+
+
+def test_under_stuck_a_pin_gives_way_to_a_running_turn_only_if_it_runs_alone() -> None:
+    books = Books()
+    books.serve(Turn(1, "a"))
+    assert not books.runner.reclaim_for_running(2, lambda: 1)
+    assert books.released == []
+    assert books.runner.reclaim_for_running(1, lambda: 1)
+    assert books.released == ["a"]
+
+
+def test_the_heads_own_pin_is_released_last() -> None:
+    books = Books()
+    for number, program_id in enumerate(("a", "b")):
+        books.serve(Turn(number, program_id))
+    head = Turn(2, "a")
+    books.runner.arrived(head)
+    missing = 1
+
+    def lacks() -> int:
+        return missing - 3 * books.released.count("b")
+
+    assert not books.runner.reclaim_for_head(head, 1, lacks)
+    assert books.runner.reclaim_for_head(head, 0, lacks)
+    assert books.released == ["b"]
+    assert not books.runner.needs_rerank(head)
+    missing = 9
+    assert books.runner.reclaim_for_head(head, 0, lacks)
+    assert books.released == ["b", "a"]
+    assert books.runner.needs_rerank(head)
+
+
+def test_a_pin_is_released_once_its_programs_next_turn_has_its_blocks() -> None:
+    books = Books()
+    books.serve(Turn(1, "a"))
+    books.serve(Turn(2, "a"))
+    assert books.released == ["a"]
+    assert [event for event, _ in books.events] == [
+        *("arrival", "waiting_to_running", "finished", "pinned"),
+        *("arrival", "waiting_to_running", "unpinned", "finished", "pinned"),
+    ]
+
+
+def test_internal_turns_reach_neither_the_policy_nor_the_events() -> None:
+    books = Books()
+    books.serve(Turn(1, "warm-up", is_internal=True))
+    assert books.events == []
+    assert len(books.runner.pins) == 0
+
+
+def test_a_policy_that_returns_no_retention_is_an_error() -> None:
+    class Wrong(Policy):
+        name = "wrong"
+
+        def finished(self, request: Request, now_s: float) -> Retention:
+            return None  # type: ignore[return-value]
+
+    books = Books(Wrong(Costs(prefill_s=float)))
+    with pytest.raises(TypeError, match=r"policy wrong: finished\(\) returned None"):
+        books.serve(Turn(1, "a"))

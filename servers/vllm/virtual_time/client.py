@@ -1,6 +1,5 @@
-"""The other end of `servers.vllm.virtual_time.process`: vLLM's scheduler in virtual time as an
-engine of
-`harness.replay.virtual`, from an environment that lacks vLLM."""
+"""Client of `servers.vllm.virtual_time.process`: vLLM's scheduler in virtual time as an engine of
+`harness.replay.virtual`, for an environment that lacks vLLM."""
 
 from __future__ import annotations
 
@@ -19,8 +18,7 @@ from servers.errors import VirtualVllmFailed
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.records import EventRecord
-from servers.sim import Limits, Segment, Submission, Usage, refuse_unfit
-from servers.sim import Sequence as Served
+from servers.sim import Limits, Segment, Sequence, Submission, Usage, refuse_unfit
 from servers.vllm.launch.find_vllm import ROOT
 from servers.vllm.launch.policy_module import link_modules
 from servers.vllm.models.model_folder import keep_compiled
@@ -35,7 +33,8 @@ OnEvent = Callable[[EventRecord], None]
 
 
 def environment() -> dict[str, str]:
-    """For a module of ours under vLLM's Python: it finds our sources, and vLLM keeps quiet."""
+    """Return the environment for a module of Turnstile under vLLM's Python: the path of its
+    sources, and settings that silence vLLM."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     keep_compiled(env)
@@ -43,7 +42,7 @@ def environment() -> dict[str, str]:
 
 
 class VllmProcess:
-    """One process, for any number of cells one after the other."""
+    """One process, which serves any number of cells one after the other."""
 
     def __init__(self, python: str, policy_module: Path | None = None) -> None:
         """`policy_module`: file or folder of a policy from outside, which vLLM's environment may
@@ -67,40 +66,40 @@ class VllmProcess:
 
     def send(self, message: dict[str, Any], *, flush: bool = False) -> None:
         if self._process.stdin is None:
-            raise VirtualVllmFailed("vLLM's process takes no input")
+            raise VirtualVllmFailed("vLLM's process has no input")
         try:
             self._process.stdin.write(json.dumps(message, separators=(",", ":")) + "\n")
             if flush:
                 self._process.stdin.flush()
         except BrokenPipeError:
-            raise VirtualVllmFailed(self._death()) from None
+            raise VirtualVllmFailed(self._exit_message()) from None
 
     def receive(self) -> dict[str, Any]:
         line = self._process.stdout.readline() if self._process.stdout else ""
         if not line.endswith("\n"):
-            raise VirtualVllmFailed(self._death())
-        said: dict[str, Any] = json.loads(line)
-        if "failed" in said:
-            raise VirtualVllmFailed(f"vLLM in virtual time: {said['failed']}")
-        return said
+            raise VirtualVllmFailed(self._exit_message())
+        message: dict[str, Any] = json.loads(line)
+        if "failed" in message:
+            raise VirtualVllmFailed(f"vLLM in virtual time: {message['failed']}")
+        return message
 
     def close(self) -> None:
-        """Its input's end is its own."""
+        """End the process by closing its input."""
         self._process.communicate()
         self._errors.close()
         if self._modules is not None:
             self._modules.cleanup()
 
-    def _death(self) -> str:
+    def _exit_message(self) -> str:
         code = self._process.wait()
         self._errors.seek(0)
-        said = self._errors.read().decode(errors="replace").strip().splitlines()
-        last = said[-1] if said else "it said nothing"
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        last = lines[-1] if lines else "it printed nothing"
         return f"vLLM's process for virtual time ended with exit code {code}: {last}"
 
 
 class RemoteVllm:
-    """As `servers.sim.Engine`."""
+    """vLLM in a `VllmProcess`, with the interface of `servers.sim.Engine`."""
 
     def __init__(
         self,
@@ -109,7 +108,7 @@ class RemoteVllm:
         profile: Profile,
         limits: Limits,
         *,
-        on_end: Callable[[Served], None],
+        on_end: Callable[[Sequence], None],
         on_event: OnEvent | None = None,
     ) -> None:
         self.profile = profile
@@ -117,26 +116,26 @@ class RemoteVllm:
         self._process = process
         self._on_end = on_end
         self._on_event = on_event
-        self._turns: dict[int, Served] = {}
+        self._turns: dict[int, Sequence] = {}
         self._sent = 0
         self._segments: dict[Segment, int] = {}
         self._usage = Usage(0.0, 0, 0, 0, 0)
         sizes = {"profile": asdict(profile), "limits": asdict(limits)}
         process.send({"policy": policy, **sizes, "events": on_event is not None})
 
-    def submit(self, submission: Submission, at_ps: int) -> Served:
+    def submit(self, submission: Submission, at_ps: int) -> Sequence:
         refuse_unfit(submission, self.profile)
         self._sent += 1
-        served = self._turns[self._sent] = Served(submission, at_ps)
+        sequence = self._turns[self._sent] = Sequence(submission, at_ps)
         path = [
-            (self._segments.setdefault(segment, len(self._segments)), segment.start, leave)
-            for segment, leave in submission.path
+            (self._segments.setdefault(segment, len(self._segments)), segment.start, exit_depth)
+            for segment, exit_depth in submission.path
         ]
-        said = {name: getattr(submission, name) for name in SAID}
+        message = {name: getattr(submission, name) for name in SUBMITTED}
         self._process.send(
-            {"do": "submit", "key": self._sent, "at_ps": at_ps, "path": path, **said}
+            {"do": "submit", "key": self._sent, "at_ps": at_ps, "path": path, **message}
         )
-        return served
+        return sequence
 
     def end_program(self, program_id: str) -> None:
         self._process.send({"do": "end_program", "program_id": program_id})
@@ -145,31 +144,31 @@ class RemoteVllm:
         return self._usage
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """It is told of all programs at once."""
+        """Run until every submitted turn has ended. This iterates over all of `programs` first."""
         for _ in programs:
             pass
         while True:
             self._process.send({"do": "go"}, flush=True)
-            said = self._process.receive()
-            self.now_ps = said["now_ps"]
-            for event in said["events"]:
+            message = self._process.receive()
+            self.now_ps = message["now_ps"]
+            for event in message["events"]:
                 if self._on_event is not None:
                     self._on_event(convert(event, EventRecord))
-            if "done" in said:
-                self.steps, self.strides = said["steps"], said["strides"]
+            if "done" in message:
+                self.steps, self.strides = message["steps"], message["strides"]
                 return
-            self._ended(said)
+            self._ended(message)
 
-    def _ended(self, said: dict[str, Any]) -> None:
-        served = self._turns.pop(said["key"])
-        served.view = Request(**said["view"])
+    def _ended(self, message: dict[str, Any]) -> None:
+        sequence = self._turns.pop(message["key"])
+        sequence.view = Request(**message["view"])
         for name in RESULTS:
-            setattr(served, name, said[name])
-        self._usage = Usage(*said["usage"])
-        self._on_end(served)
+            setattr(sequence, name, message[name])
+        self._usage = Usage(*message["usage"])
+        self._on_end(sequence)
 
 
-SAID = ("program_id", "prompt_tokens", "output_tokens", "is_last", "tools", "future")
+SUBMITTED = ("program_id", "prompt_tokens", "output_tokens", "is_last", "tools", "future")
 RESULTS = (
     "hits",
     "pinned_hit",

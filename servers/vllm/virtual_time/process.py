@@ -1,11 +1,12 @@
-"""`VirtualVllm` in a process of its own, under the interpreter of the environment that has vLLM.
+"""Serves `VirtualVllm` in a process of its own, under the interpreter of vLLM's environment.
 
     python -m servers.vllm.virtual_time.process
 
-In, one JSON object a line: `open` (policy, profile, limits) starts an engine, then `submit` and
-`end_program`, and `run`. Out: `ended` for each turn, after which it takes more submissions until
-`go`, and `done`; or `failed`, one line for people. Ends when its input does, so that it outlives
-nobody. Whatever vLLM prints goes to stderr.
+In, one JSON object per line: policy, profile and limits start an engine; then `submit` and
+`end_program` messages follow until `go`, which runs it. Out: `ended` for each turn, after which the
+process takes more messages until the next `go`; at the end `done`, or `failed` with an error
+message of one line. The process ends when its input does, so that it does not outlive its client.
+Everything that vLLM prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,8 +25,7 @@ from servers.errors import UnsupportedVllm
 from servers.policies.base import Future
 from servers.profiles import Profile, costs
 from servers.records import EventRecord
-from servers.sim import Limits, Segment, Submission
-from servers.sim import Sequence as Served
+from servers.sim import Limits, Segment, Sequence, Submission
 from servers.variants import make_policy, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 
@@ -33,93 +33,93 @@ Message = dict[str, Any]
 
 
 class Cell:
-    """One engine, and what the other side calls its turns and segments."""
+    """One engine, and the client's keys of its turns and segments."""
 
-    def __init__(self, asked: Message, say: Callable[[Message], None]) -> None:
-        profile, limits = Profile(**asked["profile"]), Limits(**asked["limits"])
+    def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
+        profile, limits = Profile(**message["profile"]), Limits(**message["limits"])
         known = costs(profile, step_tokens=limits.step_tokens, offload=False)
-        policy = make_policy(variants(asked["policy"])[0], known)
-        self._say = say
+        policy = make_policy(variants(message["policy"])[0], known)
+        self._send = send
         self._events: list[EventRecord] = []
-        on_event = self._events.append if asked["events"] else None
+        on_event = self._events.append if message["events"] else None
         self.engine = VirtualVllm(policy, profile, limits, on_end=self._ended, on_event=on_event)
         self._segments: dict[int, Segment] = {}
-        self._keys: dict[Served, int] = {}
+        self._keys: dict[Sequence, int] = {}
 
-    def submit(self, asked: Message) -> None:
+    def submit(self, message: Message) -> None:
         path = tuple(
             (self._segments.setdefault(number, Segment(start)), leave)
-            for number, start, leave in asked["path"]
+            for number, start, leave in message["path"]
         )
-        future = asked["future"]
+        future = message["future"]
         submission = Submission(
-            asked["program_id"],
+            message["program_id"],
             path,
-            asked["prompt_tokens"],
-            asked["output_tokens"],
-            asked["is_last"],
-            tuple(asked["tools"]),
+            message["prompt_tokens"],
+            message["output_tokens"],
+            message["is_last"],
+            tuple(message["tools"]),
             None if future is None else Future(*future),
         )
-        self._keys[self.engine.submit(submission, asked["at_ps"])] = asked["key"]
+        self._keys[self.engine.submit(submission, message["at_ps"])] = message["key"]
 
     def report(self, kind: str, **fields: Any) -> None:
         events, self._events[:] = to_builtins(self._events), []
-        self._say({kind: True, "now_ps": self.engine.now_ps, "events": events, **fields})
+        self._send({kind: True, "now_ps": self.engine.now_ps, "events": events, **fields})
 
-    def _ended(self, served: Served) -> None:
+    def _ended(self, sequence: Sequence) -> None:
         self.report(
             "ended",
-            key=self._keys.pop(served),
-            view=asdict(served.view),
-            hits=served.hits,
-            pinned_hit=served.pinned_hit,
-            preemptions=served.preemptions,
-            spent_ps=served.spent_ps,
-            first_token_ps=served.first_token_ps,
-            finished_ps=served.finished_ps,
-            error=served.error,
+            key=self._keys.pop(sequence),
+            view=asdict(sequence.view),
+            hits=sequence.hits,
+            pinned_hit=sequence.pinned_hit,
+            preemptions=sequence.preemptions,
+            spent_ps=sequence.spent_ps,
+            first_token_ps=sequence.first_token_ps,
+            finished_ps=sequence.finished_ps,
+            error=sequence.error,
             usage=self.engine.usage(),
         )
         self.take_until_go()
 
     def take_until_go(self) -> None:
         for line in sys.stdin:
-            asked = json.loads(line)
-            match asked["do"]:
+            message = json.loads(line)
+            match message["do"]:
                 case "submit":
-                    self.submit(asked)
+                    self.submit(message)
                 case "end_program":
-                    self.engine.end_program(asked["program_id"])
+                    self.engine.end_program(message["program_id"])
                 case "go":
                     return
         sys.exit(0)
 
 
-def serve(say: Callable[[Message], None]) -> None:
+def serve(send: Callable[[Message], None]) -> None:
     for line in sys.stdin:
         try:
-            cell = Cell(json.loads(line), say)
+            cell = Cell(json.loads(line), send)
             cell.take_until_go()
             cell.engine.run()
             cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
         except UnsupportedVllm as refused:
-            say({"failed": str(refused)})
-        except Exception as error:  # a policy's, most likely: the next cell may be another's
+            send({"failed": str(refused)})
+        except Exception as error:  # most likely of the policy: the next cell may have another one
             traceback.print_exc()
-            say({"failed": f"{type(error).__name__}: {error}"})
+            send({"failed": f"{type(error).__name__}: {error}"})
 
 
 def main() -> None:
     out: IO[str] = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
-    def say(message: Message) -> None:
+    def send(message: Message) -> None:
         out.write(json.dumps(message, separators=(",", ":")) + "\n")
         out.flush()
 
-    say({"ready": True})
-    serve(say)
+    send({"ready": True})
+    serve(send)
 
 
 if __name__ == "__main__":
