@@ -120,11 +120,9 @@ class PolicyRunner(Generic[Turn, KV]):
         view = turn.view
         self._stop_waiting(turn)
         self._policy_for(turn).scheduled(view, self.now_s, cached_tokens)
-        lengths: dict[str, Any] = {"prompt_length": length, "hit_length": cached_tokens}
-        if external_tokens:
-            lengths["external_length"] = external_tokens
         event = "evicted_to_running" if view.preempted else "waiting_to_running"
-        self.record(event, turn, lengths)
+        external = {"external_length": external_tokens} if external_tokens else {}
+        self.record(event, turn, prompt_length=length, hit_length=cached_tokens, **external)
         self.unpin(view.program_id, "reused")
         view.pinned = view.preempted = False
 
@@ -170,12 +168,12 @@ class PolicyRunner(Generic[Turn, KV]):
             self.policy.program_ended(program_id, self.now_s)
         self.unpin(program_id, "ended")
 
-    def record(self, event: str, turn: Turn, fields: dict[str, Any] | None = None) -> None:
+    def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Count an event and pass it on."""
         if not turn.is_internal:
             self.events += 1
             if self._emit is not None:
-                self._emit(self.now_s, event, turn, fields or {})
+                self._emit(self.now_s, event, turn, fields)
 
     def _end_with_turn(self, turn: Turn) -> None:
         """End the turn's program if this was its last turn or its only one."""
@@ -193,8 +191,8 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def push(self, turn: Turn) -> None:
         """Make a waiting turn a candidate for admission, at its current rank."""
-        rank = self._policy_for(turn).rank(turn.view, self.now_s)
-        self.waiting.push(turn.view.id, rank, turn)
+        policy = self._internal_policy if turn.is_internal else self.policy
+        self.waiting.push(turn.view.id, policy.rank(turn.view, self.now_s), turn)
 
     def head(self) -> Turn:
         """Return the waiting turn of smallest rank; raise IndexError if there is none."""
@@ -253,8 +251,9 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _wake(self) -> None:
         if self.wake_ps is not None and self.wake_ps <= self.now_ps:
-            self._unranked.extend(self.waiting)
-            self._rerank()
+            self._unranked.clear()
+            for turn in list(self.waiting):
+                self.push(turn)
         wake_s = self.policy.wake_s(self.now_s)
         if wake_s is None or math.isinf(wake_s):
             self.wake_ps = None
@@ -269,7 +268,7 @@ class PolicyRunner(Generic[Turn, KV]):
         if active is None:
             return False
         self._release_blocks(active.kv)
-        self.record("unpinned", active.turn, {"reason": reason})
+        self.record("unpinned", active.turn, reason=reason)
         if self.pins.has_waiting_turn(program_id):
             for turn in self.queued.values():
                 if turn.view.program_id == program_id:
@@ -302,11 +301,10 @@ class PolicyRunner(Generic[Turn, KV]):
         return self.may_reclaim(running_turns - 1) and self.reclaim(missing)
 
     def reclaim_for_head(self, head: Turn, other_turns: int, missing: Callable[[], int]) -> bool:
-        """Release pins for the head of the queue; return whether the queue should try again. The
-        head's own pin is spared as long as other turns or other pins can free memory."""
+        """Release pins for the head of the queue, where `may_reclaim(other_turns)` holds; return
+        whether the queue should try again. The head's own pin is spared as long as other turns or
+        other pins can free memory."""
         own = head.view.program_id
-        if not self.may_reclaim(other_turns):
-            return False
         if self.reclaim(missing, spare=own):
             return True
         if other_turns:
@@ -323,4 +321,4 @@ class PolicyRunner(Generic[Turn, KV]):
         else:
             expires_ps = self.now_ps + math.ceil(retention.ttl_s * PS_PER_S)
         self.pins.add(ActivePin(pin, turn, kv, blocks, expires_ps))
-        self.record("pinned", turn, {"ttl_s": ttl_s, "blocks": blocks, "why": dict(retention.why)})
+        self.record("pinned", turn, ttl_s=ttl_s, blocks=blocks, why=dict(retention.why))

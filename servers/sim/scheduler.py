@@ -212,6 +212,8 @@ class Scheduler:
         """Reclaim pins for the head of the queue, or failing those a loaded turn's blocks; return
         False if it has to wait."""
         others = len(self.running.by_id) + len(self.reloads.loading)
+        if not self.runner.may_reclaim(others):
+            return False
         if self.runner.reclaim_for_head(
             head, others, lambda: self._demand(head).needed - self.kv.free
         ):
@@ -230,17 +232,18 @@ class Scheduler:
         runner.waiting.remove(sequence.view.id)
         self.kv.take_hit(sequence.owner, demand.hit)
         sequence.computed = demand.hit * self._block
-        hits = [("device", sequence.computed)]
-        hits += [(tier.name, blocks * self._block) for tier, blocks in demand.loads]
+        loads = [(tier.name, blocks * self._block) for tier, blocks in demand.loads]
         if sequence.hits is None:
-            sequence.hits = hits
-        if demand.loads:
-            self.reloads.start(sequence, demand.loads, runner.now_ps)
-        else:
+            sequence.hits = [("device", sequence.computed), *loads]
+        if not loads:
             self._start(sequence, budget, batch)
-        runner.admitted(sequence, sequence.target, sum(tokens for _, tokens in hits))
-        for tier, tokens in hits[1:]:
-            runner.record("loading", sequence, {"tier": tier, "tokens": tokens})
+            runner.admitted(sequence, sequence.target, sequence.computed)
+            return
+        hit_tokens = sequence.computed + sum(tokens for _, tokens in loads)
+        self.reloads.start(sequence, demand.loads, runner.now_ps)
+        runner.admitted(sequence, sequence.target, hit_tokens)
+        for tier, tokens in loads:
+            runner.record("loading", sequence, tier=tier, tokens=tokens)
 
     def _start(self, sequence: Sequence, budget: int, batch: Batch) -> None:
         self.running.start(sequence, self.runner.now_ps)

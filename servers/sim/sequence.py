@@ -75,6 +75,8 @@ class Usage(NamedTuple):
 class Sequence:
     """A submitted turn and its progress."""
 
+    is_internal = False
+
     __slots__ = (
         "admission",
         "arrived",
@@ -142,10 +144,6 @@ class Sequence:
     @property
     def has_program(self) -> bool:
         return bool(self.submission.program_id)
-
-    @property
-    def is_internal(self) -> bool:
-        return False
 
     @property
     def future(self) -> Future | None:

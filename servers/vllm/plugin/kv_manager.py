@@ -116,6 +116,8 @@ class ReclaimingKVManager:
     def _make_room_for_head(self, request: Request, kwargs: dict[str, Any]) -> bool:
         runner, turn = self._runner, self._turns[request.request_id]
         others = len(self._scheduler.running) + len(self._loading)
+        if not runner.may_reclaim(others):
+            return False
 
         def missing() -> int:
             reserved = int(kwargs.get("reserved_blocks", 0))

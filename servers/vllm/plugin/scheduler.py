@@ -236,7 +236,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self.runner.admitted(turn, request.num_tokens, cached, external)
         if kwargs.get("delay_cache_blocks"):
             self._loading.add(request.request_id)
-            self.runner.record("loading", turn, {"tokens": external})
+            self.runner.record("loading", turn, tokens=external)
 
     def _displace(self) -> None:
         """Preempt the turns that the policy names until the head of the queue fits. This happens
