@@ -1,6 +1,6 @@
-"""One function over many things, in processes where that is worth their start.
+"""Applies a function to many items, in several processes if that is faster.
 
-None of them outlives its parent, however that ends.
+The processes end when their parent ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MANY = 400
-"""So many things take as long as a few times a process and its imports."""
-AT_A_TIME = 20
+"""With fewer items, starting the processes and their imports takes longer than it saves."""
+ITEMS_PER_TASK = 20
 
 
-def each(function: Callable[[Given], Found], things: Sequence[Given]) -> Iterator[Found]:
-    """In the order of the things. A process is sent function and thing, and sends its finding."""
+def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
+    """Yields results in the order of the items. Function, items and results must be picklable."""
     cores = len(os.sched_getaffinity(0))
-    if len(things) < MANY or cores < 2:
-        yield from map(function, things)
+    if len(items) < MANY or cores < 2:
+        yield from map(function, items)
         return
-    # Not forked: numpy and pyarrow have threads.
+    # Processes are not forked, because NumPy and PyArrow have threads.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(cores, mp_context=context, initializer=_begin) as pool:
-        yield from pool.map(function, things, chunksize=AT_A_TIME)
+    with ProcessPoolExecutor(cores, mp_context=context, initializer=_initialize) as pool:
+        yield from pool.map(function, items, chunksize=ITEMS_PER_TASK)
 
 
-def _begin() -> None:
-    """Ctrl-C is for the parent, which waits for what is under way."""
+def _initialize() -> None:
+    """Ignores Ctrl-C, which the parent handles after the items in progress."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 

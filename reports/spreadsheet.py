@@ -1,4 +1,4 @@
-"""Texts of traces and servers, as spreadsheets may have them: none begins a formula."""
+"""Makes texts of traces and servers safe for spreadsheets, so that none is read as a formula."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def harmless(text: str) -> str:
-    """With a `'` before what would be one; spreadsheets do not show it (OWASP, CSV injection)."""
+    """Puts a `'`, which spreadsheets do not show, before a formula (OWASP, CSV injection)."""
     return f"'{text}" if text.startswith(FORMULA) else text

@@ -1,1 +1,4 @@
-"""Compares runs over time. In: two runs or a history. Out: a verdict, and a page of the trend."""
+"""Compares runs over time.
+
+In: two runs, or a history of runs. Out: a verdict, and a page with the trend.
+"""

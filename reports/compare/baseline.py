@@ -1,6 +1,6 @@
-"""What a run found, small enough to keep in a repository: its question, and each job's time.
+"""Baselines: the settings and job completion times of a run, small enough for a repository.
 
-In: a run folder, or a file of `bench compare --save`. Out: `Side`, one of two to compare.
+In: a run folder, or a file that `bench compare --save` wrote. Out: a `Side` of a comparison.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ QUESTION = (
     *("engine", "hardware", "model", "profile", "server", "limits", "arrivals"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
-"""What is kept of sweep.json."""
+"""The fields of sweep.json that a baseline contains."""
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
 DECIMALS = 9
-"""Of seconds: a run is rounded as a file of it is, so that both are the same to the digit."""
+"""Seconds are rounded to this many decimals, in runs and in files, so that both compare equal."""
 
 
 class _Cell(BaseModel):
@@ -43,7 +43,7 @@ class _Cell(BaseModel):
 
 
 class _Saved(BaseModel):
-    """With the fields of `QUESTION`."""
+    """The content of a baseline file. The fields of `QUESTION` are extra fields."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -59,14 +59,18 @@ class Side:
     jobs: pd.DataFrame
     """One row per finished job: `JOBS`."""
     invalid: dict[str, str]
-    """Cells without a result or with a failed gate, and why."""
+    """Cells without a result or with a failed gate, and the reason."""
 
     def refuse_invalid(self, what: str) -> None:
+        """Raises InvalidBaseline if a cell is not valid. `what` names the side in the message."""
         for cell, why in self.invalid.items():
-            raise InvalidBaseline(one_line(f"{self.name}: {cell}: {why}; {what} has to be whole"))
+            raise InvalidBaseline(
+                one_line(f"{self.name}: {cell}: {why}; every cell of {what} must be valid")
+            )
 
 
 def read_side(path: Path) -> Side:
+    """Reads a run folder or a baseline file. Raises InvalidBaseline or InvalidRunFolder."""
     return _read(path) if path.is_file() else _of_run(path)
 
 
@@ -80,7 +84,7 @@ def _of_run(folder: Path) -> Side:
 
 
 def save(side: Side, path: Path) -> None:
-    """Gzipped JSON; the same run gives the same bytes."""
+    """Writes gzipped JSON. The same run gives the same bytes."""
     cells = [
         {
             **jobs.iloc[0][["variant", "load", "seed"]].to_dict(),
@@ -88,31 +92,31 @@ def save(side: Side, path: Path) -> None:
         }
         for _, jobs in side.jobs.groupby(["variant", "load", "seed"])
     ]
-    said = {"format": FORMAT, **side.question, "cells": cells, "invalid": side.invalid}
-    content = orjson.dumps(said, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    saved = {"format": FORMAT, **side.question, "cells": cells, "invalid": side.invalid}
+    content = orjson.dumps(saved, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     write_file(path, gzip.compress(content, mtime=0))
 
 
 def _read(path: Path) -> Side:
     try:
         with gzip.open(path) as file:
-            said = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
+            saved = _Saved.model_validate_json(bounded(cast(IO[bytes], file)))
     except (OSError, EOFError, zlib.error, TraceRejected, ValidationError) as error:
-        why = one_line(_told(error) if isinstance(error, ValidationError) else str(error))
+        why = one_line(_message(error) if isinstance(error, ValidationError) else str(error))
         raise InvalidBaseline(
-            f"{path}: no baseline ({why}); make one with bench compare RUN --save FILE"
+            f"{path}: not a baseline ({why}); make one with bench compare RUN --save FILE"
         ) from None
     rows = [
         (cell.variant, cell.load, cell.seed, job, seconds)
-        for cell in said.cells
+        for cell in saved.cells
         for job, seconds in cell.jct_s.items()
     ]
-    kept = said.model_extra or {}
-    invalid = {one_line(cell): one_line(why) for cell, why in said.invalid.items()}
+    kept = saved.model_extra or {}
+    invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
     question = {field: kept.get(field) for field in QUESTION}
     return Side(path.name, question, pd.DataFrame(rows, columns=JOBS), invalid)
 
 
-def _told(error: ValidationError) -> str:
+def _message(error: ValidationError) -> str:
     field, first = first_error(error)
     return f"{field}: {first['msg']}" if field else first["msg"]

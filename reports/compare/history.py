@@ -1,8 +1,9 @@
-"""The trend of one question over commits: a file of JSON lines, appended to once for each commit.
+"""Histories: the results of one question over commits, in a file of JSON lines.
 
-The first line holds the question, each other line what one variant did under one load at one
-commit. A line that a dying process left half written is dropped, and written whole by the next
-`add` of its commit. docs/howto/nightly.md defines the fields.
+The first line contains the question. Each other line contains the results of one variant under one
+load at one commit. `add` appends the lines of a commit. If a process was killed while it wrote a
+line, readers ignore the incomplete line and the next `add` replaces it. docs/howto/nightly.md
+defines the fields.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ FORMAT = "turnstile-history-1"
 
 
 class Entry(BaseModel):
-    """What one variant did under one load at one commit. Times in seconds."""
+    """The results of one variant under one load at one commit. Times are in seconds."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     label: Name
     when: AwareDatetime
     question: str
-    """Digest of what has to be equal for numbers to be held against each other."""
+    """Digest of the settings that must be equal for results to be comparable."""
     turnstile_version: str | None
     code_sha256: str | None
     variant: Name
@@ -51,20 +52,20 @@ class Entry(BaseModel):
     jct_mean_s: float = Field(gt=0)
     jct_mean_low_s: float
     jct_mean_high_s: float
-    """Its 95% interval."""
+    """The bounds of the 95% interval of the mean."""
     jct_p50_s: float
     jct_p90_s: float
     jct_p95_s: float
     jct_p99_s: float
 
     @property
-    def of(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[str, str, str]:
         return self.label, self.variant, self.load
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One variant under one load, in time."""
+    """The entries of one variant under one load, in order of time."""
 
     variant: str
     load: str
@@ -72,12 +73,12 @@ class Series:
 
     @property
     def steps(self) -> tuple[tuple[Entry, Entry], ...]:
-        """Each but the first, after the one before."""
+        """Pairs of an entry and the entry that follows it."""
         return tuple(pairwise(self.entries))
 
     @property
     def jumps(self) -> tuple[Entry, ...]:
-        """Those whose mean lies outside the interval of the one before."""
+        """The entries whose mean lies outside the interval of the entry before."""
         return tuple(new for old, new in self.steps if not _within(old, new))
 
 
@@ -91,7 +92,7 @@ class History:
     entries: tuple[Entry, ...]
 
     def series(self) -> list[Series]:
-        """By load, then by variant, as they first appear."""
+        """The series in order of load, then of variant, as they first appear in the file."""
         loads = dict.fromkeys(entry.load for entry in self.entries)
         found: dict[tuple[str, str], list[Entry]] = {}
         for entry in sorted(self.entries, key=lambda e: e.when):
@@ -105,6 +106,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
+    """Raises InvalidHistory."""
     try:
         return _parse(path, path.read_bytes())
     except OSError as error:
@@ -112,10 +114,15 @@ def read_history(path: Path) -> History:
 
 
 def add(path: Path, side: Side, label: str, when: datetime) -> int:
-    """How many lines were new: none where the commit has them already."""
-    side.refuse_invalid("a history's run")
+    """Appends the entries of a commit, and returns their number: 0 if the file has them already.
+
+    Raises InvalidBaseline if a cell of `side` is not valid, InvalidHistory, and CannotWrite.
+    """
+    side.refuse_invalid("a run in a history")
     if not label or one_line(label) != label:
-        raise InvalidHistory(f"--label {one_line(label)!r}: give a short name of what is measured")
+        raise InvalidHistory(
+            f"--label {one_line(label)!r}: give a name on one line, such as the commit"
+        )
     question = question_of(side)
     make_folder(path.parent)
     with _locked(path) as file:
@@ -123,15 +130,15 @@ def add(path: Path, side: Side, label: str, when: datetime) -> int:
         content = file.read()
         kept = content[: content.rfind(b"\n") + 1]
         head = _line({"format": FORMAT, "question": question})
-        # Where not even the first line is whole, only one of ours may be written over.
+        # A file without a complete line is overwritten only if it begins like a history.
         fresh = not kept and head.startswith(content)
         known = History(question, ()) if fresh else _parse(path, kept)
         if found := list(differences(known.question, question)):
             raise InvalidHistory(
                 f"{path} and {side.name} answer different questions: {'; '.join(found)}; "
-                "keep another --file for this one"
+                "give another --file"
             )
-        new = _not_there(path, known, _entries(side, _digest(question), label, when))
+        new = _missing(path, known, _entries(side, _digest(question), label, when))
         file.truncate(len(kept))
         lines = [_line(entry.model_dump(mode="json")) for entry in new]
         _append(file, [head, *lines] if fresh else lines)
@@ -153,7 +160,7 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _append(file: BinaryIO, lines: Iterable[bytes]) -> None:
-    """Down to the disk."""
+    """Writes the lines and syncs them to the disk."""
     write_all(file.fileno(), b"".join(lines))
     os.fsync(file.fileno())
     sync(Path(file.name).parent)
@@ -187,16 +194,16 @@ def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]
     return found
 
 
-def _not_there(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry]:
-    there = {entry.of: entry for entry in known.entries}
+def _missing(path: Path, known: History, entries: Sequence[Entry]) -> list[Entry]:
+    present = {entry.key: entry for entry in known.entries}
     for entry in entries:
-        old = there.get(entry.of)
+        old = present.get(entry.key)
         if old is not None and old.model_copy(update={"when": entry.when}) != entry:
             raise InvalidHistory(
-                f"{path}: --label {entry.label} is there with other numbers ({entry.variant} at "
-                f"{entry.load}: {old.jct_mean_s:g} s, now {entry.jct_mean_s:g} s); use another"
+                f"{path}: --label {entry.label} exists with other results ({entry.variant} at "
+                f"{entry.load}: {old.jct_mean_s:g} s, now {entry.jct_mean_s:g} s); give another"
             )
-    return [entry for entry in entries if entry.of not in there]
+    return [entry for entry in entries if entry.key not in present]
 
 
 def _parse(path: Path, content: bytes) -> History:
@@ -208,29 +215,30 @@ def _parse(path: Path, content: bytes) -> History:
     except (orjson.JSONDecodeError, KeyError, TypeError):
         good = False
     if not good:
-        raise InvalidHistory(f"{path}: no history; bench history add makes one")
+        raise InvalidHistory(f"{path}: not a history; make one with bench history add")
     entries = []
     for number, line in enumerate(lines, 2):
         try:
             entry = Entry.model_validate_json(line)
         except ValidationError as error:
-            field, said = first_error(error)
+            field, first_message = first_error(error)
             what = field or "the line"
-            raise InvalidHistory(f"{path}, line {number}: {what}: {said['msg']}") from None
+            raise InvalidHistory(f"{path}, line {number}: {what}: {first_message['msg']}") from None
         if entry.question != digest:
             raise InvalidHistory(
-                f"{path}, line {number}: of another question than the first line's"
+                f"{path}, line {number}: belongs to another question than the first line"
             )
         entries.append(entry)
     return History(head["question"], tuple(entries))
 
 
 def changed(before: Entry, after: Entry) -> str:
+    """The relative change of the mean JCT, such as `+1.00%`."""
     return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
 
 
-def told(series: Series) -> tuple[str, ...]:
-    """A line of `bench history show`: change is against the commit before."""
+def row(series: Series) -> tuple[str, ...]:
+    """A row of `bench history show`, with the change since the commit before."""
     last = series.entries[-1]
     change = "–"
     if len(series.entries) > 1:

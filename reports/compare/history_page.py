@@ -1,4 +1,7 @@
-"""A history in; one offline HTML page out, with a figure for each load: mean JCT over time."""
+"""Draws a history as one HTML page that needs no network.
+
+The page has a figure of the mean JCT over time for each load.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,7 @@ def _line(series: Series, style: Style) -> Trace:
 
 
 def _marks(series: Series, style: Style) -> Trace:
-    """The commit's label at each jump."""
+    """The label of the commit at each jump."""
     return {
         "type": "scatter",
         "x": [entry.when.isoformat() for entry in series.jumps],
@@ -103,7 +106,7 @@ def _hover(series: Series, place: int) -> str:
 
 
 def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
-    """(commit, when, load, policy, before, after, change), the last first."""
+    """Rows of (commit, when, load, policy, before, after, change), the latest first."""
     found = [(new, old, one) for one in series for old, new in one.steps if new in one.jumps]
     found.sort(key=lambda jump: jump[0].when, reverse=True)
     return [
@@ -117,12 +120,12 @@ def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
 
 def _verdict(series: Sequence[Series]) -> str:
     if not series:
-        return "Nothing is kept yet."
+        return "The history is empty."
     last = max((s.entries[-1] for s in series), key=lambda e: e.when)
     jumped = [
         f"{s.variant} at {s.load}" for s in series if last.label in {e.label for e in s.jumps}
     ]
-    told = f"{counted(len({e.label for s in series for e in s.entries}), 'commit')} kept; the last"
+    commits = counted(len({e.label for s in series for e in s.entries}), "commit")
     if not jumped:
-        return f"{told}, {last.label}, changed nothing beyond its interval."
-    return f"{told}, {last.label}, moved {listed(jumped)}."
+        return f"{commits}. The latest, {last.label}, is within all intervals of the one before."
+    return f"{commits}. The latest, {last.label}, changed {listed(jumped)}."

@@ -1,6 +1,6 @@
-"""Did jobs get slower from one run to another of the same question, or is it noise?
+"""Tests whether jobs are significantly slower in one run than in another of the same question.
 
-Two `Side`s in; a `Change` for each policy, load and metric out. docs/howto/compare.md defines the
+In: two `Side`s. Out: a `Change` for each policy, load and metric. docs/howto/compare.md defines the
 terms.
 """
 
@@ -19,11 +19,11 @@ from reports.statistics.bootstrap import CONFIDENCE, Estimate, Floats, of, paire
 from servers.errors import NotComparable
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
-"""Name, and which percentile; None: the mean."""
+"""Percentiles by the name of the metric. None is the mean."""
 MUST_BE_EQUAL = ("engine", "hardware", "model", "profile", "limits", "arrivals", "jps", "seeds")
 TRACE = ("trace_sha256", "programs", "turns")
 FEWEST = 5
-"""Programs without which an interval says nothing."""
+"""With fewer programs, an interval is too unreliable to report a difference."""
 
 Outcome = Literal["identical", "regression", "slower", "faster", "noise"]
 
@@ -37,7 +37,7 @@ class Change:
     base_s: float
     new_s: float
     change: Estimate
-    """new ÷ base − 1: above 0 is slower."""
+    """new ÷ base − 1. Positive values mean that the new run is slower."""
     outcome: Outcome
 
 
@@ -45,7 +45,7 @@ class Change:
 class Verdict:
     changes: tuple[Change, ...]
     unpaired: tuple[str, ...]
-    """Policies and loads that one side lacks."""
+    """Policies and loads that only one side has."""
     invalid: tuple[str, ...]
     """Cells of the new side without a result or with a failed gate."""
 
@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def identical(self) -> bool:
-        """To the digit, and with the same policies and loads."""
+        """Whether all numbers are equal to the digit, and the policies and loads are the same."""
         same = all(change.outcome == "identical" for change in self.changes)
         return same and not self.unpaired and not self.invalid
 
@@ -71,6 +71,10 @@ def compare_sides(
     max_regression: float,
     confidence: float = CONFIDENCE,
 ) -> Verdict:
+    """Compares the jobs that both sides have. `max_regression` is relative: 0.05 allows 5%.
+
+    Raises NotComparable.
+    """
     if found := list(differences(base.question, new.question)):
         raise NotComparable(
             f"{base.name} and {new.name} answer different questions: {'; '.join(found)}"
@@ -82,17 +86,19 @@ def compare_sides(
         if not old_s.size:
             continue
         for metric in metrics:
-            grown = ratio(new_s, old_s, METRICS[metric], confidence)
-            change = Estimate(grown.value - 1, grown.low - 1, grown.high - 1)
+            relative = ratio(new_s, old_s, METRICS[metric], confidence)
+            change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
             outcome = _outcome(old_s, new_s, change, max_regression)
             before, after = (float(of(x, METRICS[metric])) for x in (old_s, new_s))
             changes.append(Change(*key, metric, len(old_s), before, after, change, outcome))
-    lacking = one.keys() ^ other.keys()
+    unpaired = one.keys() ^ other.keys()
     if not changes:
-        raise NotComparable(f"{base.name} and {new.name}: no policy and load has jobs in both")
+        raise NotComparable(
+            f"{base.name} and {new.name}: no job finished in both under the same policy and load"
+        )
     return Verdict(
         tuple(sorted(changes, key=lambda c: (c.load, c.variant, metrics.index(c.metric)))),
-        tuple(sorted(f"{variant} at {load}" for variant, load in lacking)),
+        tuple(sorted(f"{variant} at {load}" for variant, load in unpaired)),
         tuple(f"{cell}: {why}" for cell, why in sorted(new.invalid.items())),
     )
 
@@ -113,7 +119,7 @@ def _outcome(old_s: Floats, new_s: Floats, change: Estimate, most: float) -> Out
 
 
 def question_of(side: Side) -> dict[str, Any]:
-    """What has to be equal for numbers to be held against each other."""
+    """The settings that must be equal for results to be comparable."""
     load = side.question.get("workload") or {}
     return {
         **{field: side.question.get(field) for field in MUST_BE_EQUAL},
@@ -122,6 +128,7 @@ def question_of(side: Side) -> dict[str, Any]:
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+    """A phrase for each field in which two questions differ."""
     for field in MUST_BE_EQUAL:
         if one.get(field) != other.get(field):
             yield _difference(field, one.get(field), other.get(field))
@@ -136,5 +143,5 @@ def _difference(field: str, one: Any, other: Any) -> str:
     keys = of_one.keys() | of_other.keys()
     if fields := sorted(key for key in keys if of_one.get(key) != of_other.get(key)):
         return f"{field}: {listed(fields)}"
-    said = [v[:12] if isinstance(v, str) else v for v in (one, other)]
-    return f"{field} {said[0]} against {said[1]}"
+    short = [v[:12] if isinstance(v, str) else v for v in (one, other)]
+    return f"{field} {short[0]} against {short[1]}"

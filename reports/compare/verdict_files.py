@@ -1,4 +1,4 @@
-"""A comparison for machines and pull requests: Markdown, and JUnit's XML."""
+"""Formats the verdict of a comparison as Markdown, for pull requests, and as JUnit XML, for CI."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEAD = ("load", "policy", "metric", "base", "new", "change", "interval", "verdic
 
 
 def shown(changes: Sequence[Change]) -> list[Change]:
-    """What is not identical."""
+    """The changes that are not identical."""
     return [change for change in changes if change.outcome != "identical"]
 
 
@@ -69,7 +69,7 @@ def markdown(verdict: Verdict, max_regression: float) -> str:
 
 
 def _cell(text: str) -> str:
-    """Names come from traces and files: no markup of theirs counts."""
+    """Escapes markup, since names come from traces and files."""
     for sign in "\\`*_{}[]<>#|&":
         text = text.replace(sign, f"&#{ord(sign)};")
     return " ".join(text.split())

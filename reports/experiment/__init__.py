@@ -1,1 +1,4 @@
-"""Judges an experiment. In: its claims and runs. Out: a verdict per claim, and a page."""
+"""Judges the claims of an experiment.
+
+In: its claims and runs. Out: a finding per claim, a verdict, and a page.
+"""

@@ -1,6 +1,7 @@
-"""What a source claims of a number, held against run folders: a `Check` in, a `Finding` out.
+"""Compares a claim about a number with the results of runs.
 
-Values are means over seeds, by arm and load (docs/reference/metrics.md has the metrics).
+In: a `Check` and cells. Out: a `Finding`. Values are means over seeds, by arm and load;
+docs/reference/metrics.md defines the metrics.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ Metric = Literal[
     "residual",
     "lateness_ratio",
 ]
-"""A column of `cells.csv`, or `bubble_share`: queueing over JCT."""
-STEADY = 0.97
-"""A rising number may fall by 3% from one arm to the next."""
+"""A column of `cells.csv`, or `bubble_share`, which is queueing time ÷ JCT."""
+RISING_TOLERANCE = 0.97
+"""A number that rises over the arms may fall by 3% from one arm to the next."""
 
 
 class Check(BaseModel):
-    """A claim about a number: `of`'s metric, or, with `to`, how many times `to`'s it is."""
+    """A claim about the metric of variant `of`, or about its ratio to that of variant `to`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -72,18 +73,18 @@ class Check(BaseModel):
     most: float | None = None
     published: str = ""
     reading: str = ""
-    """Of a source that leaves something open: which of its readings is tried here."""
+    """The interpretation of the source that is tested, if the source is ambiguous."""
     arms: tuple[str, ...] = ()
-    """Empty: all."""
+    """Empty means all arms."""
     loads: tuple[float, ...] = ()
     where: Literal["every", "some", "rising", "stable"] = "every"
-    """At how many of the arms and loads it must hold; or whether the number rises from the first
-    arm to the last, or stays within a factor `most`."""
+    """Whether the claim must hold at every arm and load or at some; or whether the number must rise
+    from the first arm to the last, or stay within a factor of `most`."""
 
 
 class Value(NamedTuple):
     jps: float
-    """0 in a closed loop."""
+    """Jobs per second; 0 in a closed loop."""
     number: float
 
 
@@ -97,7 +98,7 @@ class Finding:
 
 
 def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
-    """`cells`: those of each arm, in order."""
+    """`cells` are the frames of the arms, in order."""
     return replace(_judge(check, cells), reading=check.reading)
 
 
@@ -148,7 +149,7 @@ def _rising(check: Check, found: Sequence[Value]) -> Finding:
     ours, holds = [], True
     for jps in dict.fromkeys(v.jps for v in found):
         row = [v.number for v in found if v.jps == jps]
-        steady = all(b >= STEADY * a for a, b in pairwise(row))
+        steady = all(b >= RISING_TOLERANCE * a for a, b in pairwise(row))
         holds &= steady and row[-1] > row[0]
         ours.append(" → ".join(_number(check, n) for n in row))
     return Finding(check.says, check.published, "; ".join(ours), holds)
@@ -167,7 +168,7 @@ def _number(check: Check, number: float) -> str:
 
 
 def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
-    """One sentence: reproduced, not reproduced, or not testable here, and why."""
+    """A sentence: reproduced, not reproduced, or not testable here, with the reason."""
     if not findings:
         return f"Not testable here: {not_testable}"
     if readings := list(dict.fromkeys(f.reading for f in findings if f.reading)):
@@ -175,24 +176,24 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     bad = [f for f in findings if not f.holds]
     if not bad:
         return f"Reproduced: {listed([f'{f.says} ({f.ours})' for f in findings])}."
-    told = listed([_against(f) for f in bad])
-    kept = len(findings) - len(bad)
-    rest = f" {kept} of {counted(len(findings), 'claim')} hold." if kept else ""
-    return f"Not reproduced: {told}.{rest}"
+    reasons = listed([_contradiction(f) for f in bad])
+    good = len(findings) - len(bad)
+    rest = f" {good} of {counted(len(findings), 'claim')} hold." if good else ""
+    return f"Not reproduced: {reasons}.{rest}"
 
 
 def _by_reading(findings: Sequence[Finding], readings: Sequence[str]) -> str:
     bad = {r: [f for f in findings if f.reading == r and not f.holds] for r in readings}
     good = [f"“{reading}”" for reading in readings if not bad[reading]]
-    told = [
-        f"not read as “{reading}”: {listed([_against(f) for f in against])}"
-        for reading, against in bad.items()
-        if against
+    rest = [
+        f"not read as “{reading}”: {listed([_contradiction(f) for f in failed])}"
+        for reading, failed in bad.items()
+        if failed
     ]
     first = f"Reproduced read as {listed(good)}" if good else "Not reproduced under any reading"
-    return "; ".join([first, *told]) + "."
+    return "; ".join([first, *rest]) + "."
 
 
-def _against(finding: Finding) -> str:
+def _contradiction(finding: Finding) -> str:
     published = f", published {finding.published}" if finding.published else ""
     return f"“{finding.says}” does not hold, ours {finding.ours}{published}"

@@ -1,4 +1,4 @@
-"""The page of an experiment: the claim of the source, our numbers, and the figure.
+"""Writes the page of an experiment: the claim of the source, our numbers, and the figure.
 
 In: the run folders of its arms, and its checks. Out: `experiment.html`, `experiment.json`, and
 sentences to print.
@@ -54,7 +54,7 @@ class ExperimentReport:
     verdict: str
     findings: tuple[Finding, ...]
     failed: tuple[str, ...]
-    """Cells without a result, and gates that failed."""
+    """Cells that failed a gate, each with its gates."""
 
 
 def write_experiment(
@@ -112,7 +112,7 @@ def _figures(
     results: Sequence[Results],
     sweeps: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Figure], dict[str, Style]]:
-    """One of all arms where they differ in a number, else one per arm."""
+    """One figure over all arms if they differ in a number, else one figure per arm."""
     variants = {v["name"]: v for sweep in sweeps for v in sweep["variants"]}
     baseline = str(sweeps[0]["baseline"])
     style = styles(list(variants.values()), baseline)

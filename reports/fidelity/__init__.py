@@ -1,1 +1,4 @@
-"""Compares virtual time with live runs. In: runs of both. Out: a fidelity card."""
+"""Compares virtual time with live runs.
+
+In: live runs, and a run in virtual time. Out: a fidelity card.
+"""

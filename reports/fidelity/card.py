@@ -1,6 +1,7 @@
-"""Runs, and how far apart they are, in; the fidelity card as one HTML page and as JSON out.
+"""Renders the fidelity card as one HTML page and as JSON.
 
-The page needs no network and no script; names are escaped by the template.
+In: runs and their distance. Out: the page, which needs no network and no script, and the JSON.
+The template escapes names.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from reports.phrasing import counted, seconds, share
 from reports.run_folder.read import Run
 
 Invalid = tuple[str, str, str]
-"""Run, cell, why it counts for nothing."""
+"""Run, cell, and the reason why the cell is not valid."""
 COLUMNS = (
     *("Policy", "Load", "Live mean", "Virtual", "Error of mean", "Live spread"),
     *("Error of P95", "Live spread", "Live hits", "Virtual", "Error of hits", "Live spread"),
@@ -74,7 +75,7 @@ def page(
 
 
 def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
-    """(number, what it is, beside what)"""
+    """Rows of (number, what it is, what it is compared with)."""
     if not found.points:
         return []
     tiles = []
@@ -84,17 +85,17 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
     ):
         errors = [abs(getattr(p, of).value) for p in found.points]
         own = [getattr(p, spread).value for p in found.points]
-        said = f"worst {max(errors):.1%}; live spread {_percent(sum(own) / len(own))}"
-        tiles.append((f"{sum(errors) / len(errors):.1%}", f"mean {what}, without sign", said))
+        context = f"worst {max(errors):.1%}; live spread {_percent(sum(own) / len(own))}"
+        tiles.append((f"{sum(errors) / len(errors):.1%}", f"mean {what}, without sign", context))
     ranked = [r for r in found.rankings if r.pairs]
     if ranked:
         good = sum(r.same_winner for r in ranked)
-        cost = f"choosing by it costs at most {max(r.regret for r in ranked):.1%} live"
+        cost = f"choosing in virtual time costs at most {max(r.regret for r in ranked):.1%} live"
         tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", cost))
         taus = [r.tau for r in ranked]
         own = [r.tau_live for r in ranked]
-        said = f"between live repeats {_tau(sum(own) / len(own))}"
-        tiles.append((_tau(sum(taus) / len(taus)), "Kendall's τ, mean over loads", said))
+        context = f"between live repeats {_tau(sum(own) / len(own))}"
+        tiles.append((_tau(sum(taus) / len(taus)), "Kendall's τ, mean over loads", context))
     return tiles
 
 
@@ -120,7 +121,7 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def table_rows(found: Fidelity) -> list[list[str]]:
-    """The table of errors for a terminal, its head first; ranges over seeds are in the page."""
+    """The table of errors for a terminal, its head first. Only the page has ranges over seeds."""
     head = ["policy", "load", "live", "virtual", "mean", "spread", "P95", "spread", "hits"]
     rows = [
         [
@@ -136,6 +137,7 @@ def table_rows(found: Fidelity) -> list[list[str]]:
 
 
 def ranking_rows(found: Fidelity) -> list[list[str]]:
+    """The table of rankings for a terminal, its head first; empty if there is one policy."""
     head = ["load", "live", "virtual time", "winner", "tau", "tau live", "settled", "agree"]
     rows = [_ranking(ranking) for ranking in found.rankings if ranking.pairs]
     table = [
@@ -158,7 +160,7 @@ def _plain_cell(text: str) -> dict[str, Any]:
 def _error_cell(
     error: Span, text: Callable[[float], str], limit: float = math.inf
 ) -> dict[str, Any]:
-    """The ends over seeds only where they show a difference."""
+    """The ends over seeds are empty if their texts are equal."""
     low, high = text(error.low), text(error.high)
     ends = f"{low} to {high}" if low != high else ""
     return {"text": text(error.value), "ends": ends, "beyond": abs(error.value) > limit}
@@ -185,9 +187,9 @@ def _number(value: float, form: str) -> str:
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
-    told = "–" if ranking.told is None else f"{ranking.told} of {ranking.pairs}"
+    settled = "–" if ranking.told is None else f"{ranking.told} of {ranking.pairs}"
     agreed = "–" if ranking.agreed is None else str(ranking.agreed)
-    texts = (_tau(ranking.tau), _tau(ranking.tau_live), told, agreed, f"{ranking.regret:+.1%}")
+    texts = (_tau(ranking.tau), _tau(ranking.tau_live), settled, agreed, f"{ranking.regret:+.1%}")
     return {
         "load": ranking.load,
         "live": ranking.live,
@@ -225,8 +227,8 @@ def _facts(live: Sequence[Run], virtual: Run, made_by: Mapping[str, Any]) -> lis
 
 
 def _settings(values: Mapping[str, Any] | None) -> str:
-    said = {k: v for k, v in (values or {}).items() if v not in (None, [], "")}
-    return ", ".join(f"{k} {_plain(v)}" for k, v in said.items())
+    known = {k: v for k, v in (values or {}).items() if v not in (None, [], "")}
+    return ", ".join(f"{k} {_plain(v)}" for k, v in known.items())
 
 
 def _plain(value: Any) -> str:
@@ -242,7 +244,7 @@ def as_json(
     caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> bytes:
-    """What is no number becomes null."""
+    """NaN becomes null."""
     value = {
         "format": "turnstile-fidelity-1",
         "within_targets": verdict.good,

@@ -1,9 +1,10 @@
-"""Cells of live runs and of one run in virtual time in; how far apart they are out.
+"""Computes how far virtual time is from a live engine.
 
-docs/design/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with
-one draw
-of arrivals, a *point* a policy under a load, all seeds together. Errors are signed and relative to
-the live engine: +0.05 is virtual time 5% above it. Hit ratios differ in percentage points.
+In: the cells of live runs and of one run in virtual time. Out: errors and rankings;
+docs/design/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with one
+draw of arrivals; a *point* is a policy under a load, over all seeds. Errors are signed and relative
+to the live engine: +0.05 means that virtual time is 5% above it. Errors of hit ratios are
+differences in percentage points.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import pandas as pd
 
 KEY = ["load", "variant", "seed"]
 MEAN, P95, HITS = "jct_mean_s", "jct_p95_s", "hit_ratio"
-FEWEST_TO_TELL = 2
-"""Differences of two policies from which on their sign says anything."""
+FEWEST_DIFFERENCES = 2
+"""With fewer differences between two policies, their signs do not settle an order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Of several cells: their mean, the least and the most."""
+    """The mean, the smallest and the largest value of several cells."""
 
     value: float
     low: float
@@ -39,25 +40,25 @@ class Point:
     """Mean JCT over seeds and repeats."""
     live_low_s: float
     live_high_s: float
-    """Least and most of the repeats, each the mean over its seeds."""
+    """The smallest and the largest repeat, each a mean over its seeds."""
     virtual_s: float
     live_hits: float
     virtual_hits: float
     mean: Span
     p95: Span
     hits: Span
-    """Errors over seeds, against the mean of a cell's repeats."""
+    """Errors over seeds, relative to the mean of a cell's repeats."""
     mean_spread: Span
     p95_spread: Span
     hits_spread: Span
-    """Of the live engine over seeds: what its own repeats of a cell differ by. NaN without any."""
+    """The differences between live repeats of a cell, over seeds. NaN if there is one repeat."""
     saturated: bool
-    """Live, in any seed and repeat."""
+    """Whether any seed and repeat of the live engine is saturated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The policies of one load by mean JCT, over all seeds (and live repeats)."""
+    """The policies under one load, ranked by mean JCT over all seeds and live repeats."""
 
     load: str
     jps: float | None
@@ -66,33 +67,35 @@ class Ranking:
     """Best first."""
     same_winner: bool
     regret: float
-    """Live mean JCT of virtual time's winner over that of the live winner, less 1."""
+    """Live mean JCT of the winner in virtual time ÷ that of the live winner − 1."""
     tau: float
     tau_live: float
-    """Of the live engine with itself: mean over pairs of repeats. NaN without any."""
+    """Kendall's tau between live repeats, mean over their pairs. NaN if there is one repeat."""
     pairs: int
     told: int | None
-    """Pairs that the live engine tells apart; None where cells are too few to say."""
+    """The number of settled pairs, which all seeds and live repeats order alike. None if there is
+    only one cell per policy. The name is that of the field in `fidelity.json`."""
     agreed: int | None
-    """Those of them that virtual time orders alike."""
+    """The number of these pairs that virtual time orders in the same way."""
     saturated: bool
     error: Span
-    """Of the mean JCT, over all cells of the load."""
+    """The error of the mean JCT over all cells of the load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
     cells: pd.DataFrame
-    """One row per cell that all runs have: `KEY`, and what `paired` adds."""
+    """One row per cell that all runs have, with `KEY` and the columns of `paired`."""
     points: tuple[Point, ...]
     rankings: tuple[Ranking, ...]
     repeats: int
 
 
 def fidelity(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> Fidelity:
-    """`live` are repeats of the same cells; frames are those of
-    `reports.metrics.cells.Results.cells`.
-    Cells that one of them lacks are left out."""
+    """`live` are repeats of the same cells. All frames are as in `Results.cells`.
+
+    Cells that one of the frames lacks are left out.
+    """
     cells = paired(live, virtual)
     groups = list(cells.groupby(["load", "variant"], sort=False))
     points = tuple(_point(group) for _, group in groups)
@@ -101,20 +104,23 @@ def fidelity(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> Fidelity:
 
 
 def paired(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> pd.DataFrame:
-    """By cell, in the order of `virtual`: `live_…` (mean of the repeats), `virtual_…`, `…_error`,
-    `…_spread` for each of mean, p95 and hits; `live_mean_1_s`, … of each repeat; `saturated`."""
+    """A row per cell, in the order of `virtual`.
+
+    Columns are `live_…` (mean of the repeats), `virtual_…`, `…_error` and `…_spread` for each of
+    mean, p95 and hits; `live_mean_1_s`, … for each repeat; and `saturated`.
+    """
     columns = [MEAN, P95, HITS]
     common = virtual[[*KEY, "jps", *columns]].set_index(KEY)
     repeats = [frame.set_index(KEY).reindex(common.index) for frame in live]
-    there = pd.concat([r[MEAN].notna() for r in [*repeats, common]], axis=1).all(axis=1)
-    common, repeats = common[there], [repeat[there] for repeat in repeats]
+    present = pd.concat([r[MEAN].notna() for r in [*repeats, common]], axis=1).all(axis=1)
+    common, repeats = common[present], [repeat[present] for repeat in repeats]
     cells = common[["jps"]].copy()
     for name, column, suffix in (("mean", MEAN, "_s"), ("p95", P95, "_s"), ("hits", HITS, "")):
         seen = pd.concat([repeat[column] for repeat in repeats], axis=1).astype(float)
         mean, width = seen.mean(axis=1, skipna=False), seen.max(axis=1) - seen.min(axis=1)
         own = common[column].astype(float)
         cells[f"live_{name}{suffix}"], cells[f"virtual_{name}{suffix}"] = mean, own
-        if name == "hits":  # percentage points: a ratio near zero has no relative error
+        if name == "hits":  # Relative errors are meaningless for ratios near zero.
             cells["hits_error"], spread = 100.0 * (own - mean), 100.0 * width
         else:
             cells[f"{name}_error"], spread = own / mean - 1.0, width / mean
@@ -127,7 +133,7 @@ def paired(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> pd.DataFrame:
 
 def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
     """τ-b = (concordant − discordant pairs) / √(pairs not tied in one · pairs not tied in other).
-    NaN where a side ties all of its pairs."""
+    NaN if one side ties all of its pairs."""
     signs = [
         (_sign(one[i] - one[j]), _sign(other[i] - other[j]))
         for i, j in combinations(range(len(one)), 2)
@@ -136,9 +142,11 @@ def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
     return sum(a * b for a, b in signs) / math.sqrt(untied) if untied else math.nan
 
 
-def told_apart(one: pd.DataFrame, other: pd.DataFrame) -> int:
-    """-1 or 1: in every repeat of every seed that policy, `one` or `other`, has the lower mean JCT;
-    0: it depends. Rows are seeds, columns repeats."""
+def settled_order(one: pd.DataFrame, other: pd.DataFrame) -> int:
+    """-1 if `one` has the lower mean JCT in every repeat of every seed, 1 if `other` has, else 0.
+
+    Rows are seeds, columns are repeats.
+    """
     signs = {_sign(float(d)) for d in (one - other).to_numpy().ravel()}
     return signs.pop() if len(signs) == 1 else 0
 
@@ -171,7 +179,7 @@ def _point(cells: pd.DataFrame) -> Point:
 
 
 def _ranking(cells: pd.DataFrame) -> Ranking:
-    """Over the seeds that every policy of this load has, so that all had the same arrivals."""
+    """Over the seeds that every policy of this load has, so that arrivals are the same."""
     repeats = _repeat_columns(cells)
     by_policy = {str(name): group.set_index("seed") for name, group in _common(cells)}
     live = {name: float(group["live_mean_s"].mean()) for name, group in by_policy.items()}
@@ -180,7 +188,7 @@ def _ranking(cells: pd.DataFrame) -> Ranking:
     winners = [name for name, value in virtual.items() if value == least]
     own = [[float(group[r].mean()) for group in by_policy.values()] for r in repeats]
     taus = [kendall_tau(a, b) for a, b in combinations(own, 2)]
-    told, agreed = _told(by_policy, virtual, repeats)
+    settled, agreed = _settled_pairs(by_policy, virtual, repeats)
     return Ranking(
         load=str(cells["load"].iloc[0]),
         jps=_jps(cells.iloc[0]),
@@ -191,7 +199,7 @@ def _ranking(cells: pd.DataFrame) -> Ranking:
         tau=kendall_tau(list(live.values()), list(virtual.values())),
         tau_live=sum(taus) / len(taus) if taus else math.nan,
         pairs=math.comb(len(live), 2),
-        told=told,
+        told=settled,
         agreed=agreed,
         saturated=bool(cells["saturated"].any()),
         error=_span(cells["mean_error"]),
@@ -204,17 +212,18 @@ def _common(cells: pd.DataFrame) -> list[tuple[object, pd.DataFrame]]:
     return list((cells[whole] if whole.any() else cells).groupby("variant", sort=False))
 
 
-def _told(
+def _settled_pairs(
     by_policy: dict[str, pd.DataFrame], virtual: dict[str, float], repeats: list[str]
 ) -> tuple[int | None, int | None]:
-    if len(repeats) * min(map(len, by_policy.values())) < FEWEST_TO_TELL:
+    """The number of settled pairs, and of those that virtual time orders in the same way."""
+    if len(repeats) * min(map(len, by_policy.values())) < FEWEST_DIFFERENCES:
         return None, None
-    told = agreed = 0
+    settled = agreed = 0
     for one, other in combinations(by_policy, 2):
-        sign = told_apart(by_policy[one][repeats], by_policy[other][repeats])
-        told += sign != 0
+        sign = settled_order(by_policy[one][repeats], by_policy[other][repeats])
+        settled += sign != 0
         agreed += sign != 0 and sign == _sign(virtual[one] - virtual[other])
-    return told, agreed
+    return settled, agreed
 
 
 def _repeat_columns(cells: pd.DataFrame) -> list[str]:

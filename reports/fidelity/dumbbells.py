@@ -1,7 +1,7 @@
-"""Points in; positions for drawings of live against virtual time out, a panel for each load.
+"""Computes the positions of an SVG drawing of live against virtual time, a panel per load.
 
-A few circles and lines need no plotting library, which would make a card of some kilobytes one of
-five megabytes. Lengths are in the drawing's own units.
+The drawing needs no plotting library, which would enlarge the card from some kilobytes to
+megabytes. Lengths are in units of the drawing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TICKS = 5
 
 
 def dumbbells(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A panel per load, policies in the order of their live mean JCT, the best on top."""
+    """A panel per load, with the policies in the order of their live mean JCT, the best on top."""
     loads = dict.fromkeys(p.load for p in points)
     return [_panel([p for p in points if p.load == load]) for load in loads]
 
@@ -66,7 +66,7 @@ def _panel(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def ticks(most: float) -> tuple[list[float], float]:
-    """Round marks from zero, and where the axis ends: at the last of them, not below `most`."""
+    """Round tick values from zero, and the end of the axis: the last tick, at least `most`."""
     if not most > 0:
         return [0.0], 1.0
     rough = most / TICKS

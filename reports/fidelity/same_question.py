@@ -1,6 +1,6 @@
-"""May a run in virtual time be held against live ones? Only if they answer the same question.
+"""Checks that a run in virtual time and live runs answer the same question.
 
-In: runs. Out: nothing, or one line that names what differs; and what a reader has to doubt.
+In: runs. Out: an error that names the differences; else the caveats of the comparison.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ MOST_NAMED = 4
 
 
 def check_comparable(live: Sequence[Run], virtual: Run) -> None:
+    """Raises NotComparable."""
     folders = [run.folder.resolve() for run in (*live, virtual)]
     for place, folder in enumerate(folders):
         if folder in folders[:place]:
@@ -40,7 +41,7 @@ def _refuse(one: Run, other: Run, differences: Iterable[str]) -> None:
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """Order does not matter: a sweep takes rates, seeds and policies in any."""
+    """The order of rates, seeds and policies does not matter."""
     for what, field in (("rates", "jps"), ("seeds", "seeds")):
         yield from _differing(what, set(one[field]), set(other[field]))
     policies = [{variant["name"] for variant in sweep["variants"]} for sweep in (one, other)]
@@ -60,10 +61,10 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
 
 def _differing(what: str, one: Any, other: Any) -> Iterable[str]:
     if one != other:
-        yield f"{what} {_said(one)} against {_said(other)}"
+        yield f"{what} {_text(one)} against {_text(other)}"
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     if not isinstance(value, set):
         return str(value)
     numbers = sorted(value, key=lambda v: (isinstance(v, str), v if v is not None else 0))
@@ -75,45 +76,46 @@ def _short(value: Any) -> Any:
 
 
 def _memory(live: Run, virtual: Run) -> Iterable[str]:
-    """One of vLLM's blocks is its null block, which no turn gets; virtual time has none."""
+    """vLLM reserves one of its blocks as the null block; virtual time does not."""
     profile = virtual.sweep.get("profile") or {}
     done = next((cell.done for cell in live.cells if cell.done), None) or {}
-    own, seen = profile.get("kv_blocks"), done.get("kv_blocks")
-    if own is not None and seen is not None and own not in (seen, seen - 1):
-        yield f"KV blocks {seen} against {own}"
-    own, seen = profile.get("block_tokens"), done.get("block_tokens")
-    if own is not None and seen is not None:
-        yield from _differing("tokens of a KV block", seen, own)
+    ours, theirs = profile.get("kv_blocks"), done.get("kv_blocks")
+    if ours is not None and theirs is not None and ours not in (theirs, theirs - 1):
+        yield f"KV blocks {theirs} against {ours}"
+    ours, theirs = profile.get("block_tokens"), done.get("block_tokens")
+    if ours is not None and theirs is not None:
+        yield from _differing("tokens of a KV block", theirs, ours)
 
 
 def _other_engine(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """Live repeats are of one engine on one machine."""
+    """Live repeats must be of one engine on one machine."""
     for field in ("engine", "hardware", "model", "server"):
         yield from _differing(field, one.get(field), other.get(field))
 
 
 def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
-    """What does not forbid the comparison, but may explain what it finds."""
+    """Differences that do not prevent the comparison, but may explain its result."""
     found: list[str] = []
     profile = virtual.sweep.get("profile") or {}
     if profile.get("provenance") != "measured":
         found.append(
-            "Virtual time ran on an analytic profile: nothing in it was measured on this engine."
+            "Virtual time used an analytic profile, which was not measured on this engine."
         )
     models = [run.sweep.get("model") for run in (live[0], virtual)]
     if models[0] != models[1]:
-        found.append(f"The live model is {models[0]}, the profile's {models[1]}.")
+        found.append(f"The live model is {models[0]}, the model of the profile is {models[1]}.")
     if len({run.sweep.get("code_sha256") for run in (*live, virtual)}) > 1:
-        found.append("The runs were made with different code of Turnstile.")
+        found.append("The runs were made with different versions of Turnstile's code.")
     done = next((cell.done for cell in live[0].cells if cell.done), None) or {}
     if profile.get("kv_blocks") is not None and done.get("kv_blocks") == profile["kv_blocks"]:
         found.append(
-            "Virtual time had a KV block more than the live engine, whose null block no turn gets."
+            "Virtual time had one more usable KV block than the live engine, which reserves a null"
+            " block."
         )
     if len(live) == 1:
         found.append(
-            "Each live cell ran once, so the live engine's own spread is unknown: --repeats 2."
+            "Each live cell ran once, so the spread of the live engine is unknown. Use --repeats 2."
         )
     if len(virtual.sweep["seeds"]) == 1:
-        found.append("One draw of the arrivals: errors that several would average out remain.")
+        found.append("There is one seed, so errors do not average out over draws of the arrivals.")
     return found

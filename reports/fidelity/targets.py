@@ -1,6 +1,7 @@
-"""How far apart a live engine and virtual time are in; whether that is near enough out.
+"""Judges whether virtual time is close enough to a live engine.
 
-The targets are the project's own, for every engine that it says something about.
+In: their distance. Out: a verdict with a check per target. The project applies the same targets to
+every engine.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Check(NamedTuple):
     target: str
     found: str
     held: bool | None
-    """None where it cannot be judged: with one policy there is no winner."""
+    """None if the target cannot be judged, such as the winner when there is one policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class Verdict:
 
 
 def judge(found: Fidelity, invalid: int) -> Verdict:
-    """`invalid`: cells that lack a result in one of the runs or failed a gate."""
+    """`invalid` is the number of cells that lack a result in a run or failed a gate."""
     return Verdict(
         (
             _within("mean JCT", MEAN_WITHIN, found.points, lambda p: p.mean),
@@ -49,7 +50,7 @@ def judge(found: Fidelity, invalid: int) -> Verdict:
             _covered(found),
             Check(
                 "every cell has a result and passes its gates",
-                "all do" if not invalid else f"{counted(invalid, 'cell')} not, see Validity",
+                "all do" if not invalid else f"{counted(invalid, 'cell')} did not, see Validity",
                 not invalid,
             ),
         )
@@ -81,8 +82,10 @@ def _same_winner(found: Fidelity) -> Check:
 
 
 def _tau(found: Fidelity) -> Check:
-    """A load that ranks nothing on either side, since nothing contends there, is not judged; one
-    where virtual time ties what the live engine tells apart is missed."""
+    """Loads where neither side ranks the policies, because there is no contention, are not judged.
+
+    A load where virtual time ties policies whose order is settled live misses the target.
+    """
     target = f"Kendall's tau at least {LEAST_TAU:g} under each load"
     ranked = [r for r in found.rankings if r.pairs and not (math.isnan(r.tau) and r.told == 0)]
     if not ranked:
@@ -90,7 +93,7 @@ def _tau(found: Fidelity) -> Check:
     least = min(ranked, key=lambda r: -math.inf if math.isnan(r.tau) else r.tau)
     result = f"least {least.tau:.2f}, at {least.load}"
     if math.isnan(least.tau):
-        result = f"none at {least.load}, where a side ties all policies"
+        result = f"undefined at {least.load}, where one side ties all policies"
     if not math.isnan(least.tau_live):
         result += f", between live repeats {least.tau_live:.2f}"
     if least.told is not None:

@@ -1,6 +1,6 @@
-"""Run folders in; `fidelity.html` and `fidelity.json` out, and what to print.
+"""Writes the fidelity card of run folders: `fidelity.html` and `fidelity.json`.
 
-The same folders give the same bytes.
+In: run folders. Out: the files, and the card to print. The same folders give the same bytes.
 """
 
 from __future__ import annotations
@@ -38,13 +38,18 @@ def write_fidelity(
     *,
     notes: Sequence[str] = (),
 ) -> Card:
-    """`live`: repeats of one sweep. `notes`: what else to doubt, of the profile."""
+    """`live` are repeats of one sweep. `notes` are further caveats, about the profile.
+
+    Raises NotComparable and InvalidRunFolder.
+    """
     runs, simulated = [load_run(folder) for folder in live], load_run(virtual)
     check_comparable(runs, simulated)
     results, own = [collect(run) for run in runs], collect(simulated)
     for run, result in (*zip(runs, results, strict=True), (simulated, own)):
         if result.cells.empty:
-            raise NotComparable(f"{run.folder}: no cell has finished; run it to its end first")
+            raise NotComparable(
+                f"{run.folder}: no cell has finished; run the sweep to its end first"
+            )
     found = fidelity([result.cells for result in results], own.cells)
     invalid = [
         row
@@ -52,13 +57,15 @@ def write_fidelity(
         for row in _invalid(run, result)
     ]
     verdict = judge(found, len({cell for _, cell, _ in invalid}))
-    said = [*caveats(runs, simulated), *notes]
+    all_caveats = [*caveats(runs, simulated), *notes]
     about = {"engine": engine(runs[0]), "live": _about(runs[0]), "virtual": _about(simulated)}
     out.mkdir(parents=True, exist_ok=True)
-    html = page(runs, simulated, found, verdict, said, invalid)
+    html = page(runs, simulated, found, verdict, all_caveats, invalid)
     write_file(out / "fidelity.html", html.encode())
-    write_file(out / "fidelity.json", as_json(found, verdict, about, said, invalid))
-    return Card(out / "fidelity.html", headline(verdict, runs[0]), found, verdict, said, invalid)
+    write_file(out / "fidelity.json", as_json(found, verdict, about, all_caveats, invalid))
+    return Card(
+        out / "fidelity.html", headline(verdict, runs[0]), found, verdict, all_caveats, invalid
+    )
 
 
 def _invalid(run: Run, result: Results) -> list[Invalid]:

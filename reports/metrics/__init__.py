@@ -1,1 +1,4 @@
-"""Metrics of cells (docs/reference/metrics.md). In: frames of turns. Out: frames of numbers."""
+"""Computes the metrics of cells, which docs/reference/metrics.md defines.
+
+In: the turns and events of cells. Out: frames with a row per cell and per job.
+"""

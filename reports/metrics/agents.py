@@ -1,7 +1,8 @@
-"""Cells of real agents in; how their programs ended, and what of their work was right, out.
+"""Counts how the programs of real agents ended, and how many of their tasks were resolved.
 
-`programs.jsonl` has a line per program (docs/reference/run-folder.md). `evaluation.json`, where
-the user brought one, holds what SWE-bench's evaluation of the cell's predictions resolved.
+In: cells of real agents. Out: a row per cell. `programs.jsonl` has a line per program
+(docs/reference/run-folder.md). `evaluation.json`, which exists if the user added an evaluation,
+contains the tasks that SWE-bench's evaluation of the cell's predictions found resolved.
 """
 
 from __future__ import annotations
@@ -31,20 +32,20 @@ class Row(NamedTuple):
     seed: int
     programs: int
     turns: str
-    """Per program: mean."""
+    """The mean number of turns per program."""
     statuses: str
     resolved: str
 
 
 def agent_rows(run: Run, loads: Mapping[str, str]) -> list[Row]:
-    """A row per cell with agents; `loads`: by cell, as the report words it."""
+    """A row per cell with agents. `loads` are the labels of the loads by cell."""
     named = [(cell, loads.get(cell.folder.name)) for cell in run.cells]
     return [_row(cell, load) for cell, load in named if load is not None and _programs(cell)]
 
 
 def unpaired(run: Run) -> str | None:
-    """A doubt where variants were not given the same work: answers of a model decide how many
-    turns a program takes."""
+    """A caveat if the variants did not do the same work, because the model's answers determine how
+    many turns a program takes."""
     agent = run.sweep.get("agent")
     if not isinstance(agent, Mapping) or agent.get("guided"):
         return None
@@ -54,41 +55,43 @@ def unpaired(run: Run) -> str | None:
     totals = {name: sum(turns.values()) for name, turns in counts.items()}
     least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
     return (
-        "The model's answers decided how many turns each program took, so cells differ in their"
-        f" work: from {totals[least]:,} turns ({least}) to {totals[most]:,} ({most}). A guided run"
-        " gives every policy the same."
+        "The model's answers determined how many turns each program took, so cells differ in their"
+        f" work: from {totals[least]:,} turns ({least}) to {totals[most]:,} ({most}). In a guided"
+        " run, all policies get the same work."
     )
 
 
 def keep_evaluation(folder: Path, given: str) -> None:
-    """`CELL=FILE`: the report that SWE-bench's evaluation wrote for the cell's predictions. Raises
-    InvalidRunFolder."""
+    """Copies the report of SWE-bench's evaluation into a cell. `given` is `CELL=FILE`.
+
+    Raises InvalidRunFolder.
+    """
     name, equals, path = given.partition("=")
     cell = folder / name
     is_name = bool(equals) and "/" not in name and name not in ("", ".", "..")
     if not is_name or not (cell / "predictions.jsonl").is_file():
         raise InvalidRunFolder(
-            f"--evaluation {given}: give CELL=FILE, with a cell of {folder} that had agents"
+            f"--evaluation {given}: give CELL=FILE, with a cell of {folder} that ran agents"
         )
     ids = _resolved_ids(Path(path), f"--evaluation {path}")
     tasks = {text(line.get("task_id")) for line in json_lines(cell / "programs.jsonl")}
     if ids and tasks.isdisjoint(ids):
         raise InvalidRunFolder(
-            f"--evaluation {path}: resolves none of the cell's tasks; is it another's?"
+            f"--evaluation {path}: resolves none of the cell's tasks; give the report of this cell"
         )
     write_file(cell / EVALUATION, orjson.dumps({RESOLVED: ids}))
 
 
-def _resolved_ids(path: Path, told: str) -> list[str]:
+def _resolved_ids(path: Path, label: str) -> list[str]:
     try:
-        said = orjson.loads(path.read_bytes())
+        report = orjson.loads(path.read_bytes())
     except OSError as error:
-        raise InvalidRunFolder(f"{told}: {(error.strerror or str(error)).lower()}") from None
+        raise InvalidRunFolder(f"{label}: {(error.strerror or str(error)).lower()}") from None
     except orjson.JSONDecodeError as error:
-        raise InvalidRunFolder(f"{told}: not JSON ({error})") from None
-    ids = said.get(RESOLVED) if isinstance(said, dict) else None
+        raise InvalidRunFolder(f"{label}: not JSON ({error})") from None
+    ids = report.get(RESOLVED) if isinstance(report, dict) else None
     if not isinstance(ids, list) or not all(isinstance(id, str) for id in ids):
-        raise InvalidRunFolder(f"{told}: has no list {RESOLVED}; give SWE-bench's report")
+        raise InvalidRunFolder(f"{label}: has no list {RESOLVED}; give SWE-bench's report")
     return ids
 
 
@@ -97,11 +100,11 @@ def _row(cell: Cell, load: str) -> Row:
     statuses = Counter(
         text(line.get("exit_status")) or text(line.get("error")) or "–" for line in programs
     )
-    told = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
+    endings = ", ".join(f"{count:,} {status}" for status, count in statuses.most_common())
     turns = _turns_by_program(cell)
     mean = f"{sum(turns.values()) / len(programs):.1f}"
     variant, _, seed = cell.key
-    return Row(variant, load, seed, len(programs), mean, told, _resolved(cell, programs))
+    return Row(variant, load, seed, len(programs), mean, endings, _resolved(cell, programs))
 
 
 def _resolved(cell: Cell, programs: list[dict[str, Any]]) -> str:

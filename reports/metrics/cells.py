@@ -1,7 +1,6 @@
-"""Cells of a run in; their metrics and their validity out, as docs/reference/metrics.md defines
-them.
+"""Computes the metrics and the validity of cells, as docs/reference/metrics.md defines them.
 
-Seconds and tokens throughout.
+In: the cells of a run. Out: `Results`. Units are seconds and tokens.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from servers.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
-"""Share of the jobs at either end of the arrivals that a steady window leaves out."""
+"""The share of the jobs at each end of the arrivals that the steady window leaves out."""
 JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     cells: pd.DataFrame
-    """One row per finished cell, named by the columns of `cells.csv`."""
+    """One row per finished cell, with the columns of `cells.csv`."""
     jobs: pd.DataFrame
-    """One row per finished job of each, in order of arrival: cell, variant, load, seed, job_id and
-    `JOB_COLUMNS`."""
+    """One row per finished job of each cell, in order of arrival, with the columns cell, variant,
+    load, seed, job_id and `JOB_COLUMNS`."""
     missing: tuple[tuple[str, str], ...]
-    """Cells without a result, and why."""
+    """Cells without a result, and the reason."""
 
     @property
     def failed_gates(self) -> dict[str, str]:
-        """By cell, in the order of the cells."""
+        """The failed gates by cell, in the order of the cells."""
         rows = self.cells.to_dict("records")
         return {str(row["cell"]): str(row["failed_gates"]) for row in rows if row["failed_gates"]}
 
@@ -61,7 +60,7 @@ def collect(run: Run) -> Results:
 
 
 def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
-    """Its row and its finished jobs; or why there are none."""
+    """The row and the finished jobs of a cell, or the reason why there are none."""
     try:
         turns = read_columns(cell)
         jobs = job_columns(turns)
@@ -85,7 +84,7 @@ def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.D
 
 
 def load_label(jps: float | None, arrivals: str) -> str:
-    """What a cell is put under: its rate, or how its jobs arrive where there is none."""
+    """The label of a load: its rate, or the arrival process if it has no rate."""
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
@@ -125,13 +124,13 @@ def _only(which: Column, columns: Turns) -> Turns:
 
 
 def jct_percentiles(jct_s: Column) -> dict[str, float]:
-    """Linear between the two nearest ranks, as numpy's default."""
+    """Percentiles, interpolated linearly between the two nearest ranks as by NumPy's default."""
     points = _percentiles(jct_s, PERCENTILES)
     return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
 def steady(jobs: Turns) -> Column:
-    """JCTs, if they finished, of the jobs between the first and the last fifth that arrived."""
+    """JCTs of the finished jobs, without the first and the last fifth of the arrivals."""
     edge = int(len(jobs["jct_s"]) * EDGE)
     within = slice(edge, len(jobs["jct_s"]) - edge)
     return jobs["jct_s"][within][~jobs["failed"][within]]
@@ -150,13 +149,13 @@ def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str
 
 
 def _token_times(good: Turns) -> dict[str, float]:
-    """TTFT, and TPOT of answers of two tokens and more."""
+    """TTFT, and TPOT of answers with at least two tokens."""
     outputs = good["output_tokens"]
     many = outputs > 1
     per_token_s = good["decode_s"][many] / (outputs[many] - 1)
     found = {}
     for name, times_s in (("ttft", before_first_token_s(good)), ("tpot", per_token_s)):
-        values = times_s[~np.isnan(times_s)]  # an answer in one piece has neither
+        values = times_s[~np.isnan(times_s)]  # answers that were not streamed have neither
         found[f"{name}_mean_s"] = _mean(values)
         median, p95 = _percentiles(values, (50, 95))
         found |= {f"{name}_p50_s": median, f"{name}_p95_s": p95}
@@ -201,7 +200,7 @@ def _fairness(slowdown: Column) -> dict[str, float]:
 
 
 def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
-    """Whether it settled: the tail after the last arrival, and the backlog while jobs arrive."""
+    """How the load settles: the time after the last arrival, and the backlog while jobs arrive."""
     closed = str(config["arrivals"]).startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
     end_s = float(jobs["departure_s"].max())
@@ -221,7 +220,7 @@ def _percentiles(values: Column, which: Sequence[int]) -> list[float]:
 
 
 def _mean(values: Column) -> float:
-    """NaN if there are none, or the engine did not tell one of them."""
+    """NaN if there are no values, or if the engine did not report one of them."""
     return float(values.mean()) if len(values) else math.nan
 
 

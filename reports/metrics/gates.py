@@ -1,6 +1,6 @@
-"""Why a cell's numbers are not to be relied on (docs/reference/metrics.md, "Validity gates").
+"""Checks the validity gates of a cell (docs/reference/metrics.md, "Validity gates").
 
-Saturation is shown, and fails no gate.
+In: the turns and jobs of a cell. Out: a phrase per failed gate. Saturation fails no gate.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ from reports.run_folder.turns import PARTS, Turns, failed_turns
 from traces.lenient import one_line
 
 MAX_RESIDUAL = 0.01
-"""Of a program's span: its parts must add up to it."""
+"""The largest allowed difference between a program's span and the sum of its parts, as a share."""
 MAX_LATENESS = 0.01
-"""Of all JCT: more, and the client is measured, not the server."""
+"""The largest allowed share of client lateness in the JCT; above it, the client is too slow."""
 
 
 def residual(turns: Turns, jobs: Turns) -> float:
-    """ε: the largest share of a program's span, or of a job's JCT, that its parts leave unexplained
-    (or exceed it by); programs and jobs with a failed turn are not asked."""
+    """ε, the largest relative difference between a program's span, or a job's JCT, and its parts.
+
+    Programs and jobs with a failed turn are left out.
+    """
     missed_s = np.abs(jobs["jct_s"] - sum(jobs[part] for part in WATERFALL))
     of_jobs = (missed_s / np.maximum(jobs["jct_s"], 1e-9))[~jobs["failed"]]
     return max(_of_programs(turns), float(of_jobs.max(initial=0.0)))
@@ -69,7 +71,7 @@ def failed_gates(
 
 
 def _failed_engine_gates(cell: Cell) -> list[str]:
-    """What a live engine, unlike virtual time, may have failed to do in silence."""
+    """Faults of a live engine that cause no error. They cannot occur in virtual time."""
     done = cell.done or {}
     failed: list[str] = []
     if done.get("external_hit_tokens") == 0:
@@ -78,5 +80,5 @@ def _failed_engine_gates(cell: Cell) -> list[str]:
         failed.append("prefix caching was off")
     idle = [k for k, turns in enumerate(done.get("turns_per_replica") or []) if not turns]
     if idle:
-        failed.append(f"replica {listed([str(k) for k in idle])} was given no turn")
+        failed.append(f"replica {listed([str(k) for k in idle])} received no turn")
     return failed

@@ -1,4 +1,8 @@
-"""Turns of a cell in; its jobs out, sub-agents inside (docs/reference/metrics.md, "Symbols")."""
+"""Combines the turns of a cell into jobs, which include the turns of their sub-agents.
+
+In: the turns of a cell. Out: columns with a value per job. docs/reference/metrics.md, "Symbols",
+defines them.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +14,17 @@ from reports.run_folder.turns import Column, Turns, failed_turns
 
 
 def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
-    """`job_columns` as a frame, by job_id."""
+    """`job_columns` as a frame with the index job_id."""
     columns = job_columns({str(name): turns[name].to_numpy() for name in turns})
     return pd.DataFrame(columns).set_index("job_id")
 
 
 def job_columns(turns: Turns) -> Turns:
-    """A value per job, in order of arrival: job_id, a_j, d_j, JCT_j, bubble q_j, lateness of all
-    turns, whether it failed; the parts of its time (`WATERFALL`), and its slowdown."""
+    """Columns with a value per job, in order of arrival.
+
+    They are job_id, arrival a_j, departure d_j, JCT_j, bubble q_j, the lateness of all turns,
+    whether the job failed, the parts of its time (`WATERFALL`), and its slowdown.
+    """
     codes, names = pd.factorize(turns["job_id"], sort=True)
     arrival, departure = extremes(codes, len(names), turns)
     late = turns["sent_at_s"] - turns["scheduled_at_s"]
@@ -38,7 +45,7 @@ def job_columns(turns: Turns) -> Turns:
 
 
 def extremes(codes: Column, groups: int, turns: Turns) -> tuple[Column, Column]:
-    """When the first turn of each group was due, and when its last one finished."""
+    """When the first turn of each group was due, and when its last turn finished."""
     first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(first, codes, turns["scheduled_at_s"])
     np.maximum.at(last, codes, turns["finished_at_s"])

@@ -1,4 +1,4 @@
-"""Memory that the pins of a cell held, and the part of it that was never reused.
+"""Sums the memory that the pins of a cell held, and the part of it that was not reused.
 
 In: the events of a cell. Out: KV blocks times seconds (docs/reference/metrics.md, "Of a cell").
 """
@@ -27,7 +27,7 @@ class PinTime(NamedTuple):
 
 
 def pin_time(cell: Cell, end_s: float) -> PinTime:
-    """`end_s`: when the cell ended, and with it each pin that is left."""
+    """`end_s` is when the cell ended, which also ends all remaining pins."""
     path = cell.folder / "engine.jsonl"
     text = path.read_bytes() if path.is_file() else b""
     if b"\n" not in text:
@@ -43,13 +43,13 @@ def pin_time(cell: Cell, end_s: float) -> PinTime:
     return _sum(events, end_s)
 
 
-def _lines_with(text: bytes, wanted: bytes) -> Iterator[bytes]:
-    """Complete lines that contain `wanted`; parsing all lines takes several times as long."""
+def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
+    """Complete lines that contain `substring`; parsing all lines takes several times as long."""
     end = 0
-    while (at := text.find(wanted, end)) >= 0:
+    while (at := text.find(substring, end)) >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
         if end < 0:
-            return  # It was being written when the process died.
+            return  # The process was killed while it wrote this line.
         yield text[start:end]
 
 

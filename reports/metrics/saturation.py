@@ -1,5 +1,7 @@
-"""Turns and jobs of a cell in; how its backlog grows out (docs/design/statistics.md,
-"Saturation")."""
+"""Computes how the backlog of a cell grows (docs/design/statistics.md, "Saturation").
+
+In: the turns and jobs of a cell. Out: the growth of the backlog per arriving job.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,17 @@ from reports.run_folder.turns import Column, Turns
 
 WAITS = ("queue_s", "load_s", "preempted_s", "recompute_s")
 GROWTH_AT_SATURATION = 0.1
-"""g, from which on a cell counts as saturated: of ten jobs that arrive, one only waits."""
+"""A cell is saturated if g is at least this: one of ten arriving jobs adds to the backlog."""
 JOBS_TO_JUDGE = 12
-"""With fewer jobs a third of the arrivals says nothing about a trend."""
+"""With fewer jobs, a third of the arrivals is too short to show a trend."""
 
 
 def backlog_growth(turns: Turns, jobs: Turns) -> float:
     """g = (W̄₃ − W̄₁) / (⅔ n): by how many waiting jobs the backlog grows per arriving job.
 
     W̄₁ and W̄₃ are the mean numbers of waiting jobs in the first and the last third of the time in
-    which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN where too few arrive.
+    which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN if there are fewer jobs
+    than `JOBS_TO_JUDGE`.
     """
     count = len(jobs["arrival_s"])
     first, last = float(jobs["arrival_s"].min()), float(jobs["arrival_s"].max())
@@ -35,14 +38,17 @@ def backlog_growth(turns: Turns, jobs: Turns) -> float:
 
 
 def _waiting(turns: Turns) -> tuple[Column, Column]:
-    """Intervals in which a job waits for the server, merged over its turns. Records tell how long
-    a turn waited after its admission, not when: taken to follow its queueing."""
+    """Intervals in which a job waits for the server, merged over its turns.
+
+    Records contain how long a turn waited after its admission, but not when, so this time is
+    assumed to follow the queueing.
+    """
     waits = sum(turns[part] for part in WAITS)
     codes, _ = pd.factorize(turns["job_id"])
     starts = turns["sent_at_s"]
     order = np.lexsort((starts, codes))
     codes, starts, ends = codes[order], starts[order], (starts + waits)[order]
-    # Each job on a stretch of time of its own, so that one running maximum serves all.
+    # Jobs are shifted to disjoint ranges of time, so that one running maximum works for all.
     stretch = codes * (float(ends.max(initial=0.0)) + 1.0)
     reached = np.maximum.accumulate(ends + stretch)
     before = np.concatenate(([-np.inf], reached[:-1])) - stretch

@@ -1,8 +1,8 @@
-"""Turns of a cell in; where the time of each of its jobs went out, as docs/reference/metrics.md
-defines it.
+"""Divides the time of each job into parts, as docs/reference/metrics.md defines them.
 
-Only the root program's turns are split; what it waits for its sub-agents is one part. Seconds; the
-parts sum to the JCT, and what they miss of it is the residual.
+In: the turns of a cell. Out: a column per part, in seconds. Only the turns of the root program are
+divided; the time that it waits for its sub-agents is one part. The parts sum to the JCT, except for
+the residual.
 """
 
 from __future__ import annotations
@@ -26,14 +26,16 @@ WATERFALL: dict[str, str] = {
     "subagents_s": "waiting for sub-agents",
     "server_s": "server time (no breakdown)",
 }
-"""Column, and what people call it; in the order in which they are shown."""
+"""The label of each column, in the order in which they are shown."""
 SAVABLE = ("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s", "preemption_s")
-"""What another scheduler could have spared the job."""
+"""The parts that another scheduler could avoid."""
 
 
 def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Column) -> Turns:
-    """Columns `WATERFALL` of jobs, of which `codes` says which one each turn belongs to; 0 where
-    there is nothing of a kind. Of jobs with a failed turn they mean nothing."""
+    """The columns of `WATERFALL`, with a value per job. `codes` is the index of each turn's job.
+
+    Values of jobs with a failed turn are meaningless.
+    """
     root = turns["program_id"] == turns["job_id"]
     jobs, mine = len(arrival_s), codes[root]
     sums = {k: np.bincount(mine, v[root], jobs).astype(float) for k, v in _parts(turns).items()}
@@ -44,15 +46,15 @@ def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Colum
 
 
 def slowdown(jct_s: Column, parts: Turns) -> Column:
-    """JCT ÷ what is left of it without `SAVABLE`; NaN where the engine does not tell these."""
+    """JCT ÷ (JCT − the parts in `SAVABLE`). NaN if the engine does not report these parts."""
     least_s = jct_s - sum(parts[part] for part in SAVABLE)
     found = np.full(len(jct_s), np.nan)
     np.divide(jct_s, least_s, out=found, where=(parts["server_s"] == 0.0) & (least_s > 0.0))
     return found
 
 
-def untold(turns: Turns) -> Column:
-    """Whether the engine keeps to itself what came before a turn's first token."""
+def no_breakdown(turns: Turns) -> Column:
+    """Whether the engine did not report how the time to a turn's first token is divided."""
     return np.isnan(turns["queue_s"]) | np.isnan(turns["prefill_s"])
 
 
@@ -61,33 +63,33 @@ def before_first_token_s(turns: Turns) -> Column:
 
 
 class Server(NamedTuple):
-    """A turn's time in the server, but for what PARTS has besides."""
+    """A turn's time in the server, without the other parts in PARTS."""
 
     queue_s: Column
     prefill_s: Column
     decode_s: Column
     undivided_s: Column
-    """What nobody told apart: all before the first token where the engine keeps it to itself; of an
-    answer that came in one piece, all but what the engine tells."""
+    """Time without a breakdown: the time to the first token if the engine does not divide it; for
+    an answer that was not streamed, all time except the parts that the engine reports."""
 
 
 def in_server(turns: Turns) -> Server:
-    silent, whole = untold(turns), np.isnan(turns["decode_s"])
-    queue = np.where(silent & ~whole, 0.0, np.nan_to_num(turns["queue_s"]))
-    before = np.where(silent, before_first_token_s(turns), 0.0)
+    undivided, unstreamed = no_breakdown(turns), np.isnan(turns["decode_s"])
+    queue = np.where(undivided & ~unstreamed, 0.0, np.nan_to_num(turns["queue_s"]))
+    before = np.where(undivided, before_first_token_s(turns), 0.0)
     rest = turns["finished_at_s"] - turns["sent_at_s"] - queue
     for part in ("load_s", "preempted_s", "recompute_s"):
         rest = rest - turns[part]
     return Server(
         queue,
-        np.where(silent, 0.0, turns["prefill_s"]),
+        np.where(undivided, 0.0, turns["prefill_s"]),
         np.nan_to_num(turns["decode_s"]),
-        np.where(whole, rest, before),
+        np.where(unstreamed, rest, before),
     )
 
 
 def _parts(turns: Turns) -> Turns:
-    """Of each turn; prefill whose hits are not told stays in `server_s`."""
+    """The parts of each turn. Prefill stays in `server_s` if its hits are not reported."""
     first = turns["turn"] == 0
     queue, prefill, decode, undivided = in_server(turns)
     share = _recomputed_share(turns)
@@ -109,7 +111,7 @@ def _parts(turns: Turns) -> Turns:
 
 
 def _recomputed_share(turns: Turns) -> Column:
-    """Of the prompt tokens that were computed: those that the previous turn's context held."""
+    """The share of the computed prompt tokens that the context of the previous turn contained."""
     hits = sum(turns[hit] for hit in HITS)
     computed = turns["prompt_tokens"] - hits
     again = np.minimum(computed, np.maximum(0.0, turns["kept_tokens"] - hits))

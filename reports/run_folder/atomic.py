@@ -1,7 +1,7 @@
-"""Files that are there whole or not at all, whenever the process is killed or the power goes.
+"""Writes files atomically: a file is complete or absent, even if the process is killed.
 
-What has to last goes to the disk in this order: the file, its name, the folder that has the name.
-Two processes that write one file do it one after the other.
+To survive a power failure, a file is synced before it is renamed, and its folder after that.
+Processes that write the same file wait for each other.
 """
 
 from __future__ import annotations
@@ -18,23 +18,26 @@ from pathlib import Path
 
 from servers.errors import CannotWrite
 
-OTHER_WITHIN_S = 30.0
-"""How long another process may take to write the same file."""
-LOOK_EVERY_S = 0.05
+LOCK_TIMEOUT_S = 30.0
+"""How long to wait for another process that writes the same file."""
+LOCK_POLL_S = 0.05
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
-"""Of file systems over a network."""
+"""Errors of network file systems that do not support locks."""
 
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `path` when all is written; folders are made, links are
-    followed. Raises CannotWrite, and leaves what stood there."""
+    """Yields a temporary path to write to, and renames it to `path` at the end.
+
+    Missing folders are created and symbolic links are followed. On an error, an existing file at
+    `path` is unchanged. Raises CannotWrite.
+    """
     if path.is_symlink():
         path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
     try:
         make_folder(path.parent)
-        with _alone(part):
+        with _exclusive(part):
             try:
                 yield part
                 with suppress(FileNotFoundError):
@@ -51,7 +54,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """A pipe or a terminal is written as it is."""
+    """Writes a file atomically; a pipe or a terminal is written directly. Raises CannotWrite."""
     if not (path.is_char_device() or path.is_fifo()):
         with whole(path) as part:
             _write(part, content)
@@ -71,13 +74,14 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def write_all(handle: int, content: bytes) -> None:
+    """Writes everything, where `os.write` may write less."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Before the long work whose result is to stand there. Raises CannotWrite."""
+    """Checks before long work that its result can be written to `path`. Raises CannotWrite."""
     make_folder(path.parent)
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -86,7 +90,7 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """With those above it."""
+    """Creates a folder and its missing parents, and syncs them. Raises CannotWrite."""
     try:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
@@ -100,43 +104,43 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file's content, or a folder's names, down to the disk."""
+    """Flushes the content of a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # a file system that knows no such thing for folders
+        if error.errno != errno.EINVAL:  # This file system cannot sync folders.
             raise
     finally:
         os.close(handle)
 
 
 @contextmanager
-def _alone(part: Path) -> Iterator[None]:
-    """No other process writes `part` meanwhile. One that died leaves it free."""
+def _exclusive(part: Path) -> Iterator[None]:
+    """Locks `part` against other processes. The lock of a process that died is free."""
     while True:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            if not _held(handle):
+            if not _lock(handle):
                 raise BlockingIOError(errno.EAGAIN, "another process is writing it")
-            if _is(handle, part):
+            if _is_at(handle, part):
                 yield
                 return
         finally:
             os.close(handle)
 
 
-def _held(handle: int) -> bool:
+def _lock(handle: int) -> bool:
     try:
-        return hold(handle, OTHER_WITHIN_S)
+        return hold(handle, LOCK_TIMEOUT_S)
     except OSError as error:
-        if error.errno in NO_LOCKS:  # then two writers of one file are the user's to avoid
+        if error.errno in NO_LOCKS:  # Without locks, users must avoid concurrent writers.
             return True
         raise
 
 
-def _is(handle: int, path: Path) -> bool:
-    """And not what bore that name until the other had finished."""
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is still the one at `path`, which another process may have renamed."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -144,8 +148,10 @@ def _is(handle: int, path: Path) -> bool:
 
 
 def hold(handle: int, within_s: float) -> bool:
-    """The kernel's lock on an open file or folder, until all copies of the handle are closed.
-    False where another had it all the time."""
+    """Takes the kernel's lock on an open file or folder, until all copies of the handle are closed.
+
+    Returns False if another process had the lock for `within_s`.
+    """
     deadline_s = time.monotonic() + within_s
     while True:
         try:
@@ -153,6 +159,6 @@ def hold(handle: int, within_s: float) -> bool:
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 return False
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(LOCK_POLL_S)
         else:
             return True

@@ -210,7 +210,7 @@ def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:
 def test_the_page_of_an_experiment_draws_its_figures(
     report: Path, tmp_path: Path, opened: Open
 ) -> None:
-    about = ExperimentText("small", "A small one", "nobody", "fast is fast", "", "", "")
+    about = ExperimentText("small", "A small one", "no source", "fast is fast", "", "", "")
     page = write_experiment(about, [ArmRun("all", None, report.parent)], [], tmp_path).path
     made = opened(page)
     assert made.complaints == []

@@ -72,11 +72,11 @@ def test_a_change_of_a_policy_is_seen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["one"], "give NEW, the run to hold against BASE, or --save FILE, not both"),
+        (["one"], "give NEW, the run to compare with BASE, or --save FILE, not both"),
         (["one", "nowhere"], "nowhere"),
         (["one", "one", "--metric", "jct.p42"], "--metric jct.p42: unknown; use jct.mean"),
         (["one", "one", "--max-regression", "lots"], "--max-regression lots: use a share such as"),
-        (["one", "one/sweep.json"], "one/sweep.json: no baseline"),
+        (["one", "one/sweep.json"], "one/sweep.json: not a baseline"),
     ],
 )
 @pytest.mark.usefixtures("run")

@@ -44,11 +44,14 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
     [
         (["add", "nowhere", "--label", "c"], "nowhere: no such folder"),
         (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time such as"),
-        (["add", "run", "--label", "c", "--file", "run/sweep.json"], "run/sweep.json: no history"),
-        (["add", "run", "--label", ""], "--label '': give a short name"),
-        (["add", "run", "--label", "a\tb"], r"--label 'a\\tb': give a short name"),
+        (
+            ["add", "run", "--label", "c", "--file", "run/sweep.json"],
+            "run/sweep.json: not a history",
+        ),
+        (["add", "run", "--label", ""], "--label '': give a name on one line"),
+        (["add", "run", "--label", "a\tb"], r"--label 'a\\tb': give a name on one line"),
         (["show", "--file", "nowhere"], "nowhere: no such file"),
-        (["draw", "--file", "run/sweep.json"], "run/sweep.json: no history"),
+        (["draw", "--file", "run/sweep.json"], "run/sweep.json: not a history"),
     ],
 )
 @pytest.mark.usefixtures("run")

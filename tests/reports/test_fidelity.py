@@ -105,8 +105,8 @@ def test_a_tie_in_virtual_time_holds_the_winner_and_costs_what_the_worse_one_doe
     assert ranking.regret == pytest.approx(0.2)
 
 
-def test_pairs_are_told_apart_where_every_repeat_of_every_seed_orders_them_alike() -> None:
-    # b and c change places between repeats, a is always best: two of three pairs are told apart.
+def test_pairs_are_settled_where_every_repeat_of_every_seed_orders_them_alike() -> None:
+    # b and c change places between repeats, a is always best: two of three pairs are settled.
     (ranking,) = ranked([[1.0, 5.0, 6.0], [1.0, 6.0, 5.0]], [1.0, 7.0, 0.5]).rankings
     assert (ranking.told, ranking.pairs) == (2, 3)
     assert ranking.agreed == 1  # a before b; a before c is the other way round
@@ -169,7 +169,7 @@ def test_one_policy_has_no_winner_to_judge() -> None:
     assert held(ranked([[1.0]], [1.0]))[2:4] == [None, None]
 
 
-def test_a_load_where_nobody_differs_is_not_ranked() -> None:
+def test_a_load_where_no_policies_differ_is_not_ranked() -> None:
     # Live each is once the faster one, in virtual time both take as long.
     found = ranked([[1.0, 1.01], [1.01, 1.0]], [1.0, 1.0])
     assert (found.rankings[0].told, held(found)[3]) == (0, None)

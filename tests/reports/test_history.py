@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_regression import JCT_S, side
 
-from reports.compare.history import add, read_history, told
+from reports.compare.history import add, read_history, row
 from reports.compare.history_page import draw
 from servers.errors import InvalidBaseline, InvalidHistory
 
@@ -46,7 +46,7 @@ def test_the_same_commit_again_adds_nothing(tmp_path: Path) -> None:
 def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side([10.0]), "abc", WHEN)
-    with pytest.raises(InvalidHistory, match=r"abc is there .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
+    with pytest.raises(InvalidHistory, match=r"abc exists .*fcfs at 0.1 jobs/s: 10 s, now 11 s"):
         add(file, side([11.0]), "abc", WHEN)
 
 
@@ -54,7 +54,7 @@ def test_another_question_is_refused_with_what_differs(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     before = file.read_bytes()
-    with pytest.raises(InvalidHistory, match="hardware a100-80g against b200; keep another --file"):
+    with pytest.raises(InvalidHistory, match="hardware a100-80g against b200; give another --file"):
         add(file, side(JCT_S, hardware="b200"), "def", WHEN)
     assert file.read_bytes() == before
 
@@ -66,7 +66,9 @@ def test_other_code_is_the_same_question(tmp_path: Path) -> None:
 
 
 def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidBaseline, match=r"cell: late; a history's run has to be whole"):
+    with pytest.raises(
+        InvalidBaseline, match=r"cell: late; every cell of a run in a history must be valid"
+    ):
         add(tmp_path / "h.jsonl", side(JCT_S, invalid={"cell": "late"}), "abc", WHEN)
     assert not (tmp_path / "h.jsonl").exists()
 
@@ -75,7 +77,7 @@ def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: str) -> None:
     file = tmp_path / "notes.txt"
     file.write_text(content)
-    with pytest.raises(InvalidHistory, match=r"notes.txt: no history"):
+    with pytest.raises(InvalidHistory, match=r"notes.txt: not a history"):
         add(file, side(JCT_S), "abc", WHEN)
     assert file.read_text() == content
 
@@ -115,7 +117,7 @@ def test_a_line_of_another_question_is_named(tmp_path: Path) -> None:
     add(one, side(JCT_S), "abc", WHEN)
     add(other, side(JCT_S, hardware="b200"), "abc", WHEN)
     one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[1])
-    with pytest.raises(InvalidHistory, match=r"one, line 3: of another question"):
+    with pytest.raises(InvalidHistory, match=r"one, line 3: belongs to another question"):
         read_history(one)
 
 
@@ -138,7 +140,7 @@ def test_a_mean_inside_the_interval_before_is_none(tmp_path: Path) -> None:
     add(file, side(JCT_S * 1.01), "two", days(1))
     (series,) = read_history(file).series()
     assert series.jumps == ()
-    assert told(series)[2:] == (
+    assert row(series)[2:] == (
         "2 commits", f"{1.01 * JCT_S.mean():.3f} s", "+1.00%", "–",
     )  # fmt: skip
 
@@ -174,4 +176,4 @@ def test_an_empty_history_has_a_page_too(tmp_path: Path) -> None:
     add(file, side([10.0]), "one", WHEN)
     file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])
     draw(read_history(file), tmp_path / "h.html")
-    assert "Nothing is kept yet." in (tmp_path / "h.html").read_text()
+    assert "The history is empty." in (tmp_path / "h.html").read_text()

@@ -68,7 +68,7 @@ def test_a_change_is_new_over_base_less_one_of_the_pairs() -> None:
     assert change.outcome == "noise"  # three programs say nothing
 
 
-def test_noise_about_zero_is_not_told_as_a_change() -> None:
+def test_noise_about_zero_is_not_reported_as_a_change() -> None:
     shaken = JCT_S * RNG.lognormal(0, 0.2, 100)
     assert outcome(JCT_S, shaken * JCT_S.mean() / shaken.mean(), most=0.0) == "noise"
 
@@ -120,7 +120,9 @@ def test_unlike_is_refused_with_what_differs(field: str, value: Any, said: str) 
 
 
 def test_without_a_common_policy_there_is_nothing_to_compare() -> None:
-    with pytest.raises(NotComparable, match="no policy and load has jobs in both"):
+    with pytest.raises(
+        NotComparable, match="no job finished in both under the same policy and load"
+    ):
         compare_sides(side(JCT_S), side(JCT_S, variant="other"), ["jct.mean"], 0.03)
 
 
@@ -137,10 +139,10 @@ def test_markdown_and_junit_tell_the_same_and_markup_in_names_is_text() -> None:
     verdict = compare_sides(
         side(JCT_S, "<b>|evil|</b>"), side(1.5 * JCT_S, "<b>|evil|</b>"), ["jct.mean"], 0.03
     )
-    told = markdown(verdict, 0.03)
-    assert "❌" in told
-    assert "<b>" not in told
-    row = next(line for line in told.splitlines() if "REGRESSION" in line)
+    text = markdown(verdict, 0.03)
+    assert "❌" in text
+    assert "<b>" not in text
+    row = next(line for line in text.splitlines() if "REGRESSION" in line)
     assert row.count("|") == 9
     suite = parsed(verdict)
     assert (suite.get("tests"), suite.get("failures")) == ("1", "1")

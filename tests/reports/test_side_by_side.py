@@ -32,7 +32,7 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     (run / "fcfs_jps0.1_seed2" / "turns.jsonl").write_text("{}\n")
     alone = collect(load_run(run))
     monkeypatch.setattr(side_by_side, "MANY", 1)
-    monkeypatch.setattr(side_by_side, "AT_A_TIME", 2)
+    monkeypatch.setattr(side_by_side, "ITEMS_PER_TASK", 2)
     together = collect(load_run(run))
     assert len(together.cells) == 7
     assert_frame_equal(together.cells, alone.cells)

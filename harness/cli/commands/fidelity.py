@@ -209,7 +209,7 @@ def _show(card: Card) -> None:
     show_rows(table_rows(card.fidelity), "virtual time against live, mean over seeds")
     if rows := ranking_rows(card.fidelity):
         show_rows(rows, "ranking by mean JCT")
-    marks = {True: "held", False: "MISSED", None: "–"}
+    marks = {True: "met", False: "MISSED", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
     for run, cell, why in card.invalid:
         complain(f"{run}, {cell}: {why}")

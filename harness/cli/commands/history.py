@@ -50,11 +50,11 @@ def add_command(
 def show_command(file: File = FILE) -> None:
     """The last number of each policy and load, its change, and where it jumped."""
     from harness.cli.tables import show_rows
-    from reports.compare.history import HEAD, read_history, told
+    from reports.compare.history import HEAD, read_history, row
 
     with one_line_errors():
         history = read_history(file)
-    show_rows([HEAD, *map(told, history.series())])
+    show_rows([HEAD, *map(row, history.series())])
 
 
 @app.command("draw")
