@@ -1,13 +1,18 @@
-"""An OpenAI-compatible proxy that knows programs (docs/howto/gateway.md).
+"""An OpenAI-compatible proxy that records the turns of programs (docs/howto/gateway.md).
 
-identity, conversations   which program a request belongs to
-programs                  its turns so far: numbers, tool gaps, what a prompt keeps
-turns                     turns under way, and the line that each leaves
-servers                   which server a job is on
-answers                   what is read off an answer as it passes
-passing                   a completion passed through
-guided, recorded          a completion as a recorded program had it
-proxy                     the gateway: requests in, programs ended
+In: completion requests of agents. Out: the servers' answers, and a `TurnRecord` per turn.
+
+proxy            the gateway: handles requests, starts and ends programs
+access           which clients may send requests, and as which program
+client_request   the program that a request names, and the body sent to the server
+conversations    matches requests that name no program to programs by their prompts
+programs         turn numbers, tool gaps and kept tokens of each program
+turns, servers   the active turns and their records; the server of each job
+forwarding       forwards a completion to a server; `answers` parses its answer
+guided           answers with a recorded program's answer, which `recorded` formats
+messages         the messages of a turn, for recordings that include them
+serving          listens on a port or a Unix socket
+recording        writes the run folder of `bench record` and `bench gateway`
 """
 
 from harness.gateway.guided import Guide

@@ -1,7 +1,8 @@
-"""Who may ask a gateway, and as which program (docs/howto/gateway.md, SECURITY.md).
+"""Which clients may send requests to a gateway (docs/howto/gateway.md, SECURITY.md).
 
-By a program's own socket, or with its own key: as that program alone. With the gateway's token: as
-any. On loopback without a token: whoever is on this machine, but for web pages in its browser.
+A request over a program's socket, or with a program's key, may come from that program only. A
+request with the gateway's token may name any program. Without a token the gateway accepts all
+requests over loopback, except those that a browser sends for a web page.
 """
 
 from __future__ import annotations
@@ -18,42 +19,48 @@ from contextvars import ContextVar
 
 from aiohttp import web
 
-from harness.gateway.refusals import refusal
 from servers.errors import InvalidInput
 
 TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
-"""A variable, not an option: arguments are seen by everybody on the machine."""
-LEAST_TOKEN_CHARS = 16
-MOST_AT_ONCE = 32
-"""Requests under way of a program that is held to its own name; no agent at hand asks more than one
-at a time, and each may have 32 MiB here."""
-
+"""An environment variable, because all users of a machine can read command lines."""
+MIN_TOKEN_CHARS = 16
+MAX_ACTIVE_REQUESTS = 32
+"""Limit of concurrent requests of a program that has its own socket or key. Known agents send one
+request at a time, and the gateway buffers up to 32 MiB for each."""
 
 _PROGRAM: ContextVar[str | None] = ContextVar("program")
-"""Of the request that this task answers; storage on a request is another in each aiohttp."""
+"""The program that sent the request which the current task answers. A context variable, because
+the way to store values on a request differs between versions of aiohttp."""
 _PORT = re.compile(r":[0-9]*$")
+
+
+def refusal(status: int, message: str, kind: str = "invalid_request_error") -> web.Response:
+    """An error of the gateway itself, in the format of OpenAI's API."""
+    error = {"message": message, "type": kind, "param": None, "code": None}
+    return web.json_response({"error": error}, status=status)
 
 
 class Access:
     def __init__(self, token: str | None = None, *, keyed: bool = False) -> None:
-        """`token`: without it nobody gets in. `keyed`: who comes by no socket needs a program's
-        key."""
+        """`token`: clients have to send it. `keyed`: requests over TCP have to carry the key of a
+        program."""
         self._token = token
         self._keyed = keyed
         self._keys: dict[bytes, str] = {}
-        """By digest, so that a look-up takes as long for a guess that is nearly right."""
-        self.only: dict[str, str] = {}
-        """By name of a socket: the program whose alone it is."""
-        self._under_way: Counter[str] = Counter()
+        """Program ids by digest of their key, so that the time of a look-up reveals nothing about a
+        key."""
+        self.programs_by_socket: dict[str, str] = {}
+        """The program of each Unix socket, by the socket's name."""
+        self._active: Counter[str] = Counter()
 
     @property
-    def hides_key(self) -> bool:
-        """What clients send as their key is for us, and not for the server."""
+    def strips_client_key(self) -> bool:
+        """Whether the clients' API key is for the gateway, and is not forwarded to the server."""
         return self._keyed or self._token is not None
 
     @contextmanager
-    def key(self, program_id: str) -> Iterator[str]:
-        """A new one, which nobody else has; it holds while the block lasts."""
+    def issue_key(self, program_id: str) -> Iterator[str]:
+        """A new key of the program, valid until the block ends."""
         key = secrets.token_urlsafe()
         self._keys[_digest(key)] = program_id
         try:
@@ -62,80 +69,86 @@ class Access:
             del self._keys[_digest(key)]
 
     def admit(self, request: web.Request) -> web.Response | None:
-        """None where it may come in. As whom is decided here, once (`admitted_as`): while its body
-        comes, keys and sockets end."""
+        """Returns None if the request is admitted, or else the response that refuses it.
+
+        Determines the program of the request (`admitted_as`) before its body is read, because its
+        key or socket may end while the body arrives.
+        """
         program = self._program(request)
         _PROGRAM.set(program)
         if program is not None:
             if request.match_info.get("program", program) != program:
-                return refusal(403, f"this way to the gateway is for program {program} alone")
-            if self._under_way[program] >= MOST_AT_ONCE:
-                return refusal(429, f"program {program}: {MOST_AT_ONCE} requests are under way")
+                return refusal(403, f"this socket or key belongs to program {program}")
+            if self._active[program] >= MAX_ACTIVE_REQUESTS:
+                return refusal(429, f"program {program} has {MAX_ACTIVE_REQUESTS} active requests")
             return None
         if _socket(request) is not None:
-            return refusal(403, "the program of this way to the gateway has ended")
+            return refusal(403, "the program of this socket has ended")
         if self._keyed:
-            return refusal(401, "this gateway is for agents alone: send OPENAI_API_KEY as key")
+            return refusal(401, "only agents may use this gateway: send OPENAI_API_KEY as API key")
         if self._token is not None:
             if hmac.compare_digest(_key(request).encode(), self._token.encode()):
                 return None
-            return refusal(401, f"the gateway's token is wanted as API key: its {TOKEN}")
+            return refusal(401, f"send the gateway's token, its {TOKEN}, as API key")
         if (page := _web_page(request)) is not None:
-            return refusal(403, f"{page}: web pages may not ask; others set {TOKEN} on both sides")
+            return refusal(
+                403, f"{page}: web pages have no access; other clients need {TOKEN} on both sides"
+            )
         return None
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
+    def active_request(self) -> Iterator[None]:
         program = admitted_as()
         if program is None:
             yield
             return
-        self._under_way[program] += 1
+        self._active[program] += 1
         try:
             yield
         finally:
-            self._under_way[program] -= 1
-            if not self._under_way[program]:
-                del self._under_way[program]
+            self._active[program] -= 1
+            if not self._active[program]:
+                del self._active[program]
 
     def _program(self, request: web.Request) -> str | None:
         if (name := _socket(request)) is not None:
-            return self.only.get(name)
+            return self.programs_by_socket.get(name)
         return self._keys.get(_digest(_key(request))) if self._keyed else None
 
 
 def admitted_as() -> str | None:
-    """The program that the request can be from alone which this task answers."""
+    """The program that the current task's request was admitted as; None if it may name any."""
     return _PROGRAM.get()
 
 
 def check_listen(address: str, token: str | None) -> None:
-    """Raises a ValueError for where nobody may listen, or not without a token."""
+    """Raises InvalidInput for an address that is invalid, or that requires a token."""
     try:
         local = ipaddress.ip_address(address).is_loopback
     except ValueError:
         raise InvalidInput(
-            f"--listen {address}: not an address of this machine, such as 127.0.0.1"
+            f"--listen {address}: is not an address of this machine, such as 127.0.0.1"
         ) from None
     if token is None and not local:
         raise InvalidInput(
-            f"--listen {address}: others could ask your server; set {TOKEN} to a secret of "
-            f"{LEAST_TOKEN_CHARS} or more characters, which clients send as their API key"
+            f"--listen {address}: other machines could use your server; set {TOKEN} to a secret of "
+            f"{MIN_TOKEN_CHARS} or more characters, which clients send as their API key"
         )
-    if token is not None and (len(token) < LEAST_TOKEN_CHARS or not token.isascii()):
+    if token is not None and (len(token) < MIN_TOKEN_CHARS or not token.isascii()):
         raise InvalidInput(
-            f"{TOKEN}: at least {LEAST_TOKEN_CHARS} characters, of ASCII, so that none can guess it"
+            f"{TOKEN}: must have at least {MIN_TOKEN_CHARS} ASCII characters, so that it cannot be "
+            "guessed"
         )
 
 
 def _socket(request: web.Request) -> str | None:
-    """The unix socket that it came by, if by one."""
+    """The Unix socket over which the request came, if any."""
     name = request.transport and request.transport.get_extra_info("sockname")
     return name if isinstance(name, str) else None
 
 
 def _key(request: web.Request) -> str:
-    """As OpenAI's clients send it."""
+    """The API key, in the header in which OpenAI's clients send it."""
     kind, _, key = request.headers.get("Authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else ""
 
@@ -145,12 +158,14 @@ def _digest(key: str) -> bytes:
 
 
 def _web_page(request: web.Request) -> str | None:
-    """How we know that a browser sends it for a page: by what it says of the page (Origin), or by
-    the page's own name for this machine (DNS rebinding). A name of an address, or localhost, is no
-    page's."""
+    """Returns the header that shows that a browser sends the request for a web page, if any.
+
+    Such a request has an Origin or Sec-Fetch-Site header, or its Host is neither an address nor
+    localhost (DNS rebinding).
+    """
     for header in ("Origin", "Sec-Fetch-Site"):
-        if (said := request.headers.get(header)) not in (None, "none"):
-            return f"{header} {said}"
+        if (value := request.headers.get(header)) not in (None, "none"):
+            return f"{header} {value}"
     host = request.headers.get("Host", "localhost")
     name = _PORT.sub("", host).strip("[]").lower()
     try:

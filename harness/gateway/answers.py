@@ -1,7 +1,7 @@
-"""What an answer says, read off as it passes to the client.
+"""Parses a server's answer while it is forwarded to the client.
 
-In: the bytes of a streamed answer (chat completions or completions) or a whole one. Out: the bytes
-that the client gets, and the answer's text, calls, tokens and the server's own times.
+In: the bytes of a streamed or complete answer (chat completions or completions). Out: the bytes for
+the client, and the answer's text, tool calls, token counts and the times that the server reports.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from traces.lenient import items, mapping
 
 MAX_EVENT_BYTES = 1 << 24
 MAX_ANSWER_BYTES = 1 << 26
-"""Of what is kept of one answer: a server may go on for ever."""
-
-
-EACH_BYTES = 8
-"""That a piece takes besides its text."""
+"""Limit of the text stored of one answer, because a stream may be endless."""
+CHUNK_OVERHEAD_BYTES = 8
+"""Fixed overhead per streamed chunk."""
 
 
 @dataclass(slots=True)
@@ -38,23 +36,24 @@ class _Call:
 @dataclass(slots=True)
 class Answer:
     secrets: tuple[str, ...] = ()
-    """Not to be told in any message."""
+    """Keys that error messages must not contain."""
     first_token_at_s: float | None = None
     last_byte_at_s: float | None = None
     reasoned: bool = False
     usage: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    """What the server said instead of an answer, or amid it."""
-    whole: bool = False
-    said: list[str] = field(default_factory=list)
+    """The error that the server sent instead of an answer, or within a stream."""
+    complete: bool = False
+    texts: list[str] = field(default_factory=list)
+    """The text in the pieces in which it arrived."""
     _calls: dict[int, _Call] = field(default_factory=dict)
-    _kept_bytes: int = 0
+    _stored_bytes: int = 0
 
     @property
     def text(self) -> str:
-        self.said[:] = ["".join(self.said)]
-        return self.said[0]
+        self.texts[:] = ["".join(self.texts)]
+        return self.texts[0]
 
     @property
     def prompt_tokens(self) -> int:
@@ -73,13 +72,13 @@ class Answer:
         return queue_s(self.metrics)
 
     def message(self) -> dict[str, Any]:
-        """As the next prompt has it."""
+        """The answer as a message of the next prompt."""
         calls = [{"function": call.function()} for _, call in sorted(self._calls.items())]
         return {"role": "assistant", "content": self.text, "tool_calls": calls}
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Of a call that runs a shell command, the command's own words: `bash` says nothing."""
+        """Names of the tools. For a call that runs a shell command, the names of its programs."""
         if not self._calls:
             return tool_names(self.text)
         called = [call.function() for _, call in sorted(self._calls.items())]
@@ -89,25 +88,25 @@ class Answer:
             for name in call_names(call["name"], command_in(call["arguments"]))
         )
 
-    def read(self, body: bytes, at_s: float) -> None:
-        """A whole answer."""
+    def read_whole(self, body: bytes, at_s: float) -> None:
+        """Parses an answer that is not streamed."""
         self.last_byte_at_s = at_s
         try:
-            said = orjson.loads(body)
+            parsed = orjson.loads(body)
         except orjson.JSONDecodeError:
-            said = None
-        if not isinstance(said, dict) or "choices" not in said:
+            parsed = None
+        if not isinstance(parsed, dict) or "choices" not in parsed:
             self.error = error_message(body, self.secrets)
             return
-        self.whole = True
-        self._chunk(said, at_s)
-        self.first_token_at_s = None  # nobody saw it
+        self.complete = True
+        self._chunk(parsed, at_s)
+        self.first_token_at_s = None  # unknown without a stream
 
-    def event(self, data: bytes, at_s: float) -> bool:
-        """An event of a stream. Returns whether it holds nothing but the count of tokens."""
+    def read_event(self, data: bytes, at_s: float) -> bool:
+        """Parses an event of a stream. Returns whether it contains only the usage."""
         self.last_byte_at_s = at_s
         if data == b"[DONE]":
-            self.whole = True
+            self.complete = True
             return False
         try:
             chunk = orjson.loads(data)
@@ -126,49 +125,52 @@ class Answer:
         for choice in map(mapping, items(chunk.get("choices"))):
             if choice.get("index", 0) != 0:
                 continue
-            said = mapping(choice.get("delta")) or mapping(choice.get("message")) or choice
-            text = _text(said.get("content")) or _text(said.get("text"))
-            reasoning = said.get("reasoning_content") or said.get("reasoning")
-            calls = items(said.get("tool_calls"))
+            content = mapping(choice.get("delta")) or mapping(choice.get("message")) or choice
+            text = _text(content.get("content")) or _text(content.get("text"))
+            reasoning = content.get("reasoning_content") or content.get("reasoning")
+            calls = items(content.get("tool_calls"))
             if (text or reasoning or calls) and self.first_token_at_s is None:
                 self.first_token_at_s = at_s
             self.reasoned = self.reasoned or bool(_text(reasoning))
-            self.said.append(self._kept(text))
-            for place, call in enumerate(calls):
-                self._call(mapping(call), place)
+            self.texts.append(self._within_limit(text))
+            for position, call in enumerate(calls):
+                self._call(mapping(call), position)
 
-    def _call(self, call: Mapping[str, Any], place: int) -> None:
-        index = call.get("index", place)
-        known = self._calls.setdefault(index if type(index) is int else place, _Call())
+    def _call(self, call: Mapping[str, Any], position: int) -> None:
+        index = call.get("index", position)
+        known = self._calls.setdefault(index if type(index) is int else position, _Call())
         function = mapping(call.get("function"))
-        known.names.append(self._kept(_text(function.get("name"))))
-        known.arguments.append(self._kept(_text(function.get("arguments"))))
+        known.names.append(self._within_limit(_text(function.get("name"))))
+        known.arguments.append(self._within_limit(_text(function.get("arguments"))))
 
-    def _kept(self, text: str) -> str:
-        """Raises a ValueError where that is more than an answer may be."""
-        self._kept_bytes += len(text) + EACH_BYTES
-        if self._kept_bytes > MAX_ANSWER_BYTES:
+    def _within_limit(self, text: str) -> str:
+        """Raises a ValueError if the answer is now longer than MAX_ANSWER_BYTES."""
+        self._stored_bytes += len(text) + CHUNK_OVERHEAD_BYTES
+        if self._stored_bytes > MAX_ANSWER_BYTES:
             raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
         return text
 
 
 class Tap:
-    """A stream on its way to the client, which asked for the count of tokens or did not: then the
-    event that we asked for is taken out again. Nothing else is held back but a torn event."""
+    """Parses a stream and returns the bytes for the client.
+
+    Removes the usage event if the client did not request it. Buffers only incomplete events.
+    """
 
     def __init__(self, answer: Answer, hide_usage: bool, key: str | None) -> None:
-        """`key`: the user's, which no error tells."""
+        """`key`: the user's API key, which is removed from errors."""
         self._answer = answer
         self._key = key
         self._hide = hide_usage
         self._rest = bytearray()
-        self._held = b""
-        """A carriage return whose line feed may be next."""
+        self._carriage_return = b""
+        """A carriage return that a line feed may follow."""
 
-    def take(self, received: bytes, at_s: float) -> bytes:
-        """What the client gets of it now. Raises a ValueError for an event without end."""
-        received = self._held + received
-        self._held = b"\r" if received.endswith(b"\r") else b""
+    def feed(self, received: bytes, at_s: float) -> bytes:
+        """Returns the complete events for the client. Raises a ValueError for an event that is
+        longer than MAX_EVENT_BYTES."""
+        received = self._carriage_return + received
+        self._carriage_return = b"\r" if received.endswith(b"\r") else b""
         seen = max(0, len(self._rest) - 1)
         self._rest += received.removesuffix(b"\r").replace(b"\r\n", b"\n")
         if self._rest.find(b"\n\n", seen) < 0:
@@ -181,21 +183,21 @@ class Tap:
             data = b"\n".join(
                 line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"
             )
-            only_usage = bool(data) and self._answer.event(data, at_s)
+            only_usage = bool(data) and self._answer.read_event(data, at_s)
             if self._answer.error is not None:
-                event = without(event, self._key)
+                event = redact_error(event, self._key)
             if not (only_usage and self._hide):
                 passed.append(event + b"\n\n")
         self._rest = bytearray(rest)
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """What was left of a stream that was cut."""
-        return without(bytes(self._rest) + self._held, self._key)
+        """Returns the rest of a stream that was cut."""
+        return redact_error(bytes(self._rest) + self._carriage_return, self._key)
 
 
-def without(error: bytes, key: str | None) -> bytes:
-    """What a server says instead of an answer, as it goes to the client."""
+def redact_error(error: bytes, key: str | None) -> bytes:
+    """Removes the API key from an error of the server."""
     if key is None or len(key) < MIN_CHARS:
         return error
     return redact(error.decode(errors="surrogateescape"), [key]).encode(errors="surrogateescape")
@@ -210,10 +212,10 @@ def _text(said: object) -> str:
 
 
 def command_in(arguments: str) -> str:
-    """Of a call; "" where it has none."""
+    """The `command` in the arguments of a call; "" if there is none."""
     try:
-        said = orjson.loads(arguments)
+        parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:
         return ""
-    command = said.get("command") if isinstance(said, dict) else None
+    command = parsed.get("command") if isinstance(parsed, dict) else None
     return command if isinstance(command, str) else ""

@@ -1,7 +1,7 @@
-"""Which program's conversation a prompt goes on with, and how much of the last prompt it repeats.
+"""Finds the program whose conversation a prompt continues, and how much of it the prompt repeats.
 
-In: bodies of completion requests. Out: prompts as digests of their pieces, each of everything up to
-there, so that two prompts share exactly the pieces whose digests are equal.
+In: bodies of completion requests. Out: prompts as digests of their pieces. Each digest covers its
+piece and all before it, so that two prompts share exactly the pieces whose digests are equal.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any
 import orjson
 
 PIECE = 256
-"""Characters, or token ids, of a prompt without messages that are one piece."""
-MOST_KEPT = 200_000
-"""Digests of the programs last heard of; 30 MB."""
-
+"""Characters, or token ids, in one piece of a prompt without messages."""
+MAX_DIGESTS = 200_000
+"""Number of digests stored, of the most recently active programs; they take 30 MB."""
 
 SYSTEM = ("system", "developer")
 
@@ -27,15 +26,16 @@ SYSTEM = ("system", "developer")
 class Prompt:
     digests: tuple[bytes, ...]
     ends: tuple[int, ...]
-    """Length up to the end of each piece, in characters or ids; of the last, all of it."""
-    least: int
-    """So many pieces, from the first, tell programs apart: up to the first message that is not the
-    system's (the task), or all of a prompt without messages."""
+    """Length of the prompt up to the end of each piece, in characters or ids. The last piece ends
+    where the prompt ends."""
+    identifying: int
+    """Number of leading pieces that identify a program: up to the first message after the system
+    messages (the task), or all pieces of a prompt without messages."""
     system: int = 0
-    """Length of the system messages at its beginning."""
+    """Length of the system messages at the beginning."""
 
     def shared(self, other: Prompt) -> int:
-        """Leading pieces that both have."""
+        """Number of leading pieces that both prompts have."""
         pairs = zip(self.digests, other.digests, strict=False)
         return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self), len(other)))
 
@@ -49,9 +49,9 @@ def prompt_of(body: Mapping[str, Any]) -> Prompt:
         return _of_messages(messages)
     prompt = body.get("prompt")
     if isinstance(prompt, str):
-        pieces = [prompt[i : i + PIECE].encode() for i in _whole(prompt)]
+        pieces = [prompt[i : i + PIECE].encode() for i in _piece_starts(prompt)]
     elif isinstance(prompt, list):
-        pieces = [orjson.dumps(prompt[i : i + PIECE]) for i in _whole(prompt)]
+        pieces = [orjson.dumps(prompt[i : i + PIECE]) for i in _piece_starts(prompt)]
     else:
         pieces = []
     ends = [PIECE * (i + 1) for i in range(len(pieces))]
@@ -59,7 +59,7 @@ def prompt_of(body: Mapping[str, Any]) -> Prompt:
     return Prompt(tuple(_digests(pieces)), tuple(ends), len(pieces))
 
 
-def _whole(prompt: str | list[Any]) -> range:
+def _piece_starts(prompt: str | list[Any]) -> range:
     return range(0, len(prompt) - PIECE + 1, PIECE)
 
 
@@ -71,15 +71,17 @@ def _of_messages(messages: list[Any]) -> Prompt:
         ends.append(end)
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     system = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
-    if system == len(pieces):  # no task: nothing tells it apart
+    if system == len(pieces):  # without a task, no piece identifies the program
         return Prompt(tuple(_digests(pieces)), tuple(ends), system)
     length = ends[system - 1] if system else 0
     return Prompt(tuple(_digests(pieces)), tuple(ends), system + 1, length)
 
 
 def message_piece(message: Any) -> bytes:
-    """What of a message counts: its role, its text and its calls. Clients write the answer that
-    they got back in ways of their own (null for an empty text, calls with other keys)."""
+    """The parts of a message that are compared: its role, its text and its tool calls.
+
+    Clients return an answer in different forms (null for an empty text, calls with other keys).
+    """
     if not isinstance(message, Mapping):
         return orjson.dumps(message, default=str)
     calls = message.get("tool_calls")
@@ -111,35 +113,37 @@ def _digests(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def with_answer(prompt: Prompt, answer: Mapping[str, Any]) -> Prompt:
-    """The prompt and the answer to it, as the next prompt will have them."""
+    """The prompt followed by its answer, as the next prompt will contain them."""
     piece = message_piece(answer)
     before = prompt.digests[-1] if prompt.digests else b""
     digest = hashlib.blake2b(before + piece, digest_size=16).digest()
     end = (prompt.ends[-1] if prompt.ends else 0) + len(piece)
-    return Prompt((*prompt.digests, digest), (*prompt.ends, end), prompt.least, prompt.system)
+    return Prompt((*prompt.digests, digest), (*prompt.ends, end), prompt.identifying, prompt.system)
 
 
 class Conversations:
-    """Of programs that do not say who they are."""
+    """The conversations of programs whose requests do not name them."""
 
     def __init__(self) -> None:
         self._programs: OrderedDict[bytes, dict[str, int]] = OrderedDict()
-        """By digest: programs, the one last heard of last, and the length up to there."""
+        """By digest: the programs with this beginning, the most recent one last, and its length."""
 
-    def keep(self, program_id: str, prompt: Prompt) -> None:
-        first = max(prompt.least - 1, 0)
+    def remember(self, program_id: str, prompt: Prompt) -> None:
+        first = max(prompt.identifying - 1, 0)
         for digest, end in zip(prompt.digests[first:], prompt.ends[first:], strict=True):
             programs = self._programs.setdefault(digest, {})
             programs.pop(program_id, None)
             programs[program_id] = end
             self._programs.move_to_end(digest)
-        while len(self._programs) > MOST_KEPT:
+        while len(self._programs) > MAX_DIGESTS:
             self._programs.popitem(last=False)
 
     def find(self, prompt: Prompt, idle: Callable[[str], bool]) -> str | None:
-        """The program with the longest beginning in common that waits for no answer, of several
-        the one last heard of. A prompt that another had in whole begins a program of its own: a
-        next turn always adds something."""
+        """Returns the idle program that shares the longest beginning, of several the most recent.
+
+        A prompt that is contained in another one starts a new program, because the next turn of a
+        program always adds something.
+        """
         for digest in reversed(prompt.digests):
             for program_id, end in reversed(self._programs.get(digest, {}).items()):
                 if end < prompt.ends[-1] and idle(program_id):

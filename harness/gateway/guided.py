@@ -1,8 +1,8 @@
 """Guided replay: real agents with real tools, whose answers come from recorded programs.
 
-An agent's k-th request as program p is the k-th turn of the recorded program p. The engine does
-that turn's work as in live replay (token mode: docs/design/live-replay.md), and the agent gets the
-recorded answer when the engine's last token is there. A program stops at a failed turn.
+An agent's k-th request as program p is the k-th turn of the recorded program p. The engine computes
+that turn as in live replay (token mode: docs/design/live-replay.md), and the agent gets the
+recorded answer when the engine's last token arrives. A program stops at a failed turn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from harness.gateway.identity import Said
-from harness.gateway.recorded import Recorded
-from harness.gateway.refusals import refusal
+from harness.gateway.access import refusal
+from harness.gateway.client_request import Caller
+from harness.gateway.recorded import RecordedAnswer
 from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.completion import Answer, completion_body, measure
@@ -33,19 +33,20 @@ JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 
 
 @dataclass(slots=True)
-class _Course:
-    """A recorded program and how far its agent is."""
+class _GuidedProgram:
+    """A recorded program and its agent's progress in it."""
 
     program: Program
     conversation: Conversation
     index: int = 0
-    """Of the next turn."""
+    """Index of the next turn."""
     stopped: str | None = None
-    under_way: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Turns of a program follow each other: a second request waits."""
+    """The error of the turn that failed."""
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during a turn; a second request of the program waits for it."""
 
-    def over(self) -> str | None:
-        """Why there is no further turn."""
+    def end_reason(self) -> str | None:
+        """Why there is no further turn; None if there is one."""
         if self.stopped is not None:
             return f"the recorded program stopped at turn {self.index}: {self.stopped}"
         if self.index == len(self.program.turns):
@@ -54,29 +55,29 @@ class _Course:
 
 
 class Guide:
-    """Recorded programs and, of those under way, their contexts."""
+    """Recorded programs, and the contexts of those that are running."""
 
     def __init__(self, programs: Sequence[Program], vocabulary: range, seed: int) -> None:
-        """`vocabulary`: the token ids that prompts may hold. Raises a ValueError for a program
-        whose messages are not recorded."""
-        if silent := next((program for program in programs if not program.messages), None):
+        """`vocabulary`: the token ids for prompts. Raises InvalidInput for a program whose messages
+        are not recorded."""
+        if unrecorded := next((program for program in programs if not program.messages), None):
             raise InvalidInput(
-                f"program {silent.id}: its trace has no messages, and so no answers for its agent; "
+                f"program {unrecorded.id}: its trace has no messages, so its agent has no answers; "
                 "give trajectories, or a trace recorded with bench record --messages"
             )
         self._programs = {program.id: program for program in programs}
         self._prompts = Prompts(vocabulary, seed)
-        self._courses: dict[str, _Course] = {}
+        self._guided: dict[str, _GuidedProgram] = {}
 
-    def course(self, program_id: str) -> _Course | None:
+    def guided_program(self, program_id: str) -> _GuidedProgram | None:
         program = self._programs.get(program_id)
-        if program is not None and program_id not in self._courses:
-            self._courses[program_id] = _Course(program, self._prompts.conversation(program))
-        return self._courses.get(program_id)
+        if program is not None and program_id not in self._guided:
+            self._guided[program_id] = _GuidedProgram(program, self._prompts.conversation(program))
+        return self._guided.get(program_id)
 
-    def ended(self, program_id: str) -> None:
-        """Its next request is another run's first."""
-        self._courses.pop(program_id, None)
+    def remove(self, program_id: str) -> None:
+        """Ends a program: its next request starts it again with the first turn."""
+        self._guided.pop(program_id, None)
 
 
 class Guided:
@@ -96,61 +97,63 @@ class Guided:
         self._turns = turns
 
     async def complete(
-        self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, who: Said
+        self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
     ) -> web.StreamResponse:
-        if who.program_id is None:
-            return refusal(400, "guided replay needs to know the program: /programs/<id>/v1/…")
-        course = self._guide.course(who.program_id)
-        if course is None:
-            return refusal(400, f"no recorded program is called {who.program_id}")
-        async with course.under_way:
-            if (none := course.over()) is not None:
-                return refusal(400, none)
-            index = course.index
-            await self._turn(course, who, body.get("model"))
-            if course.stopped is not None:
-                return refusal(502, course.stopped, "api_error")
+        if caller.program_id is None:
+            return refusal(400, "guided replay needs the program in the URL: /programs/<id>/v1/…")
+        guided = self._guide.guided_program(caller.program_id)
+        if guided is None:
+            return refusal(400, f"no recorded program is called {caller.program_id}")
+        async with guided.lock:
+            if (reason_ended := guided.end_reason()) is not None:
+                return refusal(400, reason_ended)
+            index = guided.index
+            await self._turn(guided, caller, body.get("model"))
+            if guided.stopped is not None:
+                return refusal(502, guided.stopped, "api_error")
         chat = path.startswith("chat")
-        recorded = Recorded(course.program, index, body, chat=chat, created_s=time.time())
-        return await _told(request, body, recorded)
+        recorded = RecordedAnswer(guided.program, index, body, chat=chat, created_s=time.time())
+        return await _send(request, body, recorded)
 
-    async def _turn(self, course: _Course, who: Said, model: Any) -> None:
-        """The engine's work for the next turn of the course."""
-        program, index = course.program, course.index
+    async def _turn(self, guided: _GuidedProgram, caller: Caller, model: Any) -> None:
+        """Runs the program's next turn on the engine."""
+        program, index = guided.program, guided.index
         turn = program.turns[index]
-        under_way = self._turns.begin(who, model)
-        url = f"{self._backends[under_way.replica].url}/v1/completions"
+        active = self._turns.start(caller, model)
+        url = f"{self._backends[active.replica].url}/v1/completions"
         headers = {**JSON, **authorization(self._api_key)}
-        answer = Answer(under_way.sent_s, secrets=self._secrets)
+        answer = Answer(active.sent_s, secrets=self._secrets)
         try:
-            prompt, is_last = course.conversation.prompt(turn), index == len(program.turns) - 1
+            prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
             sent = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))
             await ask(self._session, url, sent, answer, self._turns.now_s, headers)
             answer.check(turn)
-            course.index += 1
-            course.conversation.answered(answer.ids)
+            guided.index += 1
+            guided.conversation.answered(answer.ids)
         except asyncio.CancelledError:
-            course.stopped = under_way.cancelled
+            guided.stopped = active.cancelled
             raise
         except FAILURES as failure:
-            course.stopped = reason(failure, url, answer)
+            guided.stopped = reason(failure, url, answer)
         finally:
-            self._over(under_way, course, turn, answer)
+            self._end_turn(active, guided, turn, answer)
 
-    def _over(self, under_way: ActiveTurn, course: _Course, turn: Turn, answer: Answer) -> None:
-        finished_s = answer.last_byte_at_s if course.stopped is None else self._turns.now_s()
-        record = under_way.record
+    def _end_turn(
+        self, active: ActiveTurn, guided: _GuidedProgram, turn: Turn, answer: Answer
+    ) -> None:
+        finished_s = answer.last_byte_at_s if guided.stopped is None else self._turns.now_s()
+        record = active.record
         measure(record, turn, answer, finished_s)
         record.kept_tokens, record.tools = turn.kept_tokens, turn.tools
-        record.system = shared_prefix(course.program, under_way.begun.turn)
-        self._turns.over(under_way, finished_s, course.stopped)
+        record.system = shared_prefix(guided.program, active.started.turn)
+        self._turns.end(active, finished_s, guided.stopped)
 
 
-async def _told(
-    request: web.Request, body: Mapping[str, Any], recorded: Recorded
+async def _send(
+    request: web.Request, body: Mapping[str, Any], recorded: RecordedAnswer
 ) -> web.StreamResponse:
     if body.get("stream") is not True:
-        return web.json_response(recorded.whole())
+        return web.json_response(recorded.body())
     options = body.get("stream_options")
     with_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
     response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})

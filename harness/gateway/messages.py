@@ -33,8 +33,8 @@ def add_messages(
 
 
 def _message(message: object) -> ChatMessage:
-    """A message of the request. A tool's output becomes a user's message, so that any chat template
-    accepts it."""
+    """A message of the request. The output of a tool becomes a user message, so that any chat
+    template accepts it."""
     fields = _mapping(message)
     role = fields.get("role")
     known = "system" if role in SYSTEM else "assistant" if role == "assistant" else "user"
@@ -48,7 +48,7 @@ def _text(content: object) -> str:
 
 
 def _command(answer: Answer, shell: str | None) -> str | None:
-    """Commands that the answer gives the shell tool; if it calls no tool, its one bash block."""
+    """The commands of the answer's shell calls; if it calls no tool, its only bash block."""
     calls = [call["function"] for call in answer.message()["tool_calls"]]
     if not calls:
         blocks = bash_blocks(answer.text)

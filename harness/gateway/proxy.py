@@ -1,7 +1,7 @@
-"""The gateway itself: who asks, and what is done with it.
+"""The gateway: handles HTTP requests, and starts and ends programs.
 
-Completions are turns of a program, passed through or guided, each with a line of
-docs/reference/run-folder.md. A program ends when whoever ran it says so.
+A completion is a turn of a program, forwarded or guided, and results in a `TurnRecord`
+(docs/reference/run-folder.md). A program ends when `end` or `abandon` is called.
 """
 
 from __future__ import annotations
@@ -16,12 +16,10 @@ import aiohttp
 import orjson
 from aiohttp import web
 
-from harness.gateway.access import Access, admitted_as
-from harness.gateway.bodies import parsed
+from harness.gateway.access import Access, admitted_as, refusal
+from harness.gateway.client_request import Caller, identify_caller, parse_body
+from harness.gateway.forwarding import Forwarding
 from harness.gateway.guided import Guide, Guided
-from harness.gateway.identity import Said, said
-from harness.gateway.passing import Passing
-from harness.gateway.refusals import refusal
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
@@ -29,15 +27,15 @@ from harness.replay.http import allow_many_connections, authorization, client_se
 from servers.errors import InvalidProgramId
 from servers.records import EventRecord, TurnRecord
 
-MOST_BODY_BYTES = 32 << 20
-TOLD_WITHIN_S = 5.0
-"""A server that hangs is not waited for: nothing depends on its knowing that a program is over."""
+MAX_BODY_BYTES = 32 << 20
+END_TIMEOUT_S = 5.0
+"""Limit of the request that tells a server that a program has ended; nothing depends on it."""
 HEALTH = "/health"
 COMPLETIONS = ("chat/completions", "completions")
 
 
 class Gateway:
-    """`async with` it: it holds the connections to its servers."""
+    """Use it with `async with`, which opens and closes the connections to its servers."""
 
     def __init__(
         self,
@@ -50,8 +48,8 @@ class Gateway:
         on_event: Callable[[EventRecord], None] | None = None,
         access: Access | None = None,
     ) -> None:
-        """`guide`: answers come from recorded programs. `keeps_messages`: lines hold what was said.
-        `on_event`: takes what the servers' event files say."""
+        """`guide`: answer with recorded programs. `keeps_messages`: record the messages of turns.
+        `on_event`: called with each event from the servers' event files."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
@@ -62,19 +60,20 @@ class Gateway:
         self._turns = Turns(len(backends), self._turn_ended, self._now_s)
 
         self.runner: web.AppRunner
-        """That serves it (`harness.gateway.serving`)."""
+        """The runner that serves the gateway, set by `harness.gateway.serving`."""
         self.access = access or Access()
 
     async def __aenter__(self) -> Gateway:
-        self.begin(time.monotonic())
+        self.set_origin(time.monotonic())
         allow_many_connections()
         self._session = client_session()
-        behind = self._backends, self._session, self._api_key, self._turns
-        keeps = self._keeps_messages
-        self._passing = Passing(*behind, keeps, hides_key=self.access.hides_key)
-        self._complete = self._passing.complete
+        common = self._backends, self._session, self._api_key, self._turns
+        self._forwarding = Forwarding(
+            *common, self._keeps_messages, strips_client_key=self.access.strips_client_key
+        )
+        self._complete = self._forwarding.complete
         if self._guide is not None:
-            self._complete = Guided(self._guide, *behind).complete
+            self._complete = Guided(self._guide, *common).complete
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -82,9 +81,9 @@ class Gateway:
         if self._logs is not None:
             self._logs.close()
 
-    def begin(self, origin_s: float) -> None:
-        """Time 0 of all lines, on the machine's monotonic clock: before the first request, where it
-        is not when the gateway was entered."""
+    def set_origin(self, origin_s: float) -> None:
+        """Sets time 0 of all records, on the machine's monotonic clock. The default is the time at
+        which the gateway was opened. Call it before the first request."""
         if self._logs is not None:
             self._logs.close()
         self.origin_s = origin_s
@@ -92,48 +91,50 @@ class Gateway:
 
     def app(self) -> web.Application:
         layers = [_as_openai, self._admitted]
-        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=layers)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=layers)
         for prefix in ("", "/programs/{program}"):
             app.router.add_route("*", prefix + "/v1/{path:.+}", self._handle)
         app.router.add_delete("/programs/{program}", self._end)
         app.router.add_get(HEALTH, _healthy)
         return app
 
-    def late(self, program_id: str, seconds: float) -> None:
-        """Its first turn was due so much earlier than it comes."""
-        self._turns.late(program_id, seconds)
+    def set_lateness(self, program_id: str, seconds: float) -> None:
+        """Sets by how much the program's first turn is behind its schedule."""
+        self._turns.set_lateness(program_id, seconds)
 
     async def abandon(self, program_id: str, reason: str) -> None:
-        """Its process is being ended, or has crashed: a last line says why, then as `end`. What it
-        has under way is that line, if this is called before its process is ended."""
-        await self._turns.give_up(program_id, reason)
+        """Ends a program that is killed or has crashed; its last record has `reason` as error.
+
+        If it is called before the process ends, that is the record of the active turn.
+        """
+        await self._turns.abandon(program_id, reason)
         await self.end(program_id)
 
     async def end_all(self) -> None:
-        """Whoever asked is gone."""
+        """Ends all programs, when no client is left."""
         for program_id in self._turns.programs.ids():
             await self.end(program_id)
 
     async def end(self, program_id: str) -> None:
-        """Its process is gone: its pins may go, and the next turn under this name is another
-        program's first."""
+        """Ends a program: the server releases its pins, and the next turn with this id is the first
+        turn of a new program."""
         if self._guide is not None:
-            self._guide.ended(program_id)
-        ended = self._turns.ended(program_id)
-        if ended is None:
+            self._guide.remove(program_id)
+        removed = self._turns.remove_program(program_id)
+        if removed is None:
             return
-        program, replica = ended
+        program, replica = removed
         backend = self._backends[replica]
         if backend.tagged and program.model is not None:
             body = {"model": program.model, "prompt": [0], "max_tokens": 1}
-            told = orjson.dumps(body | {"vllm_xargs": {"ended": program_id}})
+            content = orjson.dumps(body | {"vllm_xargs": {"ended": program_id}})
             headers = {"Content-Type": "application/json", **authorization(self._api_key)}
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
                 async with (
-                    asyncio.timeout(TOLD_WITHIN_S),
+                    asyncio.timeout(END_TIMEOUT_S),
                     self._session.post(
                         f"{backend.url}/v1/completions",
-                        data=told,
+                        data=content,
                         headers=headers,
                         allow_redirects=False,
                     ) as answer,
@@ -146,33 +147,37 @@ class Gateway:
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Before anything of its body is read. That we are up is no secret."""
+        """Checks access before the body is read. The health check needs no access."""
         if request.path == HEALTH:
             healthy: web.StreamResponse = await handler(request)
             return healthy
         if (refused := self.access.admit(request)) is not None:
             return refused
-        with self.access.under_way():
+        with self.access.active_request():
             response: web.StreamResponse = await handler(request)
             return response
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
         if request.method != "POST" or path not in COMPLETIONS:
-            return await self._passing.other(request, path)
+            return await self._forwarding.other(request, path)
         raw = await request.read()
         try:
-            body = parsed(raw)
+            body = parse_body(raw)
         except orjson.JSONDecodeError as bad:
             return refusal(400, f"We could not parse the JSON body of your request: {bad}")
         if not isinstance(body, dict):
             return refusal(400, "The JSON body of your request must be an object.")
-        in_path, only = request.match_info.get("program"), admitted_as()
+        in_path, program = request.match_info.get("program"), admitted_as()
         try:
-            who = said(in_path, request.headers, body) if only is None else Said(only, None)
+            caller = (
+                identify_caller(in_path, request.headers, body)
+                if program is None
+                else Caller(program, None)
+            )
         except InvalidProgramId as bad:
             return refusal(400, str(bad))
-        return await self._complete(request, path, body, raw, who)
+        return await self._complete(request, path, body, raw, caller)
 
     def _turn_ended(self, record: TurnRecord) -> None:
         if self._logs is not None:
@@ -189,15 +194,15 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 @web.middleware
 async def _as_openai(request: web.Request, handler: Any) -> web.StreamResponse:
-    """What aiohttp itself refuses, in the shape that OpenAI's clients read."""
+    """Converts aiohttp's own errors to the format of OpenAI's API."""
     try:
         response: web.StreamResponse = await handler(request)
         return response
     except web.HTTPException as refused:
         if refused.status == 404:
-            told = f"Invalid URL ({request.method} {request.path})"
+            message = f"Invalid URL ({request.method} {request.path})"
         elif refused.status == 413:
-            told = f"The body of your request is larger than {MOST_BODY_BYTES >> 20} MiB."
+            message = f"The body of your request is larger than {MAX_BODY_BYTES >> 20} MiB."
         else:
-            told = refused.reason
-        return refusal(refused.status, told)
+            message = refused.reason
+        return refusal(refused.status, message)

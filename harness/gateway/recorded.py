@@ -1,7 +1,8 @@
-"""The recorded answer of a turn, in the shape that an agent's request asks for.
+"""Formats the recorded answer of a turn as the response that an agent's request expects.
 
-In: a program with its messages, the turn's place, the request's body. Out: a chat completion or a
-completion (OpenAI's API), whole or as the events of a stream. Token counts are the recorded ones.
+In: a program with its messages, the turn's index, the request's body. Out: a chat completion or a
+completion (OpenAI's API), as one body or as the events of a stream. Token counts are the recorded
+ones.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ class Call(NamedTuple):
 
 
 def text_of(program: Program, index: int) -> str:
-    """Of an answer whose text is not recorded (the agent refused it): nothing."""
-    place = program.prompt_messages[index]
-    role, said = program.messages[place] if place < len(program.messages) else ("", "")
-    return said if role == "assistant" else ""
+    """The text of a turn's answer; "" if it is not recorded (the agent rejected it)."""
+    position = program.prompt_messages[index]
+    role, text = program.messages[position] if position < len(program.messages) else ("", "")
+    return text if role == "assistant" else ""
 
 
 def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
-    """Of the tools that the agent offers, its shell, with the turn's command. Where there are
-    `finish` and `think` (OpenHands, which stops at an answer without a call), a last turn calls the
-    one, and one without a command the other."""
+    """The tool call of a turn's answer: the agent's shell tool with the turn's command.
+
+    If the agent offers `finish` and `think` (OpenHands, which stops at an answer without a call),
+    the last turn calls `finish`, and a turn without a command calls `think`.
+    """
     offered = {name for name, _ in functions(tools)}
     if index == len(program.turns) - 1 and "finish" in offered:
         return Call("finish", {"message": text})
@@ -40,7 +43,7 @@ def call_of(program: Program, index: int, text: str, tools: object) -> Call | No
     return Call("think", {"thought": text}) if "think" in offered else None
 
 
-class Recorded:
+class RecordedAnswer:
     def __init__(
         self,
         program: Program,
@@ -65,7 +68,7 @@ class Recorded:
             "model": body.get("model"),
         }
 
-    def whole(self) -> dict[str, Any]:
+    def body(self) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": 0, "finish_reason": self._finish, "logprobs": None}
         if self._chat:
             message: dict[str, Any] = {"role": "assistant", "content": self._text}

@@ -1,7 +1,7 @@
-"""What a gateway leaves on disk: a line per turn as it ends, and a trace at the end.
+"""Records the turns at a gateway: a line per turn when it ends, and a trace at the end.
 
-In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/reference/run-folder.md), which is
-a trace by itself should we be killed, and `trace.jsonl`, the same in our format.
+In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/reference/run-folder.md), which can
+be read as a trace even if the gateway is killed, and `trace.jsonl`, the same in our format.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Recording:
     keeps_messages: bool = False
     turns: int = 0
     failed: int = 0
-    silent: int = 0
-    """Turns that succeeded, but whose messages are not kept as they were no chats."""
+    without_messages: int = 0
+    """Turns that succeeded, but whose messages are not recorded, because they were not chats."""
 
     @property
     def lines_file(self) -> Path:
@@ -47,10 +47,12 @@ class Recording:
     def trace_file(self) -> Path:
         return self.folder / "trace.jsonl"
 
-    def keep_trace(self) -> TraceSet | None:
-        """After its end. None where no turn succeeded."""
+    def write_trace(self) -> TraceSet | None:
+        """Writes the trace after the gateway has ended. Returns None if no turn succeeded."""
         try:
-            loaded = read_traces(self.lines_file, messages=self.keeps_messages and not self.silent)
+            loaded = read_traces(
+                self.lines_file, messages=self.keeps_messages and not self.without_messages
+            )
         except InvalidTrace:
             return None
         write_programs(self.trace_file, loaded.programs)
@@ -58,8 +60,8 @@ class Recording:
 
 
 def backends(urls: Sequence[str]) -> list[Backend]:
-    """Raises a ValueError for one that does not answer. Only vLLM is told who asks: others refuse
-    fields that they do not know."""
+    """Raises InvalidInput for a server that does not respond. Only vLLM gets the program's id,
+    because other servers reject fields that they do not know."""
     found: list[Backend] = []
     for url in urls:
         base = server_url(url, "the server")
@@ -68,7 +70,7 @@ def backends(urls: Sequence[str]) -> list[Backend]:
 
 
 def default_folder(kind: str) -> Path:
-    """Not there yet."""
+    """A folder that does not exist yet."""
     named = Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
     names = [named, *(named.with_name(f"{named.name}-{k}") for k in range(2, 100))]
     return next((name for name in names if not name.exists()), named)
@@ -84,10 +86,10 @@ async def recording(
     keeps_messages: bool = False,
     token: str | None = None,
 ) -> AsyncIterator[Recording]:
-    """A gateway while the block lasts. Raises an OSError where the port is taken, a
-    ValueError where the folder is a sweep's."""
+    """Runs a gateway until the block ends. Raises an OSError if the port is in use, and
+    InvalidInput if the folder contains a sweep."""
     if (folder / "sweep.json").exists():
-        raise InvalidInput(f"--out {folder}: a sweep is in it (sweep.json); give another folder")
+        raise InvalidInput(f"--out {folder}: contains a sweep (sweep.json); give another folder")
     make_folder(folder)
     if keeps_messages:
         folder.chmod(0o700)
@@ -96,13 +98,15 @@ async def recording(
         def on_turn(record: TurnRecord) -> None:
             lines.append(record)
             lines.flush()
-            made.turns += 1
-            made.failed += record.error is not None
-            made.silent += record.error is None and keeps_messages and record.messages is UNSET
+            recorded.turns += 1
+            recorded.failed += record.error is not None
+            recorded.without_messages += (
+                record.error is None and keeps_messages and record.messages is UNSET
+            )
 
         access = Access(token)
         gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages, access=access)
-        made = Recording(folder, gateway, keeps_messages=keeps_messages)
+        recorded = Recording(folder, gateway, keeps_messages=keeps_messages)
         async with serve_gateway(gateway, host, port) as base_url:
-            made.base_url = base_url
-            yield made
+            recorded.base_url = base_url
+            yield recorded

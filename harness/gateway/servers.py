@@ -11,18 +11,19 @@ class Backend:
     """A server behind the gateway."""
 
     url: str
-    """Without `/v1`."""
+    """Base URL without `/v1`."""
     tagged: bool
-    """It takes `vllm_xargs`."""
+    """Whether the server accepts `vllm_xargs`."""
     events: Path | None = None
-    """The file that the vLLM plug-in writes its events to."""
+    """The file to which the vLLM plug-in writes its events."""
 
 
 AVOIDED_S = 30.0
+"""For how long a server that failed a turn gets no new jobs, if another can take them."""
 
 
 class ServerAssignment:
-    """Of jobs, on servers numbered from 0."""
+    """Assigns jobs to servers, which are numbered from 0."""
 
     def __init__(self, servers: int) -> None:
         self._jobs = [0] * servers
@@ -30,8 +31,11 @@ class ServerAssignment:
         self._avoided_until_s = [0.0] * servers
 
     def replica_of(self, job_id: str, now_s: float) -> int:
-        """Of a new job, the one with the fewest jobs; it stays there, where its KV is. One that
-        failed is avoided for a while: a dead server ends its jobs fast, and would draw all."""
+        """Returns the job's server; a new job gets the one with the fewest jobs.
+
+        A job stays on its server, because its KV cache is there. A server that failed is avoided
+        for a while: jobs on a dead server end fast, so it would always have the fewest.
+        """
         if job_id not in self._replicas:
             avoided = [until_s > now_s for until_s in self._avoided_until_s]
             replica = min(range(len(avoided)), key=lambda k: (avoided[k], self._jobs[k]))
@@ -39,9 +43,9 @@ class ServerAssignment:
             self._jobs[replica] += 1
         return self._replicas[job_id]
 
-    def served(self, replica: int, now_s: float, *, well: bool) -> None:
-        self._avoided_until_s[replica] = 0.0 if well else now_s + AVOIDED_S
+    def turn_ended(self, replica: int, now_s: float, *, succeeded: bool) -> None:
+        self._avoided_until_s[replica] = 0.0 if succeeded else now_s + AVOIDED_S
 
-    def ended(self, job_id: str) -> None:
+    def release(self, job_id: str) -> None:
         if (replica := self._replicas.pop(job_id, None)) is not None:
             self._jobs[replica] -= 1

@@ -1,4 +1,4 @@
-"""A gateway on a port of this machine."""
+"""Serves a gateway on a TCP port or on Unix sockets of this machine."""
 
 from __future__ import annotations
 
@@ -16,23 +16,25 @@ from harness.gateway.proxy import Gateway
 
 LOOPBACK = "127.0.0.1"
 DRAIN_S = 1.0
-"""For answers under way when it is closed."""
-MOST_WAITING = 4096
-"""Connections that are not yet accepted: of more the kernel drops some, to be tried again seconds
-later. Linux' own limit; aiohttp's is 128."""
+"""Time for active requests to finish when the gateway is closed."""
+LISTEN_BACKLOG = 4096
+"""Limit of connections that are not accepted yet. The kernel drops further ones, and clients retry
+seconds later. 4096 is the limit of Linux; aiohttp's default is 128."""
 
 
 def tune_garbage_collector() -> None:
-    """For a process that does little else than this: a search for garbage holds up all streams, so
-    what is loaded by now is left out of it, and it comes seldom."""
+    """Makes garbage collections rare and short, because each one delays all streams.
+
+    Excludes all objects that exist now. Meant for a process that only runs a gateway.
+    """
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
 
 
 @contextmanager
-def _near(path: Path) -> Iterator[Path]:
-    """A short name of it: a socket's address has 108 bytes (unix(7)), run folders lie deep."""
+def _short_path(path: Path) -> Iterator[Path]:
+    """A short path to the same file: a socket's address has at most 108 bytes (unix(7))."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{folder}", path.name)
@@ -44,8 +46,10 @@ def _near(path: Path) -> Iterator[Path]:
 async def serve_gateway(
     gateway: Gateway, host: str = LOOPBACK, port: int = 0
 ) -> AsyncIterator[str]:
-    """Yields its base URL, by the machine's name where it listens on all addresses. Port 0: a free
-    one. Raises an OSError where the port is taken."""
+    """Yields the base URL, with the machine's name if the gateway listens on all addresses.
+
+    Port 0 chooses a free port. Raises an OSError if the port is in use.
+    """
     async with gateway:
         runner = web.AppRunner(
             gateway.app(), access_log=None, handler_cancellation=True, shutdown_timeout=DRAIN_S
@@ -53,13 +57,13 @@ async def serve_gateway(
         await runner.setup()
         gateway.runner = runner
         try:
-            tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=MOST_WAITING)
+            tcp = web.TCPSite(runner, host, port, reuse_address=True, backlog=LISTEN_BACKLOG)
             try:
                 await tcp.start()
             except OSError as error:
-                why = os.strerror(error.errno or 0).lower()
+                reason = os.strerror(error.errno or 0).lower()
                 raise OSError(
-                    f"--listen {host} --port {port}: {why}; give another, --port 0 for a free one"
+                    f"--listen {host} --port {port}: {reason}; give another port, or 0 for any"
                 ) from None
             everywhere = ipaddress.ip_address(host).is_unspecified
             name = socket.gethostname() if everywhere else f"[{host}]" if ":" in host else host
@@ -69,17 +73,19 @@ async def serve_gateway(
 
 
 @asynccontextmanager
-async def own_socket(gateway: Gateway, path: Path, program_id: str) -> AsyncIterator[None]:
-    """A way to a gateway that is served, for one program alone: whatever comes by this unix socket
-    is from it. Its owner and root may use it. Raises an OSError where it is no place to listen."""
-    with _near(path) as near:
-        site = web.UnixSite(gateway.runner, near, backlog=MOST_WAITING)
+async def program_socket(gateway: Gateway, path: Path, program_id: str) -> AsyncIterator[None]:
+    """Opens a Unix socket of a running gateway for one program: requests over it come from it.
+
+    Only the socket's owner and root may use it. Raises an OSError if the path cannot be a socket.
+    """
+    with _short_path(path) as short:
+        site = web.UnixSite(gateway.runner, short, backlog=LISTEN_BACKLOG)
         await site.start()
         try:
             path.chmod(0o600)
-            gateway.access.only[str(near)] = program_id
+            gateway.access.programs_by_socket[str(short)] = program_id
             yield
         finally:
-            gateway.access.only.pop(str(near), None)
+            gateway.access.programs_by_socket.pop(str(short), None)
             await site.stop()
             path.unlink(missing_ok=True)

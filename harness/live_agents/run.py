@@ -24,7 +24,7 @@ from harness.cells.job import Job
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.guided import Guide
-from harness.gateway.serving import own_socket, tune_garbage_collector
+from harness.gateway.serving import program_socket, tune_garbage_collector
 from harness.installation import cpu_cores
 from harness.live_agents.launch import WORKSPACE, Launches, readable
 from harness.live_agents.limits import ProgramLimits
@@ -66,7 +66,7 @@ class _Agents:
         self._job, self._plan, self._gateway = job, launches.plan, gateway
         self._launches = launches
         self._turns = turns
-        self.starts = Starts(len(job.programs), job.in_flight, cpu_cores(), gateway.begin)
+        self.starts = Starts(len(job.programs), job.in_flight, cpu_cores(), gateway.set_origin)
         self._programs = Lines(job.folder / "programs.jsonl")
         self._predictions = Lines(job.folder / "predictions.jsonl")
         sandbox = launches.containers or launches.plan.sandbox
@@ -125,7 +125,7 @@ class _Agents:
         async with self.starts.boot():
             launch = await asyncio.to_thread(self._launches.prepare, place, program)
             if launch.socket is not None:
-                own = own_socket(self._gateway, Path(launch.socket), program.id)
+                own = program_socket(self._gateway, Path(launch.socket), program.id)
                 await held.enter_async_context(own)
             process = self._process(launch, held)
             if ahead:
@@ -133,14 +133,14 @@ class _Agents:
                 await process.ready()
         async with self.starts.go(course.arrival_s) as course.arrival_s:
             course.started_s = self.starts.now_s()
-            self._gateway.late(program.id, course.started_s - course.arrival_s)
+            self._gateway.set_lateness(program.id, course.started_s - course.arrival_s)
             if not ahead:
                 await held.enter_async_context(process)
             process.start_task()
             await self._watch(program, course, process, Path(launch.folder))
 
     def _process(self, launch: Launch, held: AsyncExitStack) -> Process:
-        key = held.enter_context(self._gateway.access.key(launch.program_id))
+        key = held.enter_context(self._gateway.access.issue_key(launch.program_id))
         command, env = self._launches.process(launch, key)
         return Process(command, env, Path(launch.workspace), Path(launch.folder) / "log")
 

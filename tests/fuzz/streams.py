@@ -11,9 +11,8 @@ from msgspec.json import decode, encode
 
 from harness.gateway.answers import Answer as Passed
 from harness.gateway.answers import Tap
-from harness.gateway.bodies import parsed, rewritten
+from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
 from harness.gateway.conversations import prompt_of
-from harness.gateway.identity import said
 from harness.gateway.messages import add_messages
 from harness.gateway.programs import Programs
 from harness.replay.completion import Answer, error_message, measure
@@ -110,35 +109,35 @@ def passed_on(data: bytes) -> bool:
     answer = Passed()
     tap = Tap(answer, hide_usage=False, key=None)
     try:
-        sent = b"".join(tap.take(piece, 1.0) for piece in _pieces(data)) + tap.end()
+        sent = b"".join(tap.feed(piece, 1.0) for piece in _pieces(data)) + tap.end()
     except ValueError as error:
         _assert_short(str(error))
         return False
     assert sent == data.replace(b"\r\n", b"\n") or b"\r" in data, "bytes are lost on the way"
-    return _recorded(REQUEST, answer) and answer.whole
+    return _recorded(REQUEST, answer) and answer.complete
 
 
 def whole(data: bytes) -> bool:
     answer = Passed()
     try:
-        answer.read(data, 1.0)
+        answer.read_whole(data, 1.0)
     except ValueError as error:
         _assert_short(str(error))
-    return _recorded(REQUEST, answer) and answer.whole
+    return _recorded(REQUEST, answer) and answer.complete
 
 
 def request(data: bytes) -> bool:
     try:
-        body = parsed(data)
+        body = parse_body(data)
     except orjson.JSONDecodeError:
         return False
     if not isinstance(body, dict):
         return False
-    _, sent = rewritten(body, data, {"program_id": "p", "turn": 0})
+    _, sent = rewrite_body(body, data, {"program_id": "p", "turn": 0})
     tagged = orjson.loads(sent)["vllm_xargs"]
     assert (tagged["program_id"], tagged["turn"]) == ("p", 0), "another's tag"
     answer = Passed()
-    answer.read(WHOLE, 1.0)
+    answer.read_whole(WHOLE, 1.0)
     return _recorded(data, answer)
 
 
@@ -146,14 +145,14 @@ def _recorded(data: bytes, answer: Passed) -> bool:
     """What the gateway does with a request and its answer."""
     body = orjson.loads(data)
     try:
-        who = said("p", {"X-Job-Id": "j"}, body)
+        who = identify_caller("p", {"X-Job-Id": "j"}, body)
     except InvalidProgramId as bad:
         _assert_short(str(bad))
         return False
     programs, prompt = Programs(), prompt_of(body)
-    program = programs.begin(who, prompt, 0.0).program
-    programs.answered(program, prompt, answer)
-    programs.over(program, 1.0)
+    program = programs.start_turn(who, prompt, 0.0).program
+    programs.record_answer(program, prompt, answer)
+    programs.end_turn(program, 1.0)
     kept = programs.kept_tokens(program, prompt, answer.prompt_tokens)
     record = empty_record()
     record.kept_tokens, record.tools, record.error = max(kept, 0), answer.tools, answer.error

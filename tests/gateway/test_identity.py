@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.gateway.answers import Answer
+from harness.gateway.client_request import Caller, identify_caller
 from harness.gateway.conversations import Conversations, Prompt, prompt_of, with_answer
-from harness.gateway.identity import Said, said
 from harness.gateway.programs import Programs
 from servers.errors import InvalidProgramId
 
@@ -28,18 +28,18 @@ from servers.errors import InvalidProgramId
     ],
 )
 def test_the_path_goes_before_a_header_and_that_before_the_body(path, headers, body, program):  # type: ignore[no-untyped-def]
-    assert said(path, headers, body).program_id == program
+    assert identify_caller(path, headers, body).program_id == program
 
 
 def test_a_job_is_named_beside_its_program() -> None:
-    assert said("sub-2", {"X-Job-Id": "job"}, {}) == Said("sub-2", "job")
-    assert said(None, {"X-Job-Id": "job"}, {}) == Said("job", "job")
+    assert identify_caller("sub-2", {"X-Job-Id": "job"}, {}) == Caller("sub-2", "job")
+    assert identify_caller(None, {"X-Job-Id": "job"}, {}) == Caller("job", "job")
 
 
 @pytest.mark.parametrize("bad", ["x" * 201, "a\nb", {"a": 1}, True, 1.5])
 def test_what_cannot_be_an_id_is_refused_by_name(bad: object) -> None:
     with pytest.raises(InvalidProgramId, match="program_id: a program's id"):
-        said(None, {}, {"program_id": bad})
+        identify_caller(None, {}, {"program_id": bad})
 
 
 def messages(*texts: str) -> dict[str, object]:
@@ -54,59 +54,59 @@ def anyone(_program: str) -> bool:
 
 def test_a_prompt_that_goes_on_is_its_programs() -> None:
     known = Conversations()
-    known.keep("a", prompt_of(messages("system", "task A")))
-    known.keep("b", prompt_of(messages("system", "task B")))
+    known.remember("a", prompt_of(messages("system", "task A")))
+    known.remember("b", prompt_of(messages("system", "task B")))
     assert known.find(prompt_of(messages("system", "task A", "ls", "files")), anyone) == "a"
     assert known.find(prompt_of(messages("system", "task C")), anyone) is None
 
 
 def test_a_system_prompt_in_common_is_no_conversation() -> None:
     known = Conversations()
-    known.keep("a", prompt_of(messages("system", "task A", "ls", "files")))
+    known.remember("a", prompt_of(messages("system", "task A", "ls", "files")))
     assert known.find(prompt_of(messages("system", "task B", "ls", "files")), anyone) is None
 
 
 def test_the_same_prompt_once_more_is_another_program() -> None:
     known = Conversations()
-    known.keep("a", prompt_of(messages("system", "task")))
+    known.remember("a", prompt_of(messages("system", "task")))
     assert known.find(prompt_of(messages("system", "task")), anyone) is None
 
 
 def test_only_programs_without_a_name_are_known_by_their_conversations() -> None:
     programs, first = Programs(), prompt_of(messages("system", "task"))
-    begun = programs.begin(Said("named", None), first, 0.0)
-    programs.over(begun.program, 1.0)
-    programs.answered(begun.program, first, Answer(said=["ls"]))
+    started = programs.start_turn(Caller("named", None), first, 0.0)
+    programs.end_turn(started.program, 1.0)
+    programs.record_answer(started.program, first, Answer(texts=["ls"]))
     goes_on = prompt_of(messages("system", "task", "ls", "files"))
-    assert programs.begin(Said(None, None), goes_on, 2.0).program.id == "program-1"
+    assert programs.start_turn(Caller(None, None), goes_on, 2.0).program.id == "program-1"
 
 
 def test_of_two_with_one_task_the_answer_tells_which_goes_on() -> None:
     known = Conversations()
     for name, answer in (("a", "ls"), ("b", "cat x")):
         prompt = prompt_of(messages("system", "task"))
-        known.keep(name, with_answer(prompt, {"role": "assistant", "content": answer}))
+        known.remember(name, with_answer(prompt, {"role": "assistant", "content": answer}))
     assert known.find(prompt_of(messages("system", "task", "ls", "1")), anyone) == "a"
     assert known.find(prompt_of(messages("system", "task", "cat x", "2")), anyone) == "b"
 
 
 def test_a_program_that_waits_for_an_answer_asks_nothing_more() -> None:
     known = Conversations()
-    known.keep("a", prompt_of(messages("system", "task")))
+    known.remember("a", prompt_of(messages("system", "task")))
     next_one = prompt_of(messages("system", "task", "ls", "files"))
     assert known.find(next_one, lambda program: program != "a") is None
 
 
 def test_a_shortened_history_is_still_its_programs() -> None:
     known = Conversations()
-    known.keep("a", prompt_of(messages("system", "task", "ls", "a long listing", "cat", "text")))
+    known.remember("a", prompt_of(messages("system", "task", "ls", "a long list", "cat", "text")))
     assert known.find(prompt_of(messages("system", "task", "a summary")), anyone) == "a"
 
 
 def test_text_and_ids_go_on_where_all_of_the_last_prompt_is_repeated() -> None:
     known = Conversations()
-    known.keep("text", prompt_of({"prompt": "x" * 600}))
-    known.keep("ids", prompt_of({"prompt": [1] * 600}))
+    known.remember("text", prompt_of({"prompt": "x" * 600}))
+    known.remember("ids", prompt_of({"prompt": [1] * 600}))
     assert known.find(prompt_of({"prompt": "x" * 900}), anyone) == "text"
     assert known.find(prompt_of({"prompt": [1] * 900}), anyone) == "ids"
     assert known.find(prompt_of({"prompt": "x" * 300 + "y" * 600}), anyone) is None

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.gateway.passing import Passing
+from harness.gateway.forwarding import Forwarding
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
@@ -92,6 +92,6 @@ def test_whatever_goes_wrong_with_its_answer_a_turn_is_over(
     def broken(*_: object) -> Line:
         raise RecursionError
 
-    monkeypatch.setattr(Passing, "_measured", broken)
+    monkeypatch.setattr(Forwarding, "_measured", broken)
     line = line_of(Upstream(), status=500)
     assert line["error"] == "the gateway could not read the answer"

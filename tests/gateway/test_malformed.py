@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from harness.gateway.proxy import MOST_BODY_BYTES
+from harness.gateway.proxy import MAX_BODY_BYTES
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, gateway_to
 
@@ -60,9 +60,9 @@ def test_a_body_of_50_mb_is_refused_before_it_is_in_memory() -> None:
 
     status, told = asyncio.run(go())
     assert status == 413
-    assert f"larger than {MOST_BODY_BYTES >> 20} MiB" in orjson.loads(told)["error"]["message"]
+    assert f"larger than {MAX_BODY_BYTES >> 20} MiB" in orjson.loads(told)["error"]["message"]
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    assert grown_kb < 2 * (MOST_BODY_BYTES >> 10)
+    assert grown_kb < 2 * (MAX_BODY_BYTES >> 10)
 
 
 def test_a_socket_that_closes_half_way_leaves_no_turn() -> None:

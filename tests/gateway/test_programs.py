@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.gateway.serving import own_socket
+from harness.gateway.serving import program_socket
 from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
@@ -38,7 +38,7 @@ def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> li
 
 def test_a_first_turn_was_due_when_its_program_should_have_begun() -> None:
     async def told(url: str, gateway: Gateway) -> None:
-        gateway.late("p", 0.25)
+        gateway.set_lateness("p", 0.25)
         await post(url, ASK)
         await post(url, ASK)
 
@@ -111,7 +111,7 @@ def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
     async def go() -> int:
         async with serving(Upstream()) as server:
             gateway = Gateway([Backend(server, True)], into(lines))
-            async with serve_gateway(gateway), own_socket(gateway, path, "p"):
+            async with serve_gateway(gateway), program_socket(gateway, path, "p"):
                 mode = stat.S_IMODE(path.stat().st_mode)
                 connector = aiohttp.UnixConnector(path.name)
                 async with aiohttp.ClientSession(connector=connector) as session:
@@ -135,7 +135,7 @@ def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
 
     async def go() -> None:
         gateway = Gateway([Backend("http://x", True)], print)
-        async with serve_gateway(gateway), own_socket(gateway, path, "p"):
+        async with serve_gateway(gateway), program_socket(gateway, path, "p"):
             raise AssertionError("it should not listen there")
 
     with pytest.raises(OSError, match="in use"):
@@ -151,7 +151,7 @@ def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> N
     at_s = 100.0
 
     async def told(url: str, gateway: Gateway) -> None:
-        gateway.begin(at_s)
+        gateway.set_origin(at_s)
         with events.open("ab") as file:
             for name, t, more in (
                 ("arrival", 5.0, {}),

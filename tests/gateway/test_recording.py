@@ -49,7 +49,7 @@ def recorded(folder: Path) -> None:
                     await post(url, ASK)
                     await asyncio.sleep(0.05)
                     await post(url, next_ask("all done here", "and so on"))
-            assert made.keep_trace() is not None
+            assert made.write_trace() is not None
 
     asyncio.run(go())
 
@@ -154,7 +154,7 @@ def test_no_recording_goes_into_a_sweeps_folder(bench: str, tmp_path: Path) -> N
     (tmp_path / "o/sweep.json").touch()
     done = run(bench, tmp_path, "--", "true")
     assert done.returncode == 2
-    assert done.stderr == "bench: --out o: a sweep is in it (sweep.json); give another folder\n"
+    assert done.stderr == "bench: --out o: contains a sweep (sweep.json); give another folder\n"
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["sweep.json"]
 
 

@@ -45,7 +45,7 @@ def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> 
             async with recording(servers, folder, keeps_messages=keeps_messages) as made:
                 agents = [agent(made.base_url, f"a{n}", 3, 0.02 * n) for n in range(3)]
                 found = await asyncio.gather(*agents)
-            assert made.keep_trace() is not None
+            assert made.write_trace() is not None
         return found
 
     return asyncio.run(go())

@@ -17,9 +17,9 @@ from aiohttp import web
 from yarl import URL
 
 from harness.gateway import Backend, Gateway, serve_gateway
-from harness.gateway.access import MOST_AT_ONCE, TOKEN, Access, check_listen
-from harness.gateway.passing import MOST_ANSWER_BYTES
-from harness.gateway.serving import own_socket
+from harness.gateway.access import MAX_ACTIVE_REQUESTS, TOKEN, Access, check_listen
+from harness.gateway.forwarding import MAX_ANSWER_BYTES
+from harness.gateway.serving import program_socket
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import into
 from tests.loopback import on_loopback
@@ -168,7 +168,7 @@ def test_a_programs_key_is_for_that_program_whatever_it_says() -> None:
     access = Access(keyed=True)
 
     async def go() -> tuple[list[int], list[str]]:
-        with access.key("p1") as one, access.key("p2"):
+        with access.issue_key("p1") as one, access.issue_key("p2"):
             async with guarded(access, Upstream()) as (url, lines):
                 found = [
                     await asked(f"{url}/programs/p1{CHAT}", one),
@@ -186,7 +186,7 @@ def test_a_programs_key_is_for_that_program_whatever_it_says() -> None:
 
 def test_a_programs_key_ends_with_it() -> None:
     access = Access(keyed=True)
-    with access.key("p1") as key:
+    with access.issue_key("p1") as key:
         pass
     assert statuses(access, {"late": (CHAT, {"key": key})}) == {"late": 401}
 
@@ -197,7 +197,7 @@ def test_who_asks_is_decided_before_its_body_has_come() -> None:
 
     async def go() -> tuple[int, list[str]]:
         async with guarded(access, Upstream()) as (url, lines):
-            holds, begun = access.key("p1"), asyncio.Event()
+            holds, begun = access.issue_key("p1"), asyncio.Event()
             headers = {"Authorization": f"Bearer {holds.__enter__()}", "X-Program-Id": "victim"}
 
             async def slowly() -> AsyncIterator[bytes]:
@@ -210,7 +210,7 @@ def test_who_asks_is_decided_before_its_body_has_come() -> None:
 
             async def end() -> None:
                 await begun.wait()
-                while not access._under_way["p1"]:
+                while not access._active["p1"]:
                     await asyncio.sleep(0.01)
                 holds.__exit__(None, None, None)
 
@@ -221,7 +221,7 @@ def test_who_asks_is_decided_before_its_body_has_come() -> None:
                     return answer.status, [line["program_id"] for line in lines]
 
     assert asyncio.run(go()) == (200, ["p1"])
-    assert not access._under_way, "and none is counted on"
+    assert not access._active, "and none is counted on"
 
 
 def test_a_way_whose_program_has_ended_is_nobodys(tmp_path: Path) -> None:
@@ -231,13 +231,13 @@ def test_a_way_whose_program_has_ended_is_nobodys(tmp_path: Path) -> None:
         gateway = Gateway([Backend("http://127.0.0.1:9", False)], print)
         path = tmp_path / "s"
         async with serve_gateway(gateway):
-            way = own_socket(gateway, path, "p1")
+            way = program_socket(gateway, path, "p1")
             await way.__aenter__()
             connector = aiohttp.UnixConnector(str(path))
             async with aiohttp.ClientSession(connector=connector) as session:
                 async with session.delete("http://localhost/programs/p1") as answer:
                     before = answer.status
-                gateway.access.only.clear()
+                gateway.access.programs_by_socket.clear()
                 async with session.delete("http://localhost/programs/victim") as answer:
                     after = answer.status
             await way.__aexit__(None, None, None)
@@ -251,7 +251,7 @@ def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
     access = Access(keyed=True)
 
     async def go() -> list[int]:
-        with access.key("flood") as flood, access.key("other") as other:
+        with access.issue_key("flood") as flood, access.issue_key("other") as other:
             async with guarded(access, Upstream(chunk_s=0.5)) as (url, lines):
                 streamed = orjson.dumps({**ASK, "stream": True})
 
@@ -264,15 +264,15 @@ def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
                         await answer.read()
                         return answer.status
 
-                all_at_once = [stream(flood) for _ in range(MOST_AT_ONCE + 20)]
+                all_at_once = [stream(flood) for _ in range(MAX_ACTIVE_REQUESTS + 20)]
                 found = await asyncio.gather(*all_at_once, stream(other))
                 assert found.pop() == 200
-                assert len(lines) == MOST_AT_ONCE + 1
+                assert len(lines) == MAX_ACTIVE_REQUESTS + 1
                 assert await stream(flood) == 200, "once they are over"
                 return found
 
     found = asyncio.run(go())
-    assert (found.count(200), found.count(429)) == (MOST_AT_ONCE, 20)
+    assert (found.count(200), found.count(429)) == (MAX_ACTIVE_REQUESTS, 20)
 
 
 @pytest.mark.parametrize(
@@ -328,11 +328,11 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
 @pytest.mark.parametrize(
     ("address", "token", "told"),
     [
-        ("0.0.0.0", None, rf"others could ask your server; set {TOKEN} to a secret"),  # noqa: S104
-        ("::", None, "others could ask your server"),
-        ("192.168.0.1", None, "others could ask your server"),
+        ("0.0.0.0", None, rf"other machines could use your server; set {TOKEN} to a secret"),  # noqa: S104
+        ("::", None, "other machines could use your server"),
+        ("192.168.0.1", None, "other machines could use your server"),
         ("everywhere", SECRET, "not an address of this machine"),
-        ("127.0.0.1", "short", f"{TOKEN}: at least 16 characters"),
+        ("127.0.0.1", "short", f"{TOKEN}: must have at least 16 ASCII characters"),
     ],
 )
 def test_elsewhere_than_on_loopback_a_token_is_wanted(
@@ -361,7 +361,9 @@ def test_bench_gateway_refuses_to_be_open_to_all(bench: str, tmp_path: Path) -> 
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("bench: --listen 0.0.0.0: others could ask your server; set")
+    assert ran.stderr.startswith(
+        "bench: --listen 0.0.0.0: other machines could use your server; set"
+    )
     assert ran.stderr.count("\n") == 1
 
 
@@ -395,5 +397,5 @@ def test_an_answer_without_end_is_cut(streamed: bool) -> None:
         return passed, lines[0]["error"]
 
     passed, error = asyncio.run(go())
-    assert passed <= MOST_ANSWER_BYTES
+    assert passed <= MAX_ANSWER_BYTES
     assert error == "no answer from the server: its answer is longer than 64 MiB"

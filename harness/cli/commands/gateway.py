@@ -98,16 +98,17 @@ def tell(made: Recording) -> bool:
     """What was recorded, and what to do with it. Returns whether a turn succeeded."""
     from reports.phrasing import counted
 
-    loaded = made.keep_trace()
+    loaded = made.write_trace()
     if loaded is None:
         print(f"no turn succeeded; {made.turns} in {made.lines_file}", file=sys.stderr)
         return False
     turns = sum(len(program.turns) for program in loaded.programs)
     failed = f", {made.failed} failed" if made.failed else ""
     print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
-    if made.silent:
+    if made.without_messages:
         print(
-            f"{counted(made.silent, 'turn')} of them no chats: no messages are kept in the trace",
+            f"{counted(made.without_messages, 'turn')} of them no chats: "
+            "no messages are kept in the trace",
             file=sys.stderr,
         )
     print(f"trace: {made.trace_file}")

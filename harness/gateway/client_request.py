@@ -1,0 +1,99 @@
+"""Reads a completion request: which program sent it, and the body to send to the server.
+
+In: the request's path, headers and body. Out: the ids of the program and its job if the request
+names them, and the client's body with the fields that the gateway adds. Ids are looked up in this
+order: `/programs/<id>/v1/…`, a header, a field of the body, a field of its `vllm_xargs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import orjson
+
+from servers.errors import InvalidProgramId
+
+HEADERS = ("X-Program-Id", "X-Job-Id", "X-Session-Id")
+FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
+GATEWAY_FIELDS = ("program_id", "job_id", "session_id")
+"""Removed from the body, because a server may reject a field that it does not know."""
+RESERVED_XARGS = ("ended", "warm_up")
+"""Removed from the client's `vllm_xargs`: `ended` would end another program, and a turn with
+`warm_up` belongs to no program."""
+MAX_ID_CHARS = 200
+
+
+class Caller(NamedTuple):
+    program_id: str | None
+    job_id: str | None
+    """None if the request names no job; the job is then the program's own."""
+
+
+def identify_caller(
+    in_path: str | None, headers: Mapping[str, str], body: Mapping[str, Any]
+) -> Caller:
+    """Raises InvalidProgramId."""
+    xargs = body.get("vllm_xargs")
+    xargs = xargs if isinstance(xargs, Mapping) else {}
+    fields: list[tuple[str, Any]] = [("the path", in_path)]
+    fields += [(header, headers.get(header)) for header in HEADERS]
+    fields += [(field, body.get(field)) for field in FIELDS]
+    fields += [(f"vllm_xargs.{field}", xargs.get(field)) for field in FIELDS]
+    ids = [(field, _id(field, value)) for field, value in fields if value not in (None, "")]
+    if not ids:
+        return Caller(None, None)
+    jobs = [id for field, id in ids if "job" in field.lower()]
+    return Caller(ids[0][1], jobs[0] if jobs else None)
+
+
+def _id(field: str, value: object) -> str:
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise InvalidProgramId(f"{field}: a program's id is text, not {type(value).__name__}")
+    id = str(value)
+    if len(id) > MAX_ID_CHARS or not id.isprintable():
+        raise InvalidProgramId(
+            f"{field}: a program's id has at most {MAX_ID_CHARS} printable characters"
+        )
+    return id
+
+
+def parse_body(raw: bytes) -> Any:
+    """Parses a JSON body. Raises an orjson.JSONDecodeError also for a body that orjson cannot
+    serialize again: it reads values nested 1024 deep, and writes 254."""
+    body = orjson.loads(raw)
+    try:
+        orjson.dumps([[[[[[[[body]]]]]]]])  # the deepest level at which we nest parts of a body
+    except orjson.JSONEncodeError:
+        raise orjson.JSONDecodeError("nested too deeply", "", 0) from None
+    return body
+
+
+def rewrite_body(
+    body: dict[str, Any], raw: bytes, tag: Mapping[str, object] | None
+) -> tuple[bool, bytes]:
+    """Returns whether the usage event has to be hidden from the client, and the body to send.
+
+    The usage event is hidden if the gateway requests it and the client did not. `tag`: fields to
+    add to `vllm_xargs`. `raw` is returned unchanged if there is nothing to add or remove.
+    """
+    added: dict[str, Any] = {}
+    options = body.get("stream_options")
+    requested = isinstance(options, Mapping) and bool(options.get("include_usage"))
+    hide_usage = body.get("stream") is True and not requested
+    if hide_usage:
+        from_client = dict(options) if isinstance(options, Mapping) else {}
+        added["stream_options"] = {**from_client, "include_usage": True}
+    if tag is not None:
+        xargs = body.get("vllm_xargs")
+        from_client = dict(xargs) if isinstance(xargs, Mapping) else {}
+        from_client = {k: v for k, v in from_client.items() if k not in RESERVED_XARGS}
+        added["vllm_xargs"] = {**from_client, **tag}
+    removed = [name for name in GATEWAY_FIELDS if name in body]
+    if not added and not removed:
+        return hide_usage, raw
+    if removed or added.keys() & body.keys() or not body:
+        merged = {k: v for k, v in body.items() if k not in removed} | added
+        return hide_usage, orjson.dumps(merged)
+    # Appending to the bytes avoids serializing a long conversation again.
+    return hide_usage, raw.rstrip()[:-1] + b"," + orjson.dumps(added)[1:]
