@@ -1,18 +1,18 @@
 """Every error that Turnstile raises on purpose. Any other exception is a bug.
 
     TurnstileError
-    ├── InvalidInput               what the user gave cannot be used: exit code 2
+    ├── InvalidInput               invalid settings or files of the user: exit code 2
     │   ├── InvalidTrace             a trace file
-    │   │   └── TraceRejected          one file of several, which gives no program
+    │   ├── TraceRejected            one trace file of several, which gives no program
     │   ├── ProgramTooLong           a program that the engine can never serve
     │   ├── InvalidProgramId         an id in a request to the gateway
-    │   ├── InvalidExperiment        an experiment's file or name
+    │   ├── InvalidExperiment        an experiment file, or an unknown experiment
     │   ├── InvalidRunFolder         a run folder, or a file in it
-    │   ├── UnknownCell              a name that no cell of a run has
-    │   ├── NotComparable            runs that answer different questions
+    │   ├── UnknownCell              a cell name that is not in the run
+    │   ├── NotComparable            runs with different settings
     │   ├── InvalidBaseline          a baseline file
     │   ├── InvalidHistory           a history file
-    │   ├── UnknownName              a name that a registry does not have
+    │   ├── UnknownName              a name that is not in a registry
     │   ├── InvalidPlugin            an object of the user or of a package that cannot be loaded
     │   │   └── InvalidPolicy          a policy that breaks the contract of `Policy`
     │   ├── InvalidVariant           a --policies that is malformed or names one policy twice
@@ -24,28 +24,28 @@
     │   ├── DoesNotFit               a model or a request that exceeds the memory
     │   ├── CannotServe              a combination that vLLM or the plug-in cannot run
     │   ├── CannotWrite              a file or folder that cannot be written
-    │   └── Unavailable              what this machine lacks
+    │   └── Unavailable              something that this machine lacks
     │       ├── VllmUnavailable        no vLLM, or one that cannot be used
     │       │   └── VllmNotInstalled     no vLLM
-    │       ├── TierUnavailable        no LMCache, or one that could hold nothing
+    │       ├── TierUnavailable        no LMCache, or a tier of zero size
     │       ├── ContainersUnavailable  no package, no service, or no such image
-    │       ├── ServerUnavailable      nothing of use answers at a URL
+    │       ├── ServerUnavailable      no usable server at a URL
     │       ├── LibraryUnavailable     an optional library
-    │       └── PortTaken              a port that another process has
-    ├── EngineError                an engine, or what it needs, failed while it ran
+    │       └── PortTaken              a port that another process uses
+    ├── EngineError                an engine or its helper process failed
     │   ├── ServerFailed             vLLM died or never became healthy
     │   ├── TierFailed               LMCache's server died or never became healthy
     │   ├── VirtualVllmFailed        the process of vLLM in virtual time
-    │   └── StartAbandoned           a replica's start, given up because another failed
-    ├── AgentStartError            an agent's process never came to its task
+    │   └── StartAbandoned           a replica's start, cancelled because another failed
+    ├── AgentStartError            an agent's process did not start its task
     ├── MeasurementFailed          a request of a measurement failed
     ├── MeasurementUnavailable     this machine lacks what a measurement needs
-    ├── UnsupportedVllm            a vLLM whose scheduler the plug-in was not written for
+    ├── UnsupportedVllm            a vLLM version whose scheduler the plug-in does not support
     ├── CellFailed                 an engine could not run a cell
-    └── TurnFailed                 a turn has no usable answer
+    └── TurnFailed                 a turn has no usable response
 
-Messages are one line. They name the file or option, the value and the remedy. The file is at the
-bottom of the house, since policies inside vLLM raise these errors too.
+Messages are one line. They name the file or option, the value and the remedy. The module is in the
+lowest layer, since policies inside vLLM raise these errors too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What can be named on the command line: `bench list`, and shell completion."""
+"""Lists the names that options accept, for `bench list` and shell completion."""
 
 from __future__ import annotations
 

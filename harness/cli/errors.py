@@ -21,7 +21,7 @@ options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("option
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM: end as cleanly as on Ctrl-C."""
+    """Raised on SIGTERM; handled like Ctrl-C."""
 
 
 def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
@@ -50,7 +50,7 @@ def full_stdout(error: BaseException) -> bool:
 
 
 def _named_file(error: Exception) -> str:
-    """The settings file, where it may hold the invalid option."""
+    """The prefix of an error with the settings file, if the invalid option may come from it."""
     source = options_from_file.get()
     if source is None or not isinstance(error, InvalidInput):
         return ""

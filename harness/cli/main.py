@@ -1,7 +1,7 @@
 """The `bench` application: results go to stdout, progress and errors to stderr.
 
-Exit code 0: fine; 1: failed gates or cells without a result; 2: invalid input. Commands import what
-they need when they run, so that `bench --help` and completion are fast.
+Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input. Commands import
+what they need when they run, so that `bench --help` and completion are fast.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def _join_lines(command: Any) -> None:
 app = typer.Typer(
     name="bench",
     cls=Group,
-    help="Which scheduler finishes your agents' jobs first, and why.\n\n"
+    help="Benchmark schedulers for LLM agents: which one finishes jobs first, and why.\n\n"
     "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
     "a range of job rates, in virtual time, and writes a report.",
-    epilog="Exit code: 0 fine, 1 failed gates or cells without a result, 2 invalid input.",
+    epilog="Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -80,7 +80,7 @@ app = typer.Typer(
 def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 lacks our dashes
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 cannot print dashes
             stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
@@ -121,8 +121,8 @@ def _usage_message(error: Any) -> str:
     return f"{name or error.param.name} {brief(first['input'])}: {reason}"
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib import metadata
 
         print(f"bench {metadata.version('turnstile-bench')}")
@@ -135,10 +135,10 @@ def _bench(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Options before the command."""
+    """Defines the options that precede the command."""
 
 
-SWEEP_HELP = """Run policies over job rates, and report which finishes the jobs first.
+SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
 
 The same command resumes: finished cells are never run twice. A sweep with one more policy, rate
 or seed runs only the new cells.
@@ -177,7 +177,7 @@ def sweep(settings: SweepSettings, execution: Execution) -> None:
         print_report(folder, failed)
 
 
-RUN_HELP = """Run one cell and show everything about it.
+RUN_HELP = """Run one cell and print its settings, its result, and where the time went.
 
 [bold]Examples[/bold]
 
@@ -235,14 +235,12 @@ def run(
 
 @app.command()
 def report(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, as bench sweep leaves it.")
-    ],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
     gantt: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CELL",
-            help="A cell to draw program by program, by the name of its folder; repeatable.",
+            help="The folder name of a cell whose programs are drawn one by one; repeatable.",
         ),
     ] = None,
     evaluation: Annotated[
@@ -262,22 +260,22 @@ def report(
 
 @app.command()
 def compare() -> None:
-    """Is a run slower than another, or is it noise? bench compare runs/before runs/after"""
+    """Test whether a run is slower than another: bench compare runs/before runs/after"""
 
 
 @app.command()
 def export() -> None:
-    """A run as files for other tools: bench export runs/NAME --format parquet"""
+    """Export a run as files for other tools: bench export runs/NAME --format parquet"""
 
 
 @app.command()
 def history() -> None:
-    """Keep and draw the trend of a run over commits: bench history add runs/NAME --label COMMIT"""
+    """Record the trend of results over commits: bench history add runs/NAME --label COMMIT"""
 
 
 @app.command()
 def serve() -> None:
-    """Run vLLM with one of our policies inside, until Ctrl-C: bench serve --policy continuum"""
+    """Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum"""
 
 
 @app.command()
@@ -297,23 +295,22 @@ def verify() -> None:
 
 @app.command()
 def gateway() -> None:
-    """An OpenAI-compatible proxy that knows programs and records them: bench gateway URL"""
+    """Run an OpenAI-compatible proxy that identifies and records programs: bench gateway URL"""
 
 
 @app.command()
 def record() -> None:
-    """A trace of any program that talks to an OpenAI URL: bench record [URL] -- COMMAND"""
+    """Record a trace of any OpenAI client: bench record [URL] -- COMMAND"""
 
 
 @app.command()
 def experiment() -> None:
-    """The sources' figures by name, each with a verdict: bench experiment run fig16"""
+    """Reproduce a published figure, with a verdict: bench experiment run fig16"""
 
 
 @app.command()
 def traces() -> None:
-    """Look at traces, measure them, convert them, or make them: inspect, stats, convert,
-    synthesize"""
+    """Inspect, summarise, convert and synthesize traces."""
 
 
 class Things(StrEnum):
@@ -336,10 +333,13 @@ def list_(things: Annotated[Things, typer.Argument(metavar="THING", help="What t
 @app.command("open")
 def open_(
     run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run folder; the last run without.")
+        Path | None,
+        typer.Argument(
+            metavar="[RUN]", help="A run folder. Default: the run whose report is newest."
+        ),
     ] = None,
 ) -> None:
-    """Open the report of a run, or the report that was written last, in the browser."""
+    """Open the report of a run in the browser. Without RUN, open the newest report."""
     import webbrowser
 
     from harness.cli.commands.open import report_to_open
@@ -353,7 +353,7 @@ def open_(
 
 @app.command()
 def doctor() -> None:
-    """Is this machine set up, and what to do where it is not."""
+    """Check whether this machine is set up, and print what to do if it is not."""
     from harness.cli.commands.doctor import checks
     from harness.cli.tables import show_rows
 

@@ -1,5 +1,5 @@
-"""What a command prints of a run's report: the answer and the table to stdout, failed gates and
-cells without a result to stderr."""
+"""Prints the report of a run: the answer and the table on stdout, failed gates and cells without a
+result on stderr."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 
 PIPE_COLUMNS = 200
-"""Wide enough for every column of the table; a pipe has no width of its own."""
+"""Width of the table in a pipe, enough for every column."""
 MOST_NAMED = 5
-"""Of the cells without a result; the report names all."""
+"""The number of cells without a result that are printed; the report names all."""
 
 
 def print_report(
@@ -21,8 +21,8 @@ def print_report(
     gantt: Sequence[str] = (),
     evaluations: Sequence[str] = (),
 ) -> None:
-    """Write it first. Exit code 1 if a gate failed or a cell has no result; of those in `failed`
-    the caller has said why."""
+    """Writes and prints the report. Exit code 1 if a gate failed or a cell has no result. The
+    caller has printed the errors of the cells in `failed`."""
     from rich.console import Console
 
     from reports import write_report

@@ -23,13 +23,13 @@ PLAIN_EVERY_S = 10.0
 
 
 def fresh_folder(command: str) -> Path:
-    """A new folder for the log and the settings of a server, which are kept."""
+    """The path of a new folder for the log and the settings of a server."""
     return Path("runs") / command / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 @contextmanager
 def booted(
-    wanted: ServerConfig,
+    config: ServerConfig,
     folder: Path,
     *,
     replicas: int = 1,
@@ -37,11 +37,11 @@ def booted(
     python: str | None,
     ready_within_s: float,
 ) -> Iterator[tuple[list[VllmServer], float]]:
-    """The servers, and the seconds that they took to start. Exit code 1 if one ever fails."""
+    """Yields the servers and the seconds that they took to start. Exit code 1 if a server fails."""
     try:
         with Waiting(folder / "server.log") as waiting:
             servers = launch_replicas(
-                wanted,
+                config,
                 replicas,
                 folder,
                 port=port,
@@ -61,7 +61,7 @@ def booted(
 
 
 class Waiting:
-    """Prints the progress of a start: one changing line on a terminal, else a line now and then."""
+    """Prints the progress of a start: one changing line on a terminal, else a line every 10 s."""
 
     def __init__(self, log: Path) -> None:
         self._log: Path | None = log

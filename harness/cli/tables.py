@@ -1,4 +1,4 @@
-"""Tables for people on stdout: columns on a terminal, tab-separated lines in a pipe."""
+"""Prints tables on stdout: columns on a terminal, tab-separated lines in a pipe."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
 
 
 def show_cell(folder: Path) -> str:
-    """Prints the settings of a run of one cell, its result and where the time went. Returns the
-    gates that it failed."""
+    """Prints the settings of a run of one cell, its result, and where the time went. Returns the
+    failed gates."""
     import numpy as np
 
     from reports.metrics.cells import cell_row
@@ -44,10 +44,10 @@ def show_cell(folder: Path) -> str:
     jobs = job_columns(turns)
     row = cell_row(cell, turns, jobs)
     config = cell.config
-    show_rows(list(_flat(config, leave=("profile", "workload", "format"))), "settings")
+    show_rows(list(_flat(config, omit=("profile", "workload", "format"))), "settings")
     if "profile" in config:
         show_rows(list(_flat(config["profile"])), "profile")
-    show_rows(list(_flat(config["workload"], leave=("left_out",))), "workload")
+    show_rows(list(_flat(config["workload"], omit=("left_out",))), "workload")
     show_rows([(name, _text(value)) for name, value in row.items() if name != "cell"], "result")
     lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]
     sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
@@ -76,10 +76,10 @@ def _events(path: Path) -> list[tuple[str, str]]:
 
 
 def _flat(
-    values: dict[str, Any], leave: Sequence[str] = (), prefix: str = ""
+    values: dict[str, Any], omit: Sequence[str] = (), prefix: str = ""
 ) -> Iterable[tuple[str, str]]:
     for name, value in values.items():
-        if name in leave:
+        if name in omit:
             continue
         if isinstance(value, dict) and value:
             yield from _flat(value, prefix=f"{prefix}{name}.")

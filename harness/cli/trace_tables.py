@@ -27,7 +27,7 @@ def show_programs(programs: Sequence[Program]) -> None:
 def show_statistics(found: Statistics, tools: int) -> None:
     """`tools` is the number of tools in the second table, below the row of all tools."""
     _show(_moments_table(found))
-    table = _table("tool", "calls", "mean s", "P50 s", "P90 s", "P99 s", "slowest 10% hold")
+    table = _table("tool", "calls", "mean s", "P50 s", "P90 s", "P99 s", "share of slowest 10%")
     for tool in [found.all_tools, *found.tools[:tools]]:
         table.add_row(*_tool_row(tool))
     _show(table)
@@ -38,7 +38,7 @@ def tool_time_s(program: Program) -> float:
 
 
 def shared_prefix_tokens(program: Program) -> int:
-    """What the first prompt shares with other prompts of the trace."""
+    """The tokens that the first prompt shares with other prompts of the trace."""
     if program.prefix is not None:
         return program.prefix.tokens
     path = program.turns[0].prefixes
@@ -72,7 +72,7 @@ def _moments_table(found: Statistics) -> Table:
     for name, moments, unit, digits in lines:
         mean, sd = moments.mean * unit, moments.sd * unit
         table.add_row(name, f"{moments.count:,}", f"{mean:,.{digits}f}", f"{sd:,.{digits}f}")
-    table.add_row("prompt tokens kept from the turn before", "", f"{found.kept_share:.1%}", "")
+    table.add_row("prompt tokens kept from the previous turn", "", f"{found.kept_share:.1%}", "")
     return table
 
 

@@ -118,8 +118,7 @@ class Machine:
     gpus: Annotated[
         int | None,
         Option(
-            "GPUs that hold one model together (tensor parallel). Default: the model's usual "
-            "number.",
+            "GPUs that share one model (tensor parallel). Default: the model's usual number.",
             MACHINE,
             "N",
             min=1,

@@ -1,4 +1,4 @@
-"""The folder of a sweep: its default name, whether it may take these cells, and its plan.
+"""The folder of a sweep: its default name, the check that it can take a plan, and `sweep.json`.
 
 In: a plan and a folder. Out: the folder, locked while it is filled, with the plan in `sweep.json`
 and the settings that it was made from in `sweep.toml`. A folder takes a plan that adds policies,
@@ -31,14 +31,14 @@ MADE_BY = "made_by"
 GROWING = ("variants", "jps", "seeds")
 """Fields of `sweep.json` that a later plan may add to."""
 NOT_DECIDING = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
-"""Fields of `sweep.json` that decide no cell."""
+"""Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
 PART = ".sweep.json.part"
-"""All that a sweep killed at its very start leaves."""
+"""The only file left by a sweep that was killed while it wrote its plan."""
 
 
 def default_folder(plan: SweepPlan) -> Path:
-    """A readable name, the same for the same plan only."""
+    """Returns a readable name with a hash of the plan."""
     digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
     engine = plan.engine
     parts = [plan.workload.name, engine.model, engine.hardware]
@@ -48,7 +48,7 @@ def default_folder(plan: SweepPlan) -> Path:
 
 
 def check_folder(folder: Path, plan: SweepPlan) -> None:
-    """Raises if the folder is not free and does not hold this plan."""
+    """Raises `InvalidInput` unless the folder is empty or has a plan that this one may extend."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     try:
@@ -57,46 +57,52 @@ def check_folder(folder: Path, plan: SweepPlan) -> None:
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
     if not (folder / "sweep.json").is_file():
-        raise InvalidInput(f"--out {folder}: holds files, but no run; name a new or empty folder")
-    held = read_json(folder / "sweep.json")
-    if "format" not in held:
         raise InvalidInput(
-            f"--out {folder}: its sweep.json lacks format, so it is damaged or not ours; "
+            f"--out {folder}: contains files that are not a run; name a new or empty folder"
+        )
+    stored = read_json(folder / "sweep.json")
+    if "format" not in stored:
+        raise InvalidInput(
+            f"--out {folder}: its sweep.json lacks format; it is damaged or of another program; "
             "name another folder, or remove this one"
         )
-    wanted = orjson.loads(orjson.dumps(plan.as_json()))
-    for field in [*wanted, *held]:
-        if field in NOT_DECIDING or held.get(field) == wanted.get(field):
+    planned = orjson.loads(orjson.dumps(plan.as_json()))
+    for field in [*planned, *stored]:
+        if field in NOT_DECIDING or stored.get(field) == planned.get(field):
             continue
-        if field in GROWING and _adds_to(held.get(field), wanted.get(field)):
+        if field in GROWING and _adds_to(stored.get(field), planned.get(field)):
             continue
-        what = _difference(field, held.get(field), wanted.get(field))
+        what = _difference(field, stored.get(field), planned.get(field))
         raise InvalidInput(
-            f"--out {folder}: holds cells of other settings ({what}); "
+            f"--out {folder}: contains cells with other settings ({what}); "
             "name another folder, or remove this one"
         )
 
 
-def _adds_to(held: Any, wanted: Any) -> bool:
-    return isinstance(held, list) and isinstance(wanted, list) and all(h in wanted for h in held)
+def _adds_to(stored: Any, planned: Any) -> bool:
+    return (
+        isinstance(stored, list)
+        and isinstance(planned, list)
+        and all(each in planned for each in stored)
+    )
 
 
-def _difference(field: str, held: Any, wanted: Any) -> str:
-    if isinstance(held, dict) and isinstance(wanted, dict):
-        inner = next(key for key in [*wanted, *held] if held.get(key) != wanted.get(key))
-        return _difference(f"{field}.{inner}", held.get(inner), wanted.get(inner))
+def _difference(field: str, stored: Any, planned: Any) -> str:
+    if isinstance(stored, dict) and isinstance(planned, dict):
+        inner = next(key for key in [*planned, *stored] if stored.get(key) != planned.get(key))
+        return _difference(f"{field}.{inner}", stored.get(inner), planned.get(inner))
     if field == "code_sha256":
-        return f"they were run with other code of Turnstile, {field} {held}, now {wanted}"
-    if field == "variants" and held and wanted:
-        held, wanted = (",".join(v["name"] for v in vs) for vs in (held, wanted))
+        return f"they were run with another version of the code: {field} {stored}, now {planned}"
+    if field == "variants" and stored and planned:
+        stored, planned = (",".join(v["name"] for v in vs) for vs in (stored, planned))
         same = "the policies' settings differ"
-        return f"policies {held}, now {wanted}" if held != wanted else same
-    return f"{field} is {held}, now {wanted}"
+        return f"policies {stored}, now {planned}" if stored != planned else same
+    return f"{field} is {stored}, now {planned}"
 
 
 @contextmanager
 def claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
-    """Makes and locks the folder and writes its plan, or leaves nothing behind."""
+    """Makes and locks the folder and writes its plan. Removes empty folders that it made."""
     check_folder(folder, plan)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -106,19 +112,19 @@ def claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
             _write_plan(folder, plan)
             yield
     finally:
-        with suppress(OSError):  # those with a run in them stay
+        with suppress(OSError):  # a folder that contains a run stays
             for path in made:
                 path.rmdir()
 
 
 def _write_plan(folder: Path, plan: SweepPlan) -> None:
-    """Writes `sweep.json` and `sweep.toml`, again if the plan has grown or its settings differ."""
+    """Writes `sweep.json` and `sweep.toml` if they are missing or differ from the plan."""
     path = folder / "sweep.json"
-    held = read_json(path) if path.exists() else {}
-    made = held.pop(MADE_BY, None) or made_by()
-    wanted = plan.as_json()
-    if held != orjson.loads(orjson.dumps(wanted)):
-        write_json(path, {**wanted, MADE_BY: made})
+    stored = read_json(path) if path.exists() else {}
+    made = stored.pop(MADE_BY, None) or made_by()
+    planned = plan.as_json()
+    if stored != orjson.loads(orjson.dumps(planned)):
+        write_json(path, {**planned, MADE_BY: made})
     settings, toml = folder / SETTINGS, settings_toml(plan.settings)
     if not settings.exists() or settings.read_bytes() != toml:
         write_file(settings, toml)
@@ -133,7 +139,7 @@ def made_by() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Of our own checkout; None where Turnstile was installed from a package."""
+    """The commit of the checkout; None if Turnstile was installed from a package."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

@@ -146,7 +146,7 @@ def test_a_command_that_asked_nothing_still_gives_its_exit_code(
 ) -> None:
     done = run(bench, tmp_path, "--", "sh", "-c", script)
     assert done.returncode == code
-    assert done.stderr == f"no turn succeeded; 0 in o/turns.jsonl\n{ended}"
+    assert done.stderr == f"no turn succeeded; 0 recorded in o/turns.jsonl\n{ended}"
 
 
 def test_no_recording_goes_into_a_sweeps_folder(bench: str, tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_sigkill_loses_no_turn_that_ended(bench: str, tmp_path: Path) -> None:
     assert len(read_traces(tmp_path / "o/turns.jsonl").programs) == 1
     env = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
     for words, complaint in (
-        (["--", "true"], "which server? bench record URL -- true"),
-        (["http://127.0.0.1:9"], "what to run? bench record http://127.0.0.1:9 -- COMMAND"),
+        (["--", "true"], "no server: use bench record URL -- true"),
+        (["http://127.0.0.1:9"], "no command: use bench record http://127.0.0.1:9 -- COMMAND"),
     ):
         asked = subprocess.run([bench, "record", *words], capture_output=True, text=True, env=env)
         assert asked.returncode == 2

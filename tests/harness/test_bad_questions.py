@@ -81,7 +81,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),
-        ("--out ..", r"--out \.\.: holds files, but no run"),
+        ("--out ..", r"--out \.\.: contains files that are not a run"),
     ],
 )
 def test_it_is_one_line_and_leaves_nothing(options: str, line: str, trace: str) -> None:

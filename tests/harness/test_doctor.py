@@ -38,7 +38,7 @@ def test_no_container_service_is_fine_and_says_how_to_start_one(
         monkeypatch.setenv("DOCKER_HOST", url)
         check = found()["containers"]
         assert check.good
-        assert "start it with: podman system service" in check.finding
+        assert "start one with: podman system service" in check.finding
 
 
 def test_a_container_service_that_answers_is_named(
@@ -66,7 +66,7 @@ def test_no_bubblewrap_is_fine_and_says_how_to_get_it(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", "")
     check = found()["bubblewrap"]
     assert check.good
-    assert "get it with: apt-get install bubblewrap" in check.finding
+    assert "install it with: apt-get install bubblewrap" in check.finding
 
 
 def test_a_bubblewrap_that_cannot_be_used_is_not_ok(

@@ -14,7 +14,7 @@ def test_add_show_and_draw() -> None:
     added = (0, "history.jsonl: 2 added for c1\n", "")
     assert bench("history", "add", "run", "--label", "c1") == added
     assert bench("history", "add", "run", "--label", "c1") == (
-        0, "history.jsonl: c1 is there already\n", "",
+        0, "history.jsonl: c1 was added before\n", "",
     )  # fmt: skip
     bench("history", "add", "run", "--label", "c2", "--when", "2099-01-01T00:00:00Z")
     code, out, err = bench("history", "show")
@@ -36,7 +36,7 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
     bench("compare", "run", "--save", "base.json.gz")
     bench("history", "add", "run", "--label", "c1")
     code, out, err = bench("history", "add", "base.json.gz", "--label", "c1")
-    assert (code, out) == (0, "history.jsonl: c1 is there already\n"), err
+    assert (code, out) == (0, "history.jsonl: c1 was added before\n"), err
 
 
 @pytest.mark.parametrize(

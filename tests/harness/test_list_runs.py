@@ -70,8 +70,8 @@ def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ((), "runs/ holds no report; make one with: bench sweep"),
-        (("runs/none",), "runs/none: not a run folder; bench list runs shows them"),
+        ((), "runs/ contains no report; create one with: bench sweep"),
+        (("runs/none",), "runs/none: not a run folder; bench list runs lists them"),
         (("runs/without",), "runs/without: has no report yet; write it with: bench report"),
     ],
 )

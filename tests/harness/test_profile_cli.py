@@ -12,7 +12,10 @@ import pytest
     ("options", "told"),
     [
         ("profile --tier disk", "--tier disk: use lmcache or native"),
-        ("profile --tier native --url http://127.0.0.1:9", "--tier native: reloads are measured"),
+        (
+            "profile --tier native --url http://127.0.0.1:9",
+            "--tier native: not supported with --url",
+        ),
         ("profile --url http://127.0.0.1:9", "--url http://127.0.0.1:9: no vLLM that describes"),
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),

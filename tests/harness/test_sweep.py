@@ -149,7 +149,7 @@ def test_a_plan_without_cells_of_the_folder_is_refused_by_the_field_that_differs
         (small_plan(jps=(0.7,)), r"jps is \[0.5\], now \[0.7\]"),
         (small_plan("fcfs"), "policies fcfs,continuum, now fcfs"),
         (small_plan(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
-        (replace(small_plan(), code_sha256="abc"), "run with other code of Turnstile"),
+        (replace(small_plan(), code_sha256="abc"), "run with another version of the code"),
     ]:
         with pytest.raises(ValueError, match=what):
             run_sweep(other, tmp_path / "run", workers=1, run=never)
@@ -158,11 +158,11 @@ def test_a_plan_without_cells_of_the_folder_is_refused_by_the_field_that_differs
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ValueError, match="holds files, but no run"):
+    with pytest.raises(ValueError, match="contains files that are not a run"):
         run_sweep(small_plan(), tmp_path, workers=1)
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn/sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match="lacks format, so it is damaged"):
+    with pytest.raises(ValueError, match="lacks format; it is damaged"):
         run_sweep(small_plan(), tmp_path / "torn", workers=1)
     with pytest.raises(ValueError, match="is a file"):
         run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)

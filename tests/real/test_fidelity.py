@@ -30,7 +30,7 @@ def test_a_live_sweep_and_one_in_virtual_time_make_a_card(tmp_path: Path) -> Non
         timeout=600,
     )
     assert result.returncode == 1, result.stderr  # one rate is too few
-    assert "MISSED\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
+    assert "missed\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
     card = json.loads((tmp_path / "card/fidelity.json").read_text())
     assert card["live"]["engine"] == "vllm"
     assert card["virtual"]["profile"]["kv_blocks"] == POOL_BLOCKS - 1

@@ -70,7 +70,7 @@ def test_outside_the_targets_is_exit_code_1_and_still_a_card(
 ) -> None:
     result = CliRunner().invoke(app, ["fidelity", *runs(live={"jps": (0.3,)}, sim={"jps": (0.3,)})])
     assert result.exit_code == 1
-    assert "MISSED\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
+    assert "missed\tat least 3 rates, one of them past saturation\t1 load" in result.stdout
     assert "is not within its targets for vLLM 0.32.0" in result.stdout
     assert (tmp_path / "live/fidelity.html").exists()  # beside its report
 
@@ -83,7 +83,7 @@ def test_a_cell_that_failed_is_named_and_makes_the_card_fail(
     result = CliRunner().invoke(app, ["fidelity", *options])
     assert result.exit_code == 1
     assert re.search("bench: live, continuum_jps0.3_seed1: not finished", result.stderr)
-    assert "MISSED\tevery cell has a result and passes its gates\t1 cell did not" in result.stdout
+    assert "missed\tevery cell has a result and passes its gates\t1 cell did not" in result.stdout
 
 
 def test_names_stay_text(tmp_path: Path) -> None:

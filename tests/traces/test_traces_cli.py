@@ -31,7 +31,7 @@ def test_stats_prints_table_2_and_figure_5() -> None:
     shown = bench("stats", "swe-bench")
     assert shown.exit_code == 0
     assert "turns per program" in shown.stdout
-    assert "slowest 10% hold" in shown.stdout
+    assert "share of slowest 10%" in shown.stdout
     assert "994 synthesised" in shown.stdout
     assert "\x1b" not in shown.stdout
 

@@ -13,16 +13,16 @@ from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
-HELP = """Is a run slower than another of the same settings, or is it noise?
+HELP = """Test whether a run is slower than another run of the same settings.
 
-Pairs each job with itself under the same arrivals. Exit code 0: no regression; 1: one, or a cell
-of NEW without a valid result; 2: the two cannot be compared, and why.
+Pairs the results of each job under the same arrivals. Exit code 0: no regression; 1: a regression,
+or a cell of NEW without a valid result; 2: the runs cannot be compared.
 
 [bold]Examples[/bold]
 
   bench compare runs/before runs/after
 
-  bench compare runs/main --save baseline.json.gz          # small; belongs in a repository
+  bench compare runs/main --save baseline.json.gz          # small enough for a repository
 
   bench compare baseline.json.gz runs/now --max-regression 2% --markdown comment.md
 
@@ -33,34 +33,48 @@ of NEW without a valid result; 2: the two cannot be compared, and why.
 @app.command(help=HELP)
 def compare(
     base: Annotated[
-        Path, typer.Argument(metavar="BASE", help="A run folder, or a file of --save.")
+        Path, typer.Argument(metavar="BASE", help="A run folder, or a file written by --save.")
     ],
     new: Annotated[
-        Path | None, typer.Argument(metavar="NEW", help="A run folder, or such a file.")
+        Path | None,
+        typer.Argument(metavar="NEW", help="A run folder, or a file written by --save."),
     ] = None,
     metric: Annotated[
-        str, typer.Option("--metric", help="jct.mean, jct.p50, jct.p90, jct.p95, jct.p99.")
+        str,
+        typer.Option(
+            "--metric", help="A comma list of jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99."
+        ),
     ] = "jct.mean,jct.p95",
     max_regression: Annotated[
-        str, typer.Option("--max-regression", metavar="SHARE", help="3%, or 0.03.")
+        str,
+        typer.Option(
+            "--max-regression",
+            metavar="SHARE",
+            help="The largest slowdown that passes: 3%, or 0.03.",
+        ),
     ] = "3%",
     confidence: Annotated[
         float,
         typer.Option(
-            "--confidence", min=0.5, max=0.999, help="How sure the intervals are: 0.95 is 95%."
+            "--confidence",
+            min=0.5,
+            max=0.999,
+            help="Confidence level of the intervals, such as 0.95.",
         ),
     ] = 0.95,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="For a pull request.")
+        Path | None,
+        typer.Option("--markdown", metavar="FILE", help="Write the verdict as Markdown."),
     ] = None,
     junit: Annotated[
-        Path | None, typer.Option("--junit", metavar="FILE", help="For a CI server, as XML.")
+        Path | None, typer.Option("--junit", metavar="FILE", help="Write the verdict as JUnit XML.")
     ] = None,
     identical: Annotated[
-        bool, typer.Option("--identical", help="Any change fails, also one for the better.")
+        bool, typer.Option("--identical", help="Fail on any change, also an improvement.")
     ] = False,
     save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="Keep BASE as a small file.")
+        Path | None,
+        typer.Option("--save", metavar="FILE", help="Save BASE as a small baseline file."),
     ] = None,
 ) -> None:
     from harness.cli.tables import show_rows
@@ -92,7 +106,7 @@ def compare(
         complain(f"not valid: {line}")
     print(files.headline(verdict, most))
     if identical and verdict.good and not verdict.identical:
-        complain("not identical to the digit, as --identical asks")
+        complain("--identical: the results are not identical")
     if not verdict.good or (identical and not verdict.identical):
         raise typer.Exit(1)
 

@@ -1,7 +1,7 @@
-"""`bench doctor`: is this machine set up, what can it run, and what to do where it is not.
+"""`bench doctor`: checks whether this machine is set up, and what it can run.
 
-What is optional and absent is fine, and told with the command that gets it; what is there and
-cannot be used is not.
+An optional component that is absent passes, and the finding gives the command that installs it. A
+component that is installed but cannot be used fails, with a remedy.
 """
 
 from __future__ import annotations
@@ -58,83 +58,83 @@ def _machine() -> list[Check]:
     cores = cpu_cores()
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [
-        Check("cores", True, f"{cores}: as many workers by default"),
+        Check("cores", True, f"{cores}, the default number of workers"),
         Check(
             "memory",
             memory_gib >= 0.5 * cores,
             f"{memory_gib:.1f} GiB",
-            "little for a worker per core: use fewer --workers",
+            "too little for one worker per core: use fewer --workers",
         ),
     ]
 
 
 def _vllm() -> list[Check]:
-    """Missing is fine, since virtual time needs none; one that cannot be used is not."""
+    """A missing vLLM passes, since virtual time needs none. One that cannot be used fails."""
     from servers.errors import VllmNotInstalled, VllmUnavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
-    found = [Check("GPUs", True, ", ".join(gpus) or "none that an NVIDIA driver knows")]
+    found = [Check("GPUs", True, ", ".join(gpus) or "none found by the NVIDIA driver")]
     try:
         vllm = find_vllm()
     except VllmNotInstalled:
-        return [*found, Check("engine vllm", True, f"absent, sim needs none; {install_hint()}")]
+        return [*found, Check("engine vllm", True, f"absent, not needed for sim; {install_hint()}")]
     except VllmUnavailable as missing:
         return [*found, Check("engine vllm", False, "cannot be used", str(missing))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
-    remedy = f"no GPU is here; {install_hint()}"
+    remedy = f"no GPU found; {install_hint()}"
     return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 
 def _lmcache(vllm: Installed) -> Check:
-    """Next to vLLM, in its environment. vLLM's own offloading needs nothing."""
-    get = f"get it with: {vllm.python} -m pip install lmcache" + (
+    """LMCache in vLLM's environment. vLLM's own offloading needs no package."""
+    get = f"install it with: {vllm.python} -m pip install lmcache" + (
         " (for CPUs: make vllm)" if vllm.cpu else ""
     )
-    absent = f"absent, only policies over LMCache need it (continuum+, …); {get}"
+    absent = f"absent, needed only for policies with LMCache (continuum+, …); {get}"
     return Check("LMCache", True, vllm.lmcache or absent)
 
 
 def _containers() -> list[Check]:
     """Servers in containers need the `docker` package and a service of Docker or podman."""
     installed = importlib.util.find_spec("docker") is not None
-    answering = next(filter(_answers, _container_sockets()), None)
+    responding = next(filter(_responds, _container_sockets()), None)
     return [
         Check(
             "docker package",
             True,
             metadata.version("docker")
             if installed
-            else "absent, only containers need it; get it "
+            else "absent, needed only for containers; install it "
             f"with: {sys.executable} -m pip install docker",
         ),
         Check(
             "containers",
             True,
-            answering
-            or "no service of Docker or podman answers, only containers need one; start "
-            "it with: podman system service --time=0 (or name one: DOCKER_HOST=unix://PATH)",
+            responding
+            or "no service of Docker or podman responds, needed only for containers; start one "
+            "with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)",
         ),
     ]
 
 
 def _sandbox() -> Check:
-    """What real agents' commands run in; it is tried."""
+    """Tries the sandbox in which live agents run their commands."""
     from agents.sandbox.bubblewrap import Bubblewrap
 
     if shutil.which("bwrap") is None:
-        get = "get it with: apt-get install bubblewrap"
-        return Check("bubblewrap", True, f"absent, only real agents need it; {get}")
+        get = "install it with: apt-get install bubblewrap"
+        return Check("bubblewrap", True, f"absent, needed only for live agents; {get}")
     try:
         Bubblewrap().check()
     except ValueError as error:
         return Check("bubblewrap", False, "cannot be used", str(error))
-    return Check("bubblewrap", True, "real agents' commands can be confined")
+    return Check("bubblewrap", True, "live agents can run in a sandbox")
 
 
 def _container_sockets() -> list[str]:
-    """In the order in which they are tried."""
+    """URLs of the sockets, in the order in which they are tried."""
     named = os.environ.get("DOCKER_HOST")
     if named is not None:
         return [named]
@@ -143,7 +143,7 @@ def _container_sockets() -> list[str]:
     return [f"unix://{path}" for path in paths]
 
 
-def _answers(url: str) -> bool:
+def _responds(url: str) -> bool:
     kind, _, where = url.partition("://")
     with suppress(OSError, ValueError):
         if kind == "unix":

@@ -1,4 +1,4 @@
-"""`bench experiment list | run`: the sources' figures by name, each with a verdict."""
+"""`bench experiment list | run`: reproduces published figures, with a verdict each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
     from reports.experiment.page import ExperimentReport
 
-HELP = "The sources' figures by name: our numbers beside the published ones, and a verdict."
+HELP = "Reproduce published figures: measured and published numbers, and a verdict."
 app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)
 OUT = Path("runs/experiments")
 
@@ -31,7 +31,7 @@ def experiment() -> None:
 
 @app.command("list")
 def list_command() -> None:
-    """Name, what it shows, and where it was published; then: bench experiment run NAME."""
+    """List experiments with their titles and sources. Run one with: bench experiment run NAME."""
     from harness.experiments.definition import load, names
 
     for name in names():
@@ -40,10 +40,10 @@ def list_command() -> None:
         print(f"{name}\t{found.title} ({found.source}){why}")
 
 
-RUN_HELP = """Run experiments, in virtual time unless you name another engine, and judge claims.
+RUN_HELP = """Run experiments and test their claims, in virtual time by default.
 
-Leaves a folder of sweeps for each, which a second run goes on with, and a page with the figure.
-Exit code 1 if a cell failed; a claim that does not hold is an answer, and 0.
+Writes a folder of sweeps and a page with the figure for each experiment. The same command resumes.
+Exit code 1: a cell failed. A claim that fails is a valid result, with exit code 0.
 
 [bold]Examples[/bold]
 
@@ -58,25 +58,31 @@ Exit code 1 if a cell failed; a claim that does not hold is an answer, and 0.
 @app.command("run", help=RUN_HELP)
 def run_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="NAME…", help="bench experiment list.")
+        list[str] | None,
+        typer.Argument(metavar="NAME…", help="A name of bench experiment list, or a TOML file."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every one of ours.")] = False,
-    out: Annotated[Path, typer.Option("--out", help="A folder in it for each.")] = OUT,
+    all_: Annotated[bool, typer.Option("--all", help="All experiments of Turnstile.")] = False,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder that contains a folder for each experiment.")
+    ] = OUT,
     engine: Annotated[
         str, typer.Option("--engine", help="sim, vllm-virtual, vllm or a URL, as for bench sweep.")
     ] = "sim",
     model: Annotated[
-        str | None, typer.Option("--model", help="Instead of the experiment's, on a live engine.")
+        str | None,
+        typer.Option("--model", help="Replaces the experiment's model, on a live engine."),
     ] = None,
-    jps: Annotated[str | None, typer.Option("--jps", help="Instead of the experiment's.")] = None,
+    jps: Annotated[
+        str | None, typer.Option("--jps", help="Replaces the experiment's job rates.")
+    ] = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Cells at a time. Default: the cores.")
+        int | None, typer.Option("--workers", min=1, help="Parallel processes. Default: all cores.")
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiment
 
     failed = False
-    with one_line_errors("; finished cells are kept, run the same command to go on"):
+    with one_line_errors("; finished cells are kept, resume with the same command"):
         chosen = experiment.names() if all_ else names or []
         if not chosen or (all_ and names):
             raise InvalidInput("name experiments (bench experiment list), or give --all")

@@ -1,4 +1,4 @@
-"""`bench export`: a run's turns, jobs and events as files for other tools."""
+"""`bench export`: writes a run's turns, jobs and events as files for other tools."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Form(StrEnum):
     CHROME = "chrome"
 
 
-HELP = """A run's turns, jobs and events as files for other tools.
+HELP = """Export a run's turns, jobs and events as files for other tools.
 
 parquet, csv: a table of all turns and one of all jobs. chrome: a timeline of each cell, for
-ui.perfetto.dev. timestamps: each cell as the Continuum fork's scheduler_timestamps. Exit code 1 if
-a cell could not be exported; the others are.
+ui.perfetto.dev. timestamps: each cell as the Continuum fork's scheduler_timestamps. Exit code 1:
+a cell could not be exported; the other cells are exported.
 
 [bold]Examples[/bold]
 
@@ -38,12 +38,11 @@ a cell could not be exported; the others are.
 
 @app.command(help=HELP)
 def export(
-    run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, as bench sweep leaves it.")
-    ],
-    form: Annotated[Form, typer.Option("--format", help="What to write.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
+    form: Annotated[Form, typer.Option("--format", help="Format of the files.")],
     cell: Annotated[
-        list[str] | None, typer.Option("--cell", metavar="NAME", help="Only this one; repeatable.")
+        list[str] | None,
+        typer.Option("--cell", metavar="NAME", help="Export only this cell; repeatable."),
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FOLDER", help="Default: RUN/export.")
@@ -56,7 +55,7 @@ def export(
     for path in found.paths[:SHOWN]:
         print(path)
     if more := len(found.paths[SHOWN:]):
-        print(f"and {more} more like it")
+        print(f"and {more} more files")
     for name, why in found.missing:
         complain(f"not exported: {name}: {why}")
     if found.missing:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
 COMPARING = ("live", "sim", "out", "hardware")
-"""The options that are supported with runs that exist already."""
+"""The options that are supported with existing runs."""
 
 HELP = """Compare virtual time with a live vLLM: runs the same cells on both.
 
@@ -43,7 +43,7 @@ fidelity.html and fidelity.json. The same command resumes. The machine should be
 
   bench fidelity --live runs/live-1 --live runs/live-2 --sim runs/sim
 """
-RUNS = "Runs that exist already"
+RUNS = "Existing runs"
 
 
 @app.command(help=HELP)
@@ -142,9 +142,9 @@ def _compare(
             raise InvalidInput(f"{option}: not supported with --live and --sim; remove it")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
-        raise InvalidInput(f"to compare runs give {lacking} of the same cells")
+        raise InvalidInput(f"to compare existing runs, give {lacking} of the same cells")
     measured = read_measured(Path(hardware)) if hardware is not None else None
-    _tell(live, sim, out or live[0], measured, failed=False)
+    _write_card(live, sim, out or live[0], measured, failed=False)
 
 
 def _run(
@@ -167,7 +167,7 @@ def _run(
     if failed:
         raise typer.Exit(1)  # the errors are printed; live cells could not be compared
     print(
-        f"live: jobs arrive for {arriving_s / 60:.0f} minutes in all, and servers start",
+        f"live: jobs arrive for {arriving_s / 60:.0f} minutes in total, plus the start of servers",
         file=sys.stderr,
     )
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
@@ -176,7 +176,7 @@ def _run(
         _, broken = run_from_settings(on_vllm, place, workers, reuse=False)
         failed = failed or broken
     with one_line_errors(resume_hint()):
-        _tell(live, folder / "sim", folder, measured, bool(failed))
+        _write_card(live, folder / "sim", folder, measured, bool(failed))
 
 
 def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
@@ -189,10 +189,10 @@ def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
     measure_profile(machine, settings.server, out=profile, within_s=within_s)
 
 
-def _tell(
+def _write_card(
     live: Sequence[Path], sim: Path, out: Path, measured: Measured | None, failed: bool
 ) -> None:
-    """Exit code 1 outside the targets, and where cells failed."""
+    """Exit code 1 if a target is missed or a cell failed."""
     from reports.fidelity.write import write_fidelity
 
     notes = [f"Profile: {note}" for note in measured.notes()] if measured is not None else []
@@ -206,10 +206,10 @@ def _show(card: Card) -> None:
     from harness.cli.tables import show_rows
     from reports.fidelity.card import ranking_rows, table_rows
 
-    show_rows(table_rows(card.fidelity), "virtual time against live, mean over seeds")
+    show_rows(table_rows(card.fidelity), "virtual time and live, mean over seeds")
     if rows := ranking_rows(card.fidelity):
         show_rows(rows, "ranking by mean JCT")
-    marks = {True: "met", False: "MISSED", None: "–"}
+    marks = {True: "met", False: "missed", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
     for run, cell, why in card.invalid:
         complain(f"{run}, {cell}: {why}")

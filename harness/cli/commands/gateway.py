@@ -1,6 +1,6 @@
-"""`bench gateway`: the proxy by itself, until Ctrl-C.
+"""`bench gateway`: runs the proxy by itself, until Ctrl-C.
 
-Its base URLs go to stdout, what happens to stderr.
+Base URLs go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -25,20 +25,24 @@ Urls = Annotated[
     list[str],
     typer.Argument(
         metavar="URL...",
-        help="OpenAI-compatible servers; several share the programs. Their key: TURNSTILE_API_KEY.",
+        help="OpenAI-compatible servers; several share the programs. API key: TURNSTILE_API_KEY.",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/gateway/."),
+    typer.Option(
+        "--out",
+        metavar="FOLDER",
+        help="Folder of the recording. Default: a new folder in runs/gateway/.",
+    ),
 ]
 
-HELP = """Stand between agents and a server: know their programs, and record each turn.
+HELP = """Run an OpenAI-compatible proxy that identifies programs and records their turns.
 
-A program is the one of the path ([bold]/programs/NAME/v1/…[/bold]), of a header (X-Program-Id,
-X-Job-Id, X-Session-Id), of a field (program_id, job_id, session_id, prompt_cache_key), or whoever's
-conversation goes on. vLLM with one of our policies is told, so that it can keep what the program
-will need.
+The program of a request is given by its path ([bold]/programs/NAME/v1/…[/bold]), a header
+(X-Program-Id, X-Job-Id, X-Session-Id), or a field (program_id, job_id, session_id,
+prompt_cache_key); else it is the program whose conversation the request continues. The gateway
+passes the program to a vLLM that runs a policy of Turnstile.
 
 [bold]Examples[/bold]
 
@@ -53,14 +57,14 @@ will need.
 @app.command(help=HELP)
 def gateway(
     urls: Urls,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: a free one.")] = 0,
     listen: Annotated[
         str,
         typer.Option(
             "--listen",
             metavar="ADDRESS",
-            help="Who can reach it. Default: this machine only; others need the token that "
-            "TURNSTILE_GATEWAY_TOKEN says.",
+            help="Address to listen on. Default: loopback. On any other, clients need the token "
+            "in TURNSTILE_GATEWAY_TOKEN.",
         ),
     ] = "127.0.0.1",
     out: Out = None,
@@ -90,24 +94,24 @@ def gateway(
         except KeyboardInterrupt:
             if not recorded:
                 raise
-    if not tell(recorded[0]):
+    if not print_recording(recorded[0]):
         raise typer.Exit(1)
 
 
-def tell(made: Recording) -> bool:
-    """What was recorded, and what to do with it. Returns whether a turn succeeded."""
+def print_recording(made: Recording) -> bool:
+    """Writes the trace and prints a summary. Returns whether a turn succeeded."""
     from reports.phrasing import counted
 
     loaded = made.write_trace()
     if loaded is None:
-        print(f"no turn succeeded; {made.turns} in {made.lines_file}", file=sys.stderr)
+        print(f"no turn succeeded; {made.turns} recorded in {made.lines_file}", file=sys.stderr)
         return False
     turns = sum(len(program.turns) for program in loaded.programs)
     failed = f", {made.failed} failed" if made.failed else ""
     print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
     if made.without_messages:
         print(
-            f"{counted(made.without_messages, 'turn')} of them no chats: "
+            f"{counted(made.without_messages, 'turn')} of them no chat requests: "
             "no messages are kept in the trace",
             file=sys.stderr,
         )

@@ -11,15 +11,17 @@ import typer
 from harness.cli.errors import one_line_errors
 from servers.errors import InvalidInput
 
-HELP = "Keep and draw the trend of a run over commits."
+HELP = "Record and draw the trend of results over commits."
 app = typer.Typer(rich_markup_mode="rich", add_completion=False, no_args_is_help=True, help=HELP)
 
-File = Annotated[Path, typer.Option("--file", metavar="FILE", help="The history, JSON lines.")]
+File = Annotated[
+    Path, typer.Option("--file", metavar="FILE", help="The history file (JSON lines).")
+]
 FILE = Path("history.jsonl")
 
-ADD_HELP = """Keep what each policy did under each load, as a line of the history.
+ADD_HELP = """Add the results of each policy under each load to the history.
 
-Adding the same commit again adds nothing. Other settings are refused: a history holds one set.
+Adding the same commit again adds nothing. All runs of a history must have the same settings.
 
 [bold]Examples[/bold]
 
@@ -32,23 +34,30 @@ Adding the same commit again adds nothing. Other settings are refused: a history
 @app.command("add", help=ADD_HELP)
 def add_command(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run folder, or a file of bench compare --save.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="A run folder, or a baseline file of bench compare --save."
+        ),
     ],
-    label: Annotated[str, typer.Option("--label", metavar="COMMIT", help="What is measured.")],
+    label: Annotated[
+        str, typer.Option("--label", metavar="COMMIT", help="The commit that the run measured.")
+    ],
     file: File = FILE,
-    when: Annotated[str | None, typer.Option("--when", metavar="ISO", help="Default: now.")] = None,
+    when: Annotated[
+        str | None, typer.Option("--when", metavar="ISO", help="Date of the entry. Default: now.")
+    ] = None,
 ) -> None:
     from reports.compare.baseline import read_side
     from reports.compare.history import add
 
     with one_line_errors():
         new = add(file, read_side(run), label, _when(when))
-    print(f"{file}: {new} added for {label}" if new else f"{file}: {label} is there already")
+    print(f"{file}: {new} added for {label}" if new else f"{file}: {label} was added before")
 
 
 @app.command("show")
 def show_command(file: File = FILE) -> None:
-    """The last number of each policy and load, its change, and where it jumped."""
+    """Print the latest result of each policy and load, its change, and its jumps."""
     from harness.cli.tables import show_rows
     from reports.compare.history import HEAD, read_history, row
 
@@ -60,11 +69,11 @@ def show_command(file: File = FILE) -> None:
 @app.command("draw")
 def draw_command(
     file: File = FILE,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="One offline page.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="HTML page to write.")] = Path(
         "history.html"
     ),
 ) -> None:
-    """The trend of each policy at each load, jumps marked with their commit."""
+    """Draw the trend of each policy at each load, and mark jumps with their commit."""
     from reports.compare.history import read_history
     from reports.compare.history_page import draw
 

@@ -1,4 +1,4 @@
-"""Which report `bench open` opens."""
+"""Finds the report that `bench open` opens."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def report_to_open(run: Path | None) -> Path:
     """The report of a run folder, or the one under `runs/` that was written last."""
     if run is None:
         if (newest := newest_report(RUNS)) is None:
-            raise InvalidRunFolder(f"{RUNS}/ holds no report; make one with: bench sweep")
+            raise InvalidRunFolder(f"{RUNS}/ contains no report; create one with: bench sweep")
         return newest
     if not (run / "sweep.json").is_file():
-        raise InvalidRunFolder(f"{run}: not a run folder; bench list runs shows them")
+        raise InvalidRunFolder(f"{run}: not a run folder; bench list runs lists them")
     if not (run / "report.html").is_file():
         raise InvalidRunFolder(f"{run}: has no report yet; write it with: bench report {run}")
     return run / "report.html"

@@ -1,6 +1,6 @@
-"""`bench profile`: how fast a live engine is, as a file that virtual time and policies read.
+"""`bench profile`: measures a live engine and writes a profile for virtual time and policies.
 
-The summary goes to stdout, what happens to stderr.
+The summary goes to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ PLAIN_EVERY_S = 10.0
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
-Starts a server, without policy, and stops it; its log stays in runs/profile/. The file that is
-written stands for a machine: --hardware FILE. The machine should have nothing else to do. What
-follows -- goes to vLLM as it is.
+Starts a server without a policy, and stops it; its log stays in runs/profile/. Other commands read
+the profile as --hardware FILE. The machine should be idle. Words after -- are passed to vLLM
+unchanged.
 
 [bold]Examples[/bold]
 
@@ -58,20 +58,22 @@ def profile(
         typer.Option(
             "--model",
             metavar="NAME|PATH",
-            help="As for bench serve; with --url what is served there, if the server's name for it "
-            "does not say. Default: tiny.",
+            help="As for bench serve; with --url, the model that is served there, if its served "
+            "name is none of these. Default: tiny.",
         ),
     ] = None,
     url: Annotated[
         str | None,
-        typer.Option("--url", metavar="URL", help="A vLLM that runs already, idle; none is begun."),
+        typer.Option(
+            "--url", metavar="URL", help="An idle vLLM server to measure; none is started."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", dir_okay=False, help="Default: MODEL-profile.json."),
     ] = None,
     within_s: Annotated[
-        float, typer.Option("--within-s", min=10, max=540, help="Time for measuring.")
+        float, typer.Option("--within-s", min=10, max=540, help="Time limit for measuring.")
     ] = 120.0,
     tier: Annotated[
         str | None,
@@ -103,14 +105,14 @@ def measure_profile(
 
     with one_line_errors():
         refuse_unwritable(out or Path("profile.json"))
-        wanted = server_config(machine, server, machine.model or "tiny")
+        config = server_config(machine, server, machine.model or "tiny")
         if tier is not None:
-            wanted = _with_tier(wanted, tier, machine.offload_gb, url, server.vllm_python)
+            config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
         try:
             if url is not None:
-                found = _of_url(url, machine.model, wanted, within_s)
+                found = _of_server_at(url, machine.model, config, within_s)
             else:
-                found = _of_own(wanted, server.vllm_python, server.ready_within_s, within_s)
+                found = _of_new_server(config, server.vllm_python, server.ready_within_s, within_s)
         except MeasurementFailed as failed:
             complain(str(failed))
             raise typer.Exit(1) from None
@@ -120,7 +122,7 @@ def measure_profile(
 
 
 def _with_tier(
-    wanted: ServerConfig, tier: str, offload_gb: float | None, url: str | None, python: str | None
+    config: ServerConfig, tier: str, offload_gb: float | None, url: str | None, python: str | None
 ) -> ServerConfig:
     from typing import get_args
 
@@ -134,36 +136,38 @@ def _with_tier(
     if kind is None:
         raise InvalidInput(f"--tier {tier}: use lmcache or native")
     if url is not None:
-        raise InvalidInput(f"--tier {tier}: reloads are measured on a server of our own; no --url")
-    gb = dram_gb(offload_gb, find_vllm(python), wanted.gpus)
-    return replace(wanted, offload=Offloading(kind, gb), env=DEV_MODE)
+        raise InvalidInput(
+            f"--tier {tier}: not supported with --url, only on a server that is started here"
+        )
+    gb = dram_gb(offload_gb, find_vllm(python), config.gpus)
+    return replace(config, offload=Offloading(kind, gb), env=DEV_MODE)
 
 
-def _of_own(
-    wanted: ServerConfig, python: str | None, ready_within_s: float, within_s: float
+def _of_new_server(
+    config: ServerConfig, python: str | None, ready_within_s: float, within_s: float
 ) -> Measured:
     from harness.cli.start_server import booted, fresh_folder
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
-    kv_bytes = kv_bytes_per_token(wanted.model, wanted.weights)
+    kv_bytes = kv_bytes_per_token(config.model, config.weights)
     folder = fresh_folder("profile")
-    with booted(wanted, folder, python=python, ready_within_s=ready_within_s) as ([server], _):
-        return _measured(server.base_url, server.info, wanted, kv_bytes, within_s, server)
+    with booted(config, folder, python=python, ready_within_s=ready_within_s) as ([server], _):
+        return _measured(server.base_url, server.info, config, kv_bytes, within_s, server)
 
 
-def _of_url(url: str, model: str | None, wanted: ServerConfig, within_s: float) -> Measured:
+def _of_server_at(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
     info = describe(base_url := server_url(url, "--url"))
-    kv_bytes = kv_bytes_per_token(model or info.model, wanted.weights)
-    return _measured(base_url, info, wanted, kv_bytes, within_s)
+    kv_bytes = kv_bytes_per_token(model or info.model, config.weights)
+    return _measured(base_url, info, config, kv_bytes, within_s)
 
 
 def _measured(
     base_url: str,
     info: ServerInfo,
-    wanted: ServerConfig,
+    config: ServerConfig,
     kv_bytes: int,
     within_s: float,
     server: VllmServer | None = None,
@@ -177,14 +181,14 @@ def _measured(
         model=info.model,
         vocabulary=range(*info.vocabulary),
         max_model_len=info.max_model_len,
-        kv_tokens=(info.kv_blocks - 1) * info.block_size,  # one block is vLLM's own
-        step_tokens=wanted.step_tokens,
-        max_num_seqs=wanted.max_num_seqs,
+        kv_tokens=(info.kv_blocks - 1) * info.block_size,  # vLLM reserves one block
+        step_tokens=config.step_tokens,
+        max_num_seqs=config.max_num_seqs,
     )
     times = _with_progress(target, within_s)
     reload = None
-    if server is not None and wanted.offload is not None:
-        print("reloads from the tier", file=sys.stderr, flush=True)
+    if server is not None and config.offload is not None:
+        print("measuring reloads from the tier", file=sys.stderr, flush=True)
         reload = measure_reload(server, target)
     prefill, decode = tuple(times.prefill), tuple(times.decode)
     return Measured.model_validate(
@@ -195,17 +199,17 @@ def _measured(
             "engine": f"vLLM {info.version}",
             "flags": info.flags,
             "model": info.model,
-            "gpus": wanted.gpus,
+            "gpus": config.gpus,
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
             "kv_bytes_per_token": kv_bytes,
-            "step_tokens": wanted.step_tokens,
+            "step_tokens": config.step_tokens,
             "prefill": prefill,
             "decode": decode,
             "reload": reload,
             "left_out": tuple(times.left_out),
-            **fitted(prefill, decode, wanted.step_tokens),
+            **fitted(prefill, decode, config.step_tokens),
         }
     )
 
@@ -218,15 +222,15 @@ def _with_progress(target: Target, within_s: float) -> Times:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        said_at_s = -PLAIN_EVERY_S
+        printed_at_s = -PLAIN_EVERY_S
 
-        def say(share: float, what: str) -> None:
-            nonlocal said_at_s
-            if time.monotonic() - said_at_s >= PLAIN_EVERY_S:
-                said_at_s = time.monotonic()
+        def report(share: float, what: str) -> None:
+            nonlocal printed_at_s
+            if time.monotonic() - printed_at_s >= PLAIN_EVERY_S:
+                printed_at_s = time.monotonic()
                 print(f"{share:.0%} of {within_s:g} s: {what}", file=sys.stderr, flush=True)
 
-        return measure(target, within_s, say)
+        return measure(target, within_s, report)
     columns = (TextColumn("{task.description}"), TaskProgressColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("", total=1.0)
@@ -258,8 +262,8 @@ def _show(found: Measured, path: Path) -> None:
         "decode step of a batch",
     )
     if found.reload is not None:
-        said = f"{found.reload.from_tier_tokens} of {found.reload.tokens} tokens"
-        show_rows([(said, *times(found.reload.seconds))], "reload from the tier")
+        share = f"{found.reload.from_tier_tokens} of {found.reload.tokens} tokens"
+        show_rows([(share, *times(found.reload.seconds))], "reload from the tier")
     steps, curve = found.steps, found.curve
     rows = [
         (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
@@ -273,7 +277,7 @@ def _show(found: Measured, path: Path) -> None:
     rows += [
         ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
         *(
-            (name, f"error {e.median:.0%} in the middle, {e.worst:.0%} worst ({e.worst_at})")
+            (name, f"error {e.median:.0%} median, {e.worst:.0%} worst ({e.worst_at})")
             for name, e in fits
         ),
     ]

@@ -1,4 +1,4 @@
-"""`bench record`: a trace of any program that talks to an OpenAI URL."""
+"""`bench record`: records a trace of any OpenAI client."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from servers.errors import InvalidInput
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 GRACE_S = 10.0
 NAMES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-"""Of the server, in a client's environment."""
+"""Environment variables from which clients take the base URL of the server."""
 
-HELP = """Run a command whose OpenAI client talks to a server through us, and keep a trace of it.
+HELP = """Run an OpenAI client behind the gateway, and record a trace of it.
 
-The command finds its server in OPENAI_BASE_URL and OPENAI_API_BASE. All that it asks is one
-program, unless --many: then it runs several, which are told apart by what they say of themselves,
-or by their conversations. The exit code is the command's, or 1 where that is 0 and no turn
-succeeded.
+The command gets the URL of the gateway in OPENAI_BASE_URL and OPENAI_API_BASE. All its requests are
+one program. With --many they are several, which the gateway identifies as bench gateway does. The
+exit code is the command's; it is 1 if that is 0 and no turn succeeded.
 
 [bold]Examples[/bold]
 
@@ -43,7 +42,7 @@ def record(
         list[str],
         typer.Argument(
             metavar="[URL] -- COMMAND",
-            help="An OpenAI-compatible server (default: that of OPENAI_BASE_URL), and what to run.",
+            help="An OpenAI-compatible server (default: OPENAI_BASE_URL), and the command to run.",
         ),
     ],
     many: Annotated[
@@ -52,15 +51,19 @@ def record(
     messages: Annotated[
         bool,
         typer.Option(
-            "--messages", help="Keep what was said too, for guided replay. It may be private."
+            "--messages", help="Record messages too, for guided replay. They may be private."
         ),
     ] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FOLDER", help="For the record. Default: in runs/record/."),
+        typer.Option(
+            "--out",
+            metavar="FOLDER",
+            help="Folder of the recording. Default: a new folder in runs/record/.",
+        ),
     ] = None,
 ) -> None:
-    from harness.cli.commands.gateway import tell
+    from harness.cli.commands.gateway import print_recording
     from harness.gateway.recording import Recording, backends, default_folder, recording
     from harness.gateway.serving import tune_garbage_collector
 
@@ -78,7 +81,7 @@ def record(
         servers = backends([url])
         folder = out or default_folder("record")
         code, made = asyncio.run(run())
-    succeeded = tell(made)
+    succeeded = print_recording(made)
     if code:
         print(f"bench: the command exited with {code}", file=sys.stderr)
     if code or not succeeded:
@@ -90,20 +93,21 @@ def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
     url = words[0] if named else next(filter(None, map(os.environ.get, NAMES)), None)
     command = words[1:] if named else words
     if url is None:
-        raise InvalidInput(f"which server? bench record URL -- {words[0]} …, or set {NAMES[0]}")
+        raise InvalidInput(f"no server: use bench record URL -- {words[0]} …, or set {NAMES[0]}")
     url = server_url(url, "the server")
     if not command:
-        raise InvalidInput(f"what to run? bench record {url} -- COMMAND")
+        raise InvalidInput(f"no command: use bench record {url} -- COMMAND")
     return url, command
 
 
 async def _run(command: list[str], base_url: str) -> int:
-    """The command's exit code; 128 + number for a signal. Should we end, it is ended first."""
+    """Returns the command's exit code, or 128 + the number of the signal that ended it. Stops the
+    command if this process is interrupted."""
     from harness.gateway.access import TOKEN
     from harness.replay.http import API_KEY
 
-    ours = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
-    env = {**ours, **dict.fromkeys(NAMES, base_url)}
+    inherited = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
+    env = {**inherited, **dict.fromkeys(NAMES, base_url)}
     env.setdefault("OPENAI_API_KEY", "none")
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)

@@ -1,6 +1,6 @@
-"""`bench serve`: a vLLM server with one of our policies inside, until Ctrl-C.
+"""`bench serve`: runs a vLLM server with a policy of Turnstile, until Ctrl-C.
 
-What others need goes to stdout (the base URL, an example request), what happens to stderr.
+The base URL and an example request go to stdout, progress to stderr.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ Model = Annotated[
     typer.Option(
         "--model",
         metavar="NAME|PATH",
-        help="tiny (built on the spot), a name of bench list models (its shape, with dummy "
-        "weights), a model's folder, or a Hugging Face name.",
+        help="tiny (created locally), a name of bench list models (its shape, with dummy weights), "
+        "a model folder, or a Hugging Face name.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -44,8 +44,8 @@ Hardware = Annotated[
     typer.Option(
         "--hardware",
         metavar="NAME|FILE",
-        help="Whose profile tells the policy what a prefill costs: bench list hardware, or a file "
-        "of bench profile. Default: the GPU here.",
+        help="Profile from which the policy takes prefill costs: a name of bench list hardware, or "
+        "a file of bench profile. Default: the GPU of this machine.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -54,17 +54,19 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="bench list policies, or my_module:MyPolicy. Default: vLLM without our plug-in.",
+        help="A name of bench list policies, or my_module:MyPolicy. Default: vLLM without plug-in.",
     ),
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="On 127.0.0.1. Default: a free one."),
+    typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1. Default: a free one."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FOLDER", help="For the log and the events. Default: in runs/serve/."
+        "--out",
+        metavar="FOLDER",
+        help="Folder of the log and events. Default: new, in runs/serve/.",
     ),
 ]
 KvBlocks = Annotated[
@@ -78,9 +80,9 @@ KvBlocks = Annotated[
     ),
 ]
 
-HELP = """Run vLLM with one of our policies inside, until Ctrl-C.
+HELP = """Run vLLM with a policy of Turnstile, until Ctrl-C.
 
-Prints the base URL and an example request. What follows -- goes to vLLM as it is.
+Prints the base URL and an example request. Words after -- are passed to vLLM unchanged.
 
 [bold]Examples[/bold]
 
@@ -137,7 +139,7 @@ def serve(
             python=server.vllm_python,
             ready_within_s=server.ready_within_s,
         ) as (servers, seconds):
-            _tell(servers, seconds)
+            _print_servers(servers, seconds)
             _until_one_ends(servers)
 
 
@@ -150,7 +152,7 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     return found[0].policy_spec, found[0].offload
 
 
-def _tell(servers: Sequence[VllmServer], seconds: float) -> None:
+def _print_servers(servers: Sequence[VllmServer], seconds: float) -> None:
     server = servers[0]
     info = server.info
     tokens = info.kv_blocks * info.block_size

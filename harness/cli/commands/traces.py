@@ -1,7 +1,7 @@
-"""`bench traces`: look at traces, measure them, convert them, make them.
+"""`bench traces`: inspects, summarises, converts and synthesizes traces.
 
-Results go to stdout (tables on a terminal and off it, or JSON), what was repaired or refused to
-stderr. Exit code 2 and one line where a trace cannot be used.
+Results go to stdout (tables or JSON), repairs and rejections to stderr. A trace that cannot be used
+is one line on stderr and exit code 2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
     add_completion=False,
-    help="Look at agent traces, measure them, convert them, or make them to published statistics.",
+    help="Inspect, summarise and convert agent traces, or synthesize them.",
 )
 
 Paths = Annotated[
@@ -50,8 +50,8 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
 ]
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
-TOLD = 20
-"""So many repairs and rejections are printed; all of them with --json."""
+MOST_NOTES = 20
+"""The number of repairs and rejections that are printed; --json prints all."""
 
 
 class Tokens(StrEnum):
@@ -59,7 +59,7 @@ class Tokens(StrEnum):
     SUM = "sum"
 
 
-INSPECT_HELP = """What a trace holds: formats, programs, what was repaired, what refused and why.
+INSPECT_HELP = """Print the formats, programs and repairs of a trace, and rejected files.
 
 [bold]Examples[/bold]
 
@@ -89,15 +89,15 @@ def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format 
     )
     print(f"sha256 {loaded.sha256}")
     show_programs(loaded.programs[:rows])
-    _tell_more(len(loaded.programs) - rows, "programs")
-    _tell("rejected", loaded.rejections)
-    _tell("repaired", loaded.repairs)
+    _print_more(len(loaded.programs) - rows, "programs")
+    _print_notes("rejected", loaded.rejections)
+    _print_notes("repaired", loaded.repairs)
 
 
-STATS_HELP = """Table 2 and Figure 5 of the Continuum paper, for any trace.
+STATS_HELP = """Print Table 2 and Figure 5 of the Continuum paper for any trace.
 
-Turns, tool time and tokens per program, in both readings of "tokens per program"; then, for each
-tool, how long its calls take and how much of the total the slowest 10% hold.
+Table 2: turns, tool time and tokens per program, in both readings of "tokens per program".
+Figure 5: the duration of each tool's calls, and the share of the total that the slowest 10% take.
 
 [bold]Examples[/bold]
 
@@ -120,11 +120,11 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = 
     gaps = ", ".join(f"{count} {name}" for name, count in found.gap_provenance.items()) or "none"
     print(f"{found.programs} programs, {found.sub_agents} of them sub-agents; gaps: {gaps}")
     show_statistics(found, rows)
-    _tell_more(len(found.tools) - rows, "tools")
-    _tell("rejected", loaded.rejections)
+    _print_more(len(found.tools) - rows, "tools")
+    _print_notes("rejected", loaded.rejections)
 
 
-CONVERT_HELP = """Write any trace as Turnstile's own format, a program a line; cut to size if asked.
+CONVERT_HELP = """Convert any trace to Turnstile's own format, and optionally cut it.
 
 [bold]Examples[/bold]
 
@@ -140,14 +140,17 @@ def convert(
     out: Out,
     programs: Annotated[
         int | None,
-        typer.Option("--programs", metavar="N", min=1, help="The first N jobs. Default: all."),
+        typer.Option("--programs", metavar="N", min=1, help="Keep the first N jobs. Default: all."),
     ] = None,
     max_turns: Annotated[
         int | None,
-        typer.Option("--max-turns", metavar="N", min=1, help="The first N of each. Default: all."),
+        typer.Option(
+            "--max-turns", metavar="N", min=1, help="Keep the first N turns. Default: all."
+        ),
     ] = None,
     token_scale: Annotated[
-        float, typer.Option("--token-scale", metavar="FACTOR", min=0, help="Lengths times this.")
+        float,
+        typer.Option("--token-scale", metavar="FACTOR", min=0, help="Multiply lengths by this."),
     ] = 1.0,
     output_scale: Annotated[
         float | None,
@@ -155,7 +158,7 @@ def convert(
             "--output-scale",
             metavar="FACTOR",
             min=0,
-            help="Outputs times this. Default: --token-scale.",
+            help="Multiply outputs by this. Default: --token-scale.",
         ),
     ] = None,
     gap_scale: Annotated[
@@ -164,13 +167,13 @@ def convert(
             "--gap-scale",
             metavar="FACTOR",
             min=0,
-            help="Tool gaps times this; they count as synthesised then.",
+            help="Multiply tool gaps by this; they then count as synthesised.",
         ),
     ] = 1.0,
     format: Format = None,
     messages: Annotated[
         bool,
-        typer.Option("--messages", help="Keep what was said, for --guided and --prompts text."),
+        typer.Option("--messages", help="Keep messages, for --guided and --prompts text."),
     ] = False,
 ) -> None:
     with one_line_errors():
@@ -184,16 +187,16 @@ def convert(
             gap_scale=gap_scale,
         )
         _write(out, kept)
-    _tell("rejected", loaded.rejections)
+    _print_notes("rejected", loaded.rejections)
     print(
         f"{out}: {len(kept)} programs, {len(loaded.repairs)} repairs, "
         f"{len(loaded.rejections)} files rejected"
     )
 
 
-SYNTHESIZE_HELP = """Make programs to published means and deviations.
+SYNTHESIZE_HELP = """Synthesize programs from published means and deviations.
 
-Every tool gap is marked as synthesised. The first example makes the pack that ships with
+Every tool gap is marked as synthesised. The first example creates the pack that ships with
 Turnstile, byte for byte.
 
 [bold]Examples[/bold]
@@ -213,30 +216,36 @@ def synthesize_(
     recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"One of {', '.join(RECIPES)}.")],
     out: Out,
     programs: Annotated[
-        int, typer.Option("--programs", metavar="N", min=1, help="How many.")
+        int, typer.Option("--programs", metavar="N", min=1, help="Number of programs.")
     ] = 100,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="Same seed, same file.")
+        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
     ] = 0,
     turn_scale: Annotated[
         int,
         typer.Option(
-            "--turn-scale", metavar="N", min=1, max=5, help="Turns times this, lengths divided."
+            "--turn-scale",
+            metavar="N",
+            min=1,
+            max=5,
+            help="Multiply turns by this, divide lengths by it.",
         ),
     ] = 1,
     tokens: Annotated[
-        Tokens, typer.Option("--tokens", help='What the recipe\'s "tokens per program" counts.')
+        Tokens, typer.Option("--tokens", help='Meaning of the recipe\'s "tokens per program".')
     ] = Tokens.FINAL_CONTEXT,
     scale: Annotated[
         float | None,
-        typer.Option("--scale", metavar="FACTOR", help="Tokens times this. Default: the recipe's."),
+        typer.Option(
+            "--scale", metavar="FACTOR", help="Multiply tokens by this. Default: the recipe's."
+        ),
     ] = None,
     output_tokens: Annotated[
         str | None,
         typer.Option(
             "--output-tokens",
             metavar="LEAST..MOST",
-            help="Of execution-note's answers. Default: 7..12.",
+            help="Output lengths of execution-note. Default: 7..12.",
         ),
     ] = None,
 ) -> None:
@@ -254,12 +263,12 @@ def synthesize_(
     print(f"{out}: {len(made)} programs, {sum(len(p.turns) for p in made)} turns")
 
 
-def output_range(said: str | None) -> tuple[int, int] | None:
-    if said is None:
+def output_range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
         return None
-    least, dots, most = said.partition("..")
+    least, dots, most = text.partition("..")
     if not (dots and COUNT.fullmatch(least.strip()) and COUNT.fullmatch(most.strip())):
-        raise InvalidTrace(f"--output-tokens {one_line(said)!r}: write least..most, e.g. 7..12")
+        raise InvalidTrace(f"--output-tokens {one_line(text)!r}: use LEAST..MOST, e.g. 7..12")
     return int(least), int(most)
 
 
@@ -294,13 +303,13 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
     }
 
 
-def _tell(kind: str, notes: Sequence[Note]) -> None:
-    for note in notes[:TOLD]:
+def _print_notes(kind: str, notes: Sequence[Note]) -> None:
+    for note in notes[:MOST_NOTES]:
         print(f"{kind}: {printable(f'{note.file}: {note.reason}')}", file=sys.stderr)
-    _tell_more(len(notes) - TOLD, f"{kind} (see bench traces inspect --json)")
+    _print_more(len(notes) - MOST_NOTES, f"{kind} (see bench traces inspect --json)")
 
 
-def _tell_more(count: int, what: str) -> None:
+def _print_more(count: int, what: str) -> None:
     if count > 0:
         print(f"… and {count} more {what}", file=sys.stderr)
 

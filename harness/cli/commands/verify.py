@@ -15,19 +15,20 @@ app = typer.Typer(
     rich_markup_mode="rich",
     add_completion=False,
     no_args_is_help=True,
-    help="Check on a live engine what virtual time claims.",
+    help="Check a live engine against virtual time.",
 )
 
 
 @app.callback()
 def verify() -> None:
-    """Check on a live engine what virtual time claims."""
+    """Check a live engine against virtual time."""
 
 
-HELP = """Drive one program through vLLM and watch its KV memory through the tool gaps.
+HELP = """Run one program on vLLM and compare its pinned KV memory with virtual time.
 
-Five turns as in the execution note, §4. Between them vLLM's gauge must show what the same policy
-pins in virtual time, and nothing after the last turn. Exit code 0 if so, else 1.
+The program has five turns, as in the execution note, §4. In each tool gap, vLLM's gauge must show
+the blocks that the same policy pins in virtual time; after the last turn it must show none. Exit
+code 0: it does; 1: it does not.
 
 [bold]Examples[/bold]
 
@@ -42,13 +43,14 @@ pins in virtual time, and nothing after the last turn. Exit code 0 if so, else 1
 def pins(
     settings: Annotated[Server, Only("vllm_python", "ready_within_s")],
     policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME", help="Whose pins: bench list policies.")
+        str, typer.Option("--policy", metavar="NAME", help="A policy of bench list policies.")
     ] = "continuum-preview",
     model: Annotated[
         str, typer.Option("--model", metavar="NAME|PATH", help="As for bench serve.")
     ] = "tiny",
     gap_s: Annotated[
-        float, typer.Option("--gap-s", min=0.6, max=60, help="Tool gap; shorter than the TTLs.")
+        float,
+        typer.Option("--gap-s", min=0.6, max=60, help="Length of tool gaps, less than the TTLs."),
     ] = 1.0,
     kv_blocks: Annotated[
         int, typer.Option("--kv-blocks", min=40, help="KV pool in vLLM's blocks.")
@@ -62,9 +64,9 @@ def pins(
     from servers.vllm.launch.command_line import ServerConfig
 
     with one_line_errors():
-        wanted = ServerConfig(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
+        config = ServerConfig(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
         with booted(
-            wanted,
+            config,
             fresh_folder("verify"),
             python=settings.vllm_python,
             ready_within_s=settings.ready_within_s,
@@ -77,7 +79,14 @@ def pins(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
         f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"
     )
-    head = ("after turn", "tokens with KV", "blocks expected", "seen, least", "most", "next hits")
+    head = (
+        "after turn",
+        "tokens with KV",
+        "blocks expected",
+        "least seen",
+        "most seen",
+        "next hits",
+    )
     rows = [
         (
             str(gap.turn),
@@ -96,6 +105,6 @@ def pins(
         complain(f"the gauge differs from virtual time after turn {wrong[0].turn}")
         raise typer.Exit(1)
     if any(gap.expected_blocks for gap in gaps):
-        print("verified: what the policy pins is held through every gap, and nothing after the end")
+        print("verified: pinned KV stays in memory through every gap, and none after the end")
     else:
-        print(f"verified: {policy} pins nothing, and nothing is held between turns")
+        print(f"verified: {policy} pins nothing, and no KV stays in memory between turns")
