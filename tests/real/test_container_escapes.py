@@ -127,7 +127,7 @@ def test_what_a_program_writes_is_counted_and_goes_with_it_alone(containers: Con
         assert files.exceeded_limit() is None
         bash(other, one, "head -c 40M /dev/urandom > /big && sync")
         assert files.exceeded_limit() == "0.0292969 GiB of files"
-        other.end("one")
+        other.remove_program("one")
         assert (
             len(said_by(other, "ps", "-q", "--filter", f"label={LABEL}={other.run}").split()) == 1
         )
