@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,18 +48,26 @@ def code_sha256(agents: bool = False) -> str:
         for path in ROOT.glob(pattern)
         for file in (path.rglob("*.py") if path.is_dir() else [path])
     }
-    digest = hashlib.sha256()
-    for file in sorted(files):
-        digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()[:12]
+    return _sha256(sorted(files), ROOT)
 
 
 def policy_sha256(variant: Variant) -> str | None:
-    """Hash of the source file of a policy from outside; None for ours, which `code_sha256` has."""
+    """Hash of the sources of a policy from outside: its module, or all modules of its package. None
+    for a policy of Turnstile, which `code_sha256` covers."""
     file = Path(inspect.getfile(variant.policy))
     if file.is_relative_to(ROOT / "servers"):
         return None
-    return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    package = sys.modules[variant.policy.__module__.partition(".")[0]]
+    folders = [Path(folder) for folder in getattr(package, "__path__", ())]
+    files = {path for folder in folders for path in folder.rglob("*.py")} | {file}
+    return _sha256(sorted(files), file.parent)
+
+
+def _sha256(files: Iterable[Path], root: Path) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(os.path.relpath(file, root).encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def same_cell(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

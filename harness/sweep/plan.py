@@ -79,6 +79,12 @@ class SweepPlan:
         first = 0 if self.engine.parallel else place % len(self.variants)
         return self.variants[first:] + self.variants[:first]
 
+    @property
+    def settings_decide(self) -> bool:
+        """Whether a finished cell of the same settings serves in another run folder. It does not
+        with real agents, whose workspaces can change while the settings stay the same."""
+        return self.engine.settings_decide and self.agents is None
+
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
 

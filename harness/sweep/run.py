@@ -51,7 +51,7 @@ def run_sweep(
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
             complain(f"set aside what an earlier run left of {listed(again)}, to run again")
-        if reuse and todo and plan.engine.settings_decide:
+        if reuse and todo and plan.settings_decide:
             taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
             todo = [cell for cell in todo if cell.name not in taken]
         for cell in set(cells).difference(todo):

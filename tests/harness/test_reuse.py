@@ -86,6 +86,34 @@ def test_a_repeat_of_a_measurement_takes_no_cell() -> None:
     assert cells_run(small_plan("fcfs"), Path("runs/second"), reuse=False) == [FCFS]
 
 
+PACKAGE = {
+    "elsewhere/__init__.py": "",
+    "elsewhere/policy.py": """
+from elsewhere.helper import K
+from servers.policies.fcfs import Fcfs
+
+class Mine(Fcfs):
+    name = "mine"
+""",
+    "elsewhere/helper.py": "K = 1\n",
+}
+
+
+def test_a_changed_helper_of_a_policy_from_outside_makes_another_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = small_plan("elsewhere.policy:Mine")
+    cell = before.cells()[0]
+    config = before.cell_json(cell)
+    assert same_cell(config, before.cell_json(cell))
+    (tmp_path / "elsewhere/helper.py").write_text("K = 2\n")
+    assert not same_cell(config, before.cell_json(cell))
+
+
 def test_fresh_takes_no_cell() -> None:
     command = ["sweep", "--programs", "2", "--policies", "fcfs", "--jps", "0.5"]
     assert bench(*command, "--out", str(RUN))[0] == 0
