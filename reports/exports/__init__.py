@@ -1,1 +1,4 @@
-"""Cells of a run folder in; files for other tools out (docs/howto/exports.md)."""
+"""Exports cells to the formats of other tools (docs/howto/exports.md).
+
+In: the cells of a run folder. Out: files.
+"""

@@ -1,4 +1,7 @@
-"""A run and names in; its finished cells of these names out, and why others are not there."""
+"""Chooses the finished cells of a run by name.
+
+In: a run and names. Out: the cells, and the reasons why others cannot be exported.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from reports.run_folder.read import Cell, Run
 class Chosen:
     cells: tuple[Cell, ...]
     missing: tuple[tuple[str, str], ...]
-    """Of those asked for: name, and why it cannot be exported."""
+    """The names of chosen cells that cannot be exported, and the reasons."""
 
 
 def choose(run: Run, names: Sequence[str]) -> Chosen:
-    """Without names, all. Raises UnknownCell."""
+    """Chooses all cells if there are no names. Raises UnknownCell."""
     if not names:
         return Chosen(run.cells, run.missing)
     known = [cell.folder.name for cell in run.cells] + [name for name, _ in run.missing]

@@ -1,4 +1,4 @@
-"""Splits a turn into the stretches of its time in the server, without gaps. Seconds.
+"""Splits a turn's time in the server into stretches without gaps, in seconds.
 
 In: a turn's record and the engine's events of it. Out: stretches in order. With events each stretch
 has its measured time. Without them the parts are laid out in their usual order, and time that the

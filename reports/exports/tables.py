@@ -1,7 +1,8 @@
-"""Cells in; a table of all their turns and one of all their jobs out, as CSV or Parquet.
+"""Exports tables of the turns and of the jobs of cells, as CSV or Parquet.
 
-Written cell by cell, so that memory holds the turns of one. Columns are those of
-docs/howto/exports.md: seconds on the cell's clock, tokens; what an engine does not tell is empty.
+Cells are written one by one, so that memory holds the turns of one cell. docs/howto/exports.md
+defines the columns: seconds on the cell's clock, and tokens. Values that an engine does not report
+are empty.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ JOBS: dict[str, Kind] = {
     "failed": "flag",
     **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
 }
-"""As `reports.metrics.jobs.jobs_of`; a failed job has no JCT that counts."""
+"""The columns of `reports.metrics.jobs.jobs_of`. The JCT of a failed job is meaningless."""
 
 
 class Table(Protocol):
@@ -59,7 +60,7 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 
 
 def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
-    """Turns and jobs. InvalidRunFolder where the cell cannot be read."""
+    """The rows of the turns and of the jobs. Raises InvalidRunFolder."""
     variant, jps, seed = cell.key
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
@@ -123,5 +124,5 @@ class _Parquet:
         self._table = table
 
     def append(self, rows: Sequence[Row]) -> None:
-        """A row group for each cell."""
+        """Writes a row group for each cell."""
         self._writer.write_table(self._table(list(rows)))

@@ -1,4 +1,4 @@
-"""A run folder in; files of one format out, of all its finished cells or of those named."""
+"""Exports the finished cells of a run folder, or some of them, in one format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from reports.run_folder.read import Cell, load_run
 from servers.errors import InvalidRunFolder
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
-OF_A_CELL: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
+CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
     "timestamps": ("scheduler_timestamps", scheduler_timestamps),
     "chrome": ("trace.json", chrome_trace),
 }
-"""The file in a folder named as the cell, and what makes it; the first is the fork's name."""
-FORMATS = (*TABLES, *OF_A_CELL)
+"""By format: the name of the file in the cell's folder, and the function that makes its content.
+`scheduler_timestamps` is the name that Continuum's fork uses."""
+FORMATS = (*TABLES, *CELL_FORMATS)
 
 Missing = list[tuple[str, str]]
 
@@ -31,7 +32,7 @@ class Exported:
     paths: tuple[Path, ...]
     cells: int
     missing: tuple[tuple[str, str], ...]
-    """Cells that are not in them, and why."""
+    """The names of cells that were not exported, and the reasons."""
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
@@ -62,7 +63,7 @@ def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Mi
 
 
 def _files(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
-    name, make = OF_A_CELL[form]
+    name, make = CELL_FORMATS[form]
     paths, missing = [], []
     for cell in cells:
         try:

@@ -1,4 +1,4 @@
-"""Names of cells that a person gave, held against those there are."""
+"""Checks the names of cells that a user gave."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from servers.errors import UnknownCell
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
-    """`option`: where the names were given."""
+    """Raises UnknownCell. `option` is the option with which the names were given."""
     for name in names:
         if name not in known:
             raise UnknownCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")

@@ -1,6 +1,6 @@
 """Types of sweep.json, cell.json and done.json in a run folder, as far as a report reads them.
 
-A run folder may come from anybody, so what reports use is checked: types as in
+A run folder may come from an untrusted source, so what reports use is checked: types as in
 docs/reference/run-folder.md, numbers within `MAX_VALUE`, names without control characters. Other
 fields are allowed and ignored. Lines of turns.jsonl and engine.jsonl have types of their own
 (`servers.records`).
@@ -16,7 +16,7 @@ from servers.records import MAX_VALUE, Scalar
 from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control, requirement
 
 MOST_CELLS = 100_000
-"""Bound of variants times rates times seeds."""
+"""The largest product of variants, rates and seeds."""
 
 
 def _printable(text: str) -> str:
@@ -30,7 +30,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_VALUE)]
 Number = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
 Rate = Annotated[float, Field(gt=0, le=MAX_VALUE)]
 Settings = dict[str, Scalar | list[Scalar] | dict[str, Scalar]]
-"""Shown as they are, name by name."""
+"""Settings that the page shows by name, without interpreting them."""
 Notes = list[dict[str, Scalar]]
 
 
@@ -40,7 +40,7 @@ class _Open(BaseModel):
 
 class _Workload(_Open):
     name: Annotated[str, AfterValidator(_printable)] | None = None
-    """Names of trace files are joined."""
+    """The joined names of the trace files."""
     programs: Count | None = None
     turns: Count | None = None
     shared_prefix_tokens: Count | None = None
@@ -59,7 +59,7 @@ class _Variant(_Open):
 
 
 class _Profile(_Open):
-    """Allows the other numbers of a profile."""
+    """The other numbers of a profile are extra fields."""
 
     kv_blocks: Count | None = None
     base_ps: Count | None = None
@@ -106,7 +106,7 @@ class Sweep(_Machine, _MadeBy):
     turnstile_version: Scalar = None
     code_sha256: Scalar = None
     made_by: _MadeBy | None = None
-    """Earlier versions had its fields at the top level."""
+    """Earlier versions have these fields at the top level."""
 
 
 class CellConfig(_Machine):
@@ -139,8 +139,8 @@ class Done(_Open):
 
 
 def problem(model: type[BaseModel], value: dict[str, Any]) -> str | None:
-    """The first field that does not fit the model: its value and what was expected; None if all
-    fit."""
+    """A phrase about the first field that does not fit the model, with its value and what was
+    expected. None if all fields fit."""
     try:
         model.model_validate(value)
     except ValidationError as error:

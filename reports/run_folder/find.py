@@ -16,7 +16,7 @@ from reports.phrasing import counted, listed
 class RunSummary(NamedTuple):
     folder: Path
     written: datetime
-    """When its latest cell was finished, in UTC; without one, when the run began."""
+    """When the latest cell finished, in UTC; when the run started, if no cell has finished."""
     finished_cells: int
     cells: int
     load: str
@@ -41,7 +41,7 @@ def find_runs(root: Path) -> list[RunSummary]:
 
 
 def newest_report(root: Path) -> Path | None:
-    """The report that was written last below `root`."""
+    """The most recently written report below `root`."""
     reports = [run.report for run in find_runs(root)]
     return max(filter(None, reports), key=lambda path: path.stat().st_mtime, default=None)
 
@@ -54,7 +54,7 @@ def _run_folders(root: Path) -> Iterator[Path]:
 
 
 def _summary(folder: Path) -> RunSummary | None:
-    """None for a folder whose `sweep.json` is damaged; `bench report` says what is wrong there."""
+    """None for a folder whose `sweep.json` is damaged; `bench report` shows the error."""
     try:
         sweep = orjson.loads((folder / "sweep.json").read_bytes())
         names = [str(variant["name"]) for variant in sweep["variants"]]

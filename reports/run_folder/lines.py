@@ -19,7 +19,7 @@ from traces.lenient import MALFORMED, line_problem, one_line
 T = TypeVar("T")
 
 PIECE_BYTES = 1 << 20
-"""Size of the pieces that are decoded at once."""
+"""Bytes that are decoded at once."""
 RERUN = "run the cell again"
 """The remedy where the same sweep finds the damage itself (`check_finished`)."""
 DISCARD_AND_RERUN = f"remove done.json there and {RERUN}"
@@ -44,7 +44,7 @@ def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
     decoder = Decoder(kind)
     with path.open("rb") as file:
         while lines := file.readlines(PIECE_BYTES):
-            if not lines[-1].endswith(b"\n"):  # was being written when the process died
+            if not lines[-1].endswith(b"\n"):  # The process was killed while it wrote this line.
                 lines.pop()
             if lines:
                 yield _decode(path, decoder, lines, before)

@@ -1,8 +1,6 @@
-"""A run folder (docs/reference/run-folder.md) in; its question, its cells, and their turns as
-frames out.
+"""Reads a run folder (docs/reference/run-folder.md).
 
-Cells are read one by one, so that memory holds the turns of one cell. Times in seconds on the
-cell's clock, lengths in tokens.
+In: a folder. Out: the settings of its sweep, and its cells. Raises InvalidRunFolder.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ class Cell:
     folder: Path
     config: dict[str, Any]
     done: dict[str, Any] | None
-    """None while it runs, and after it broke off."""
+    """None while the cell runs, and if it did not finish."""
 
     @property
     def key(self) -> tuple[str, float | None, int]:
@@ -41,9 +39,9 @@ class Run:
     folder: Path
     sweep: dict[str, Any]
     cells: tuple[Cell, ...]
-    """Those with a `done.json`, in the order of the question: rate, variant, seed."""
+    """Cells with a `done.json`, in the order of rate, variant and seed in the sweep."""
     missing: tuple[tuple[str, str], ...]
-    """Cells that cannot be reported, by name, and why."""
+    """The names of cells without a result, and the reasons."""
 
 
 def load_run(folder: Path) -> Run:
@@ -63,7 +61,7 @@ def load_run(folder: Path) -> Run:
         if cell.done is None:
             missing.append((path.name, _failure(path) or _progress(path)))
         cells.append(cell)
-    missing += _never_begun(sweep, cells, {name for name, _ in missing})
+    missing += _not_started(sweep, cells, {name for name, _ in missing})
     finished = sorted(
         (cell for cell in cells if cell.done is not None),
         key=lambda c: (c.key[1] or 0.0, order[c.key[0]], c.key[2]),
@@ -100,8 +98,11 @@ def _read_cell(folder: Path) -> Cell:
 
 
 def check_finished(folder: Path) -> None:
-    """Raises where no report can read a cell with a `done.json`. Of its turns, which may be many,
-    it looks only whether there are any, the last one whole."""
+    """Raises InvalidRunFolder if reports cannot read a cell with a `done.json`.
+
+    Of its turns, which may be many, it only checks that there is one and that the last line is
+    complete.
+    """
     _read_cell(folder)
     path = folder / "turns.jsonl"
     try:
@@ -109,7 +110,7 @@ def check_finished(folder: Path) -> None:
             file.seek(-1, os.SEEK_END)
             if file.read() == b"\n":
                 return
-    except OSError:  # not there, or empty
+    except OSError:  # The file is absent or empty.
         pass
     raise InvalidRunFolder(f"{path}: holds no turn, or not all; {RERUN}")
 
@@ -138,7 +139,7 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
 
 
 def _cell_folders(folder: Path) -> list[Path]:
-    """Without what a resumed sweep set aside."""
+    """The folders of cells, without those that a resumed sweep set aside."""
     found = {
         path.parent for name in ("cell.json", "failed.json") for path in folder.glob(f"*/{name}")
     }
@@ -152,7 +153,7 @@ def _failure(folder: Path) -> str | None:
     try:
         return one_line(f"failed: {_read_object(path).get('error')}")
     except InvalidRunFolder as error:
-        return f"failed, and nobody knows why: {error}"
+        return f"failed for an unknown reason: {error}"
 
 
 def _progress(folder: Path) -> str:
@@ -161,23 +162,23 @@ def _progress(folder: Path) -> str:
     return f"not finished: {counted(lines, 'turn')} so far"
 
 
-def _never_begun(
+def _not_started(
     sweep: dict[str, Any], cells: Iterable[Cell], unreadable: set[str]
 ) -> list[tuple[str, str]]:
-    begun = {cell.key for cell in cells}
-    wanted = [
+    started = {cell.key for cell in cells}
+    planned = [
         (variant["name"], jps, seed)
         for jps in sweep["jps"] or [None]
         for variant in sweep["variants"]
         for seed in sweep["seeds"]
     ]
     arrivals = str(sweep.get("arrivals"))
-    names = [cell_name(*key, arrivals) for key in wanted if key not in begun]
+    names = [cell_name(*key, arrivals) for key in planned if key not in started]
     return [(name, "not run yet") for name in names if name not in unreadable]
 
 
 def cell_name(variant: str, jps: float | None, seed: int, arrivals: str) -> str:
-    """As a sweep names the folder."""
+    """The name of a cell's folder."""
     load = arrivals if jps is None else f"jps{jps:g}"
     variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
     return f"{variant}_{load}_seed{seed}"

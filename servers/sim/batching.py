@@ -1,7 +1,7 @@
 """The running turns of one replica, the blocks that they own, and what a step computes.
 
 As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of the one
-turn that is partly through its prompt; it stands last in order of admission.
+turn that is partly through its prompt, which is the last in order of admission.
 """
 
 from __future__ import annotations

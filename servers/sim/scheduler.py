@@ -4,7 +4,7 @@ One step, as in `vllm/v1/core/sched/scheduler.py`: expired pins are released; ru
 slot for their next token in order of admission, and where none is free the policy's victim is
 preempted; unless a turn was preempted, waiting turns are admitted by rank until the head of the
 queue does not fit (its whole prompt must), the batch is full, or the step's tokens are used up. So
-at most one turn is partly through its prompt, and it stands last. Times are whole picoseconds.
+at most one turn is partly through its prompt, and it is the last. Times are whole picoseconds.
 
 Where a turn has to preempt itself, the turns behind it skip the step. `Policy.displaced` preempts
 before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): steps follow one

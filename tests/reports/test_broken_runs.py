@@ -138,7 +138,7 @@ def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path)
     (cell / "done.json").unlink()
     (cell / "failed.json").write_text('{"error": "no me')
     ((_, why),) = told(tmp_path).missing
-    assert why.startswith("failed, and nobody knows why")
+    assert why.startswith("failed for an unknown reason")
 
 
 def test_the_gap_is_marked_in_the_report(tmp_path: Path) -> None:
