@@ -1,6 +1,7 @@
-"""A run folder in; the answer, figures and tables out.
+"""Writes reports of run folders.
 
-pandas takes half a second to import, so it is imported when a report is written.
+In: a run folder. Out: its answer, figures and tables. pandas takes half a second to
+import, so it is imported when a report is written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences and tables."""
+"""Formats numbers and lists for sentences and tables."""
 
 from __future__ import annotations
 

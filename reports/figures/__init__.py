@@ -1,1 +1,4 @@
-"""The figures of a report. In: points or the turns of a cell. Out: Plotly specifications."""
+"""Draws the figures of a report.
+
+In: points or the turns of a cell. Out: Plotly specifications.
+"""

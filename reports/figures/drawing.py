@@ -1,4 +1,4 @@
-"""What all figures of a page share: their form, the style of each variant, and rounding.
+"""Defines what all figures of a page share: their form, the style of each variant, and rounding.
 
 A figure is plotly's JSON. Colours are names of CSS variables in `meta.colour`, which the page fills
 in, for light, dark and paper. One style per variant in all figures: colour by policy, dash and
@@ -71,7 +71,7 @@ class Figure:
     id: str
     title: str
     specs: Mapping[str, Spec]
-    """By what the reader chooses, a rate or a cell; the key is "" if there is nothing to choose."""
+    """Specs by the choice of the reader, a rate or a cell. The key is "" if there is no choice."""
     log: bool | None
     """Whether the value axis starts logarithmic; None where there is no choice."""
     choice: str = ""

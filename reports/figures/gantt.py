@@ -1,4 +1,4 @@
-"""The Gantt chart of a cell: a row per program, in order of arrival.
+"""Draws the Gantt chart of a cell, with a row per program, in order of arrival.
 
 In: the turns of a cell. Out: a figure. A program arrives when its first turn is due; an agent when
 its process was released (`programs.jsonl`). Records say how long each part of a turn took but not

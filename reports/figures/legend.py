@@ -1,4 +1,4 @@
-"""The legend of the variants, as buttons that hide and show them."""
+"""Builds the legend of the variants, whose entries are buttons that hide and show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The use of the KV cache and the offload tiers over time, with the turns that wait and run.
+"""Draws the use of the KV cache and the offload tiers over time, and the turns that wait and run.
 
 In: cells. Out: a figure; only cells in virtual time have the data.
 """

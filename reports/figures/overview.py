@@ -1,4 +1,7 @@
-"""The overview: each measure against the rate, or by variant. In: points. Out: figures."""
+"""Draws the overview figures: each measure against the rate, or by variant.
+
+In: points. Out: figures.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution of tool times, one line per tool, as in Continuum v3, Fig. 5.
+"""Draws the distribution of tool times, one line per tool, as in Continuum v3, Fig. 5.
 
 In: the turns of one cell. Out: a figure. A gap counts for the first tool that the program's
 previous turn called, as in `bench traces stats`. All cells of a sweep have the same gaps.

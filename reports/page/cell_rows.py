@@ -1,4 +1,4 @@
-"""The rows of the page's table of all cells; docs/reference/metrics.md defines the columns."""
+"""Formats the page's table of all cells. docs/reference/metrics.md defines the columns."""
 
 from __future__ import annotations
 

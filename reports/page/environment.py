@@ -1,4 +1,4 @@
-"""The Jinja environment of every page: templates that escape by default, and their styles."""
+"""Creates the Jinja environment of all pages. Templates escape by default."""
 
 from __future__ import annotations
 

@@ -95,9 +95,9 @@ def test_an_evaluation_that_is_none_is_refused(
 def test_cells_that_did_other_work_are_doubted_unless_guided(tmp_path: Path) -> None:
     for guided, doubted in ((False, True), (True, False)):
         run = run_of_agents(tmp_path / str(guided), guided=guided, more_turns=3)
-        told = write_report(run).answer
-        assert any("from 4 turns (fcfs" in sentence for sentence in told) is doubted
-        assert any("to 7 (continuum" in sentence for sentence in told) is doubted
+        sentences = write_report(run).answer
+        assert any("from 4 turns (fcfs" in sentence for sentence in sentences) is doubted
+        assert any("to 7 (continuum" in sentence for sentence in sentences) is doubted
 
 
 def test_what_an_agent_says_of_its_end_is_text(tmp_path: Path) -> None:

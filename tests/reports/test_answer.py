@@ -10,7 +10,7 @@ from reports.run_folder.read import load_run
 from reports.statistics.points import points
 
 
-def told(run: Path) -> Answer:
+def answer_of(run: Path) -> Answer:
     loaded = load_run(run)
     results = collect(loaded)
     return answer(points(results, loaded.sweep["baseline"]), results, loaded.sweep)
@@ -36,7 +36,7 @@ def run_of(run: Path, **variants: list[dict[str, Any]]) -> Path:
 
 
 def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
-    found = told(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
+    found = answer_of(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
     assert found.headline == (
         "At 0.5 jobs/s continuum is 1.9x faster than fcfs on average (95% CI 1.9–1.9) and 1.9x at"
         " P95: the mean job completion time (JCT) is 10.0 s instead of 19.0 s."
@@ -46,7 +46,9 @@ def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
 
 def test_a_bound_never_wins_but_says_what_is_possible(tmp_path: Path) -> None:
     # 20 → 12.8 s of 20 → 8 s: 7.2 of 12 s.
-    found = told(run_of(tmp_path, fcfs=idle(20.0), continuum=idle(12.8), clairvoyant=idle(8.0)))
+    found = answer_of(
+        run_of(tmp_path, fcfs=idle(20.0), continuum=idle(12.8), clairvoyant=idle(8.0))
+    )
     assert found.winner is not None
     assert found.winner.variant == "continuum"
     assert (
@@ -59,7 +61,7 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum", "continuum+", "clairvoyant"])
     for name, jct_s in [("fcfs", 20.0), ("continuum", 14), ("continuum+", 5), ("clairvoyant", 10)]:
         write_cell(run, name, idle(jct_s))
-    found = told(run)
+    found = answer_of(run)
     assert "At 0.5 jobs/s continuum+ is 4.0x faster" in found.headline
     assert found.possible is None
     assert (
@@ -69,7 +71,9 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
 
 
 def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
-    found = told(run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0)))
+    found = answer_of(
+        run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0))
+    )
     assert any("less than continuum, so it is no bound here" in f for f in found.findings)
 
 
@@ -77,7 +81,7 @@ def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path
     # The same times, dealt to other programs: the means are equal.
     up = [float(k) for k in range(20)]
     run = run_of(tmp_path, fcfs=idle(20.0, up), continuum=idle(20.0, up[::-1]))
-    assert told(run).headline.startswith("At 0.5 jobs/s no scheduler")
+    assert answer_of(run).headline.startswith("At 0.5 jobs/s no scheduler")
 
 
 def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
@@ -85,7 +89,7 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     run = run_of(
         tmp_path, fcfs=idle(60.0, up), continuum=idle(20.0, up), infercept=idle(20.1, up[::-1])
     )
-    assert "No significant difference from continuum: infercept." in told(run).findings
+    assert "No significant difference from continuum: infercept." in answer_of(run).findings
 
 
 def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
     for jps, (fcfs, continuum) in cells.items():
         write_cell(run, "fcfs", fcfs, jps=jps)
         write_cell(run, "continuum", continuum, jps=jps)
-    found = told(run)
+    found = answer_of(run)
     assert found.load == "0.2 jobs/s"
     assert found.findings[0].startswith("fcfs is past saturation at this load and continuum is not")
     assert (
@@ -109,7 +113,7 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
 
 
 def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
-    found = told(run_of(tmp_path, fcfs=swamped(30.0), continuum=swamped(20.0)))
+    found = answer_of(run_of(tmp_path, fcfs=swamped(30.0), continuum=swamped(20.0)))
     assert found.findings[0].startswith(
         "Every variant is past saturation at 0.5 jobs/s, the lowest"
     )
@@ -117,14 +121,14 @@ def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
 
 
 def test_one_variant_reads_right(tmp_path: Path) -> None:
-    assert told(run_of(tmp_path, fcfs=idle(10.0))).headline == (
+    assert answer_of(run_of(tmp_path, fcfs=idle(10.0))).headline == (
         "At 0.5 jobs/s the mean job completion time (JCT) is 10.0 s, and 10.0 s at P95, with fcfs."
         " The run has no variant to compare it with."
     )
 
 
 def test_the_baseline_as_winner_reads_right(tmp_path: Path) -> None:
-    assert told(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline == (
+    assert answer_of(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline == (
         "At 0.5 jobs/s no scheduler is faster than fcfs:"
         " its mean job completion time (JCT) is 10.0 s, and 10.0 s at P95."
     )
@@ -134,13 +138,13 @@ def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"])
     write_cell(run, "continuum", idle(5.0))
     write_cell(run, "autellix", idle(6.0))
-    found = told(run)
+    found = answer_of(run)
     assert "The baseline fcfs has no result here." in found.headline
     assert any("1 cell of 3 without a result; the first, fcfs" in d for d in found.caveats)
 
 
 def test_a_run_without_any_result_says_so(tmp_path: Path) -> None:
-    found = told(write_sweep(tmp_path, ["fcfs"]))
+    found = answer_of(write_sweep(tmp_path, ["fcfs"]))
     assert found.headline == "No cell has finished: there is no answer yet."
 
 
@@ -148,13 +152,13 @@ def test_a_closed_loop_has_no_rate(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum"], arrivals="closed:8", jps=[None])  # type: ignore[list-item]
     for name, jct_s in (("fcfs", 10.0), ("continuum", 5.0)):
         write_cell(run, name, idle(jct_s), jps=None, arrivals="closed:8")
-    assert told(run).headline.startswith("With closed:8 arrivals continuum is 2.0x faster")
+    assert answer_of(run).headline.startswith("With closed:8 arrivals continuum is 2.0x faster")
 
 
 def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
     broken = idle(10.0)
     broken[3]["error"] = "connection reset"
-    found = told(run_of(tmp_path, fcfs=broken, continuum=idle(5.0)))
+    found = answer_of(run_of(tmp_path, fcfs=broken, continuum=idle(5.0)))
     assert any(
         "1 cell of 2 failed a validity gate" in d and "connection reset" in d for d in found.caveats
     )
@@ -164,7 +168,7 @@ def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Pat
     shape = workload(idle(1.0)) | {"gap_provenance": {"inferred": 25, "measured": 75}}
     run = write_sweep(tmp_path, ["fcfs"], workload=shape)
     write_cell(run, "fcfs", idle(1.0))
-    assert told(run).sentences[-1] == (
+    assert answer_of(run).sentences[-1] == (
         "Virtual time, not a GPU: llama-3.1-8b on a100-80g, analytic profile"
         " (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
         " tool gaps measured 75% and inferred 25%."
@@ -183,7 +187,7 @@ def test_the_scheduling_time_of_offload_and_what_was_left_out_are_caveats(tmp_pa
         profile_with_offload={"base_ps": 2_330_000_000},
         workload=workload,
     )
-    caveats = " ".join(told(run).caveats)
+    caveats = " ".join(answer_of(run).caveats)
     assert "1 program left out; the first, long: 200000 tokens." in caveats
     assert "with offload includes 2.33 ms of scheduling, each step of the others 0.95 ms" in caveats
 
@@ -192,7 +196,7 @@ def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Pat
     # 20 jobs within 200 s that take 50 s each: 8 x 50 s x 0.1 jobs/s = 40, rounded up to 100.
     write_cell(tmp_path, "fcfs", idle(50.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    short = [caveat for caveat in told(run).caveats if caveat.startswith("Short run")]
+    short = [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
     assert len(short) == 1
     assert "20 jobs arrive within 200 s and take 50.0 s each" in short[0]
     assert short[0].endswith("Use --programs 100.")
@@ -201,13 +205,13 @@ def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Pat
 def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(told(run).caveats)
+    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(answer_of(run).caveats)
 
 
 def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert not [caveat for caveat in told(run).caveats if caveat.startswith("Short run")]
+    assert not [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
 
 
 def test_a_difference_that_is_not_significant_comes_with_the_seeds_that_it_needs(
@@ -219,7 +223,7 @@ def test_a_difference_that_is_not_significant_comes_with_the_seeds_that_it_needs
     for seed, jct_s in ((1, 18.0), (2, 20.0), (3, 19.0)):
         write_cell(run, "fcfs", idle(20.0), seed=seed)
         write_cell(run, "continuum", idle(jct_s), seed=seed)
-    found = told(run)
+    found = answer_of(run)
     assert found.headline.startswith("At 0.5 jobs/s no scheduler differs significantly from fcfs")
     assert "Finding a difference of 5% needs about 45 seeds (--seeds)." in found.findings
     assert not any("seed" in caveat for caveat in found.caveats)

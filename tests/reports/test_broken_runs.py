@@ -35,7 +35,7 @@ def two_cells(run: Path) -> Path:
     return cell
 
 
-def told(run: Path) -> Results:
+def results_of(run: Path) -> Results:
     results = collect(load_run(run))
     assert "fcfs" in results.cells["variant"].tolist()
     assert all("\n" not in why for _, why in results.missing)
@@ -50,7 +50,7 @@ def test_a_file_cut_anywhere_costs_at_most_its_cell(
     cell = two_cells(tmp_path_factory.mktemp("run"))
     whole = (cell / name).read_bytes()
     (cell / name).write_bytes(whole[: int(kept * len(whole))])
-    results = told(cell.parent)
+    results = results_of(cell.parent)
     there = {*results.cells["cell"], *(name for name, _ in results.missing)}
     assert cell.name in there or "continuum_jps0.5_seed1" in there
 
@@ -62,7 +62,7 @@ def test_a_file_of_somebody_else_costs_at_most_its_cell(
 ) -> None:
     cell = two_cells(tmp_path)
     (cell / name).write_bytes(content)
-    told(tmp_path)
+    results_of(tmp_path)
     write(tmp_path)
 
 
@@ -94,14 +94,14 @@ def test_a_field_that_makes_no_sense_is_named_with_its_value(
     cell = two_cells(tmp_path)
     config = json.loads((cell / "cell.json").read_text()) | {field: value}
     (cell / "cell.json").write_text(json.dumps(config))
-    whys = [why for _, why in told(tmp_path).missing if why != "not run yet"]
+    whys = [why for _, why in results_of(tmp_path).missing if why != "not run yet"]
     assert [why.split("/")[-1] for why in whys] == [said]
 
 
 def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "turns.jsonl").unlink()
-    ((name, why),) = told(tmp_path).missing
+    ((name, why),) = results_of(tmp_path).missing
     assert name == cell.name
     assert why.endswith("turns.jsonl: holds no turn; run the cell again")
 
@@ -109,7 +109,7 @@ def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
 def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
-    ((_, why),) = told(tmp_path).missing
+    ((_, why),) = results_of(tmp_path).missing
     assert why.endswith(f"turns.jsonl, line 2: job_id is 7: expected str; {DISCARD_AND_RERUN}")
 
 
@@ -129,15 +129,15 @@ def test_a_value_that_is_no_number_is_named_with_its_line(
 ) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1") | {field: value}])
-    ((_, why),) = told(tmp_path).missing
+    ((_, why),) = results_of(tmp_path).missing
     assert why.endswith(f"turns.jsonl, line 2: {said}; {DISCARD_AND_RERUN}")
 
 
-def test_a_failure_that_nobody_can_read_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_a_failure_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     (cell / "failed.json").write_text('{"error": "no me')
-    ((_, why),) = told(tmp_path).missing
+    ((_, why),) = results_of(tmp_path).missing
     assert why.startswith("failed for an unknown reason")
 
 

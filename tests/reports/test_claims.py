@@ -1,4 +1,4 @@
-"""A source's claim of a number, held against cells whose values are worked by hand."""
+"""Claims about a number are compared with cells of known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`bench export`: what stands in the files, worked out by hand and held against real cells."""
+"""`bench export`: the files of small cells with known values, and of real cells."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ names = st.sampled_from(
     end_s=times_s,
     recompute_s=times_s,
 )
-def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_told(
+def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_recorded(
     told: list[tuple[float, str]], first_s: float | None, end_s: float, recompute_s: float
 ) -> None:
     record = turn_record(
@@ -191,9 +191,9 @@ def test_tables_hold_every_turn_and_job_of_all_cells(simulated: Path, tmp_path: 
 
 def test_what_an_engine_does_not_tell_is_empty(tmp_path: Path) -> None:
     run = write_sweep(tmp_path / "run", ["fcfs"])
-    untold = dict.fromkeys(("queue_s", "prefill_s", "device_hit_tokens", "preemptions"))
-    told_little = turn(first_token_at_s=0.5) | untold
-    write_cell(run, "fcfs", [told_little], engine="http://127.0.0.1:1")
+    unreported = dict.fromkeys(("queue_s", "prefill_s", "device_hit_tokens", "preemptions"))
+    sparse = turn(first_token_at_s=0.5) | unreported
+    write_cell(run, "fcfs", [sparse], engine="http://127.0.0.1:1")
     export(run, "csv", tmp_path)
     export(run, "parquet", tmp_path)
     with (tmp_path / "turns.csv").open(newline="") as file:

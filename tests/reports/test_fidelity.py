@@ -1,4 +1,4 @@
-"""Fidelity: the numbers of docs/design/fidelity.md, "The card", worked by hand."""
+"""Fidelity: the numbers of docs/design/fidelity.md, "The card", for small examples."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_pairs_are_settled_where_every_repeat_of_every_seed_orders_them_alike() 
     assert ranking.tau_live == pytest.approx((2 - 1) / 3)
 
 
-def test_a_seed_that_a_policy_lacks_ranks_nobody() -> None:
+def test_a_seed_that_a_policy_lacks_ranks_no_policy() -> None:
     live = frame({("a", LOAD, 1): 1.0, ("b", LOAD, 1): 2.0, ("a", LOAD, 2): 9.0})
     virtual = frame({("a", LOAD, 1): 1.0, ("b", LOAD, 1): 2.0, ("a", LOAD, 2): 9.0})
     found = fidelity([live], virtual)

@@ -64,8 +64,10 @@ def test_programs_are_rows_in_order_of_arrival_and_sub_agents_have_their_own(
 
 
 def test_what_a_server_does_not_tell_apart_is_one_segment(tmp_path: Path) -> None:
-    untold = dict.fromkeys(("queue_s", "load_s", "prefill_s", "preempted_s", "recompute_s"))
-    turns = [turn("p0", 0, 1.0, decode_s=3.0, finished_at_s=6.0, device_hit_tokens=None, **untold)]
+    unreported = dict.fromkeys(("queue_s", "load_s", "prefill_s", "preempted_s", "recompute_s"))
+    turns = [
+        turn("p0", 0, 1.0, decode_s=3.0, finished_at_s=6.0, device_hit_tokens=None, **unreported)
+    ]
     spec = drawn(tmp_path, turns, engine="http://127.0.0.1:8000")
     assert segments(spec) == {"server": [(1, 1.0, 2.0)], "decode": [(1, 3.0, 3.0)]}
 

@@ -110,8 +110,8 @@ def test_names_are_neither_tags_nor_templates(name: str) -> None:
     figures = job_time(
         pd.DataFrame([job("a", name, 0.0, decode_s=1.0)]), {name: STYLE["fcfs"]}, [], "0.5 jobs/s"
     )
-    told = [
+    hovering = [
         t for f in figures for t in f.spec["data"] if t.get("hovertemplate", "").startswith("<b>")
     ]
-    assert told
-    assert not any(name in t["hovertemplate"] for t in told)
+    assert hovering
+    assert not any(name in t["hovertemplate"] for t in hovering)

@@ -40,7 +40,7 @@ def test_a_pin_counts_blocks_times_seconds_and_is_used_only_if_reused(tmp_path: 
     assert row["pinned_ratio"] == pytest.approx(78 / (100 * 10))
 
 
-def test_an_engine_that_pins_nothing_is_told_from_one_that_tells_nothing(tmp_path: Path) -> None:
+def test_an_engine_that_pins_nothing_differs_from_one_without_events(tmp_path: Path) -> None:
     telling = row_of(tmp_path / "a", [event(0.0, "arrival")], profile={"kv_blocks": 100})
     assert (telling["pin_block_s"], telling["pinned_ratio"]) == (0.0, 0.0)
     silent = row_of(tmp_path / "b", [])

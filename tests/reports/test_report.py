@@ -148,10 +148,10 @@ def test_cells_drawn_program_by_program_are_the_answers_or_the_ones_asked_for(
     def options(page: Page) -> str:
         return page.text[page.text.index("Program by program") : page.text.index("Memory and")]
 
-    told = options(Page(write_report(contended).path))
-    assert "continuum, 0.25 jobs/s, seed 1" in told
-    assert "fcfs, 0.25 jobs/s, seed 1" in told
-    assert "autellix" not in told
+    offered = options(Page(write_report(contended).path))
+    assert "continuum, 0.25 jobs/s, seed 1" in offered
+    assert "fcfs, 0.25 jobs/s, seed 1" in offered
+    assert "autellix" not in offered
     asked = options(Page(write_report(contended, ["autellix_jps0.9_seed1"]).path))
     assert "autellix, 0.9 jobs/s, seed 1" in asked
     assert "continuum" not in asked

@@ -32,19 +32,21 @@ def sweep(
     return base * faster, own
 
 
-def share_told_apart(seed: int, **spread: float) -> float:
+def share_significantly_different(seed: int, **spread: float) -> float:
     rng = np.random.default_rng(seed)
     return float(np.mean([ratio(*sweep(rng, **spread)).differs_from_one for _ in range(1000)]))
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_two_identical_variants_are_told_apart_in_at_most_6_percent_of_sweeps(seeds: int) -> None:
-    assert share_told_apart(1, seeds=seeds) <= 0.06
+def test_two_identical_variants_are_significantly_different_in_at_most_6_percent_of_sweeps(
+    seeds: int,
+) -> None:
+    assert share_significantly_different(1, seeds=seeds) <= 0.06
 
 
 def test_nor_are_two_that_suit_different_programs_and_are_equal_on_the_whole() -> None:
     """Here the choice of programs matters as much as the draw of arrivals."""
-    assert share_told_apart(2, taste=0.1) <= 0.06
+    assert share_significantly_different(2, taste=0.1) <= 0.06
 
 
 def test_programs_alone_would_see_differences_where_there_are_none() -> None:

@@ -56,7 +56,7 @@ def test_pairing_sees_a_small_shift_that_the_spread_between_programs_would_hide(
     assert result.mean.low < 1.05 < result.mean.high
 
 
-def test_two_equal_variants_are_told_apart_in_about_one_of_twenty_trials() -> None:
+def test_two_equal_variants_are_significantly_different_in_about_one_of_twenty_trials() -> None:
     rng = np.random.default_rng(0)
     found = 0
     for _ in range(200):

@@ -1,4 +1,4 @@
-"""Where a job's time went: each part worked by hand, and all of them sum to the JCT."""
+"""Where a job's time went: each part has its known value, and all of them sum to the JCT."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_of_a_server_that_tells_nothing_the_time_to_the_first_token_is_one_part(
     assert found.cells["residual"].tolist() == [0.0]
 
 
-def test_prefill_whose_hits_are_not_told_is_not_split(tmp_path: Path) -> None:
+def test_prefill_whose_hits_are_not_reported_is_not_split(tmp_path: Path) -> None:
     line = turn("p", queue_s=1.0, prefill_s=2.0, finished_at_s=4.0) | {"device_hit_tokens": None}
     job = job_of(tmp_path, [line], engine="http://localhost")
     assert parts_of(job) == {"first_queue_s": 1.0, "decode_s": 1.0, "server_s": 2.0}
@@ -142,7 +142,7 @@ def test_parts_are_never_negative_and_sum_to_the_jct(
     assert (jobs["slowdown"] >= 1).all()
 
 
-def test_an_answer_in_one_piece_is_time_in_the_server_that_nobody_told_apart(
+def test_an_answer_that_is_not_streamed_is_server_time_without_a_breakdown(
     tmp_path: Path,
 ) -> None:
     """4 s, of which the engine says that 1 s was queueing."""

@@ -60,7 +60,7 @@ def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_folder_in_a_files_place_is_told(tmp_path: Path) -> None:
+def test_a_folder_in_a_files_place_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match=r"/file: file exists; choose another place$"):
         write_file(tmp_path / "file" / "report.html", b"")
