@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.crash import trials
-from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import Warm, bytes_of
 
 
@@ -19,6 +19,6 @@ def warm() -> Iterator[Warm]:
 
 @pytest.fixture(scope="session")
 def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = asked_in(tmp_path_factory.mktemp("straight"))
-    assert warm.run(folder, ALONE) == 0, said_in(folder)
+    folder = sweep_folder(tmp_path_factory.mktemp("straight"))
+    assert warm.run(folder, ALONE) == 0, output_of(folder)
     return bytes_of(folder / RUN)

@@ -10,7 +10,7 @@ import time
 from itertools import count
 from pathlib import Path
 
-from tests.crash.question import RUN, asked_in, said_in
+from tests.crash.small_sweep import RUN, output_of, sweep_folder
 from tests.crash.trials import IN_A_ROW, Left, Warm
 
 GAP_S = 0.05
@@ -21,10 +21,10 @@ TURNS = [(f"job-{k}", turn) for k in range(3) for turn in range(3)]
 def survives(kills: int, warm: Warm, url: str, tmp_path: Path) -> None:
     argv = ("sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20,40", "--out", RUN)
     since_s = time.monotonic()
-    ends_well(warm, asked_in(tmp_path / "timed", gap_s=GAP_S), argv)
+    ends_well(warm, sweep_folder(tmp_path / "timed", gap_s=GAP_S), argv)
     lasts_s, rng, killed = time.monotonic() - since_s, random.Random(9), 0
     for trial in count():
-        folder, left = asked_in(tmp_path / str(trial), gap_s=GAP_S), []
+        folder, left = sweep_folder(tmp_path / str(trial), gap_s=GAP_S), []
         for _ in range(IN_A_ROW):
             if warm.stopped(folder, argv, rng.uniform(0, lasts_s), signal.SIGKILL) >= 0:
                 lasts_s *= 0.9
@@ -41,8 +41,8 @@ def survives(kills: int, warm: Warm, url: str, tmp_path: Path) -> None:
 def ends_well(warm: Warm, folder: Path, argv: tuple[str, ...]) -> None:
     code = warm.run(folder, argv)
     # The one gate that a machine with other work to do may fail.
-    failed = [line for line in said_in(folder).splitlines() if line.startswith("failed: ")]
-    assert code == bool(failed), said_in(folder)
+    failed = [line for line in output_of(folder).splitlines() if line.startswith("failed: ")]
+    assert code == bool(failed), output_of(folder)
     assert all("client lateness" in line for line in failed), failed
     rows = json.loads((folder / RUN / "cells.json").read_text())
     assert sorted(row["cell"] for row in rows) == sorted(CELLS)

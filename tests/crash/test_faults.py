@@ -9,7 +9,7 @@ import pytest
 
 from tests.crash.faults import FAULTS, Fault, Operation, operations
 from tests.crash.power import cut_power
-from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import Warm, finished, resumes
 
 EVERY = bool(os.environ.get("TURNSTILE_EVERY_FAULT"))
@@ -20,9 +20,9 @@ ERRORS = ("full", "eio")
 @pytest.fixture(scope="module")
 def done(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
     """Of an uninterrupted run."""
-    folder = asked_in(tmp_path_factory.mktemp("counted"))
+    folder = sweep_folder(tmp_path_factory.mktemp("counted"))
     fault = Fault(str(folder / RUN), str(folder / "log"))
-    assert warm.run(folder, ALONE, fault) == 0, said_in(folder)
+    assert warm.run(folder, ALONE, fault) == 0, output_of(folder)
     return [op for op in operations(folder / "log") if op.path.startswith(fault.folder)]
 
 
@@ -64,17 +64,17 @@ def test_after_a_fault_at_any_operation_the_same_command_ends_the_run(
     warm: Warm, done: list[Operation], straight: dict[str, bytes], tmp_path: Path
 ) -> None:
     for at, kind in trials(done):
-        folder = asked_in(tmp_path / f"{at}-{kind}")
+        folder = sweep_folder(tmp_path / f"{at}-{kind}")
         fault = Fault(str(folder / RUN), str(folder / "log"), at, kind)
         code = warm.run(folder, ALONE, fault)
-        where = f"{kind} at {at}, {done[at]}: {said_in(folder)}"
-        assert "Traceback" not in said_in(folder), where
+        where = f"{kind} at {at}, {done[at]}: {output_of(folder)}"
+        assert "Traceback" not in output_of(folder), where
         if kind in ERRORS:
             assert code == 2, where
-            assert said_in(folder).splitlines()[-1].startswith("bench: cannot write "), where
+            assert output_of(folder).splitlines()[-1].startswith("bench: cannot write "), where
         elif kind == "alone":
             assert code == 1, where
-            assert "_seed1: its worker process was killed by SIGKILL" in said_in(folder), where
+            assert "_seed1: its worker process was killed by SIGKILL" in output_of(folder), where
         else:
             assert code == -9, where
         if kind == "power":
@@ -96,8 +96,8 @@ def reports_what_is_finished(warm: Warm, folder: Path) -> None:
     code = warm.run(folder, ("report", RUN))
     if (folder / RUN / "sweep.json").exists():
         cells = list((folder / RUN).glob("*_seed1/done.json"))
-        assert code == (len(cells) < 2), said_in(folder)
+        assert code == (len(cells) < 2), output_of(folder)
     else:
         assert code == 2
-        assert said_in(folder).startswith("bench: run is no run: it holds no sweep.json")
+        assert output_of(folder).startswith("bench: run is no run: it holds no sweep.json")
     assert finished(folder / RUN) == before

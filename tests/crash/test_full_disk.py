@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.question import ALONE, RUN, asked_in
+from tests.crash.small_sweep import ALONE, RUN, sweep_folder
 from tests.crash.trials import bytes_of, env
 
 APART = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
@@ -31,7 +31,7 @@ def may_mount() -> bool:
 def test_with_more_space_the_same_command_ends_the_run(
     bench: str, straight: dict[str, bytes], tmp_path: Path, size: str
 ) -> None:
-    out, disk = asked_in(tmp_path / "out"), tmp_path / "disk"
+    out, disk = sweep_folder(tmp_path / "out"), tmp_path / "disk"
     disk.mkdir()
     script = SCRIPT.format(
         size=size, trace=out / "t.jsonl", bench=shlex.join([bench, *ALONE]), out=out

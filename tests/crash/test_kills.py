@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.crash.question import RUN, asked_in, said_in
+from tests.crash.small_sweep import RUN, output_of, sweep_folder
 from tests.crash.trials import IN_A_ROW, Left, Warm, bytes_of, env, resumes, until_nothing_of
 
 KILLS = int(os.environ.get("TURNSTILE_KILLS", "16"))
@@ -36,9 +36,9 @@ class Straight(NamedTuple):
 
 @pytest.fixture(scope="module")
 def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Straight:
-    folder = asked_in(tmp_path_factory.mktemp("straight"), PROGRAMS)
+    folder = sweep_folder(tmp_path_factory.mktemp("straight"), PROGRAMS)
     since_s = time.monotonic()
-    assert warm.run(folder, SIX_CELLS) == 0, said_in(folder)
+    assert warm.run(folder, SIX_CELLS) == 0, output_of(folder)
     return Straight(time.monotonic() - since_s, bytes_of(folder / RUN))
 
 
@@ -47,7 +47,7 @@ def test_killed_at_random_moments_the_same_command_ends_the_run(
 ) -> None:
     rng, killed, lasts_s = random.Random(7), 0, straight.lasts_s
     for number in count():
-        folder, left = asked_in(tmp_path / str(number), PROGRAMS), []
+        folder, left = sweep_folder(tmp_path / str(number), PROGRAMS), []
         for _ in range(IN_A_ROW):
             after_s = rng.uniform(0, lasts_s)
             if warm.stopped(folder, SIX_CELLS, after_s, signal.SIGKILL) == 0:
@@ -66,20 +66,20 @@ def test_told_to_stop_at_random_moments_it_says_how_to_resume(
 ) -> None:
     rng = random.Random(8)
     for trial in range(max(KILLS // 8, 2)):
-        folder = asked_in(tmp_path / str(trial), PROGRAMS)
+        folder = sweep_folder(tmp_path / str(trial), PROGRAMS)
         found = warm.stopped(folder, SIX_CELLS, rng.uniform(0, straight.lasts_s), number)
         # Before `bench` has begun, and after it has ended, Python ends as it does.
-        assert found in (code, 0, -number), said_in(folder)
-        assert "Traceback" not in said_in(folder) or found == -number
+        assert found in (code, 0, -number), output_of(folder)
+        assert "Traceback" not in output_of(folder) or found == -number
         if found == code:
-            assert "bench: stopped" in said_in(folder)
+            assert "bench: stopped" in output_of(folder)
         resumes(warm, folder, SIX_CELLS, straight.content)
 
 
 @pytest.fixture
 def afresh(bench: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """As people start it: its workers are new processes too."""
-    folder = asked_in(tmp_path / "afresh", PROGRAMS)
+    folder = sweep_folder(tmp_path / "afresh", PROGRAMS)
     with subprocess.Popen(
         [bench, *SIX_CELLS],
         cwd=folder,

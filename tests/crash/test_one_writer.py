@@ -18,7 +18,7 @@ from harness.gateway.recording import recording
 from reports.run_folder.atomic import write_file
 from servers.errors import CannotWrite
 from tests.crash.faults import STOPPED, Fault, operations
-from tests.crash.question import ALONE, RUN, asked_in, said_in
+from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import WITHIN_S, Warm, bytes_of, contents, session_of
 
 IN_USE = "bench: run: another bench is writing it; wait for its end, or choose another --out\n"
@@ -29,12 +29,12 @@ ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "-
 def test_who_comes_second_is_refused_and_changes_nothing(
     warm: Warm, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
-    folder = asked_in(tmp_path)
+    folder = sweep_folder(tmp_path)
     assert warm.run(folder, argv) == 0
     before = contents(folder / RUN)
     with locked(folder / RUN):
         assert warm.run(folder, argv) == 2
-        assert said_in(folder) == IN_USE
+        assert output_of(folder) == IN_USE
         assert contents(folder / RUN) == before
         assert warm.run(folder, ("report", RUN)) == 0
     assert bytes_of(folder / RUN).items() >= {n: k.content for n, k in before.items()}.items()
@@ -83,13 +83,13 @@ def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
 def test_a_worker_that_outlives_its_killed_parent_writes_nothing_into_the_next_run(
     warm: Warm, straight: dict[str, bytes], tmp_path: Path
 ) -> None:
-    counted = asked_in(tmp_path / "counted")
+    counted = sweep_folder(tmp_path / "counted")
     log = counted / "log"
     assert warm.run(counted, ALONE, Fault(str(counted / RUN), str(log))) == 0
     part = f"{counted / RUN}/fcfs_jps0.5_seed1/.done.json.part"
     own = [op.path for op in operations(log) if op.path.startswith(f"{counted / RUN}")]
     done = own.index(part)
-    folder = asked_in(tmp_path / "run")
+    folder = sweep_folder(tmp_path / "run")
     fault = Fault(str(folder / RUN), str(folder / "log"), done, STOPPED)
     first = warm.begin(folder, ALONE, fault)
     until(lambda: [state for _, state in session_of(first)].count("T") == 1)
@@ -101,7 +101,7 @@ def test_a_worker_that_outlives_its_killed_parent_writes_nothing_into_the_next_r
     time.sleep(0.5)
     assert not list((folder / RUN).glob("*.aside-*"))
     os.kill(worker, signal.SIGCONT)
-    assert warm.end() == 0, said_in(folder)
+    assert warm.end() == 0, output_of(folder)
     assert session_of(first) == session_of(second) == []
     assert bytes_of(folder / RUN) == straight
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.crash.faults import Fault
-from tests.crash.question import ROOT, RUN, said_in
+from tests.crash.small_sweep import ROOT, RUN, output_of
 
 WITHIN_S = 120.0
 """For anything; the machine may have other work to do."""
@@ -171,7 +171,7 @@ def resumes(
 ) -> None:
     """The same command again gives what an uninterrupted run gives."""
     left = Left.by(folder / RUN)
-    assert warm.run(folder, argv) == 0, said_in(folder)
+    assert warm.run(folder, argv) == 0, output_of(folder)
     found = bytes_of(folder / RUN)
     assert found.keys() == straight.keys()
     assert [name for name, content in found.items() if content != straight[name]] == []

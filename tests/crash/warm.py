@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.cli.main import main as bench
 from tests.crash.faults import Fault
-from tests.crash.question import ALONE, ROOT, SAID, asked_in
+from tests.crash.small_sweep import ALONE, OUTPUT, ROOT, sweep_folder
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
 def _warm_up() -> None:
     """Imports, and what libraries make at their first use."""
     with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
-        os.chdir(asked_in(Path(folder)))
+        os.chdir(sweep_folder(Path(folder)))
         sys.argv = ["bench", *ALONE]
         with redirect_stdout(nowhere), redirect_stderr(nowhere), suppress(SystemExit):
             bench()
@@ -62,7 +62,7 @@ def _as_started_afresh() -> None:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(order["cwd"])
-    said = os.open(SAID, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    said = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(said, 1)
     os.dup2(said, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -16,7 +16,7 @@ import typer
 
 from harness.cli.main import app
 from tests.crash import trials
-from tests.crash.question import said_in
+from tests.crash.small_sweep import output_of
 from tests.crash.trials import Warm
 from tests.docs.pages import (
     GENERATED,
@@ -85,7 +85,7 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
     (folder / "my_agent.py").write_text(AGENT)
     made = ("sweep", "--jps", "0.3", "--policies", "fcfs,continuum", "--programs", "4")
-    assert warm.run(folder, (*made, "--out", "runs/main")) == 0, said_in(folder)
+    assert warm.run(folder, (*made, "--out", "runs/main")) == 0, output_of(folder)
     for name in ("before", "after", "now", "NAME"):
         shutil.copytree(folder / "runs/main", folder / "runs" / name)
     return folder
@@ -118,7 +118,7 @@ def test_the_commands_of_a_page_run_one_after_the_other(
     assert started.returncode == 0, f"{first}: {words}\n{started.stdout}\n{started.stderr}"
     for command in others:
         words = words_here(command, folder, server)
-        assert warm.run(folder, words) == 0, f"{command}: {words}\n{said_in(folder)}"
+        assert warm.run(folder, words) == 0, f"{command}: {words}\n{output_of(folder)}"
 
 
 def words_here(command: Command, folder: Path, server: str) -> list[str]:

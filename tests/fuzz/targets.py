@@ -1,19 +1,19 @@
-"""All that is fuzzed, by name, and how a process does a part of it."""
+"""The fuzz targets by name, and a function that runs part of one in a process of its own."""
 
 from __future__ import annotations
 
-from tests.fuzz import folders, loaders, questions, streams, worlds
+from tests.fuzz import folders, loaders, streams, user_input, worlds
 from tests.fuzz.target import Found, bounded, run
 
 TARGETS = {
     target.name: target
-    for part in (loaders, streams, questions, worlds, folders)
+    for part in (loaders, streams, user_input, worlds, folders)
     for target in part.TARGETS
 }
 
 
 def chunk(name: str, seed: int, first: int, count: int) -> Found:
-    """In a process of its own, which `bounded` may end."""
+    """Runs inputs `first` to `first + count` in this process, which `bounded` may end."""
     try:
         with bounded():
             return run(TARGETS[name], seed, range(first, first + count))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from small import contents, programs
 
-from tests.harness import calling
+from tests.harness import in_process
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -178,7 +178,7 @@ def test_stopped_at_the_report_it_says_how_to_resume(
     monkeypatch.setattr("harness.cli.print_report.print_report", stopped)
     command = "sweep --jps 0.2 --policies fcfs --programs 3 --out o"
     monkeypatch.setattr(sys, "argv", ["bench", *command.split()])
-    code, _, err = calling.bench(*command.split())
+    code, _, err = in_process.bench(*command.split())
     assert code == 130
     assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.calling import bench
+from tests.harness.in_process import bench
 
 
 @pytest.mark.usefixtures("run")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from calling import bench
+from in_process import bench
 from small import contents, small_plan
 
 from harness.cells.workers import Tick

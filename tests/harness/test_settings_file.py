@@ -16,7 +16,7 @@ from harness.load.settings import Agents, Execution, Machine, Server, SweepSetti
 from harness.load.settings_file import read_settings, settings_toml
 from harness.redact import REDACTED
 from servers.errors import InvalidInput
-from tests.harness.calling import bench
+from tests.harness.in_process import bench
 from traces.formats.native import write_programs
 
 OPTIONS = "--traces three.jsonl --policies fcfs,continuum --jps 0.5 --kv-blocks 200 --seeds 1,2"

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
-from tests.harness.calling import bench as bench_here
+from tests.harness.in_process import bench as bench_here
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
 from tests.threaded import threaded

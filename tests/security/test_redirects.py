@@ -20,7 +20,7 @@ from harness.replay.liveness import ServerTimeouts, Watch
 from harness.replay.served_models import models_of
 from servers.errors import MeasurementFailed, ServerUnavailable
 from tests.gateway.test_proxy import ASK, post
-from tests.harness.calling import bench
+from tests.harness.in_process import bench
 from tests.loopback import on_loopback
 from tests.threaded import threaded
 

@@ -1,4 +1,4 @@
-"""Many cells in processes: the same findings in the same order, and none left behind."""
+"""Cells are read in parallel processes: same findings, same order, no process left behind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pandas.testing import assert_frame_equal
 
-from reports import parallel as side_by_side
+from reports import parallel
 from reports.metrics.cells import collect
 from reports.parallel import MANY, each
 from reports.run_folder.read import load_run
@@ -31,8 +31,8 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), seeds=(1, 2), programs=5)
     (run / "fcfs_jps0.1_seed2" / "turns.jsonl").write_text("{}\n")
     alone = collect(load_run(run))
-    monkeypatch.setattr(side_by_side, "MANY", 1)
-    monkeypatch.setattr(side_by_side, "ITEMS_PER_TASK", 2)
+    monkeypatch.setattr(parallel, "MANY", 1)
+    monkeypatch.setattr(parallel, "ITEMS_PER_TASK", 2)
     together = collect(load_run(run))
     assert len(together.cells) == 7
     assert_frame_equal(together.cells, alone.cells)

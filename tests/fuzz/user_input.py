@@ -1,5 +1,5 @@
-"""What users write, mutated: ranges on the command line, experiments, tasks, profiles, costs,
-baselines, histories. A complaint of ours in one line, or an answer that is bounded."""
+"""Mutated input of users: ranges on the command line, experiments, tasks, profiles, costs,
+baselines, histories. Each gives an error of one line or a bounded result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a cell says of its workload and machine, so that a report can judge its numbers."""
+"""A cell records its workload and machine, so that a report can judge its numbers."""
 
 from __future__ import annotations
 

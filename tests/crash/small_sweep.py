@@ -1,4 +1,4 @@
-"""A sweep small enough to be broken hundreds of times, and where each try is made."""
+"""A small sweep that the crash tests interrupt hundreds of times, and its folder."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from traces.formats.native import write_programs
 
 ROOT = Path(__file__).parents[2]
 RUN = "run"
-SAID = "said.txt"
-"""What it said on stdout and stderr."""
+OUTPUT = "output.txt"
+"""File with the stdout and stderr of the sweep."""
 SWEEP = ("sweep", "--traces", "t.jsonl", "--policies", "fcfs,continuum", "--jps", "0.5")
 ALONE = (*SWEEP, "--out", RUN, "--workers", "1")
-"""One cell after the other."""
+"""The same sweep with one worker, so that cells run one after the other."""
 
 
-def asked_in(folder: Path, programs: int = 3, gap_s: float = 1.0) -> Path:
-    """Programs of three turns, in a folder for a run."""
+def sweep_folder(folder: Path, programs: int = 3, gap_s: float = 1.0) -> Path:
+    """Writes a trace of programs with three turns, and returns its folder."""
     turns = (Turn(500, 50, 0, ("ls",), None, gap_s), Turn(900, 50, 550, ("ls",), None, 2 * gap_s))
     folder.mkdir(exist_ok=True)
     write_programs(
@@ -27,5 +27,5 @@ def asked_in(folder: Path, programs: int = 3, gap_s: float = 1.0) -> Path:
     return folder
 
 
-def said_in(folder: Path) -> str:
-    return (folder / SAID).read_text()
+def output_of(folder: Path) -> str:
+    return (folder / OUTPUT).read_text()

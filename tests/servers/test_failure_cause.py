@@ -1,4 +1,4 @@
-"""Why a server died, from its log."""
+"""The cause of a failed server is found in its log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a server counts as lost, and when it does not."""
+"""A server counts as lost only if it does not respond or makes no progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients send as their key may be any word: the lines of their turns stay what they were."""
+"""A credential may be any string; it never changes the recorded lines of turns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that never say that a program has ended do not fill the gateway's memory."""
+"""Programs whose clients never end them do not fill the memory of the gateway."""
 
 from __future__ import annotations
 
