@@ -248,4 +248,4 @@ def row(series: Series) -> tuple[str, ...]:
     return series.load, series.variant, count, f"{last.jct_mean_s:.3f} s", change, jumps
 
 
-HEAD = ("load", "policy", "kept", "mean JCT", "change", "jumps at")
+HEAD = ("load", "policy", "commits", "mean JCT", "change", "jumps at")

@@ -50,7 +50,7 @@ class Batch:
     assembled."""
     may_displace: bool = False
     """Whether the policy may displace a turn at the next step although nothing else changes: the
-    head of the queue fits now, a turn was displaced, or the policy was not asked."""
+    head of the queue fits now, a turn was displaced, or the policy was not called."""
     skipped: list[Sequence] = field(default_factory=list)
     """Decodes without a slot for this step. `Decodes.join` takes them back after it."""
 

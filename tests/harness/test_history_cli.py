@@ -20,7 +20,7 @@ def test_add_show_and_draw() -> None:
     code, out, err = bench("history", "show")
     assert (code, err) == (0, "")
     head, *rows = [line.split("\t") for line in out.splitlines()]
-    assert head == ["load", "policy", "kept", "mean JCT", "change", "jumps at"]
+    assert head == ["load", "policy", "commits", "mean JCT", "change", "jumps at"]
     assert [(row[0], row[1], row[2], row[4], row[5]) for row in rows] == [
         ("0.2 jobs/s", "fcfs", "2 commits", "+0.00%", "–"),
         ("0.2 jobs/s", "continuum", "2 commits", "+0.00%", "–"),
