@@ -13,7 +13,7 @@ from agents.command import command_agent
 LAUNCH = {"task": "a; rm -rf / $(id) 'b\"", "base_url": "http://h/v1", "model": "m"}
 
 
-def test_a_task_is_one_word_whatever_stands_in_it(tmp_path: Path) -> None:
+def test_a_task_is_one_argument_whatever_it_contains(tmp_path: Path) -> None:
     (tmp_path / "launch.json").write_text(json.dumps(LAUNCH))
     agent = command_agent("echo --task={task} '{base_url} {model}'")
     assert agent.command(tmp_path / "launch.json")[1:] == [

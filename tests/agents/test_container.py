@@ -11,12 +11,12 @@ from agents.sandbox.bubblewrap import Limits
 from agents.sandbox.container import Containers
 
 
-def test_one_that_is_not_installed_is_told(tmp_path: Path) -> None:
+def test_a_missing_runtime_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^containers: no-podman is not installed; get it with: "):
         Containers("no-podman", tmp_path).check()
 
 
-def test_one_that_does_not_answer_is_told_with_what_it_said(tmp_path: Path) -> None:
+def test_a_runtime_that_fails_is_reported_with_its_output(tmp_path: Path) -> None:
     broken = tmp_path / "docker"
     broken.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n")
     broken.chmod(0o755)

@@ -203,7 +203,7 @@ def test_a_turn_that_fails_ends_the_conversation_and_is_not_asked_again(
     assert len(run.asked) == 2
 
 
-def test_it_asks_nothing_before_it_is_told_to(left: dict[str, Left]) -> None:
+def test_it_sends_no_request_before_the_start_signal(left: dict[str, Left]) -> None:
     run = left["waits"]
     assert (run.code, run.asked) == (1, [])
     assert not (run.folder / "result.json").exists()

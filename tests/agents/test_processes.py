@@ -53,7 +53,7 @@ def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "said\n"
 
 
-def test_one_that_ends_before_it_is_ready_says_why(tmp_path: Path) -> None:
+def test_an_agent_that_exits_before_it_is_ready_gives_the_reason(tmp_path: Path) -> None:
     async def run() -> None:
         async with process(tmp_path, "raise SystemExit('no such module: x')") as started:
             await started.ready()
@@ -148,7 +148,7 @@ time.sleep(600)
 """
 
 
-def test_what_ignores_the_end_is_ended_where_nobody_reads_the_keeper_any_more(
+def test_a_process_that_ignores_sigterm_is_killed_when_the_supervisors_reader_is_gone(
     tmp_path: Path,
 ) -> None:
     root = Path(processes.__file__).parents[1]

@@ -61,9 +61,7 @@ def test_a_workspace_is_looked_for_beside_the_file(tmp_path: Path) -> None:
         ([ROW | {"workspace": "nowhere"}], "workspace nowhere: no such folder"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(
-    lines: list[object], complaint: str, tmp_path: Path
-) -> None:
+def test_errors_are_one_line(lines: list[object], complaint: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--tasks") as refused:
         read_tasks(written(tmp_path, *lines))
     assert complaint in str(refused.value)

@@ -193,7 +193,7 @@ def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> Non
     page.wait_for_selector("html:not(.paper)", state="attached")
 
 
-def test_a_browser_that_cannot_unpack_says_so(report: Path, opened: Open) -> None:
+def test_a_browser_without_decompression_shows_a_message(report: Path, opened: Open) -> None:
     page = opened(report, before="delete window.DecompressionStream", drawn=False).page
     assert page.get_by_text("could not be unpacked").is_visible()
     assert page.locator(".cells").is_visible()

@@ -41,7 +41,7 @@ def test_the_results_of_every_policy_equal_the_baseline_exactly(bench: str, out:
     assert found.stdout.endswith("identical to the digit\n")
 
 
-def test_a_nanosecond_more_of_one_job_fails_and_the_message_says_how_to_renew(
+def test_a_nanosecond_more_of_one_job_fails_with_the_regenerate_command(
     bench: str, out: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")

@@ -61,7 +61,7 @@ def test_killed_at_random_moments_the_same_command_ends_the_run(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_told_to_stop_at_random_moments_it_says_how_to_resume(
+def test_stopped_at_random_moments_it_prints_how_to_resume(
     warm: Warm, straight: Straight, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     rng = random.Random(8)

@@ -10,5 +10,5 @@ from tests.docs.picture import DIGEST, digest, make_report
 
 
 @pytest.mark.acceptance
-def test_the_picture_of_a_report_shows_what_a_report_says_today(tmp_path: Path) -> None:
+def test_the_picture_of_a_report_is_current(tmp_path: Path) -> None:
     assert digest(make_report(tmp_path)) == DIGEST.read_text().strip(), "run: make picture"

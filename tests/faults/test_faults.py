@@ -169,7 +169,7 @@ def test_so_it_does_when_agents_are_served(row: Fault, sweeps: dict[str, Sweep])
 
 
 @rows(OF_A_URL)
-def test_a_server_of_yours_that_is_gone_fails_its_cells_soon(
+def test_a_lost_server_at_a_url_fails_its_cells_soon(
     row: Fault, sweeps: dict[str, Sweep], bench: str, tmp_path: Path
 ) -> None:
     exit_code, complaints = sweeps["url"].ended()
@@ -186,7 +186,7 @@ def test_a_server_of_yours_that_is_gone_fails_its_cells_soon(
     holds(row, cell, complaints, AT[0])
 
 
-def test_the_page_says_what_these_tests_assert() -> None:
+def test_the_page_lists_what_these_tests_assert() -> None:
     assert PAGE.read_text() == page(), "make it anew: make reliability"
 
 

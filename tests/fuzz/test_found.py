@@ -16,7 +16,7 @@ FOUND = {
 
 
 @pytest.mark.parametrize(("name", "seed", "number"), FOUND)
-def test_it_is_answered_rightly_now(name: str, seed: int, number: int) -> None:
+def test_the_input_is_now_handled_correctly(name: str, seed: int, number: int) -> None:
     target = TARGETS[name]
     with bounded():
         answered(target, input_of(target, seed, number))

@@ -79,7 +79,7 @@ def message(answer: tuple[int, Any]) -> Any:
     return answer[1]["choices"][0]["message"]
 
 
-def test_the_engine_is_asked_what_replay_asks_it() -> None:
+def test_the_engine_gets_the_requests_of_a_replay() -> None:
     """Token for token, but for the ids that the engine makes up anew each time."""
 
     class Constant(Server):
@@ -231,7 +231,7 @@ def test_a_program_that_ended_begins_anew() -> None:
     assert [line["turn"] for line in asyncio.run(go())] == [0, 0]
 
 
-def test_an_answer_that_the_recording_lacks_is_empty() -> None:
+def test_a_response_that_the_recording_lacks_is_empty() -> None:
     """mini-swe-agent keeps of an answer that it cannot read only its own complaint."""
     said = (Message("user", "fix it"), Message("user", "give exactly one command"))
     program = Program("p", (Turn(20, 6),), messages=said, prompt_messages=(1,))

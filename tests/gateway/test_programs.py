@@ -36,7 +36,7 @@ def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> li
     return lines
 
 
-def test_a_first_turn_was_due_when_its_program_should_have_begun() -> None:
+def test_a_first_turn_was_due_at_the_scheduled_start_of_its_program() -> None:
     async def told(url: str, gateway: Gateway) -> None:
         gateway.set_lateness("p", 0.25)
         await post(url, ASK)
@@ -47,7 +47,7 @@ def test_a_first_turn_was_due_when_its_program_should_have_begun() -> None:
     assert second["sent_at_s"] == second["scheduled_at_s"]
 
 
-def test_a_program_that_is_ended_between_two_turns_leaves_a_last_line_that_says_why() -> None:
+def test_a_program_ended_between_two_turns_leaves_a_last_line_with_the_reason() -> None:
     upstream = Upstream()
 
     async def told(url: str, gateway: Gateway) -> None:
@@ -62,7 +62,7 @@ def test_a_program_that_is_ended_between_two_turns_leaves_a_last_line_that_says_
     assert upstream.bodies[-1]["vllm_xargs"] == {"ended": "p"}
 
 
-def test_a_program_that_never_asked_leaves_its_one_line() -> None:
+def test_a_program_without_requests_leaves_one_line() -> None:
     async def told(_url: str, gateway: Gateway) -> None:
         await gateway.abandon("p", "exit code 1 before its first request")
 
@@ -143,7 +143,7 @@ def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> None:
+def test_lines_have_the_engines_times_on_the_cells_clock(tmp_path: Path) -> None:
     """Admitted 2 s after its arrival in the engine."""
     events = tmp_path / "events.jsonl"
     events.write_text("")
@@ -176,7 +176,7 @@ def test_lines_hold_what_the_engine_says_on_the_cells_clock(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("fault", ["401", "engine error"])
-def test_a_key_that_the_server_repeats_is_neither_recorded_nor_told_to_clients(
+def test_a_key_that_the_server_repeats_is_neither_recorded_nor_forwarded(
     fault: str,
 ) -> None:
     async def told(url: str, _gateway: Gateway) -> None:

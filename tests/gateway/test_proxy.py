@@ -102,7 +102,7 @@ def test_the_clients_bytes_are_sent_on_with_the_tag_at_their_end() -> None:
     assert untagged == raw
 
 
-def test_what_is_said_to_the_gateway_is_not_said_to_the_server() -> None:
+def test_headers_for_the_gateway_are_not_forwarded() -> None:
     body = {**ASK, "program_id": "p", "prompt_cache_key": "k", "vllm_xargs": {"tools": "ls"}}
 
     async def go() -> dict[str, Any]:
@@ -162,7 +162,7 @@ def test_a_server_that_is_lost_draws_no_new_jobs_and_the_other_serves_on() -> No
     ]
 
 
-def test_the_server_is_told_when_a_program_is_over() -> None:
+def test_the_server_is_notified_of_the_end_of_a_program() -> None:
     async def go(tagged: bool) -> list[Any]:
         upstream = Upstream()
         async with gateway_to(upstream, tagged=tagged) as (url, _):
@@ -221,7 +221,7 @@ def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
     assert line["error"] == "the client went away"
 
 
-def test_no_server_behind_it_is_said_as_openai_says_things() -> None:
+def test_an_unreachable_server_gives_an_error_in_openais_format() -> None:
     async def go() -> tuple[int, Any, list[Line]]:
         lines: list[Line] = []
         gateway = Gateway([Backend("http://127.0.0.1:9", True)], into(lines))

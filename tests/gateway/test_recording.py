@@ -141,7 +141,7 @@ def test_bench_record_keeps_what_an_agent_did_and_gives_its_exit_code(
         ("true", 1, ""),
     ],
 )
-def test_a_command_that_asked_nothing_still_gives_its_exit_code(
+def test_a_command_without_requests_still_gives_its_exit_code(
     bench: str, tmp_path: Path, script: str, code: int, ended: str
 ) -> None:
     done = run(bench, tmp_path, "--", "sh", "-c", script)
@@ -158,7 +158,7 @@ def test_no_recording_goes_into_a_sweeps_folder(bench: str, tmp_path: Path) -> N
     assert [path.name for path in (tmp_path / "o").iterdir()] == ["sweep.json"]
 
 
-def test_a_port_that_is_taken_is_told_with_its_option() -> None:
+def test_a_taken_port_is_reported_with_its_option() -> None:
     async def go() -> None:
         async with serving(Upstream()) as taken:
             port = int(taken.rpartition(":")[2])

@@ -76,7 +76,7 @@ def test_a_recording_replayed_in_virtual_time_is_the_same_trace_again(
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
 
 
-def test_what_was_said_is_kept_where_it_is_asked_for_only(tmp_path: Path) -> None:
+def test_messages_are_recorded_only_with_the_option(tmp_path: Path) -> None:
     recorded(tmp_path / "silent", Upstream())
     assert b"the task of" not in (tmp_path / "silent/turns.jsonl").read_bytes()
     recorded(tmp_path / "o", Upstream(calls_tool=True), keeps_messages=True)
@@ -95,7 +95,7 @@ def test_what_was_said_is_kept_where_it_is_asked_for_only(tmp_path: Path) -> Non
     assert [turn.command for turn in program.turns] == ["cd src && pytest -q"] * 3
 
 
-def test_a_rewritten_history_is_told_and_leaves_the_answers_in_their_order(tmp_path: Path) -> None:
+def test_a_rewritten_history_is_reported_and_keeps_the_order_of_responses(tmp_path: Path) -> None:
     async def go() -> None:
         async with serving(Upstream()) as server:
             servers = [Backend(server, tagged=True)]

@@ -50,7 +50,7 @@ def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Pat
 @pytest.mark.parametrize(
     ("model", "given", "gpus"), [("llama-3.1-8b", None, 1), ("llama-3.1-8b", 2, 2)]
 )
-def test_a_cell_in_virtual_time_says_how_many_gpus_it_stands_for(
+def test_a_cell_in_virtual_time_records_its_number_of_gpus(
     model: str, given: int | None, gpus: int
 ) -> None:
     plan = resolve(SweepSettings(policies="fcfs", machine=Machine(model=model, gpus=given)))

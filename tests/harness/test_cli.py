@@ -54,9 +54,7 @@ def test_a_sweep_answers_on_stdout_and_resumes(bench: str, trace: str, tmp_path:
     assert contents(report.parent) == before
 
 
-def test_a_report_draws_the_cells_that_are_asked_for(
-    bench: str, trace: str, tmp_path: Path
-) -> None:
+def test_a_report_draws_the_given_cells(bench: str, trace: str, tmp_path: Path) -> None:
     command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
     assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
     asked = run(bench, "report", "o", "--gantt", "continuum_jps0.5_seed1", cwd=tmp_path)
@@ -69,9 +67,7 @@ def test_a_report_draws_the_cells_that_are_asked_for(
     )
 
 
-def test_a_machine_that_knows_ascii_only_leaves_the_same_report(
-    bench: str, trace: str, tmp_path: Path
-) -> None:
+def test_an_ascii_locale_gives_the_same_report(bench: str, trace: str, tmp_path: Path) -> None:
     command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
     assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
     page = (tmp_path / "o/report.html").read_bytes()
@@ -140,7 +136,7 @@ def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
 )
-def test_stopped_it_says_how_to_resume_and_leaves_no_process(
+def test_stopped_it_prints_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int
 ) -> None:
     options = ("--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o")
@@ -168,7 +164,7 @@ def test_stopped_it_says_how_to_resume_and_leaves_no_process(
         assert time.monotonic() < deadline_s, group
 
 
-def test_stopped_at_the_report_it_says_how_to_resume(
+def test_stopped_at_the_report_it_prints_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -250,7 +246,9 @@ def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
     assert result.returncode == bool(wrong), result.stderr
 
 
-def test_a_foreign_package_of_our_name_is_told(bench: str, trace: str, tmp_path: Path) -> None:
+def test_a_foreign_package_with_the_same_name_is_reported(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
     (tmp_path / "reports").mkdir()
     (tmp_path / "reports/__init__.py").write_text("")
     for command in (["doctor"], ["sweep", "--traces", trace]):
@@ -290,7 +288,7 @@ def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path)
         ("bench unknown ", set()),
     ],
 )
-def test_completion_knows_the_names(
+def test_completion_lists_the_names(
     bench: str, tmp_path: Path, words: str, known: set[str]
 ) -> None:
     result = subprocess.run(

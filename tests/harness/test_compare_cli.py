@@ -36,7 +36,7 @@ def test_the_same_sweep_again_is_identical_to_the_digit() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_saved_baseline_says_the_same_as_its_run() -> None:
+def test_a_saved_baseline_compares_like_its_run() -> None:
     code, out, _ = bench("compare", "one", "--save", "base.json.gz")
     assert code == 0
     assert out.startswith("baseline: base.json.gz, ")

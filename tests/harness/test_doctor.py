@@ -20,7 +20,7 @@ def test_virtual_time_runs_anywhere() -> None:
     assert found()["engine sim"].good
 
 
-def test_a_vllm_that_was_named_and_is_none_is_not_ok_and_says_how_to_get_one(
+def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", str(tmp_path / "python"))
@@ -31,7 +31,7 @@ def test_a_vllm_that_was_named_and_is_none_is_not_ok_and_says_how_to_get_one(
     assert "LMCache" not in found()
 
 
-def test_no_container_service_is_fine_and_says_how_to_start_one(
+def test_a_missing_container_service_passes_and_gives_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for url in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:9", "nonsense"):
@@ -41,7 +41,7 @@ def test_no_container_service_is_fine_and_says_how_to_start_one(
         assert "start one with: podman system service" in check.finding
 
 
-def test_a_container_service_that_answers_is_named(
+def test_a_container_service_that_responds_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "s"
@@ -62,7 +62,7 @@ def test_a_container_service_that_answers_is_named(
         thread.join(5)
 
 
-def test_no_bubblewrap_is_fine_and_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bubblewrap_passes_and_gives_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     check = found()["bubblewrap"]
     assert check.good

@@ -70,9 +70,7 @@ def test_every_row_of_the_sources_is_listed_in_the_order_of_their_numbers() -> N
 
 
 @pytest.mark.parametrize("name", names())
-def test_each_file_asks_questions_that_can_be_run_and_claims_what_it_plays(
-    name: str, tmp_path: Path
-) -> None:
+def test_each_file_has_plans_that_can_run_and_claims_about_them(name: str, tmp_path: Path) -> None:
     found = load(name)
     assert found.claim
     of_arm = {arm.name: plan for arm, plan in plans(found, tmp_path)}
@@ -100,7 +98,7 @@ def test_a_run_leaves_a_page_a_verdict_and_sweeps_that_a_second_run_goes_on_with
     assert err.count("2 of 2 cells were finished already") == 2
 
 
-def test_a_claim_that_fails_is_an_answer_and_no_error(small: Path) -> None:
+def test_a_claim_that_fails_is_a_result_and_no_error(small: Path) -> None:
     small.write_text(SMALL.replace("least = 0.5", "least = 3.0"))
     code, out, _ = bench("run", "small.toml", "--out", "out")
     assert code == 0
@@ -153,7 +151,7 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     assert bench("run", "--all", "fig16")[0] == 2
 
 
-def test_a_file_of_ones_own_that_is_none_is_said_to_be_none(
+def test_an_invalid_experiment_file_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -173,7 +171,7 @@ def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine()
     assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
 
 
-def test_what_needs_a_gpu_and_a_capable_model_says_so(
+def test_an_experiment_that_needs_a_gpu_and_a_capable_model_is_marked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -118,7 +118,7 @@ def test_a_malformed_trace_is_named_by_file_line_and_field(
     assert_refused(["sweep", "--traces", str(bad)], line)
 
 
-def test_jobs_that_cannot_fit_are_refused_where_asked(trace: str) -> None:
+def test_overlong_jobs_are_refused_with_the_option(trace: str) -> None:
     """One of four has a turn of 10,000 tokens."""
     long = Program("long", (Turn(9_000, 1_000),))
     write_programs(Path(trace), [*programs(3), long])

@@ -75,7 +75,7 @@ def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:
         (("runs/without",), "runs/without: has no report yet; write it with: bench report"),
     ],
 )
-def test_without_a_report_one_line_says_what_to_do(
+def test_a_missing_report_is_one_line_with_the_remedy(
     runs: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     make(runs / "without", "swe-bench", 3)

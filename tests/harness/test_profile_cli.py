@@ -22,7 +22,7 @@ import pytest
         ("profile --within-s 5", "--within-s '5': must be greater"),
     ],
 )
-def test_a_bad_question_is_one_line(bench: str, options: str, told: str, tmp_path: Path) -> None:
+def test_invalid_input_is_one_line(bench: str, options: str, told: str, tmp_path: Path) -> None:
     result = subprocess.run(
         [bench, *options.split()], cwd=tmp_path, capture_output=True, text=True, check=False
     )

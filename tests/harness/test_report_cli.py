@@ -21,7 +21,7 @@ CELL = Path("run/continuum_jps0.2_seed1")
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_a_cell_without_a_result_is_a_bad_answer(name: str, content: str | None, why: str) -> None:
+def test_a_cell_without_a_result_is_exit_code_1(name: str, content: str | None, why: str) -> None:
     (CELL / name).unlink()
     if content is not None:
         (CELL / name).write_text(content)

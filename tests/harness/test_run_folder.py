@@ -68,7 +68,7 @@ def test_an_unfinished_part_is_kept_aside_under_the_next_free_number(tmp_path: P
     }
 
 
-def test_a_failed_cell_says_why_and_is_not_done(tmp_path: Path) -> None:
+def test_a_failed_cell_records_the_reason_and_is_not_done(tmp_path: Path) -> None:
     mark_failed(tmp_path / "cell", "KeyError: 'x'\nTraceback …")
     assert json.loads((tmp_path / "cell" / "failed.json").read_text()) == {
         "error": "KeyError: 'x'",

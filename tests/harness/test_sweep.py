@@ -168,6 +168,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)
 
 
-def test_the_default_folder_is_the_same_for_the_same_question_only() -> None:
+def test_the_default_folder_is_the_same_for_the_same_plan_only() -> None:
     assert default_folder(small_plan()) == default_folder(small_plan())
     assert default_folder(small_plan()) != default_folder(small_plan(jps=(0.7,)))

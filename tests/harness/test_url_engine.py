@@ -100,7 +100,7 @@ def test_a_failed_turn_is_a_record_a_gate_and_exit_code_1(bench: str, tmp_path: 
     assert len(lines(tmp_path / "o/as-served_jps20_seed1")) == 7
 
 
-def test_where_nothing_answers_is_one_line(bench: str, tmp_path: Path) -> None:
+def test_an_unreachable_url_is_one_line(bench: str, tmp_path: Path) -> None:
     result = sweep(bench, tmp_path, "http://127.0.0.1:9")
     assert result.returncode == 2
     assert result.stderr == (
@@ -166,7 +166,7 @@ def test_a_server_whose_model_has_no_name_of_use_is_refused(listed: str, complai
     ("key", "hint"),
     [("", "set TURNSTILE_API_KEY"), ("sk-mine", "it refuses the key of TURNSTILE_API_KEY")],
 )
-def test_a_server_that_wants_a_key_is_told_apart_from_one_that_refuses_it(
+def test_a_missing_key_and_a_refused_key_give_different_errors(
     key: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_API_KEY", key)
@@ -178,7 +178,7 @@ def test_a_server_that_wants_a_key_is_told_apart_from_one_that_refuses_it(
         )
 
 
-def test_of_several_models_the_first_is_taken_and_said_so() -> None:
+def test_of_several_models_the_first_is_taken_and_reported() -> None:
     with threaded(listing(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
         first, named = (
             url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()

@@ -19,7 +19,9 @@ from servers.variants import make_policy, variants
         ("fcfs", 32, [0, 0, 0, 0, 0]),
     ],
 )
-def test_virtual_time_says_what_is_held(policy: str, block_tokens: int, blocks: list[int]) -> None:
+def test_virtual_time_gives_the_pinned_blocks(
+    policy: str, block_tokens: int, blocks: list[int]
+) -> None:
     made = make_policy(variants(policy)[0], DEAR_COSTS)
     assert expected_blocks(made, 1.0, block_tokens, kv_blocks=500) == blocks
 

@@ -26,7 +26,7 @@ def test_many_files_are_counted_and_not_all_named(tmp_path: Path) -> None:
     assert len(found.programs) == 5
 
 
-def test_packing_turns_changes_nothing_that_is_told(tmp_path: Path) -> None:
+def test_packing_turns_preserves_every_field(tmp_path: Path) -> None:
     found = load_workload(files(tmp_path, 2), None, None, "", refuse=True)
     assert found.packed().as_json() == found.as_json()
     assert found.packed().programs == found.programs

@@ -36,7 +36,7 @@ def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
     return {k: v for k, v in line_of(record).items() if v != before[k]}, seen
 
 
-def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) -> None:
+def test_the_engine_log_has_queueing_time_and_cache_hits(tmp_path: Path) -> None:
     line, seen = completed(
         tmp_path / "events.jsonl",
         event(5.5, "arrival"),
@@ -61,7 +61,7 @@ def test_the_engine_says_how_long_a_turn_queued_and_what_it_hit(tmp_path: Path) 
     ]
 
 
-def test_what_a_tier_brings_is_told_apart_with_its_time(tmp_path: Path) -> None:
+def test_reloads_from_a_tier_are_counted_separately_with_their_time(tmp_path: Path) -> None:
     line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),

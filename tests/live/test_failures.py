@@ -63,7 +63,7 @@ def free_port() -> int:
         return port
 
 
-def test_nobody_listening_fails_every_program_at_once() -> None:
+def test_a_closed_port_fails_every_program_at_once() -> None:
     lines: list[dict[str, Any]] = []
     url = f"http://127.0.0.1:{free_port()}"
     done = asyncio.run(
@@ -158,7 +158,7 @@ def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
     ]
 
 
-def test_a_key_is_sent_and_never_told_even_where_the_server_repeats_it() -> None:
+def test_a_key_is_sent_and_never_recorded_even_if_the_server_repeats_it() -> None:
     refusing = Server(faults={("p", 0): "401"})
     lines, _ = replayed([program("p")], refusing, api_key="sk-secret-123")
     assert lines["p", 0]["error"] == (

@@ -59,7 +59,7 @@ def nothing(_pulse: Liveness) -> None:
     pass
 
 
-def test_a_server_that_is_heard_is_asked_nothing() -> None:
+def test_a_server_that_sends_bytes_gets_no_health_check() -> None:
     server = Asked()
     assert watched(server, meanwhile=Liveness.byte_received, within_s=2, patience=LONG) is None
     assert server.times == 0
@@ -88,7 +88,7 @@ def test_one_with_turns_may_not() -> None:
     )
 
 
-def test_one_that_answers_nothing_is_lost_also_without_turns() -> None:
+def test_an_unresponsive_server_is_lost_also_without_turns() -> None:
     silent = Asked()
     silent.answer = None
     lost = "URL is lost: it does not answer for 0.5 s (--lost-after-s)"
@@ -99,7 +99,7 @@ def test_one_that_answers_nothing_is_lost_also_without_turns() -> None:
     assert watched(behind_a_proxy, meanwhile=nothing, within_s=60) == lost
 
 
-def test_one_that_nobody_asks_anything_may_be_away_for_a_while() -> None:
+def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
     """Restarted between two turns, say."""
     began_s, down = time.monotonic(), Watch([Replica("http://127.0.0.1:9")], SHORT)
     asyncio.run(asyncio.wait_for(down.until_lost(), 60))
@@ -131,7 +131,7 @@ def test_one_that_refuses_to_say_what_it_serves_is_there() -> None:
     assert watched(server, meanwhile=nothing, within_s=3) is None
 
 
-def test_a_failed_turn_is_asked_after_at_once_and_no_more_when_it_answers() -> None:
+def test_a_failed_turn_starts_health_checks_until_the_server_responds() -> None:
     server, doubts = Asked(), iter([True])
 
     def one_failed(pulse: Liveness) -> None:

@@ -74,7 +74,7 @@ def test_a_request_that_fails_ends_it_in_one_line(fault: str) -> None:
     assert "\n" not in str(failed.value)
 
 
-def test_a_url_without_a_vllm_behind_it_is_told() -> None:
+def test_a_url_without_vllm_is_reported() -> None:
     with pytest.raises(
         ServerUnavailable, match=r"--url http://127\.0\.0\.1:9: no vLLM that describes itself"
     ):

@@ -65,7 +65,7 @@ def test_what_a_server_does_not_tell_is_null() -> None:
     assert line["error"] is None
 
 
-def test_the_server_is_told_whose_turn_it_is() -> None:
+def test_requests_carry_the_program_and_turn() -> None:
     server = Server()
     replayed([program("p", turns=2)], server)
     assert server.arguments == {

@@ -22,7 +22,7 @@ SAID = (
 PROGRAM = Program("job", (Turn(30, 4), Turn(50, 6, 34)), messages=SAID, prompt_messages=(2, 4))
 
 
-def test_each_turn_sends_what_was_said_before_it() -> None:
+def test_each_turn_sends_the_messages_before_it() -> None:
     server = Server()
     lines, done = replayed([PROGRAM], server, text=True)
     assert (done["finished_programs"], done["failed_turns"]) == (1, 0)
@@ -50,7 +50,7 @@ def test_a_program_without_messages_is_refused_by_name() -> None:
         replayed([program("quiet")], Server(), text=True)
 
 
-def test_a_trajectory_keeps_its_messages_when_asked(tmp_path: Path) -> None:
+def test_a_trajectory_keeps_its_messages_with_the_option(tmp_path: Path) -> None:
     usage = {"response": {"usage": {"prompt_tokens": 30, "completion_tokens": 4}}}
     later = {"response": {"usage": {"prompt_tokens": 50, "completion_tokens": 6}}}
     messages = [dict(message._asdict()) for message in SAID]
@@ -64,7 +64,7 @@ def test_a_trajectory_keeps_its_messages_when_asked(tmp_path: Path) -> None:
     assert plain.turns == found.turns
 
 
-def test_a_trace_without_messages_is_refused_when_they_are_asked_for() -> None:
+def test_a_trace_without_messages_is_refused_when_they_are_required() -> None:
     with pytest.raises(
         InvalidTrace, match="has no messages, which --prompts text and --guided need"
     ):

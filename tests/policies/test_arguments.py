@@ -156,7 +156,7 @@ def test_a_name_too_long_for_a_folder_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["continuum(k=1", "continuum)", "continuum(k=1)x", "continuum+(k=1)", "continuum++"]
 )
-def test_a_malformed_variant_is_told_the_form(text: str) -> None:
+def test_a_malformed_variant_is_reported_with_the_valid_form(text: str) -> None:
     with pytest.raises(InvalidVariant, match=r"write NAME or NAME\(argument=value"):
         variant(text)
 

@@ -131,7 +131,7 @@ def test_wake_names_each_change_of_level_once_and_always_lies_ahead(policy: Aute
     ]  # fmt: skip
 
 
-def test_a_call_that_has_finished_wakes_nobody(policy: Autellix) -> None:
+def test_a_finished_call_causes_no_wake(policy: Autellix) -> None:
     policy.finished(starts(policy, "p", 10.0), 10.5)
     assert policy.wake_s(10.5) is None
 

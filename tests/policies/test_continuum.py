@@ -196,6 +196,6 @@ def test_pins_give_way_with_the_latest_program_arrival_first() -> None:
     assert [pin.program_id for pin in released] == ["c", "b", "a"]
 
 
-def test_pins_give_way_in_a_deadlock_only_unless_asked_otherwise() -> None:
+def test_pins_are_evicted_only_in_a_deadlock_by_default() -> None:
     assert Continuum(COSTS).reclaim_when == "stuck"
     assert Continuum(COSTS, reclaim_when="pressure").reclaim_when == "pressure"

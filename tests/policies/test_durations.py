@@ -44,7 +44,9 @@ def of(*seconds: float) -> Durations:
         ((), 5.0, 0.0),
     ],
 )
-def test_best_ttl_by_hand(samples: tuple[float, ...], benefit_s: float, ttl_s: float) -> None:
+def test_best_ttl_of_a_worked_example(
+    samples: tuple[float, ...], benefit_s: float, ttl_s: float
+) -> None:
     assert of(*samples).best_ttl_s(benefit_s) == ttl_s
 
 

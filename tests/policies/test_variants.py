@@ -30,7 +30,7 @@ def test_those_over_a_tier_and_the_bound_say_so() -> None:
     assert all(v.description and v.source for v in variants("all"))
 
 
-def test_names_come_back_in_the_order_asked_for() -> None:
+def test_names_keep_their_order() -> None:
     assert [v.name for v in variants("continuum, fcfs")] == ["continuum", "fcfs"]
 
 
@@ -124,7 +124,9 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     ],
     indirect=["module"],
 )  # fmt: skip
-def test_a_policy_that_breaks_the_contract_is_told_how(module: str, says: str) -> None:
+def test_a_policy_that_breaks_the_contract_is_refused_with_the_reason(
+    module: str, says: str
+) -> None:
     with pytest.raises(InvalidPlugin, match=says):
         variants(f"{module}:Mine")
 

@@ -92,7 +92,7 @@ def test_a_server_tells_its_policy_what_was_measured(path: Path) -> None:
     assert told == f"costs measured on cpu, 2 cores, 2026-01-02T03:04:05Z ({path})"
 
 
-def test_a_fit_that_misses_says_by_how_much_and_where() -> None:
+def test_a_poor_fit_is_reported_with_its_error_and_place() -> None:
     slow = (*DECODE, DecodeTimes(batch=1, context=100, seconds=(0.1,)))
     notes = measured(decode=slow, **fitted(PREFILL, slow, 2048)).notes()
     assert any("misses decodes by up to" in note and "batch 1" in note for note in notes)
@@ -117,7 +117,7 @@ def test_reloads_are_the_bandwidth_without_the_requests_own_time() -> None:
     )
 
 
-def test_a_file_stands_for_a_machine_and_options_change_its_memory(path: Path) -> None:
+def test_a_profile_describes_a_machine_and_options_change_its_memory(path: Path) -> None:
     profile = profile_for(str(path), None, kv_blocks=50)
     assert (profile.kv_blocks, profile.max_model_len) == (50, 1600)
     assert profile_for(str(path), "tiny", max_model_len=500).max_model_len == 500
@@ -136,7 +136,9 @@ def test_a_file_stands_for_a_machine_and_options_change_its_memory(path: Path) -
         (measured().model_dump_json().replace('"kv_blocks":100', '"kv_blocks":0'), "kv_blocks: "),
     ],
 )
-def test_bad_files_are_told_in_one_line(content: str | None, told: str, tmp_path: Path) -> None:
+def test_invalid_files_are_reported_in_one_line(
+    content: str | None, told: str, tmp_path: Path
+) -> None:
     path = tmp_path / "p.json"
     if content is not None:
         path.write_text(content)

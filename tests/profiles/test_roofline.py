@@ -12,7 +12,7 @@ from servers.profiles import HARDWARE, MODELS, DoesNotFit, analytic_profile, not
 PER_MS = 1_000_000_000
 
 
-def test_llama_8b_on_one_a100_is_worked_by_hand() -> None:
+def test_llama_8b_on_one_a100_matches_a_manual_calculation() -> None:
     profile = analytic_profile("a100-80g", "llama-3.1-8b")
     assert profile.provenance == "analytic"
     # 7.505e9 parameters × 2 bytes at 0.8 × 2039 GB/s
@@ -90,13 +90,13 @@ def test_kv_blocks_of_llama_8b_are_close_to_what_vllm_allocated(
     assert profile.kv_blocks == pytest.approx(blocks, rel=within)
 
 
-def test_the_context_shrinks_to_what_the_kv_holds_when_nobody_asked_for_a_length() -> None:
+def test_the_default_context_shrinks_to_the_kv_memory() -> None:
     profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402)
     assert profile.max_model_len == 5402 * 16
     assert any("max_model_len is 86432 of the model's 131072" in note for note in notes(profile))
 
 
-def test_a_length_that_was_asked_for_is_kept() -> None:
+def test_an_explicit_context_length_is_kept() -> None:
     profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402, max_model_len=4096)
     assert (profile.kv_blocks, profile.max_model_len) == (5402, 4096)
 

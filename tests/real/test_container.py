@@ -63,13 +63,13 @@ def test_a_server_in_a_container_is_healthy_and_leaves_nothing(tmp_path: Path) -
         assert server.failure() is None
 
 
-def test_one_that_dies_is_told_with_its_reason(tmp_path: Path) -> None:
+def test_a_container_that_dies_is_reported_with_the_reason(tmp_path: Path) -> None:
     python = stand_in(tmp_path, "exits")
     with pytest.raises(ServerFailed, match="exited with code 1: ValueError: the KV cache is too s"):
         launch(wanted(tmp_path), tmp_path / "run", python=python, ready_within_s=60)
 
 
-def test_an_image_that_is_not_here_is_not_pulled_but_told(tmp_path: Path) -> None:
+def test_a_missing_image_is_reported_and_not_pulled(tmp_path: Path) -> None:
     with pytest.raises(
         ContainersUnavailable, match="get it with: docker pull vllm/vllm-openai:nowhere"
     ):

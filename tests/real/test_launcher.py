@@ -63,7 +63,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     assert group(started.pid) == []
 
 
-def test_it_says_what_runs(server: VllmServer) -> None:
+def test_it_describes_the_server(server: VllmServer) -> None:
     info = server.info
     assert (info.model, info.policy) == ("tiny", "continuum")
     assert (info.kv_blocks, info.block_size) == (200, 32)
@@ -71,7 +71,7 @@ def test_it_says_what_runs(server: VllmServer) -> None:
     assert info.cache_config["enable_prefix_caching"] == "True"
 
 
-def test_token_ids_in_and_out_with_the_lengths_asked_for(server: VllmServer) -> None:
+def test_token_ids_in_and_out_have_the_requested_lengths(server: VllmServer) -> None:
     answer = complete(server, list(range(100)))
     assert answer["usage"]["prompt_tokens"] == 100
     assert len(answer["choices"][0]["token_ids"]) == 8
@@ -130,12 +130,12 @@ def test_the_policy_inside_writes_its_events(server: VllmServer) -> None:
         time.sleep(0.1)
 
 
-def test_a_flag_that_vllm_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_flag_that_vllm_refuses_is_reported_with_its_message(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match=r"exited with code 2: .*unrecognized arguments: --no-s"):
         launch(ServerConfig(flags=("--no-such-flag",)), tmp_path, ready_within_s=READY_WITHIN_S)
 
 
-def test_a_context_longer_than_the_pool_is_told_in_its_words(tmp_path: Path) -> None:
+def test_a_context_longer_than_the_pool_is_reported_with_vllms_message(tmp_path: Path) -> None:
     wanted = ServerConfig(kv_blocks=10, max_model_len=4096)
     with pytest.raises(ServerFailed, match=r"exited with code 1: .*max seq len \(4096\)"):
         launch(wanted, tmp_path, ready_within_s=READY_WITHIN_S)

@@ -96,7 +96,7 @@ def test_every_policy_completes_a_contended_workload_also_after_kill_9(tmp_path:
         assert sum(event["event"] == "finished" for event in events) == 18
 
 
-def test_ctrl_c_in_mid_start_leaves_no_process_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_start_leaves_no_process_and_prints_how_to_resume(tmp_path: Path) -> None:
     sweep = begin(tmp_path, "--jps", "4", "--policies", "fcfs")
     until(sweep, (tmp_path / "o/fcfs_jps4_seed1/server/server.log").exists)
     time.sleep(3)

@@ -50,7 +50,7 @@ def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.Co
     )
 
 
-def test_all_policies_end_each_job_when_sim_says(folder: Path) -> None:
+def test_all_policies_end_each_job_at_the_same_time_as_sim(folder: Path) -> None:
     vllm = sweep(folder, "vllm-virtual", "all", "--out", "v")
     assert vllm.returncode == 0, vllm.stderr
     assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout

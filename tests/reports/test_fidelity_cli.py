@@ -187,7 +187,7 @@ def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_p
         ("--out .", r"--out \.: holds files, but no fidelity card"),
     ],
 )
-def test_a_bad_question_starts_nothing(
+def test_invalid_input_starts_nothing(
     options: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -116,7 +116,7 @@ def test_web_pages_cannot_ask_by_their_visitors_browser() -> None:
     )
 
 
-def test_a_token_is_wanted_on_every_path_where_there_is_one() -> None:
+def test_a_token_is_required_on_every_path_if_one_is_set() -> None:
     wrong = {"key": SECRET[:-1]}
     assert statuses(
         Access(SECRET),
@@ -335,9 +335,7 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
         ("127.0.0.1", "short", f"{TOKEN}: must have at least 16 ASCII characters"),
     ],
 )
-def test_elsewhere_than_on_loopback_a_token_is_wanted(
-    address: str, token: str | None, told: str
-) -> None:
+def test_a_token_is_required_outside_loopback(address: str, token: str | None, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         check_listen(address, token)
 

@@ -274,9 +274,7 @@ def test_without_a_sandbox_variables_that_hold_keys_stay_outside(
 
 
 @needs_bubblewrap
-def test_the_key_of_a_program_stands_in_no_command_line(
-    bench: str, tmp_path: Path, url: str
-) -> None:
+def test_the_key_of_a_program_is_in_no_command_line(bench: str, tmp_path: Path, url: str) -> None:
     """Which everybody on the machine can read."""
     plan = ["echo $OPENAI_API_KEY > key; sleep 3; cat key"]
     run = begin(bench, tmp_path, url, {"a": plan}, "--agent-network")

@@ -61,7 +61,7 @@ def gateway(
     return found
 
 
-def test_a_gateway_is_on_loopback_unless_told_otherwise(bench: str, tmp_path: Path) -> None:
+def test_a_gateway_listens_on_loopback_by_default(bench: str, tmp_path: Path) -> None:
     with planner() as url:
         assert gateway(bench, tmp_path, url) == {"0100007F"}
         named, anywhere = socket.gethostname(), ("--listen", "0.0.0.0")  # noqa: S104

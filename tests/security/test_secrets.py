@@ -233,7 +233,7 @@ def test_a_key_in_a_url_is_refused_and_not_repeated(
         *("http://h?planted-url-key=", "http://h/v1#planted-url-key"),
     ],
 )
-def test_wherever_in_a_url_a_key_stands_it_is_not_repeated(url: str) -> None:
+def test_a_key_anywhere_in_a_url_is_not_printed(url: str) -> None:
     with pytest.raises(ValueError, match="leave out what stands before @") as refused:
         server_url(url, "--engine")
     assert "planted" not in str(refused.value)
@@ -342,7 +342,7 @@ def test_long_settings_are_read_in_time(text: str) -> None:
     assert time.process_time() - begun_s < 5
 
 
-def test_a_command_to_run_again_says_that_something_in_it_is_hidden(
+def test_a_resume_command_marks_redacted_secrets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "sweep", "--jps", "1"])
@@ -400,7 +400,7 @@ def test_a_key_is_found_however_it_is_written() -> None:
         *(("http://u:planted/url-key@h", "h"), ("http://h:99999?planted", "http://h:99999")),
     ],
 )
-def test_what_is_no_url_of_a_server_is_told(url: str, told: str) -> None:
+def test_an_invalid_server_url_is_reported(url: str, told: str) -> None:
     no_url = f"--engine {told}: no URL of a server, such as http://127.0.0.1:8000"
     with pytest.raises(ValueError, match=f"^{re.escape(no_url)}$"):
         server_url(url, "--engine")

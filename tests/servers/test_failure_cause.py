@@ -93,7 +93,7 @@ servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
         ("", "the log is empty"),
     ],
 )
-def test_the_cause_is_the_line_that_says_why(tmp_path: Path, log: str, told: str) -> None:
+def test_the_cause_is_the_line_with_the_error(tmp_path: Path, log: str, told: str) -> None:
     (tmp_path / "log").write_text(log)
     assert told in failure_cause(tmp_path / "log")
 

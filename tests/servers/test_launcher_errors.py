@@ -61,7 +61,7 @@ def until_gone(folder: Path, within_s: float = 8) -> None:
         time.sleep(0.02)
 
 
-def test_a_healthy_server_says_what_it_is_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_healthy_server_describes_itself_and_leaves_no_process(tmp_path: Path) -> None:
     with start(tmp_path, "healthy") as server:
         info = server.info
         assert (info.model, info.version, info.policy) == ("tiny", "0.32.0", None)
@@ -77,7 +77,9 @@ def test_a_healthy_server_says_what_it_is_and_leaves_nothing(tmp_path: Path) -> 
     server.stop()
 
 
-def test_one_that_dies_at_start_is_told_with_its_reason_and_its_log(tmp_path: Path) -> None:
+def test_a_server_that_dies_at_start_is_reported_with_the_reason_and_its_log(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(ServerFailed) as caught:
         start(tmp_path, "exits")
     assert str(caught.value) == (
@@ -155,7 +157,7 @@ time.sleep(300)
 
 
 @pytest.mark.parametrize("how", ["healthy", "stubborn"])
-def test_killed_ourselves_the_server_ends_too(tmp_path: Path, how: str) -> None:
+def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path, how: str) -> None:
     with bench(tmp_path, how, forks="no") as ours:
         assert ours.stdout is not None
         port = int(ours.stdout.readline())
@@ -188,7 +190,7 @@ def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> None:
+def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(PortTaken, match=rf"--port {port}: Address already in use; remove it"):
@@ -196,13 +198,13 @@ def test_a_port_that_is_taken_is_told_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "run/server.log").exists()
 
 
-def test_a_port_of_ours_that_is_stolen_is_replaced(tmp_path: Path) -> None:
+def test_a_chosen_port_that_is_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
     with start(tmp_path, "robbed") as server:
         assert server.info.model == "tiny"
     assert (tmp_path / "robbed").exists()
 
 
-def test_a_port_of_yours_that_is_stolen_is_not(tmp_path: Path) -> None:
+def test_a_given_port_that_is_taken_meanwhile_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -250,7 +252,7 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
         (ServerConfig(model="llama-3.1-8b", weights="random"), "only tiny has them"),
     ],
 )
-def test_what_cannot_be_is_told_before_anything_starts(
+def test_unsupported_options_are_reported_before_anything_starts(
     tmp_path: Path, wanted: ServerConfig, told: str
 ) -> None:
     with pytest.raises(ValueError, match=told):
@@ -258,7 +260,7 @@ def test_what_cannot_be_is_told_before_anything_starts(
     assert not (tmp_path / "run/server.log").exists()
 
 
-def test_a_model_that_is_nowhere_is_told_with_the_names(tmp_path: Path) -> None:
+def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
     with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
         launch(

@@ -87,14 +87,14 @@ def test_weights_are_written_as_safetensors_in_bfloat16(tmp_path: Path) -> None:
     assert written[8 + length :] == b"\x80\x3f\x00\xc0"
 
 
-def test_random_weights_are_all_that_the_config_asks_for_and_the_same_each_time() -> None:
+def test_random_weights_match_the_config_and_are_reproducible() -> None:
     weights = llama_weights(TINY_CONFIG, np.random.default_rng(0))
     assert sum(prod(w.shape) for w in weights.values()) == parameters(dict(TINY_CONFIG))
     again = llama_weights(TINY_CONFIG, np.random.default_rng(0))
     assert all((weights[name] == again[name]).all() for name in weights)
 
 
-def test_a_named_model_is_written_once_with_weights_where_asked(tmp_path: Path) -> None:
+def test_a_named_model_is_written_once_with_weights_if_requested(tmp_path: Path) -> None:
     random, dummy = loadable("tiny", cache=tmp_path), loadable("tiny", "dummy", tmp_path)
     assert (Path(random.path) / "model.safetensors").exists()
     assert not (Path(dummy.path) / "model.safetensors").exists()
@@ -130,7 +130,7 @@ def test_a_larger_machine_rebuilds_sooner() -> None:
     assert seconds("b200") < seconds("h100") < seconds("a100-80g")
 
 
-def test_a_file_of_costs_that_is_none_is_told_by_field(tmp_path: Path) -> None:
+def test_an_invalid_cost_file_is_reported_by_field(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text('{"base_s": -1, "linear_s": 0, "quadratic_s": 0}')
     with pytest.raises(InvalidCosts, match=r"c.json: base_s: .* greater than or equal to 0"):
         read_costs(tmp_path / "c.json")

@@ -40,7 +40,7 @@ def test_the_policys_package_is_linked_for_vllm_and_no_other(
     check_loads(policy, sys.executable)
 
 
-def test_a_policy_of_ours_needs_no_link(tmp_path: Path) -> None:
+def test_a_built_in_policy_needs_no_link(tmp_path: Path) -> None:
     links = link_modules(tmp_path / "links", module_root("continuum(k=50)"))
     assert [path.name for path in links.iterdir()] == ["servers"]
 

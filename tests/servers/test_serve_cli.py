@@ -53,7 +53,7 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(bench: str, tmp_path: Path) -
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
 
 
-def test_replicas_are_told_one_by_one_and_leave_nothing(bench: str, tmp_path: Path) -> None:
+def test_replicas_are_printed_one_by_one_and_leave_no_process(bench: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
     both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")
@@ -86,7 +86,7 @@ def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
     assert "Traceback" not in result.stderr
 
 
-def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
+def test_invalid_input_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
     options = ("--policy", "clairvoyant", "--vllm-python", python)
     result = run(bench, "serve", *options, cwd=tmp_path)
@@ -97,7 +97,7 @@ def test_a_bad_question_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) 
     )
 
 
-def test_doctor_knows_the_vllm_that_is_named(bench: str, tmp_path: Path) -> None:
+def test_doctor_finds_the_given_vllm(bench: str, tmp_path: Path) -> None:
     python = stand_in(tmp_path, "healthy")
     good = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON=python)
     assert f"ok\tengine vllm\t0.32.0 for CPUs at {python}" in good.stdout

@@ -64,7 +64,7 @@ def test_every_program_finishes_and_strides_change_nothing(name: str, world: Wor
 @pytest.mark.parametrize("name", VARIANTS)
 @SOME
 @given(world=worlds())
-def test_no_block_is_lost_and_nothing_is_held_at_the_end(name: str, world: World) -> None:
+def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -> None:
     engines: list[Engine] = []
 
     def build(*, on_end: Callable[[Sequence], None]) -> Engine:

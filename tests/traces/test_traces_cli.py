@@ -73,7 +73,7 @@ def test_convert_and_read_again_gives_the_same_programs(tmp_path: Path) -> None:
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
     ],
 )
-def test_a_bad_question_is_one_line_and_exit_code_2(
+def test_invalid_input_is_one_line_and_exit_code_2(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -70,7 +70,7 @@ def test_a_readable_folder_may_hold_the_writable_one(boxed: Boxed, shared: Path)
     assert [path.name for path in (shared / "runs").iterdir()] == ["a"]
 
 
-def test_a_path_that_is_not_there_is_told(boxed: Boxed) -> None:
+def test_a_missing_path_is_reported(boxed: Boxed) -> None:
     with pytest.raises(ValueError, match=r"^sandbox: /nowhere/venv does not exist$"):
         boxed.command("true", readable=[Path("/nowhere/venv")])
 
@@ -132,7 +132,7 @@ def served_port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_the_network_is_there_only_where_asked_for(
+def test_the_network_is_reachable_only_with_the_option(
     boxed: Boxed, served_port: int, asked: bool
 ) -> None:
     each = boxed.networked() if asked else boxed
@@ -158,7 +158,7 @@ def test_its_exit_code_is_the_commands(boxed: Boxed, script: str, code: int) -> 
     assert boxed.run("bash", "-c", script).returncode == code
 
 
-def test_a_command_that_is_none_is_told_as_a_shell_tells_it(boxed: Boxed) -> None:
+def test_an_unknown_command_gives_the_error_of_a_shell(boxed: Boxed) -> None:
     ran = boxed.run("no-such-agent")
     assert (ran.returncode, ran.stderr) == (127, "no-such-agent: No such file or directory\n")
     ran = boxed.run("/etc")
@@ -177,7 +177,7 @@ def test_a_closed_pipe_ends_a_writer_as_everywhere(boxed: Boxed) -> None:
     assert boxed.sh("yes | head -1; echo ${PIPESTATUS[0]}") == "y\n141\n"
 
 
-def test_a_missing_bubblewrap_is_told_with_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bubblewrap_is_reported_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ValueError, match="apt-get install bubblewrap"):
         Bubblewrap().check()
@@ -190,7 +190,7 @@ def test_the_gateway_is_where_the_network_is() -> None:
     assert on_the_host == "http://127.0.0.1:9000"
 
 
-def test_a_bubblewrap_that_fails_is_told_with_what_it_said(
+def test_a_failing_bubblewrap_is_reported_with_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = tmp_path / "bwrap"

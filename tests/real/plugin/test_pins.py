@@ -135,7 +135,7 @@ def test_a_pin_whose_turn_waits_does_not_end() -> None:
     assert (server.held, server.pinned) == (0, 0)
 
 
-def test_the_next_turn_hits_what_was_held_and_is_told_so() -> None:
+def test_the_next_turn_hits_the_pinned_blocks_and_reports_it() -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
@@ -177,7 +177,7 @@ def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["autellix", "infercept", "continuum", "context-serve"])
-def test_every_policy_stands_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
+def test_every_policy_survives_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
     server = Server(make_policy(variant(name), DEAR), blocks=12)
     for _ in range(20):
         server.send(None, 60, 3, warm_up=1)
@@ -247,7 +247,7 @@ def test_turns_of_one_program_at_once_leave_one_pin_and_no_leak() -> None:
         {"program_id": "a", "is_last": True, "turn": "2"},
     ],
 )
-def test_odd_metadata_is_taken_as_not_said(xargs: dict[str, Any]) -> None:
+def test_invalid_metadata_is_ignored(xargs: dict[str, Any]) -> None:
     server = Server(Hold())
     server.vllm.add_request(request("odd", [1, 2, 3], 3, server.now_s, **xargs))
     server.drain()
