@@ -1,4 +1,4 @@
-"""Messages to people, on stderr."""
+"""Prints messages to the user on stderr."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What a sweep runs its cells on. A sweep knows this protocol and no engine.
+"""The protocol of an engine, which runs the cells of a sweep, and the registry of engines.
 
 `ENGINES` has the engines by name: `sim` (virtual time), `vllm` (a fresh vLLM for each cell) and
 `vllm-virtual` (vLLM's scheduler in virtual time). `harness.engines.url` is the engine for the URL
-of a server that runs already.
+of a running server.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ENGINES = Registry(
     remedy="give the URL of a server that runs already (http://…)",
     option="--engine",
 )
-"""Each is a `ResolveEngine`."""
+"""Each engine is registered as a `ResolveEngine`."""
 
 
 class Unsupported(NamedTuple):
-    """A variant that this engine cannot run here, and why."""
+    """A variant that the engine cannot run here, and the reason."""
 
     name: str
     reason: str
@@ -40,24 +40,26 @@ class Unsupported(NamedTuple):
 def split_supported(
     policies: str, check: Callable[[Variant], None]
 ) -> tuple[tuple[Variant, ...], tuple[Unsupported, ...]]:
-    """The variants that pass `check`, and those whose ValueError says why not: only under `all` are
-    these left out, while one that was asked for by name is refused."""
+    """Returns the variants that pass `check`, and those for which it raises a ValueError.
+
+    With `all`, unsupported variants are left out. If the user names one, the error is raised.
+    """
     chosen: list[Variant] = []
     left_out: list[Unsupported] = []
     for variant in variants(policies):
         try:
             check(variant)
-        except ValueError as cannot:
+        except ValueError as error:
             if policies.strip() != "all":
                 raise
-            left_out.append(Unsupported(variant.name, str(cannot)))
+            left_out.append(Unsupported(variant.name, str(error)))
         else:
             chosen.append(variant)
     return tuple(chosen), tuple(left_out)
 
 
 class Engine(Protocol):
-    """Resolved: all that decides how a cell comes out, and nothing that changes between cells."""
+    """A resolved engine: holds all settings of the engine that determine the result of a cell."""
 
     @property
     def name(self) -> str: ...
@@ -67,25 +69,24 @@ class Engine(Protocol):
     def hardware(self) -> str: ...
     @property
     def parallel(self) -> bool:
-        """Cells may run at the same time without disturbing one another."""
+        """Whether cells can run at the same time without affecting each other."""
 
     @property
     def settings_decide(self) -> bool:
-        """The settings of a cell name all that decides it, so that one finished elsewhere will do.
-        They do not where a server runs already, in whatever state it is."""
+        """Whether the settings of a cell determine its result, so that a finished cell of another
+        run can be used. They do not for a running server, whose state is unknown."""
 
     @property
     def longest(self) -> tuple[int | None, str]:
-        """Longest context that it takes, in tokens, and what sets it; None where only a running
-        server knows."""
+        """Longest context in tokens, and the reason for it; None if only the server knows."""
 
     def describe(self) -> str:
-        """In one line, what is measured and what is not."""
+        """One line that says what is measured and what is not."""
 
     def sweep_json(self) -> dict[str, Any]: ...
     def cell_json(self, variant: Variant) -> dict[str, Any]: ...
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
-        """Its tier; None for a variant without one."""
+        """Settings of the variant's offload tier; None for a variant without one."""
 
     def run(
         self,
@@ -94,11 +95,13 @@ class Engine(Protocol):
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
     ) -> dict[str, Any]:
-        """The contents of done.json. Lines go to `on_turn` as turns end, words for a person who
-        waits to `on_stage`."""
+        """Runs a cell and returns the contents of done.json.
+
+        Calls `on_turn` when a turn ends, and `on_stage` with a description of the current stage.
+        """
 
 
 ResolveEngine = Callable[
     [SweepSettings], tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
 ]
-"""Reads the settings; returns the variants that run, the engine, and what it cannot run here."""
+"""Reads the settings; returns the variants to run, the engine, and the unsupported variants."""

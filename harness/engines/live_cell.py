@@ -1,4 +1,4 @@
-"""One cell on servers that are up: replayed, watched, and given up when a server is lost."""
+"""Runs one cell on running servers, and fails it when a server is lost."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from harness.replay.liveness import ServerTimeouts, Watch
 from servers.errors import CellFailed
 from servers.records import EventRecord, TurnRecord
 
-LAST_LINES_S = 2.0
-"""For turns of a server that died to fail by themselves, each with its own reason."""
+LAST_RECORDS_S = 2.0
+"""Time for the turns of a dead server to fail with their own errors."""
 
 
 def end_on_sigterm() -> None:
-    """For a worker that has started something: out through every `finally` and `with`, instead of
-    dying on the spot."""
+    """Makes SIGTERM raise SystemExit, so that a worker ends the processes that it started."""
 
     def end(_number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
@@ -38,7 +37,7 @@ def replay_on(
     vocabulary: range,
     seed: int,
     turn_timeout_s: float,
-    patience: ServerTimeouts,
+    timeouts: ServerTimeouts,
     text: bool,
     tagged: bool,
     on_turn: Callable[[TurnRecord], None],
@@ -46,11 +45,13 @@ def replay_on(
     failure: Callable[[], Exception | None] | None = None,
     cache_salt: str | None = None,
 ) -> dict[str, Any]:
-    """A replay, or the job's agents. `tagged`: the servers take `vllm_xargs` from agents, which not
-    all do. `failure` says why a server no longer runs. CellFailed where a server is lost or no
-    program finished, with the lines of all turns that ended or were under way: such a cell says
-    nothing, and is run again."""
-    watch = Watch(replicas, patience, api_key(), failure)
+    """Replays the job's programs, or runs its agents.
+
+    `tagged`: whether the servers accept `vllm_xargs` from agents. `failure` returns the error of a
+    server that has exited. Raises CellFailed if a server is lost or no program finishes; all turns
+    that ended or were active have been recorded by then. Such a cell is run again.
+    """
+    watch = Watch(replicas, timeouts, api_key(), failure)
     first_error: str | None = None
 
     def turn_ended(record: TurnRecord) -> None:
@@ -77,7 +78,7 @@ def replay_on(
                 api_key=api_key(),
                 on_turn=turn_ended,
                 on_event=on_event,
-                given_up=lambda: watch.lost,
+                lost_reason=lambda: watch.lost,
             )
         return await replay_live(
             job.programs,
@@ -110,17 +111,17 @@ async def _watched(replay: Any, watch: Watch) -> dict[str, Any]:
         await asyncio.wait({replaying, losing}, return_when=asyncio.FIRST_COMPLETED)
         if losing.done():
             losing.result()
-            await asyncio.wait({replaying}, timeout=LAST_LINES_S if watch.turns_end else 0)
+            await asyncio.wait({replaying}, timeout=LAST_RECORDS_S if watch.turns_end else 0)
     finally:
         replaying.cancel()
         losing.cancel()
         await asyncio.wait({replaying, losing})
-    broken = None if replaying.cancelled() else replaying.exception()
-    if broken is not None and not isinstance(broken, CellFailed):
-        raise broken
+    error = None if replaying.cancelled() else replaying.exception()
+    if error is not None and not isinstance(error, CellFailed):
+        raise error
     if watch.lost is None:
-        nothing = broken is not None or not replaying.result()["finished_programs"]
-        await watch.last_look(all_failed=nothing)
+        none_finished = error is not None or not replaying.result()["finished_programs"]
+        await watch.last_look(all_failed=none_finished)
     if watch.lost is not None:
         raise CellFailed(watch.lost)
     return replaying.result()

@@ -1,4 +1,4 @@
-"""Virtual time as the engine of a sweep: profiles in place of a machine, nothing to start."""
+"""The engine `sim`: virtual time with the profile of a machine, without a server process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from servers.variants import Variant, make_policy, variants
 
 HARDWARE, MODEL = "b200", "llama-3.1-8b"
 MEASURED_OFFLOAD_GB = 100.0
-"""As the sources on one A100: a measured profile does not say how much DRAM its machine has."""
-MOST_GB = 1_000_000
+"""DRAM for a measured profile, which does not contain it; the papers use 100 GB with one A100."""
+MAX_GB = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class SimEngine:
     limits: Limits
     offload: Offload
     gpus: int | None = None
-    """That hold the model together; None where a measured profile does not say."""
+    """Number of GPUs that share the model; None if a measured profile does not contain it."""
     name: str = "sim"
     parallel: bool = True
     settings_decide: bool = True
@@ -45,8 +45,8 @@ class SimEngine:
 
     @property
     def longest(self) -> tuple[int, str]:
-        most = self.profile.max_model_len
-        return most, f"the {most} that {self.model} on {self.hardware} can hold here"
+        tokens = self.profile.max_model_len
+        return tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here"
 
     def describe(self) -> str:
         return (
@@ -87,9 +87,11 @@ class SimEngine:
         on_stage: Callable[[str], None],
     ) -> dict[str, Any]:
         variant, profile = job.variant, self.profile_of(job.variant)
-        known = costs(profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload))
+        policy_costs = costs(
+            profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload)
+        )
         offload = self.offload if variant.offload else None
-        policy = make_policy(variant, known)
+        policy = make_policy(variant, policy_costs)
         engine = partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
         return replay(
             job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
@@ -104,7 +106,7 @@ def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     settings.server.refuse_unsupported("sim")
     machine = settings.machine.hardware or HARDWARE
-    assumed = None if is_file(machine) else MODEL  # a measured profile knows its model
+    assumed = None if is_file(machine) else MODEL  # a measured profile contains its model
     profile_of = partial(
         profile_for,
         machine,
@@ -116,11 +118,11 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     profile = profile_of()
     offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
-        if not 0 <= gb <= MOST_GB:
-            raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MOST_GB:,} GB")
+        if not 0 <= gb <= MAX_GB:
+            raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MAX_GB:,} GB")
     if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
-        raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give some")
+        raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give more")
     return SimEngine(
         profile,
         profile_of(offload=True),

@@ -1,8 +1,8 @@
-"""A server that runs already, as the engine of a sweep: `--engine http://127.0.0.1:8000`.
+"""The engine for a running server: `--engine http://127.0.0.1:8000`.
 
-It has its own scheduler, so there is one variant, under the name that the user gives it. Its cache
-lives on from cell to cell: each cell gets token ids of its own, and its texts, the same in each, a
-salt where the server is vLLM.
+The server has its own scheduler, so there is one variant, with a name chosen by the user. Its
+prefix cache persists between cells. Therefore each cell uses different token ids; texts are the
+same in each cell, and get a cache salt if the server is vLLM.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ URL_OPTIONS = ("turn_timeout_s", "lost_after_s", "stuck_after_s", "prompts", "ev
 @dataclass(frozen=True, slots=True)
 class UrlEngine:
     name: str
-    """Its URL."""
+    """The URL of the server."""
     model: str
-    first_of: int
-    """Models that it serves, if --model names none."""
+    models: int
+    """Number of models that the server lists; 1 if --model names one."""
     longest: tuple[int | None, str]
     events: Path | None
     turn_timeout_s: float
-    patience: ServerTimeouts
+    timeouts: ServerTimeouts
     text: bool
     is_vllm: bool
-    """It takes `vllm_xargs`; others may refuse a field that they do not know."""
+    """Whether the server accepts `vllm_xargs`; others may reject unknown fields."""
     hardware: str = "unknown"
     parallel: bool = False
     settings_decide: bool = False
 
     def describe(self) -> str:
-        of = f" (the first of {self.first_of}; --model chooses)" if self.first_of > 1 else ""
+        of = f" (the first of {self.models}; --model chooses)" if self.models > 1 else ""
         return (
-            f"engine {self.name}: a server that runs already, {self.model}{of}; its scheduler and "
-            "machine are its own business"
+            f"engine {self.name}: a running server, {self.model}{of}; its scheduler and "
+            "machine are unknown"
         )
 
     def sweep_json(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class UrlEngine:
             vocabulary=range(*vocabulary_of(self.model)),
             seed=seed,
             turn_timeout_s=self.turn_timeout_s,
-            patience=self.patience,
+            timeouts=self.timeouts,
             text=self.text,
             tagged=self.is_vllm,
             on_turn=on_turn,
@@ -119,14 +119,14 @@ def url_engine(
     engine = UrlEngine(
         name=url,
         model=chosen["id"],
-        first_of=len(served) if settings.machine.model is None else 1,
+        models=len(served) if settings.machine.model is None else 1,
         longest=(
             settings.machine.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} takes",
         ),
         events=settings.server.events,
         turn_timeout_s=settings.server.turn_timeout_s,
-        patience=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
+        timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
         text=settings.server.prompts is Prompts.TEXT,
         is_vllm=says_vllm(chosen),
     )
@@ -146,7 +146,7 @@ def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dic
 
 
 def _check_name(name: object, url: str) -> None:
-    """That a run folder can hold it (`reports.run_folder.documents`)."""
+    """Checks that a run folder can contain the name (`reports.run_folder.documents`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
         raise ServerUnavailable(
             f"--engine {url}: /v1/models lists a model named {brief(name)}; a name is a text of 1 "
@@ -158,7 +158,7 @@ def _as_served(policies: str) -> Variant:
     name = AS_SERVED if policies.strip() == "all" else policies.strip()
     if len(split(name)) > 1:
         raise ServerUnavailable(
-            f"--policies {policies}: a server that runs already has one scheduler; name it with "
+            f"--policies {policies}: a running server has one scheduler; name it with "
             "one word, or use --engine vllm"
         )
     policy: type[Policy] = Policy

@@ -1,7 +1,7 @@
-"""vLLM as the engine of a sweep: a fresh server for each cell, with the cell's policy inside.
+"""The engine `vllm`: starts a new vLLM server with the cell's policy for each cell.
 
-So each cell begins with an empty prefix cache and a policy that has learned nothing, and a server
-that dies costs one cell. Cells run one after the other.
+Each cell starts with an empty prefix cache and a policy without history, and a server that fails
+affects one cell only. Cells run one after the other.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ VLLM_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class VllmEngine:
-    wanted: ServerConfig
-    """Without policy and tier, which are the cell's."""
+    config: ServerConfig
+    """Settings of the servers without the policy and the offload tier, which differ by cell."""
     vllm: Installed
     longest: tuple[int | None, str]
     dram_gb: float
@@ -62,7 +62,7 @@ class VllmEngine:
     replicas: int
     ready_within_s: float
     turn_timeout_s: float
-    patience: ServerTimeouts
+    timeouts: ServerTimeouts
     text: bool
     name: str = "vllm"
     parallel: bool = False
@@ -70,7 +70,7 @@ class VllmEngine:
 
     @property
     def model(self) -> str:
-        return self.wanted.model if "/" not in self.wanted.model else Path(self.wanted.model).name
+        return self.config.model if "/" not in self.config.model else Path(self.config.model).name
 
     @property
     def hardware(self) -> str:
@@ -83,8 +83,8 @@ class VllmEngine:
             f"{servers} started for each cell, one cell at a time"
         )
 
-    def wanted_for(self, variant: Variant) -> ServerConfig:
-        return replace(self.wanted, policy=variant.policy_spec, offload=self._tier(variant))
+    def config_for(self, variant: Variant) -> ServerConfig:
+        return replace(self.config, policy=variant.policy_spec, offload=self._tier(variant))
 
     def _tier(self, variant: Variant) -> Offloading | None:
         if variant.offload is None:
@@ -95,41 +95,41 @@ class VllmEngine:
         return self._json()
 
     def cell_json(self, variant: Variant) -> dict[str, Any]:
-        curve, told = command_line.policy_costs(self.wanted_for(variant), self.vllm)
-        return {**self._json(), "costs": {**curve.model_dump(), "from": told}}
+        curve, costs_from = command_line.policy_costs(self.config_for(variant), self.vllm)
+        return {**self._json(), "costs": {**curve.model_dump(), "from": costs_from}}
 
     def _json(self) -> dict[str, Any]:
-        wanted = self.wanted
+        config = self.config
         return {
             "engine": self.name,
             "hardware": self.hardware,
             "model": self.model,
-            "gpus": None if self.vllm.cpu else command_line.tensor_parallel(wanted) * self.replicas,
-            "limits": {"max_num_seqs": wanted.max_num_seqs, "step_tokens": wanted.step_tokens},
+            "gpus": None if self.vllm.cpu else command_line.tensor_parallel(config) * self.replicas,
+            "limits": {"max_num_seqs": config.max_num_seqs, "step_tokens": config.step_tokens},
             "server": {
                 "vllm": self.vllm.version,
                 "torch": self.vllm.torch,
-                "image": wanted.image,
-                "weights": wanted.weights,
-                "gpus": wanted.gpus,
+                "image": config.image,
+                "weights": config.weights,
+                "gpus": config.gpus,
                 "replicas": self.replicas,
-                "kv_blocks": wanted.kv_blocks,
-                "max_model_len": wanted.max_model_len,
-                "flags": list(wanted.flags),
+                "kv_blocks": config.kv_blocks,
+                "max_model_len": config.max_model_len,
+                "flags": list(config.flags),
                 "turn_timeout_s": self.turn_timeout_s,
                 "prompts": "text" if self.text else "tokens",
             },
         }
 
     def check(self, variant: Variant) -> None:
-        """Raises a ValueError if it cannot run here."""
+        """Raises a ValueError if the variant cannot run here."""
         command_line.check_policy(variant.policy_spec)
-        if self.wanted.image is None:
+        if self.config.image is None:
             check_loads(variant.policy_spec, self.vllm.python)
         tier = self._tier(variant)
         if tier is not None:
             check_tier(tier, self.vllm)
-        command_line.policy_costs(self.wanted_for(variant), self.vllm)
+        command_line.policy_costs(self.config_for(variant), self.vllm)
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
         tier = self._tier(variant)
@@ -145,7 +145,7 @@ class VllmEngine:
         end_on_sigterm()
         try:
             servers = launch_replicas(
-                self.wanted_for(job.variant),
+                self.config_for(job.variant),
                 self.replicas,
                 job.folder / "server",
                 python=self.vllm.python,
@@ -164,15 +164,15 @@ class VllmEngine:
                     server.base_url,
                     info.model,
                     range(*info.vocabulary),
-                    self.wanted.step_tokens,
+                    self.config.step_tokens,
                     info.max_model_len,
                     info.kv_blocks * info.block_size,
                 )
-            served = [0] * len(servers)
+            turns = [0] * len(servers)
 
             def count(record: TurnRecord) -> None:
                 if record.replica is not UNSET:
-                    served[record.replica] += 1
+                    turns[record.replica] += 1
                 on_turn(record)
 
             done = replay_on(
@@ -182,7 +182,7 @@ class VllmEngine:
                 vocabulary=range(*info.vocabulary),
                 seed=job.seed,
                 turn_timeout_s=self.turn_timeout_s,
-                patience=self.patience,
+                timeouts=self.timeouts,
                 text=self.text,
                 tagged=True,
                 on_turn=count,
@@ -195,10 +195,10 @@ class VllmEngine:
                 except ServerFailed as failed:
                     raise CellFailed(str(failed)) from None
         for server in servers:
-            server.events_path.unlink()  # all of it is in the cell's own, on the cell's clock
+            server.events_path.unlink()  # engine.jsonl of the cell contains all events
         return {
             **done,
-            "turns_per_replica": served,
+            "turns_per_replica": turns,
             "kv_blocks": info.kv_blocks,
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
@@ -221,13 +221,13 @@ def vllm_engine(
         check_image(server.image)
         vllm = in_image(server.vllm_python)
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
-    wanted = server_config(settings.machine, server, model)
+    config = server_config(settings.machine, server, model)
     load = loadable(model, server.weights)
     if server.replicas > 1:
-        machine_shares(wanted, vllm, server.replicas)
-    longest = command_line.longest_context(wanted, vllm, load) or load.max_context
+        machine_shares(config, vllm, server.replicas)
+    longest = command_line.longest_context(config, vllm, load) or load.max_context
     engine = VllmEngine(
-        wanted=wanted,
+        config=config,
         vllm=vllm,
         longest=(longest, f"the {longest} that {load.name} can hold here"),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
@@ -235,7 +235,7 @@ def vllm_engine(
         replicas=server.replicas,
         ready_within_s=server.ready_within_s,
         turn_timeout_s=server.turn_timeout_s,
-        patience=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
+        timeouts=ServerTimeouts(server.lost_after_s, server.stuck_after_s),
         text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)

@@ -1,4 +1,4 @@
-"""A vLLM that runs already, as it describes itself. Raises ServerUnavailable where it cannot."""
+"""Reads the configuration of a running vLLM server from its HTTP API."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from servers.vllm.launch.server import ServerInfo
 from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import one_line
 
-MOST_BYTES = 1 << 24
-"""Of what a server says of itself."""
+MAX_BYTES = 1 << 24
+"""Limit of each response."""
 
 
 def describe(base_url: str) -> ServerInfo:
+    """Raises ServerUnavailable if the server is not a vLLM that provides its configuration."""
+
     def get(path: str) -> bytes:
-        return fetched(base_url + path, 10, MOST_BYTES)
+        return fetched(base_url + path, 10, MAX_BYTES)
 
     try:
         model = json.loads(get("/v1/models"))["data"][0]
@@ -37,7 +39,7 @@ def describe(base_url: str) -> ServerInfo:
             costs_from=None,
         )
     except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
-        why = one_line(f"{type(error).__name__}: {error}")
+        reason = one_line(f"{type(error).__name__}: {error}")
         raise ServerUnavailable(
-            f"--url {base_url}: no vLLM that describes itself ({why})"
+            f"--url {base_url}: no vLLM that describes itself ({reason})"
         ) from None

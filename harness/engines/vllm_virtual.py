@@ -1,5 +1,8 @@
-"""vLLM's own scheduler in virtual time as the engine of a sweep: the reference that `sim` is held
-against (docs/design/fidelity.md). It takes what `--engine sim` takes, and needs vLLM but no GPU."""
+"""The engine `vllm-virtual`: vLLM's own scheduler in virtual time.
+
+It is the reference with which `sim` is compared (docs/design/fidelity.md). It has the options of
+`--engine sim`, and needs vLLM but no GPU.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 @dataclass(frozen=True, slots=True)
 class VirtualEngine:
     sim: SimEngine
-    """The same machine and model."""
+    """The `sim` engine with the same machine and model."""
     vllm: Installed
     name: str = "vllm-virtual"
     parallel: bool = True
@@ -57,8 +60,8 @@ class VirtualEngine:
     def cell_json(self, variant: Variant) -> dict[str, Any]:
         return self._json(self.sim.cell_json(variant))
 
-    def _json(self, said: dict[str, Any]) -> dict[str, Any]:
-        return {**said, "engine": self.name, "server": {"vllm": self.vllm.version}}
+    def _json(self, sim_json: dict[str, Any]) -> dict[str, Any]:
+        return {**sim_json, "engine": self.name, "server": {"vllm": self.vllm.version}}
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
         return self.sim.offload_json(variant)
@@ -91,8 +94,10 @@ class VirtualEngine:
 
 @cache
 def _process(python: str, policy_module: Path | None) -> VllmProcess:
-    """One process for all cells of a worker, since importing vLLM takes some ten seconds; and one
-    for each module from outside that has policies."""
+    """Starts one process for all cells of a worker, because importing vLLM takes about ten seconds.
+
+    Each policy module of the user gets its own process.
+    """
     return VllmProcess(python, policy_module)
 
 

@@ -1,10 +1,9 @@
-"""Work before a cell's first turn, so that no policy is measured on a cold server.
+"""Warms up a vLLM server before a cell's first turn.
 
-A vLLM that has just started computes its first steps up to a third slower (memory is touched for
-the first time, kernels and caches are set up), which with a fast arrival of jobs is most of a cell.
-The prompts are internal turns, which no policy sees or orders (`servers.policy_runner`), and
-what
-they leave in the prefix cache is older than all that follows, so that it is evicted first.
+The first steps of a new vLLM server are up to a third slower, because it touches memory for the
+first time and sets up kernels and caches. With a high rate of arrivals this affects most of a cell.
+The prompts are internal turns, which no policy sees or orders (`servers.policy_runner`). Their
+blocks in the prefix cache are the oldest, so they are evicted first.
 """
 
 from __future__ import annotations
@@ -18,18 +17,20 @@ import orjson
 from harness.replay.http import api_key, authorization
 from harness.replay.live import Replica
 
-ROUNDS, AT_ONCE = 2, 8
+ROUNDS, CONCURRENT = 2, 8
 SHORT_TOKENS, OUTPUT_TOKENS = 256, 16
-WITHIN_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def warm_up(
     base_url: str, model: str, vocabulary: range, step_tokens: int, context: int, kv_tokens: int
 ) -> None:
-    """A prompt of a whole step, then some short ones at once, twice. What fails here is left to
-    the turns to tell; tokens."""
+    """Sends a prompt that fills a step, then some short ones at once, twice.
+
+    Errors are ignored here, because the turns of the cell will report them. Lengths in tokens.
+    """
     room = min(context - OUTPUT_TOKENS, kv_tokens // 2)
-    long, short = min(step_tokens, room), min(SHORT_TOKENS, room // AT_ONCE)
+    long, short = min(step_tokens, room), min(SHORT_TOKENS, room // CONCURRENT)
     if short < 1:
         return
     try:
@@ -41,10 +42,10 @@ def warm_up(
 async def _send(url: str, model: str, vocabulary: range, long: int, short: int) -> None:
     rng = np.random.default_rng(0)
     headers = {"Content-Type": "application/json", **authorization(api_key())}
-    timeout = aiohttp.ClientTimeout(total=WITHIN_S)
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     async with aiohttp.ClientSession(timeout=timeout, headers=headers) as session:
 
-        async def ask(tokens: int, output_tokens: int) -> None:
+        async def send(tokens: int, output_tokens: int) -> None:
             body = {
                 "model": model,
                 "prompt": rng.integers(vocabulary.start, vocabulary.stop, tokens, dtype=np.uint32),
@@ -59,5 +60,5 @@ async def _send(url: str, model: str, vocabulary: range, long: int, short: int) 
                 await response.read()
 
         for _ in range(ROUNDS):
-            await ask(long, 1)
-            await asyncio.gather(*(ask(short, OUTPUT_TOKENS) for _ in range(AT_ONCE)))
+            await send(long, 1)
+            await asyncio.gather(*(send(short, OUTPUT_TOKENS) for _ in range(CONCURRENT)))

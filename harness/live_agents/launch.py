@@ -1,6 +1,6 @@
-"""How the process of a program is started: its folder, what it is told, its sandbox.
+"""Prepares the process of an agent program: its folder, its launch file and its sandbox.
 
-In: a job's `AgentPlan`, and where its gateway listens. Out: per program a `Launch`, and the command
+In: a job's `AgentPlan`, and the URL of its gateway. Out: a `Launch` per program, and the command
 line and environment of its process.
 """
 
@@ -28,7 +28,10 @@ WORKSPACE = "workspace"
 
 
 def readable(plan: AgentPlan) -> tuple[Path, ...]:
-    """Asks the agent's Python, which takes too long for a loop that streams pass through."""
+    """Paths outside its folder that a sandbubblewrap agent may read.
+
+    Runs the agent's Python, which takes too long for an event loop that forwards streams.
+    """
     if not isinstance(plan.sandbox, Bubblewrap):
         return ()
     config = [plan.config.absolute()] if plan.config else []
@@ -39,35 +42,35 @@ def readable(plan: AgentPlan) -> tuple[Path, ...]:
 class Launches:
     plan: AgentPlan
     folder: Path
-    """A folder for each program in it; absolute."""
+    """Absolute path of the folder that holds a folder for each program."""
     model: str
     base_url: str
     containers: Containers | None
     readable: tuple[Path, ...]
-    """What a sandbox shows of the agent and for it (`readable`); the same for every program."""
+    """Result of the function `readable`, the same for every program."""
 
-    def folder_of(self, place: int, program: Program) -> Path:
-        return self.folder / f"{place:05d}-{slug(program.id)[:NAME_CHARS]}"
+    def folder_of(self, index: int, program: Program) -> Path:
+        return self.folder / f"{index:05d}-{slug(program.id)[:NAME_CHARS]}"
 
-    def prepare(self, place: int, program: Program) -> Launch:
-        """Its folder and workspace are there, and `launch.json` in it."""
+    def prepare(self, index: int, program: Program) -> Launch:
+        """Creates the program's folder and workspace, and writes `launch.json` into the folder."""
         plan, task = self.plan, self.plan.tasks[program.id]
-        folder = self.folder_of(place, program)
+        folder = self.folder_of(index, program)
         workspace = folder / WORKSPACE
         make_folder(folder)
         make_workspace(workspace, task.workspace)
-        boxed = plan.sandbox if isinstance(plan.sandbox, Bubblewrap) else None
-        reached = boxed.gateway_url(self.base_url) if boxed else self.base_url
+        bubblewrap = plan.sandbox if isinstance(plan.sandbox, Bubblewrap) else None
+        gateway_url = bubblewrap.gateway_url(self.base_url) if bubblewrap else self.base_url
         launch = Launch(
             program_id=program.id,
             task=task.text,
-            base_url=f"{reached}/programs/{quote(program.id, safe='')}/v1",
+            base_url=f"{gateway_url}/programs/{quote(program.id, safe='')}/v1",
             model=self.model,
             workspace=str(workspace),
             folder=str(folder),
             max_turns=len(program.turns) if plan.guided else None,
             environment=self._environment(task.image, workspace, folder.name),
-            socket=f"{folder}.sock" if boxed and not boxed.network else None,
+            socket=f"{folder}.sock" if bubblewrap and not bubblewrap.network else None,
             config=None if plan.config is None else str(plan.config.absolute()),
         )
         launch.write()
@@ -77,11 +80,11 @@ class Launches:
         containers = self.containers
         if containers is None:
             return {"environment_class": "local", "cwd": str(workspace)}
-        where = {"executable": containers.executable, "run_args": containers.run_args(name)}
-        return {"environment_class": "docker", **({"image": image} if image else {}), **where}
+        docker = {"executable": containers.executable, "run_args": containers.run_args(name)}
+        return {"environment_class": "docker", **({"image": image} if image else {}), **docker}
 
     def process(self, launch: Launch, key: str) -> tuple[list[str], dict[str, str]]:
-        """Its command line and environment. `key`: what the gateway knows it by."""
+        """The command line and environment. `key`: the program's API key for the gateway."""
         plan, agent = self.plan, self.plan.agent
         command = agent.command(launch.file)
         env = {
@@ -91,8 +94,10 @@ class Launches:
             **agent.env(),
         }
         if not isinstance(plan.sandbox, Bubblewrap):
-            ours = {name: value for name, value in os.environ.items() if not is_secret_name(name)}
-            return command, {**ours, **env}
+            inherited = {
+                name: value for name, value in os.environ.items() if not is_secret_name(name)
+            }
+            return command, {**inherited, **env}
         return plan.sandbox.wrap(
             command,
             env={"PATH": PATH, "HOME": launch.folder, **env},

@@ -1,6 +1,6 @@
-"""What a program of a live agent may use up of time, memory and disk, looked at while it runs.
+"""Limits of an agent program's time, memory and disk space, checked while it runs.
 
-Each is looked at by itself, since to count files may take minutes.
+Each limit is checked in its own task, because counting files may take minutes.
 """
 
 from __future__ import annotations
@@ -15,46 +15,49 @@ from agents.sandbox.container import Containers
 from agents.sandbox.files import DiskUsage, program_usage
 from agents.sandbox.memory import memory_of
 
-LOOK_EVERY_S = 0.5
-"""How long a program may have more than its share of memory, or of the disk."""
+CHECK_INTERVAL_S = 0.5
+"""Interval between two checks of memory or disk space."""
 
 
 class ProgramLimits:
-    """Of a cell's programs."""
+    """Checks the limits of a cell's programs."""
 
     def __init__(
         self, limit_s: float, sandbox: Bubblewrap | Containers | None, programs: int
     ) -> None:
         self._limit_s, self._sandbox = limit_s, sandbox
-        # A count waits for no other program's.
+        # One thread per program, so that no count waits for another program's.
         self._counting = ThreadPoolExecutor(max(1, programs), "files")
 
     def close(self) -> None:
         self._counting.shutdown(wait=False, cancel_futures=True)
 
-    async def passed(self, pid: int, folder: Path, since_s: float) -> str:
-        """Returns when one is, and says which. `pid`: the root of its processes. `folder`: with
-        all files of it. `since_s`: how long it has run. Raises an OSError."""
-        looks = {asyncio.create_task(self._time(since_s))}
+    async def exceeded(self, pid: int, folder: Path, since_s: float) -> str:
+        """Waits until the program exceeds a limit, and returns the limit as text.
+
+        `pid`: the root of its processes. `folder`: the folder with all its files. `since_s`: the
+        time that it has run already. Raises an OSError if the usage cannot be read.
+        """
+        checks = {asyncio.create_task(self._time(since_s))}
         if self._sandbox is not None:
-            looks.add(asyncio.create_task(self._memory(self._sandbox, pid)))
-            looks.add(asyncio.create_task(self._disk(self._sandbox, pid, folder)))
+            checks.add(asyncio.create_task(self._memory(self._sandbox, pid)))
+            checks.add(asyncio.create_task(self._disk(self._sandbox, pid, folder)))
         try:
-            done, _ = await asyncio.wait(looks, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(checks, return_when=asyncio.FIRST_COMPLETED)
             return done.pop().result()
         finally:
-            for look in looks:
-                look.cancel()
+            for check in checks:
+                check.cancel()
 
     async def _time(self, since_s: float) -> str:
         await asyncio.sleep(self._limit_s - since_s)
         return f"{self._limit_s:g} s"
 
     async def _memory(self, sandbox: Bubblewrap | Containers, pid: int) -> str:
-        most = sandbox.limits.memory_bytes
-        while await asyncio.to_thread(memory_of, pid, most) <= most:
-            await asyncio.sleep(LOOK_EVERY_S)
-        return f"{most / (1 << 30):g} GiB of memory"
+        limit_bytes = sandbox.limits.memory_bytes
+        while await asyncio.to_thread(memory_of, pid, limit_bytes) <= limit_bytes:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+        return f"{limit_bytes / (1 << 30):g} GiB of memory"
 
     async def _disk(self, sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> str:
         loop = asyncio.get_running_loop()
@@ -64,7 +67,7 @@ class ProgramLimits:
                 limit = await loop.run_in_executor(self._counting, each.exceeded_limit)
                 if limit is not None:
                     return limit
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
 
 
 def _files(sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> list[DiskUsage]:

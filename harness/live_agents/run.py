@@ -1,7 +1,7 @@
-"""One cell of real agents: a process per program, let go at its arrival, its requests through us.
+"""Runs one cell of real agents: a process per program, started at its arrival, behind a gateway.
 
-In: servers, a job with its `AgentPlan`. Out: a line per turn as `harness.gateway` records them, a
-line per program in `programs.jsonl`, predictions in SWE-bench's format, and a summary.
+In: servers, and a job with its `AgentPlan`. Out: a record per turn as in `harness.gateway`, a line
+per program in `programs.jsonl`, predictions in SWE-bench's format, and a summary.
 """
 
 from __future__ import annotations
@@ -37,19 +37,18 @@ from traces import Program
 
 
 @dataclass(slots=True)
-class _Course:
-    """Of one program."""
+class _ProgramRun:
+    """Times and outcome of one program."""
 
     arrival_s: float | None
     started_s: float | None = None
     finished_s: float | None = None
     exit_code: int | None = None
     error: str | None = None
-    """Why it does not count as finished."""
-    last_words: str = ""
-    """The end of its log."""
-    told: bool = False
-    """The gateway knows that error."""
+    """Why the program failed; None if it finished."""
+    last_log_line: str = ""
+    abandoned: bool = False
+    """Whether `Gateway.abandon` was called with the error."""
 
 
 class _Agents:
@@ -59,10 +58,10 @@ class _Agents:
         gateway: Gateway,
         launches: Launches,
         turns: Counter[str],
-        given_up: Callable[[], str | None],
+        lost_reason: Callable[[], str | None],
     ) -> None:
-        """`turns`: so far, by program."""
-        self._given_up = given_up
+        """`turns`: number of turns so far, by program."""
+        self._lost_reason = lost_reason
         self._job, self._plan, self._gateway = job, launches.plan, gateway
         self._launches = launches
         self._turns = turns
@@ -76,7 +75,7 @@ class _Agents:
         self._first_error: str | None = None
 
     def refuse_if_none_finished(self) -> None:
-        """Such a cell says nothing, and is run again."""
+        """Raises CellFailed: a cell without a finished program has no result and is run again."""
         if not self.finished:
             raise CellFailed(f"no program finished; the first to end: {self._first_error}")
 
@@ -84,109 +83,109 @@ class _Agents:
         arrivals = self._job.starts_s
         try:
             async with asyncio.TaskGroup() as programs:
-                for place, program in enumerate(self._job.programs):
-                    arrival_s = None if arrivals is None else arrivals[place]
-                    programs.create_task(self._one(place, program, _Course(arrival_s)))
+                for index, program in enumerate(self._job.programs):
+                    arrival_s = None if arrivals is None else arrivals[index]
+                    programs.create_task(self._run_program(index, program, _ProgramRun(arrival_s)))
         finally:
             self._limits.close()
             self._programs.close()
             self._predictions.close()
 
-    async def _one(self, place: int, program: Program, course: _Course) -> None:
-        async with AsyncExitStack() as held:
+    async def _run_program(self, index: int, program: Program, run: _ProgramRun) -> None:
+        async with AsyncExitStack() as resources:
             try:
-                await self._live(place, program, course, held)
+                await self._run_process(index, program, run, resources)
             except asyncio.CancelledError:
-                if (why := self._given_up()) is not None and course.started_s is not None:
-                    await self._gateway.abandon(program.id, why)
+                if (reason := self._lost_reason()) is not None and run.started_s is not None:
+                    await self._gateway.abandon(program.id, reason)
                 raise
-            except AgentStartError as broken:
-                course.error = f"the agent's process {broken}"
-            except (OSError, ValueError) as error:  # a path that is not there, a task with a NUL
-                course.error = f"the agent's process cannot be started: {_why(error)}"
-        course.finished_s = self.starts.now_s()
-        if course.error is None and not self._turns[program.id]:
-            course.error = f"the agent ended without a turn{course.last_words}"
-        if course.error is None:
+            except AgentStartError as error:
+                run.error = f"the agent's process {error}"
+            except (OSError, ValueError) as error:  # such as a missing path, or a task with a NUL
+                run.error = f"the agent's process cannot be started: {_start_error(error)}"
+        run.finished_s = self.starts.now_s()
+        if run.error is None and not self._turns[program.id]:
+            run.error = f"the agent ended without a turn{run.last_log_line}"
+        if run.error is None:
             self.finished += 1
             await self._gateway.end(program.id)
-        elif not course.told:
-            await self._gateway.abandon(program.id, course.error)
-        self._keep(place, program, course)
-        folder, containers = self._launches.folder_of(place, program), self._launches.containers
-        if containers and course.error is not None:
+        elif not run.abandoned:
+            await self._gateway.abandon(program.id, run.error)
+        self._record_program(index, program, run)
+        folder, containers = self._launches.folder_of(index, program), self._launches.containers
+        if containers and run.error is not None:
             await asyncio.to_thread(containers.remove_program, folder.name)
         await asyncio.to_thread(remove_workspace, folder / WORKSPACE)
 
-    async def _live(
-        self, place: int, program: Program, course: _Course, held: AsyncExitStack
+    async def _run_process(
+        self, index: int, program: Program, run: _ProgramRun, resources: AsyncExitStack
     ) -> None:
-        ahead = self._plan.agent.boots_early
+        boots_early = self._plan.agent.boots_early
         async with self.starts.boot():
-            launch = await asyncio.to_thread(self._launches.prepare, place, program)
+            launch = await asyncio.to_thread(self._launches.prepare, index, program)
             if launch.socket is not None:
-                own = program_socket(self._gateway, Path(launch.socket), program.id)
-                await held.enter_async_context(own)
-            process = self._process(launch, held)
-            if ahead:
-                await held.enter_async_context(process)
+                own_socket = program_socket(self._gateway, Path(launch.socket), program.id)
+                await resources.enter_async_context(own_socket)
+            process = self._process(launch, resources)
+            if boots_early:
+                await resources.enter_async_context(process)
                 await process.ready()
-        async with self.starts.go(course.arrival_s) as course.arrival_s:
-            course.started_s = self.starts.now_s()
-            self._gateway.set_lateness(program.id, course.started_s - course.arrival_s)
-            if not ahead:
-                await held.enter_async_context(process)
+        async with self.starts.go(run.arrival_s) as run.arrival_s:
+            run.started_s = self.starts.now_s()
+            self._gateway.set_lateness(program.id, run.started_s - run.arrival_s)
+            if not boots_early:
+                await resources.enter_async_context(process)
             process.start_task()
-            await self._watch(program, course, process, Path(launch.folder))
+            await self._watch(program, run, process, Path(launch.folder))
 
-    def _process(self, launch: Launch, held: AsyncExitStack) -> Process:
-        key = held.enter_context(self._gateway.access.issue_key(launch.program_id))
+    def _process(self, launch: Launch, resources: AsyncExitStack) -> Process:
+        key = resources.enter_context(self._gateway.access.issue_key(launch.program_id))
         command, env = self._launches.process(launch, key)
         return Process(command, env, Path(launch.workspace), Path(launch.folder) / "log")
 
     async def _watch(
-        self, program: Program, course: _Course, process: Process, folder: Path
+        self, program: Program, run: _ProgramRun, process: Process, folder: Path
     ) -> None:
-        """Until it ends, or passes a limit: the turn that is under way then has failed with it."""
+        """Waits until the process ends or exceeds a limit, which also fails the active turn."""
         ended = asyncio.create_task(process.wait())
-        since_s = self.starts.now_s() - (course.started_s or 0.0)
-        passed = asyncio.create_task(self._limits.passed(process.pid, folder, since_s))
+        since_s = self.starts.now_s() - (run.started_s or 0.0)
+        exceeded = asyncio.create_task(self._limits.exceeded(process.pid, folder, since_s))
         try:
-            await asyncio.wait({ended, passed}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ended, exceeded}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                course.error = f"the program was ended at its limit of {passed.result()}"
-                await self._gateway.abandon(program.id, course.error)
-                course.told = True
+                run.error = f"the program was ended at its limit of {exceeded.result()}"
+                await self._gateway.abandon(program.id, run.error)
+                run.abandoned = True
                 return
-            course.exit_code, course.last_words = ended.result(), process.last_log_line()
-            if course.exit_code:
-                code = f"exited with code {course.exit_code}"
-                course.error = f"the agent's process {code}{course.last_words}"
+            run.exit_code, run.last_log_line = ended.result(), process.last_log_line()
+            if run.exit_code:
+                code = f"exited with code {run.exit_code}"
+                run.error = f"the agent's process {code}{run.last_log_line}"
         finally:
             ended.cancel()
-            passed.cancel()
+            exceeded.cancel()
 
-    def _keep(self, place: int, program: Program, course: _Course) -> None:
-        result = read_result(self._launches.folder_of(place, program))
+    def _record_program(self, index: int, program: Program, run: _ProgramRun) -> None:
+        result = read_result(self._launches.folder_of(index, program))
         task = self._plan.tasks[program.id]
-        status = result.exit_status or _ending(course)
+        status = result.exit_status or _ending(run)
         self.statuses[status] += 1
-        self._first_error = self._first_error or course.error
+        self._first_error = self._first_error or run.error
         self._programs.append(
             {
                 "program_id": program.id,
                 "task_id": task.id,
-                "arrival_s": course.arrival_s,
-                "started_s": course.started_s,
-                "finished_s": course.finished_s,
-                "exit_code": course.exit_code,
+                "arrival_s": run.arrival_s,
+                "started_s": run.started_s,
+                "finished_s": run.finished_s,
+                "exit_code": run.exit_code,
                 "exit_status": status,
-                "error": course.error,
+                "error": run.error,
             }
         )
         self._programs.flush()
         if program.id != task.id:
-            return  # a copy: an evaluation takes one prediction per task
+            return  # a copy of a program: an evaluation accepts one prediction per task
         agent, variant = self._plan.agent.name, self._job.variant.name
         named = f"{self._launches.model}/{agent}/{variant}"
         patch = {"model_name_or_path": named, "model_patch": result.submission}
@@ -194,19 +193,19 @@ class _Agents:
         self._predictions.flush()
 
 
-def _why(error: OSError | ValueError) -> str:
+def _start_error(error: OSError | ValueError) -> str:
     if getattr(error, "errno", None) == errno.E2BIG:
-        return "its task is too long for a command line; it stands in {folder}/launch.json too"
+        return "its task is too long for a command line; it is also in {folder}/launch.json"
     return getattr(error, "strerror", None) or str(error)
 
 
-def _ending(course: _Course) -> str:
-    """Of an agent that left no word of its own."""
-    if course.told:
+def _ending(run: _ProgramRun) -> str:
+    """The exit status of an agent that reported none."""
+    if run.abandoned:
         return "ended by the harness"
-    if course.exit_code:
-        return f"exited with code {course.exit_code}"
-    return "said nothing" if course.error is None else "did not run"
+    if run.exit_code:
+        return f"exited with code {run.exit_code}"
+    return "said nothing" if run.error is None else "did not run"
 
 
 async def run_agents(
@@ -220,11 +219,13 @@ async def run_agents(
     api_key: str | None,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
-    given_up: Callable[[], str | None] = lambda: None,
+    lost_reason: Callable[[], str | None] = lambda: None,
 ) -> dict[str, Any]:
-    """Run all programs to their end. `tagged`: the servers take `vllm_xargs`. Returns the contents
-    of done.json. When cancelled, every process is ended, and turns under way get their line, with
-    `given_up()` as its error if it says why."""
+    """Run all programs to their end and return the contents of done.json.
+
+    `tagged`: whether the servers accept `vllm_xargs`. If the task is cancelled, every process is
+    ended, and each active turn is recorded with `lost_reason()` as its error, if there is one.
+    """
     plan = job.agents
     if plan is None:
         raise RuntimeError("a job without agents")
@@ -250,7 +251,7 @@ async def run_agents(
     tune_garbage_collector()
     async with serve_gateway(gateway) as base_url:
         launches = Launches(plan, folder, model, base_url, containers, readable(plan))
-        agents = _Agents(job, gateway, launches, turns, given_up)
+        agents = _Agents(job, gateway, launches, turns, lost_reason)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
         agents.refuse_if_none_finished()

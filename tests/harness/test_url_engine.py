@@ -50,7 +50,7 @@ def test_every_turn_is_a_line_and_the_report_is_written(bench: str, tmp_path: Pa
     with threaded(serving(Server(think_s=0.3))) as url:
         result = sweep(bench, tmp_path, url, "--seeds", "1,2")
     assert fine(result), result.stderr
-    assert result.stdout.startswith(f"engine {url}: a server that runs already, m;")
+    assert result.stdout.startswith(f"engine {url}: a running server, m;")
     for seed in (1, 2):
         turns = lines(tmp_path / f"o/as-served_jps20_seed{seed}")
         assert len(turns) == 8
@@ -115,7 +115,7 @@ def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Pat
         other = sweep(bench, tmp_path, url, "--model", "n")
         useless = sweep(bench, tmp_path, url, "--replicas", "2")
     assert (two.returncode, other.returncode, useless.returncode) == (2, 2, 2)
-    assert "a server that runs already has one scheduler" in two.stderr
+    assert "a running server has one scheduler" in two.stderr
     assert other.stderr == f"bench: --model n: {url} serves m\n"
     assert useless.stderr == f"bench: --replicas: not supported by --engine {url}; remove it\n"
 
@@ -184,8 +184,8 @@ def test_of_several_models_the_first_is_taken_and_reported() -> None:
             url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
         )
-    assert "already, a (the first of 2; --model chooses); its" in first
-    assert "already, b; its" in named
+    assert "server, a (the first of 2; --model chooses); its" in first
+    assert "server, b; its" in named
 
 
 def test_texts_of_two_cells_share_no_kv_where_the_server_is_vllm(
