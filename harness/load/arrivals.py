@@ -85,7 +85,7 @@ def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tup
 
 
 def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
-    """Recorded starts of the programs that nobody forked, in their order."""
+    """Recorded starts of the programs that are not sub-agents, in their order."""
     starts = []
     for program in roots(programs):
         if program.recorded_start_s is None:
@@ -109,7 +109,7 @@ def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
     if n < 1:
         raise InvalidInput(f"--programs {n}: run at least 1")
     if not roots(programs):
-        raise InvalidInput("no programs to run: the traces hold none that starts by itself")
+        raise InvalidInput("no programs to run: the traces contain only sub-agents")
     root_of = root_ids(programs)
     taken = {program.id for program in programs}
     repeats = n > len(roots(programs))

@@ -1,7 +1,7 @@
 """Reads `--jps` and `--seeds`.
 
 In: text. Out: ascending, without repeats, or InvalidInput with value and remedy.
-A rate is programs per second. Steps are exact decimals: 0.05..0.9:0.05 holds 0.15.
+A rate is programs per second. Steps are exact decimals: 0.05..0.9:0.05 contains 0.15.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
     for name, value in found.items():
         if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
             raise InvalidInput(
-                f"{path}: {name} holds {REDACTED} in place of a secret; give it on the command line"
+                f"{path}: {name} has {REDACTED} in place of a secret; give it on the command line"
             )
     return found
 
