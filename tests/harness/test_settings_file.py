@@ -110,7 +110,7 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ),
         (
             f"vllm-flags = ['--api-key', '{REDACTED}']",
-            "vllm_flags holds [*]{3} in place of a secret",
+            "vllm_flags has [*]{3} in place of a secret",
         ),
         ("jps", "not TOML: "),
         ("'\x00' = 1", "not TOML: "),
@@ -164,7 +164,7 @@ def test_a_secret_is_neither_in_the_file_nor_read_back_from_it() -> None:
     written = settings_toml(settings)
     assert b"sk-abc" not in written
     Path("mine.toml").write_bytes(written)
-    with pytest.raises(InvalidInput, match=r"agent_command holds [*]{3}|vllm_flags holds"):
+    with pytest.raises(InvalidInput, match=r"agent_command has [*]{3}|vllm_flags has"):
         read_settings(Path("mine.toml"))
     read_settings(Path("mine.toml"), overridden={"vllm_flags", "agent_command"})
 
