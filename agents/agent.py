@@ -71,7 +71,7 @@ class Agent(Protocol):
 
     def command(self, launch_file: Path) -> list[str]: ...
     def readable(self) -> list[Path]:
-        """Folders and files outside the system that its process reads."""
+        """Paths outside the system directories that the process must be able to read."""
 
     def env(self) -> Mapping[str, str]: ...
 

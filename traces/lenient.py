@@ -51,7 +51,7 @@ class Repairs:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a regular file, unpacked. Others are rejected: a pipe would wait for a writer, and a
+    """Read a regular file and decompress it. Others are rejected: a pipe would wait for a writer, and a
     device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:

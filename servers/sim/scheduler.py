@@ -1,4 +1,4 @@
-"""vLLM v1's scheduler around a policy: which turns are in the next batch, and whose KV stays.
+"""vLLM v1's scheduler, driven by a policy: it chooses the next batch and the KV to keep.
 
 One step, as in `vllm/v1/core/sched/scheduler.py`: expired pins are released; running turns get a
 slot for their next token in order of admission, and where none is free the policy's victim is

@@ -113,7 +113,7 @@ class VllmServer:
         self.stop()
 
     def failure(self) -> ServerFailed | None:
-        """Why the server ended without `stop`; None while it runs, and after `stop`."""
+        """The reason why the server exited unexpectedly; None while it runs or after `stop`."""
         if (how := self._process.exit_reason()) is not None:
             return server_failed(how, self.log_path)
         if self._tier is not None and (reason := self._tier.failure()) is not None:
