@@ -1,7 +1,7 @@
-"""Single prompts sent to an idle engine over HTTP, and when each of their tokens came.
+"""Sends single prompts to an idle engine over HTTP, and records when each token arrives.
 
-In: a `Target`. Out: answers with the moments of their tokens, on the machine's monotonic clock.
-Seconds, tokens.
+In: a `Target`. Out: answers with the times of their tokens, on the machine's monotonic clock.
+Times in seconds, lengths in tokens.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Target:
 @asynccontextmanager
 async def probing(target: Target) -> AsyncIterator[Probe]:
     async with aiohttp.ClientSession(
-        # A server may close a connection that it was just about to get another request on.
+        # A reused connection may be closed by the server while a request is sent.
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
         timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
         headers={"Content-Type": "application/json", **authorization(api_key())},
@@ -51,14 +51,16 @@ class Probe:
         self.target = target
         self._session = session
         self._url = Replica(target.base_url).url
-        self._rng = np.random.default_rng()  # a server's cache may hold what was sent before
+        self._rng = (
+            np.random.default_rng()
+        )  # no fixed seed: the server may have cached earlier prompts
 
     def new(self, tokens: int) -> Ids:
         ids = self.target.vocabulary
         return self._rng.integers(ids.start, ids.stop, tokens, dtype=np.uint32)
 
     async def ask(self, prompt: Ids, output_tokens: int) -> tuple[Answer, list[tuple[float, int]]]:
-        """The answer, and how many of its tokens were there when."""
+        """Returns the answer, and (time, tokens received so far) per chunk."""
         turn = Turn(len(prompt), output_tokens)
         body = completion_body(self.target.model, prompt, turn, "profile", 0, True)
         answer = Answer(time.monotonic(), secrets=known_keys(api_key()))

@@ -1,4 +1,4 @@
-"""How long a prompt takes whose KV lies in the offload tier.
+"""Measures the time of a prompt whose KV is in the offload tier.
 
 In: a server of ours with a tier, started with VLLM_SERVER_DEV_MODE=1, which lets its own prefix
 cache be emptied. Out: `ReloadTimes`. A prompt is computed, the cache emptied, the prompt sent
@@ -17,7 +17,7 @@ from servers.vllm.launch.server import VllmServer
 ROUNDS = 3
 LONGEST_TOKENS = 8_192
 STORED_S = 1.0
-"""Until a prompt's KV is surely in the tier."""
+"""Time after which the KV of a prompt is in the tier."""
 DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 
 

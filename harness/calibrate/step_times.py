@@ -1,8 +1,9 @@
-"""Times of a live engine over HTTP: cold prefills by length, decode steps by batch and context.
+"""Measures a live engine over HTTP: prefills by length, decode steps by batch and context.
 
-In: an idle server, its limits, seconds that may be spent. Out: `PrefillTimes` and `DecodeTimes`.
-Lengths and batches grow until the time or the KV memory would not do; what is left out is told.
-Seconds, tokens.
+In: an idle server, its limits, a time limit. Out: `PrefillTimes` and `DecodeTimes`.
+Lengths and batches grow until the time or the KV memory is exhausted. The result lists what is left
+out.
+Times in seconds, lengths in tokens.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ PREFILL_SHARE, AFTER_SHARE = 0.4, 0.5
 KV_SHARE = 0.9
 WARM_UP = (64, 2048, 64)
 
-Told = Callable[[float, str], None]
-"""Told the share of the time that is spent, and what is measured now."""
+OnProgress = Callable[[float, str], None]
+"""Called with the share of the time that is spent, and what is measured now."""
 
 
 @dataclass(slots=True)
@@ -46,13 +47,13 @@ class Times:
     left_out: list[str] = field(default_factory=list)
 
 
-def measure(target: Target, within_s: float, told: Told) -> Times:
-    return asyncio.run(_measure(target, within_s, told))
+def measure(target: Target, within_s: float, on_progress: OnProgress) -> Times:
+    return asyncio.run(_measure(target, within_s, on_progress))
 
 
-async def _measure(target: Target, within_s: float, told: Told) -> Times:
+async def _measure(target: Target, within_s: float, on_progress: OnProgress) -> Times:
     async with probing(target) as probe:
-        measuring = _Measuring(probe, within_s, told)
+        measuring = _Measuring(probe, within_s, on_progress)
         for tokens in WARM_UP:
             await probe.ask(probe.new(min(tokens, target.max_model_len - 1)), 1)
         await measuring.prefills()
@@ -62,20 +63,20 @@ async def _measure(target: Target, within_s: float, told: Told) -> Times:
 
 
 class _Measuring:
-    def __init__(self, probe: Probe, within_s: float, told: Told) -> None:
+    def __init__(self, probe: Probe, within_s: float, on_progress: OnProgress) -> None:
         self._probe = probe
         self._target = probe.target
         self._began_s = time.monotonic()
         self._within_s = within_s
-        self._told = told
+        self._on_progress = on_progress
         self.times = Times()
 
     @property
     def _spent_s(self) -> float:
         return time.monotonic() - self._began_s
 
-    def _say(self, what: str) -> None:
-        self._told(min(self._spent_s / self._within_s, 1.0), what)
+    def _report(self, what: str) -> None:
+        self._on_progress(min(self._spent_s / self._within_s, 1.0), what)
 
     async def prefills(self) -> None:
         """All lengths once, as far as the time goes, then those again."""
@@ -95,7 +96,7 @@ class _Measuring:
         ]
 
     async def continued(self) -> None:
-        """A new turn's share of the work: a prompt whose beginning is cached."""
+        """Measures prompts whose beginning is cached, as in the next turn of an agent."""
         cold_s = {p.tokens: median(p.seconds) for p in self.times.prefill}
         room = min(self._target.max_model_len - 1, int(KV_SHARE * self._target.kv_tokens))
         for context in CACHED:
@@ -107,7 +108,7 @@ class _Measuring:
             before = self._probe.new(context)
             await self._probe.ask(before, 1)
             for tokens in AFTER:
-                self._say(f"prefill of {tokens} tokens after {context}")
+                self._report(f"prefill of {tokens} tokens after {context}")
                 found = [await self._continue(before, tokens) for _ in range(ROUNDS)]
                 if len({cached for cached, _ in found}) > 1 or not found[0][0]:
                     what = f"prompts after {context} cached tokens"
@@ -123,21 +124,21 @@ class _Measuring:
                 )
 
     async def _continue(self, before: Ids, tokens: int) -> tuple[int, float]:
-        """Cached tokens, and seconds."""
+        """Returns the number of cached tokens, and the seconds to the first token."""
         seconds, answer = await self._probe.first_token(
             np.concatenate([before, self._probe.new(tokens)])
         )
         return answer.cached_tokens or 0, seconds
 
     def _too_long(self, tokens: int, seconds: dict[int, list[float]]) -> bool:
-        """If it grows by the square, and all is done ROUNDS times."""
+        """Whether this length takes too long, if times grow with the square of the length."""
         longest = max(seconds)
         next_s = seconds[longest][0] * (tokens / longest) ** 2
         so_far_s = sum(found[0] for found in seconds.values())
         return ROUNDS * (so_far_s + next_s) > PREFILL_SHARE * self._within_s
 
     async def _prefill(self, tokens: int) -> float:
-        self._say(f"prefill of {tokens} tokens")
+        self._report(f"prefill of {tokens} tokens")
         seconds, answer = await self._probe.first_token(self._probe.new(tokens))
         if answer.cached_tokens:
             raise MeasurementFailed(
@@ -157,7 +158,7 @@ class _Measuring:
                 if why := self._why_not(batch, context, cached):
                     self.times.left_out.append(f"batches of {batch} at {context} tokens: {why}")
                     break
-                self._say(f"decode of {batch} at {context} tokens")
+                self._report(f"decode of {batch} at {context} tokens")
                 while len(prompts) < batch:
                     prompts.append(self._probe.new(0))
                 for k in range(batch):
@@ -180,7 +181,7 @@ class _Measuring:
             took_s = 2 * self._outputs(len(prompts), context) * median(found.seconds)
             if self._spent_s + took_s > self._within_s:
                 return
-            self._say(f"decode of {len(prompts)} at {context} tokens, again")
+            self._report(f"decode of {len(prompts)} at {context} tokens, again")
             if more := await self._decode(prompts, context):
                 seconds = found.seconds + more.seconds
                 self.times.decode[k] = found.model_copy(update={"seconds": seconds})

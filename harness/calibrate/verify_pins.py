@@ -1,5 +1,5 @@
-"""Are pins there in a real engine? One program's turns are driven, and vLLM's own gauge of its KV
-memory is watched between them (execution note, §4).
+"""Checks that a real engine holds pins: runs the turns of one program, and reads vLLM's gauge of
+its KV memory between them (execution note, §4).
 
 In: a server with a policy inside. Out: for each tool gap the blocks that virtual time says are
 held under the same policy, and the least and most that the gauge showed. Tokens, blocks, seconds.
@@ -31,19 +31,19 @@ from traces import Program, Turn
 LENGTHS = ((66, 7), (131, 9), (279, 12), (397, 8), (503, 7))
 """Prompt and output tokens of the note's turns; each prompt begins with the context before."""
 TOOLS = ("ls", "cat", "grep", "git", "pytest")
-DEAR = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
-"""A second a token: any policy that weighs a rebuild against a short gap pins."""
-DEAR_COSTS = Costs(prefill_s=float)
-"""The same, as virtual time takes it."""
+EXPENSIVE_PREFILL = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
+"""One second per token, so that each policy that compares costs with a short gap pins."""
+EXPENSIVE_COSTS = Costs(prefill_s=float)
+"""The same costs for virtual time."""
 LOOK_EVERY_S = 0.1
 SETTLED_S = 0.2
-"""After a turn's last byte its blocks are surely in the gauge."""
+"""Time after a turn's last byte until the gauge includes its blocks."""
 AFTERWARDS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """What was held after a turn."""
+    """The blocks that were held after a turn."""
 
     turn: int
     held_tokens: int
@@ -52,7 +52,7 @@ class Gap:
     least_blocks: int
     most_blocks: int
     next_hit_tokens: int | None
-    """Of the next turn; None after the last."""
+    """Cached tokens of the next turn; None after the last turn."""
 
     @property
     def good(self) -> bool:
@@ -93,7 +93,7 @@ def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: fl
     for number, (record, end_s) in enumerate(zip(records, ends, strict=True)):
         since_s = (record.finished_at_s or 0.0) + SETTLED_S
         seen = [
-            round(usage * (info.kv_blocks - 1))  # one block is vLLM's own
+            round(usage * (info.kv_blocks - 1))  # vLLM reserves one block
             for at_s, usage in usages
             if since_s <= at_s - origin_s < end_s
         ]

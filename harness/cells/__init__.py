@@ -1,1 +1,1 @@
-"""One cell on disk and in a process: its folder, its job, and the workers that run cells."""
+"""The folder and the job of a cell, and the worker processes that run cells."""

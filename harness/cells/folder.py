@@ -1,9 +1,8 @@
-"""Writing a run folder (docs/reference/run-folder.md): what a cell leaves on disk, and in which
-order.
+"""Writes the files of a cell into a run folder (docs/reference/run-folder.md).
 
-`cell.json` comes first, lines of `turns.jsonl` and `engine.jsonl` as things happen, `done.json`
-last and atomically: a cell without it is run again. No byte depends on the clock, the process or
-the machine, so that the same question leaves the same bytes.
+`cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, and
+`done.json` last and atomically: a cell without it is run again. The contents do not depend on the
+clock, the process or the machine, so the same settings result in the same bytes.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from servers.errors import CannotWrite, InvalidInput
 
 FLUSH_LINES = 1000
 FLUSH_S = 1.0
-LEFT_WITHIN_S = 30.0
-"""How long a worker may outlive its killed parent."""
+ORPHAN_TIMEOUT_S = 30.0
+"""How long a worker may keep running after its parent was killed."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -51,7 +50,7 @@ class Lines:
         self.path = path
         self._pending: list[bytes] = []
         self._written_bytes = 0
-        """In whole lines."""
+        """Size of the complete lines in the file."""
         self._flush_at_s = time.monotonic() + FLUSH_S
         try:
             self._handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -65,7 +64,8 @@ class Lines:
             self.flush()
 
     def flush(self) -> None:
-        """What cannot be written is kept for the next time; no line is left torn."""
+        """Writes the pending lines. After an error they stay pending, and the file ends with a
+        complete line."""
         self._flush_at_s = time.monotonic() + FLUSH_S
         data = b"".join(line + b"\n" for line in self._pending)
         try:
@@ -79,7 +79,7 @@ class Lines:
         self._pending.clear()
 
     def close(self) -> None:
-        """Down to the disk, so that a `done.json` never outlives its lines."""
+        """Syncs the file to the disk, so that `done.json` never exists without all lines."""
         if not self._open:
             return
         self._open = False
@@ -93,22 +93,22 @@ class Lines:
 
 
 class CellFolder:
-    """The folder of one cell, from `cell.json` to `done.json`; nobody else writes it meanwhile."""
+    """The locked folder of one cell, from `cell.json` to `done.json`."""
 
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
-        with ExitStack() as begun:
-            begun.enter_context(_cell_of_ours(path))
+        with ExitStack() as stack:
+            stack.enter_context(_cell_of_ours(path))
             write_json(path / "cell.json", config)
-            self.turns = begun.enter_context(closing(Lines(path / "turns.jsonl")))
-            self.events = begun.enter_context(closing(Lines(path / "engine.jsonl")))
-            self._held = begun.pop_all()
+            self.turns = stack.enter_context(closing(Lines(path / "turns.jsonl")))
+            self.events = stack.enter_context(closing(Lines(path / "engine.jsonl")))
+            self._held = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Also where a cell failed: its lines up to there say how it came to that."""
+        """Closes the files; a failed cell keeps the lines written so far."""
         self._held.close()
 
     def finish(self, done: Mapping[str, Any]) -> None:
@@ -141,14 +141,14 @@ def is_done(cell: Path) -> bool:
 def set_aside(cell: Path) -> None:
     """Keeps the part of an earlier attempt as `<cell>.aside-1`, `-2`, …
 
-    A worker whose parent was killed a moment ago may still write there, and would go on by name
-    in the new folder: its end is waited for.
+    Waits until no worker of a killed parent writes into the folder, because such a worker would
+    open files by name in the new folder.
     """
     if not cell.exists():
         return
     handle = os.open(cell, os.O_RDONLY)
     try:
-        if not _held(cell, handle, LEFT_WITHIN_S):
+        if not _held(cell, handle, ORPHAN_TIMEOUT_S):
             raise CannotWrite(
                 f"cannot write {cell}: a process of an earlier run still writes it; end that first"
             )
@@ -161,7 +161,7 @@ def set_aside(cell: Path) -> None:
 
 
 def remove_aside(cell: Path) -> None:
-    """Removes what earlier attempts at a finished cell left."""
+    """Removes the folders of earlier attempts at a finished cell."""
     for aside in cell.parent.glob(f"{glob.escape(cell.name)}.aside-*"):
         shutil.rmtree(aside, ignore_errors=True)
 
@@ -169,7 +169,7 @@ def remove_aside(cell: Path) -> None:
 def _held(folder: Path, handle: int, within_s: float) -> bool:
     try:
         return hold(handle, within_s)
-    except OSError as error:  # of a file system without locks of folders, such as NFS
+    except OSError as error:  # a file system that cannot lock folders, such as NFS
         raise CannotWrite.of(folder, error) from None
 
 
@@ -182,8 +182,8 @@ def mark_failed(cell: Path, error: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One sweep per folder. The lock is the kernel's and on the folder itself, so that it leaves
-    no file and ends with its process, however that ends."""
+    """Locks a run folder, so that only one sweep writes it. The kernel's lock of the folder itself
+    leaves no file, and is released when the process ends."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:

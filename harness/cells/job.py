@@ -1,4 +1,4 @@
-"""What an engine is given for one cell, and the error that says that it could not do it."""
+"""The input of an engine for one cell."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cell, as an engine sees it."""
-
     name: str
     variant: Variant
     seed: int
@@ -26,6 +24,6 @@ class Job:
     """None in a closed loop."""
     in_flight: int | None
     folder: Path
-    """For what the engine itself leaves; exists."""
+    """An existing folder for the engine's own files."""
     agents: AgentPlan | None = None
     """Real agents instead of a replay."""

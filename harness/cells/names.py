@@ -1,4 +1,4 @@
-"""Names of cells and programs as names of files."""
+"""Converts names of cells and programs to file names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Cells over worker processes: jobs in, one outcome each out, in whatever order they end.
+"""Runs jobs in worker processes. In: jobs. Out: events of each job, in the order of their times.
 
-A worker gets what all jobs share once, at its start, and then one job at a time. One that dies
-takes only its own job with it. None outlives the parent, however that ends.
+A worker receives the shared data once, at its start, and then one job at a time. If a worker dies,
+only its own job fails. All workers end when the parent process ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from servers.errors import FULL, CannotWrite, CellFailed
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
-"""Tells the parent how far a job is, in a unit of the caller's choice, and at what, in words."""
+"""Reports the progress of a job, in a unit of the caller's choice, and its current stage."""
 STOP_WITHIN_S = 30.0
-"""What a worker may take after SIGTERM to end what it has started; then it is killed."""
+"""Time for a worker to end its processes after SIGTERM, before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Ticked(Generic[Job]):
 class Ended(Generic[Job]):
     job: Job
     error: str | None
-    """One line and, for an exception, its traceback below; None if the job went well."""
+    """One line, followed by the traceback of an exception; None if the job succeeded."""
 
 
 Event = Started[Job] | Ticked[Job] | Ended[Job]
@@ -58,7 +58,7 @@ class _Worker:
     pipe: Connection
 
     def stop(self, deadline_s: float) -> None:
-        """It was told to end: SIGTERM."""
+        """Waits until the deadline for the end of a worker that got SIGTERM, then kills it."""
         self.process.join(max(deadline_s - time.monotonic(), 0))
         self.process.kill()
         self.process.join()
@@ -79,7 +79,7 @@ def run_jobs(
                 job = queue.popleft()
                 busy[worker.pipe] = worker, job
                 yield Started(job)
-                with suppress(BrokenPipeError):  # it died idle: `_receive` finds out and says so
+                with suppress(BrokenPipeError):  # it died while idle: `_receive` reports it
                     worker.pipe.send(job)
             for pipe in wait(list(busy)):
                 worker, job = busy[pipe]
@@ -121,7 +121,7 @@ def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, run, shared), daemon=True)
-    # A worker is born ignoring Ctrl-C: the terminal sends it to all, and the parent decides.
+    # Workers ignore Ctrl-C, which the terminal sends to all processes; the parent handles it.
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process.start()
@@ -143,7 +143,7 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
         except CannotWrite as error:
             pipe.send(("unwritable", str(error)))
         except OSError as error:
-            if error.errno in FULL:  # whoever met it: no other cell would fare better
+            if error.errno in FULL:  # all other cells would fail too
                 pipe.send(
                     ("unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error)))
                 )
@@ -151,7 +151,7 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
                 pipe.send(("ended", _with_traceback(error)))
         except CellFailed as error:
             pipe.send(("ended", str(error)))
-        except Exception as error:  # whatever a policy does, the other cells go on
+        except Exception as error:  # an error of a policy must not end the other cells
             pipe.send(("ended", _with_traceback(error)))
         else:
             pipe.send(("ended", None))
@@ -162,7 +162,7 @@ def _with_traceback(error: Exception) -> str:
 
 
 def _die_with_parent() -> None:
-    """A killed parent cannot tell its workers; they must not go on writing its folder."""
+    """Exits when the parent ends, so that no worker writes into the folder of a killed sweep."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -38,8 +38,7 @@ OPTIONS = {
     for name, setting in settings_of(SweepSettings).items()
     if setting.option.panel in (LOAD, MACHINE, RUN) and name != "traces"
 }
-"""What `[sweep]` may hold: an experiment brings its own traces and needs no live server."""
-
+"""The keys of `[sweep]`: an experiment has its own traces and needs no live server."""
 
 Change = Callable[[SweepSettings], SweepSettings]
 
@@ -49,7 +48,7 @@ class Strict(BaseModel):
 
 
 class Workload(Strict):
-    """What `bench traces synthesize` takes."""
+    """The options of `bench traces synthesize`."""
 
     recipe: str
     programs: int = Field(default=100, ge=1)
@@ -62,7 +61,7 @@ class Workload(Strict):
 class Arm(Strict):
     name: str
     x: float | None = None
-    """Where it stands on the figure's axis, if arms differ in a number."""
+    """The position on the figure's axis, if arms differ in a number."""
     sweep: dict[str, Any] = {}
     workload: dict[str, Any] = {}
 
@@ -73,9 +72,9 @@ class Experiment(Strict):
     source: str
     claim: str
     assumes: str = ""
-    """What the source does not say, and what was taken."""
+    """Values that the source does not give, and the values used instead."""
     not_testable: str = ""
-    """Why not, where that is so."""
+    """Why the experiment cannot be tested, if it cannot."""
     kind: Literal["sweep", "pins", "scheduler-overhead"] = "sweep"
     axis: str = ""
     sweep: dict[str, Any] = {}
@@ -103,17 +102,17 @@ class Experiment(Strict):
 
 def names() -> list[str]:
     return sorted(
-        (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()), key=_as_people_count
+        (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()), key=_natural_order
     )
 
 
-def _as_people_count(name: str) -> tuple[str, int, str]:
+def _natural_order(name: str) -> tuple[str, int, str]:
     word = name.rstrip("0123456789")
     return word, int(name[len(word) :] or 0), name
 
 
 def load(name: str) -> Experiment:
-    """One of ours by name, or a file of the user's own."""
+    """Loads an experiment of ours by name, or a .toml file of the user."""
     own = Path(name) if name.endswith(".toml") else None
     entry = own or FOLDER / f"{name}.toml"
     if not entry.is_file():
@@ -127,15 +126,15 @@ def load(name: str) -> Experiment:
             "or give the path of a .toml file of your own"
         )
     try:
-        said = tomllib.loads(entry.read_bytes().decode())
-        made = Experiment(name=Path(entry.name).stem, **said)
+        values = tomllib.loads(entry.read_bytes().decode())
+        made = Experiment(name=Path(entry.name).stem, **values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidExperiment(f"{entry}: {error}") from None
     except RecursionError:
         raise InvalidExperiment(f"{entry}: nested too deeply") from None
     except (TypeError, ValidationError) as error:
         raise InvalidExperiment(f"{entry}: {_first(error)}") from None
-    played: dict[str, Played] = {}
+    played: dict[str, ArmContents] = {}
     for arm in made.all_arms():
         with _errors_of(str(entry)):
             settings = made.settings(arm, Path())
@@ -149,12 +148,12 @@ def load(name: str) -> Experiment:
     return made
 
 
-class Played(NamedTuple):
-    """What an arm's sweep holds, for its checks."""
+class ArmContents(NamedTuple):
+    """Variants and loads of an arm's sweep, with which its checks are validated."""
 
     variants: set[str]
     loads: set[float]
-    """0 where there is no rate."""
+    """0 if the arrivals have no rate."""
 
 
 @contextmanager
@@ -165,7 +164,7 @@ def _errors_of(part: str) -> Iterator[None]:
         raise InvalidExperiment(f"{part}: {_first(error)}") from None
 
 
-def _played(entry: Any, settings: SweepSettings) -> Played:
+def _played(entry: Any, settings: SweepSettings) -> ArmContents:
     with _errors_of(f"{entry}: sweep.policies"):
         chosen = {variant.name for variant in variants(settings.policies)}
     with _errors_of(f"{entry}: sweep.seeds"):
@@ -174,11 +173,13 @@ def _played(entry: Any, settings: SweepSettings) -> Played:
         rated = parse_arrivals(settings.load.arrivals).takes_rate
     with _errors_of(f"{entry}: sweep.jps"):
         rates = parse_rates(settings.jps or DEFAULT_JPS) if rated else (0.0,)
-    return Played(chosen, set(rates))
+    return ArmContents(chosen, set(rates))
 
 
-def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str, Played]) -> None:
-    """Those that name what no arm plays."""
+def _refuse_empty_checks(
+    entry: Any, checks: tuple[Check, ...], played: dict[str, ArmContents]
+) -> None:
+    """Raises InvalidExperiment for a check whose variants or loads no arm contains."""
     for place, check in enumerate(checks):
         where = f"{entry}: checks.{place}"
         _refuse_others(f"{where}.arms", check.arms, played)
@@ -190,8 +191,8 @@ def _refuse_empty_checks(entry: Any, checks: tuple[Check, ...], played: dict[str
         _refuse_others(f"{where}.loads", check.loads, rates)
 
 
-def _refuse_others(field: str, said: Collection[object], there: Collection[object]) -> None:
-    if wrong := [value for value in said if value not in there]:
+def _refuse_others(field: str, values: Collection[object], there: Collection[object]) -> None:
+    if wrong := [value for value in values if value not in there]:
         known = ", ".join(map(str, there))
         raise InvalidExperiment(f"{field} is {brief(wrong[0])}: must be one of {known}")
 
@@ -218,8 +219,8 @@ def arm_folder(folder: Path, arm: Arm) -> Path:
 
 
 def _programs(workload: Workload, folder: Path) -> Path:
-    said = workload.model_dump(exclude_defaults=True)
-    path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in said.items()))}.jsonl"
+    fields = workload.model_dump(exclude_defaults=True)
+    path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in fields.items()))}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         made = synthesize(

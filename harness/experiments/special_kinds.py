@@ -1,4 +1,4 @@
-"""Experiments that are no sweeps: each measures and judges itself."""
+"""Experiments that are not sweeps: each has its own measurement and checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from harness.calibrate.verify_pins import DEAR_COSTS, LENGTHS, expected_blocks
+from harness.calibrate.verify_pins import EXPENSIVE_COSTS, LENGTHS, expected_blocks
 from reports.experiment.claims import Finding
 from servers.errors import MeasurementUnavailable, VllmUnavailable
 from servers.variants import make_policy, variants
@@ -23,19 +23,19 @@ FULL_BLOCKS = [4, 8, 18, 25, 0]
 ROUNDS = 40
 OVERHEAD_WITHIN_S = 400.0
 TABLE_4 = (("continuum", 0.96 / 0.95, 1.05), ("autellix", 0.82 / 0.95, 1.0))
-"""Variant, published time of a step over stock vLLM's, and what is let pass. v3, Table 4, without
-offload."""
+"""Variant, published ratio of a step's time to stock vLLM's, and the highest accepted ratio. v3,
+Table 4, without offload."""
 
 
 def pins() -> list[Finding]:
-    """Execution note §4, in virtual time; `bench verify pins` holds a real vLLM against it."""
+    """Execution note §4, in virtual time; `bench verify pins` checks a real vLLM."""
     rows = (
         ("continuum-preview", NOTE_BLOCKS, "the fork holds the partly filled last block too"),
         ("continuum", FULL_BLOCKS, "only what a next turn can reuse is held"),
     )
     found = []
     for name, published, says in rows:
-        policy = make_policy(variants(name)[0], DEAR_COSTS)
+        policy = make_policy(variants(name)[0], EXPENSIVE_COSTS)
         held = expected_blocks(policy, 1.0, 16, 5402)
         found.append(Finding(f"{name}: {says}", _row(published), _row(held), held == published))
     return found
@@ -53,7 +53,7 @@ def scheduler_overhead() -> list[Finding]:
         raise MeasurementUnavailable(str(missing)) from None
     print(f"scheduling steps of vLLM {vllm.version}, about two minutes", file=sys.stderr)
     try:
-        said = subprocess.run(  # noqa: S603
+        completed = subprocess.run(  # noqa: S603
             [vllm.python, "-m", "servers.vllm.virtual_time.overhead", "--json", str(ROUNDS)],
             capture_output=True,
             text=True,
@@ -62,17 +62,17 @@ def scheduler_overhead() -> list[Finding]:
             env=environment(),
         )
     except subprocess.CalledProcessError as error:
-        last = (error.stderr or "").strip().splitlines()[-1:] or ["it said nothing"]
+        last = (error.stderr or "").strip().splitlines()[-1:] or ["no error output"]
         raise MeasurementUnavailable(f"vLLM's scheduler did not run: {last[0]}") from None
     except subprocess.TimeoutExpired:
         raise MeasurementUnavailable(
             f"vLLM's scheduler took more than {OVERHEAD_WITHIN_S:.0f} s"
         ) from None
-    took = json.loads(said.stdout)
-    noise = against_stock(took, "stock again")
+    times = json.loads(completed.stdout)
+    noise = against_stock(times, "stock again")
     found = []
     for name, published, most in TABLE_4:
-        ratio = against_stock(took, name)
+        ratio = against_stock(times, name)
         says = f"a step under {name} takes at most {most:g} times stock vLLM's"
         ours = f"{ratio:.2f}x (stock against itself {noise:.2f}x)"
         found.append(Finding(says, f"{published:.2f}x", ours, ratio <= most))

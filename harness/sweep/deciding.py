@@ -37,7 +37,7 @@ DECIDING = (
 DECIDING_AGENTS = (*DECIDING, "agents", "harness/gateway", "harness/live_agents")
 """Sources that decide the turns of real agents."""
 NOT_DECIDING = ("turnstile_version",)
-"""Fields of `cell.json` that are kept for people."""
+"""Fields of `cell.json` that do not affect the result of a cell."""
 
 
 def code_sha256(agents: bool = False) -> str:

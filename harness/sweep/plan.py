@@ -51,7 +51,7 @@ class SweepPlan:
     settings: SweepSettings
     variants: tuple[Variant, ...]
     left_out: tuple[Unsupported, ...]
-    """Of `--policies all`, what the engine cannot run here."""
+    """Variants of `--policies all` that the engine does not support here."""
     rates: tuple[float | None, ...]
     seeds: tuple[int, ...]
     arrivals: Arrivals
@@ -64,19 +64,21 @@ class SweepPlan:
     """None: programs are replayed."""
 
     def cells(self) -> tuple[Cell, ...]:
-        """High rates first: they take longest, and a long cell should not come last. Where cells
-        run one after the other, each block of variants begins with another one, so that a machine
-        that drifts favours none."""
+        """The cells in the order in which they run.
+
+        High rates come first, because they take longest. If cells run one after the other, the
+        order of the variants rotates, so that a drift of the machine favours none of them.
+        """
         rates = sorted(self.rates, key=lambda jps: -(jps or 0.0))
         blocks = [(jps, seed) for jps in rates for seed in self.seeds]
         return tuple(
             Cell(variant.name, jps, seed, self.arrivals_text)
-            for place, (jps, seed) in enumerate(blocks)
-            for variant in self._in_turn(place)
+            for index, (jps, seed) in enumerate(blocks)
+            for variant in self._rotated(index)
         )
 
-    def _in_turn(self, place: int) -> tuple[Variant, ...]:
-        first = 0 if self.engine.parallel else place % len(self.variants)
+    def _rotated(self, index: int) -> tuple[Variant, ...]:
+        first = 0 if self.engine.parallel else index % len(self.variants)
         return self.variants[first:] + self.variants[:first]
 
     @property
@@ -89,7 +91,7 @@ class SweepPlan:
         return next(variant for variant in self.variants if variant.name == name)
 
     def _common_json(self) -> dict[str, Any]:
-        """What `sweep.json` and each `cell.json` share."""
+        """Fields that `sweep.json` and each `cell.json` have in common."""
         return {
             "arrivals": self.arrivals_text,
             **({} if self.agents is None else {"agent": self.agents.as_json()}),

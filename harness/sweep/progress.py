@@ -1,6 +1,6 @@
-"""How far a sweep is, on stderr: a bar with an ETA on a terminal, now and then a line elsewhere.
+"""Shows the progress of a sweep on stderr: a bar on a terminal, a line every few seconds elsewhere.
 
-The unit is the turn: every cell of a sweep has the same number, so that they predict the time left.
+Progress is counted in turns: every cell of a sweep has the same number of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PLAIN_EVERY_S = 5.0
 
 
 class SweepProgress:
-    """`with SweepProgress(…) as progress:`, then tell it what happens to each cell."""
+    """Use it with `with`, and call `started`, `ticked` and `finished` for each cell."""
 
     def __init__(self, cells: int, turns_per_cell: int, workers: int) -> None:
         self.cells = cells
@@ -36,7 +36,7 @@ class SweepProgress:
         self._turns_of: dict[str, int] = {}
         self._stage = ""
         self._turns_ended = 0
-        self._started_at_s = self._said_at_s = time.monotonic()
+        self._started_at_s = self._printed_at_s = time.monotonic()
         self._console = Console(stderr=True, highlight=False)
         self._bar = _bar(self._console) if self._console.is_terminal else None
         if self._bar is not None:
@@ -51,7 +51,7 @@ class SweepProgress:
             workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
             cells = f"{self.cells} cell{'s' * (self.cells != 1)}"
             turns = f" of {self.turns_per_cell} turns" if self.turns_per_cell else ""
-            self._say(f"running {cells}{turns} on {workers}")
+            self._print(f"running {cells}{turns} on {workers}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,7 +63,7 @@ class SweepProgress:
         self._show()
 
     def ticked(self, cell: str, turns: int, stage: str) -> None:
-        """`stage`: at what it is, while that is not turns."""
+        """`stage`: what the cell does, if it does not run turns."""
         self._turns_of[cell] = turns
         self._stage = stage
         self._show()
@@ -75,7 +75,7 @@ class SweepProgress:
         if error is not None:
             self.failed += 1
             line, _, _ = error.partition("\n")
-            self._say(f"failed: {cell}: {one_line(line)}")
+            self._print(f"failed: {cell}: {one_line(line)}")
         self._show()
 
     @property
@@ -87,21 +87,21 @@ class SweepProgress:
             running = " ".join([*sorted(self._turns_of), self._stage]).replace("[", r"\[")
             cells = f"{self.ended}/{self.cells} cells"
             self._bar.update(self._task, completed=self.turns, description=cells, running=running)
-        elif time.monotonic() - self._said_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
-            self._say(self._line())
+        elif time.monotonic() - self._printed_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
+            self._print(self._line())
 
     def _line(self) -> str:
         elapsed_s = time.monotonic() - self._started_at_s
         stage = f"; {self._stage}" if self._stage else ""
-        if not self.turns_per_cell:  # nobody knows how many there will be
+        if not self.turns_per_cell:  # the number of turns is unknown
             done = f"{self.ended}/{self.cells} cells, {self.turns} turns"
             return f"{done}, {elapsed_s:.0f} s{stage}"
         share = self.turns / (self.cells * self.turns_per_cell)
         left = f", about {elapsed_s / share - elapsed_s:.0f} s left" if 0.02 < share < 1 else ""
         return f"{self.ended}/{self.cells} cells, {share:.0%}, {elapsed_s:.0f} s{left}{stage}"
 
-    def _say(self, line: str) -> None:
-        self._said_at_s = time.monotonic()
+    def _print(self, line: str) -> None:
+        self._printed_at_s = time.monotonic()
         if self._bar is not None:
             self._console.print(line, markup=False, soft_wrap=True)
         else:

@@ -1,7 +1,7 @@
 """Runs every cell of a plan once, in worker processes, into one run folder that resumes.
 
 In: a plan and a folder. Out: the filled folder, and which cells failed. The number of workers
-changes how long it takes, and no byte.
+affects only the time that it takes, not the results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Outcome:
     folder: Path
     cells: int
     found_done: int
-    """Finished by an earlier run, here or elsewhere under `runs/`."""
+    """Number of cells that an earlier run finished, here or elsewhere under `runs/`."""
     failed: Mapping[str, str]
     """Cell name → error."""
 

@@ -74,7 +74,7 @@ def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with CellFolder(tmp_path / "cell", {"attempt": 1}):
-        monkeypatch.setattr("harness.cells.folder.LEFT_WITHIN_S", 0.1)
+        monkeypatch.setattr("harness.cells.folder.ORPHAN_TIMEOUT_S", 0.1)
         with pytest.raises(CannotWrite, match="a process of an earlier run still writes it"):
             CellFolder(tmp_path / "cell", {"attempt": 2})
     assert os.listdir(tmp_path) == ["cell"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.calibrate.verify_pins import DEAR_COSTS, expected_blocks, kv_usage
+from harness.calibrate.verify_pins import EXPENSIVE_COSTS, expected_blocks, kv_usage
 from servers.variants import make_policy, variants
 
 
@@ -22,7 +22,7 @@ from servers.variants import make_policy, variants
 def test_virtual_time_gives_the_pinned_blocks(
     policy: str, block_tokens: int, blocks: list[int]
 ) -> None:
-    made = make_policy(variants(policy)[0], DEAR_COSTS)
+    made = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
     assert expected_blocks(made, 1.0, block_tokens, kv_blocks=500) == blocks
 
 

@@ -12,7 +12,13 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from harness.calibrate.verify_pins import DEAR, DEAR_COSTS, expected_blocks, kv_usage, watch
+from harness.calibrate.verify_pins import (
+    EXPENSIVE_COSTS,
+    EXPENSIVE_PREFILL,
+    expected_blocks,
+    kv_usage,
+    watch,
+)
 from harness.gateway import Gateway, serve_gateway
 from harness.gateway.recording import backends
 from harness.replay.live import Replica, replay_live
@@ -27,7 +33,7 @@ GAP_S = 1.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    wanted = ServerConfig(policy="continuum-preview", costs=DEAR, kv_blocks=500)
+    wanted = ServerConfig(policy="continuum-preview", costs=EXPENSIVE_PREFILL, kv_blocks=500)
     with launch(wanted, tmp_path_factory.mktemp("pins"), ready_within_s=300) as running:
         yield running
 
@@ -71,7 +77,7 @@ def replayed(server: VllmServer, program: Program, turn_timeout_s: float = 60.0)
 
 def test_the_notes_table_with_blocks_of_32(server: VllmServer) -> None:
     """Execution note, §4.2: 72, 139, 290, 404 tokens are held, with their partly filled block."""
-    policy = make_policy(variants("continuum-preview")[0], DEAR_COSTS)
+    policy = make_policy(variants("continuum-preview")[0], EXPENSIVE_COSTS)
     expected = expected_blocks(policy, GAP_S, 32, 500)
     gaps = watch(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
     assert [gap.held_tokens for gap in gaps] == [72, 139, 290, 404, 509]

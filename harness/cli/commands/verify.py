@@ -56,7 +56,12 @@ def pins(
         int, typer.Option("--kv-blocks", min=40, help="KV pool in vLLM's blocks.")
     ] = 500,
 ) -> None:
-    from harness.calibrate.verify_pins import DEAR, DEAR_COSTS, expected_blocks, watch
+    from harness.calibrate.verify_pins import (
+        EXPENSIVE_COSTS,
+        EXPENSIVE_PREFILL,
+        expected_blocks,
+        watch,
+    )
     from harness.cli.start_server import booted, fresh_folder
     from harness.cli.tables import show_rows
     from harness.replay.live import Replica
@@ -64,7 +69,9 @@ def pins(
     from servers.vllm.launch.command_line import ServerConfig
 
     with one_line_errors():
-        config = ServerConfig(model=model, policy=policy, costs=DEAR, kv_blocks=kv_blocks)
+        config = ServerConfig(
+            model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks
+        )
         with booted(
             config,
             fresh_folder("verify"),
@@ -72,7 +79,7 @@ def pins(
             ready_within_s=settings.ready_within_s,
         ) as ([server], _):
             info = server.info
-            chosen = make_policy(variants(policy)[0], DEAR_COSTS)
+            chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
             expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
             gaps = watch(info, Replica(server.base_url, server.events_path), expected, gap_s)
     print(
