@@ -59,7 +59,8 @@ def prefixes(python: str) -> list[Path]:
 
 
 def yaml_error(python: str, file: Path) -> str | None:
-    """Return the reason why the YAML library of that environment cannot read settings from a file; None if it can."""
+    """Return the reason why the YAML library of that environment cannot read settings from a file,
+    or None if it can."""
     found: str | None = _run(python, _YAML_SCRIPT, str(file))
     return found
 

@@ -83,7 +83,9 @@ def _rows(data: bytes, path: Path) -> list[Any]:
         try:
             whole = orjson.loads(data)
         except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"--tasks {path}: not JSON ({error}); give JSON Lines or a JSON list") from None
+            raise InvalidInput(
+                f"--tasks {path}: not JSON ({error}); give JSON Lines or a JSON list"
+            ) from None
         return whole if isinstance(whole, list) else []
     rows = []
     for number, line in enumerate(data.splitlines(), 1):
@@ -92,7 +94,9 @@ def _rows(data: bytes, path: Path) -> list[Any]:
         try:
             rows.append(orjson.loads(line))
         except orjson.JSONDecodeError as error:
-            raise InvalidInput(f"--tasks {path}, line {number}: not JSON ({error}); give JSON Lines or a JSON list") from None
+            raise InvalidInput(
+                f"--tasks {path}, line {number}: not JSON ({error}); give JSON Lines or a JSON list"
+            ) from None
     return rows
 
 

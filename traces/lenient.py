@@ -51,8 +51,8 @@ class Repairs:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a regular file and decompress it. Others are rejected: a pipe would wait for a writer, and a
-    device has no end."""
+    """Read a regular file and decompress it. Other files are rejected: a pipe would wait for a
+    writer, and a device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

@@ -92,6 +92,8 @@ class _Reader:
             data = _read(path)
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs, self.format)
+            if not programs:
+                raise TraceRejected(f"{format}: no program in it")
             if self.messages and not all(program.messages for program in programs):
                 raise TraceRejected(
                     f"{format} has no messages, which --prompts text and --guided need"

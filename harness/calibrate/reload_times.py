@@ -34,7 +34,7 @@ async def _measure(server: VllmServer, target: Target) -> ReloadTimes:
     from_tier = min(hits for _, hits in rounds)
     if from_tier == 0:
         raise MeasurementFailed(
-            f"none of the {tokens} tokens were reloaded from the offload tier; increase --offload-gb"
+            f"none of {tokens} tokens were reloaded from the offload tier; increase --offload-gb"
         )
     return ReloadTimes(
         tokens=tokens, from_tier_tokens=from_tier, seconds=tuple(s for s, _ in rounds)

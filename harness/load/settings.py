@@ -252,6 +252,11 @@ class Server:
         """Raises for a setting that this engine would ignore. `vllm_python` is exempt, since it may
         come from the environment."""
         if self.vllm_flags and "vllm_flags" not in supported:
+            given = Path(self.vllm_flags[0])
+            if (given / "sweep.toml").is_file():
+                raise InvalidInput(
+                    f"{given}: not a settings file; did you mean {given}/sweep.toml?"
+                )
             raise InvalidInput(
                 f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
                 "remove them (traces are given with --traces, a settings file ends in .toml)"
@@ -428,8 +433,8 @@ class Execution:
     fresh: Annotated[
         bool,
         Option(
-            "Run every cell, even one that is finished with the same settings in another run under "
-            "runs/.",
+            "Take no finished cells with the same settings from other runs under runs/. Cells that "
+            "are finished in --out are kept.",
             RUN,
         ),
     ] = False

@@ -73,6 +73,8 @@ def check_folder(folder: Path, plan: SweepPlan) -> None:
         if field in GROWING and _adds_to(stored.get(field), planned.get(field)):
             continue
         what = _difference(field, stored.get(field), planned.get(field))
+        if field in GROWING:
+            what += "; a sweep can add policies, rates and seeds to a folder, not remove them"
         raise InvalidInput(
             f"--out {folder}: contains cells with other settings ({what}); "
             "name another folder, or remove this one"

@@ -49,6 +49,7 @@ def run_sweep(
     with claimed(folder, plan):
         on_begin()
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
+        found_done = len(cells) - len(todo)
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
             complain(f"set aside what an earlier run left of {listed(again)}, to run again")
         if reuse and todo and plan.settings_decide:
@@ -59,7 +60,7 @@ def run_sweep(
         failed: dict[str, str] = {}
         if todo:
             failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
-    return Outcome(folder, len(cells), len(cells) - len(todo), failed)
+    return Outcome(folder, len(cells), found_done, failed)
 
 
 def _run_cells(

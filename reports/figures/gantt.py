@@ -130,6 +130,11 @@ def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
     return {kind: own for kind, own in found.items() if (own[1] >= LEAST_S).any()}
 
 
+BAR_HEIGHT = 0.78
+"""Of a row. Without it plotly takes the least distance between the rows of a kind, which for a rare
+kind covers other programs."""
+
+
 def _bars(
     kind: str, begin_s: Floats, length_s: Floats, rows: npt.NDArray[Any], turns: pd.DataFrame
 ) -> dict[str, Any]:
@@ -145,6 +150,7 @@ def _bars(
         "base": begin_s[drawn].round(3).tolist(),
         "x": lengths,
         "y": rows[drawn].tolist(),
+        "width": BAR_HEIGHT,
         "customdata": lengths,
         "text": [
             f"{plain(short(name))}, turn {int(place)}"

@@ -61,7 +61,7 @@ def _summary(folder: Path) -> RunSummary | None:
         rates, seeds = sweep["jps"], sweep["seeds"]
         cells = len(names) * len(rates) * len(seeds)
     except (OSError, ValueError, LookupError, TypeError):
-        return None
+        return None  # damaged
     done = [path.stat().st_mtime for path in folder.glob("*/done.json")]
     written_s = max(done, default=(folder / "sweep.json").stat().st_mtime)
     return RunSummary(

@@ -58,8 +58,9 @@ class Model:
 
     @property
     def flops_per_pair(self) -> int:
-        """FLOPs per query-key pair: 4 (two products, multiply and add) × heads × head size × layers. Of
-        the C²/2 pairs of a prompt, a local layer has window × C, a share of 2 × window / C."""
+        """FLOPs per query-key pair: 4 (two products, multiply and add) × heads × head size ×
+        layers. Of the C²/2 pairs of a prompt, a local layer has window × C, a share of
+        2 × window / C."""
         local = 2 * self.local_layers * self.window // AGENT_CONTEXT_TOKENS
         return 4 * self.heads * self.head_dim * (self.layers - self.local_layers + local)
 

@@ -238,7 +238,9 @@ def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured
     """Reads a file. It determines the model and the GPUs, so other ones raise InvalidProfile."""
     found = read_measured(Path(hardware))
     if model is not None and found.model not in (model, Path(model).name):
-        raise InvalidProfile(f"--model {model}: {hardware} was measured with {found.model}; give that model")
+        raise InvalidProfile(
+            f"--model {model}: {hardware} was measured with {found.model}; give that model"
+        )
     if gpus not in (None, found.gpus):
         raise InvalidProfile(
             f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'the default number'}"

@@ -98,7 +98,7 @@ class RunningTurns:
         self.by_id[sequence.view.id] = sequence
 
     def remove(self, sequence: Sequence, has_slot: bool) -> None:
-        """Remove a turn that does not run on. `has_slot`: whether the turn has a slot in the next step."""
+        """Remove a turn that stops running. `has_slot`: whether it has a slot in the next step."""
         del self.by_id[sequence.view.id]
         if sequence is self.partial:
             self.partial = None

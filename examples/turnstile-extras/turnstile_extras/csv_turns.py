@@ -27,7 +27,11 @@ def load(data: bytes, name: str, repairs: Repairs, /) -> list[Program]:
     turns: dict[str, list[Turn]] = {}
     if not data.endswith(b"\n"):
         repairs.add("no line end after the last turn: taken as complete")
-    for number, row in enumerate(csv.DictReader(io.StringIO(data.decode())), start=2):
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise TraceRejected(f"{name}: not UTF-8 ({error.reason} at byte {error.start})") from None
+    for number, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
         program = turns.setdefault(row["program"], [])
         try:
             program.append(_turn(row, program[-1] if program else None))

@@ -236,8 +236,8 @@ class VirtualVllm:
     # Steps --------------------------------------------------------------------------------------
 
     def _compute(self, output: Any, steady: bool) -> None:
-        """Take one step, and further steps at once if the batch consists of decodes only and none
-        has just joined or left."""
+        """Run one step. If the batch holds only decodes and is unchanged, run several steps in one
+        call."""
         tokens = context = pairs = 0
         sampled, first = {}, []
         for key, chunk in output.num_scheduled_tokens.items():
