@@ -11,7 +11,7 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ import orjson
 
 from harness.cells.folder import locked, read_json, write_json
 from harness.cells.names import slug
-from harness.load.settings_file import settings_toml
 from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
@@ -47,13 +46,11 @@ def default_folder(plan: SweepPlan) -> Path:
     return Path("runs") / "_".join([*map(slug, parts), digest])
 
 
-def check_folder(folder: Path, plan: SweepPlan) -> None:
-    """Raises `InvalidInput` unless the folder is empty or has a plan that this one may extend."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"--out {folder}: is a file; name a folder")
+def _stored_plan(folder: Path) -> dict[str, Any]:
+    """Returns the contents of `sweep.json`, empty for an empty folder."""
     try:
-        if not folder.exists() or {path.name for path in folder.iterdir()} <= {PART}:
-            return
+        if {path.name for path in folder.iterdir()} <= {PART}:
+            return {}
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
     if not (folder / "sweep.json").is_file():
@@ -66,7 +63,11 @@ def check_folder(folder: Path, plan: SweepPlan) -> None:
             f"--out {folder}: its sweep.json lacks format; it is damaged or of another program; "
             "name another folder, or remove this one"
         )
-    planned = orjson.loads(orjson.dumps(plan.as_json()))
+    return stored
+
+
+def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
+    """Raises `InvalidInput` unless the plan has the stored cells, and perhaps more."""
     for field in [*planned, *stored]:
         if field in NOT_DECIDING or stored.get(field) == planned.get(field):
             continue
@@ -103,33 +104,31 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 
 
 @contextmanager
-def claimed(folder: Path, plan: SweepPlan) -> Iterator[None]:
-    """Makes and locks the folder and writes its plan. Removes empty folders that it made."""
-    check_folder(folder, plan)
+def claimed(folder: Path, sweep: Mapping[str, Any], settings: bytes) -> Iterator[None]:
+    """Makes and locks the folder and writes `sweep` and `settings` as its `sweep.json` and
+    `sweep.toml`. Raises `InvalidInput` and leaves nothing behind if the folder holds anything but
+    cells of this sweep."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
+    planned = orjson.loads(orjson.dumps(sweep))
     try:
         make_folder(folder)
         with locked(folder):
-            check_folder(folder, plan)
-            _write_plan(folder, plan)
+            stored = _stored_plan(folder)
+            if stored:
+                _check_extends(planned, stored, folder)
+            made_with = stored.pop(MADE_BY, None) or made_by()
+            if stored != planned:
+                write_json(folder / "sweep.json", {**sweep, MADE_BY: made_with})
+            path = folder / SETTINGS
+            if not path.exists() or path.read_bytes() != settings:
+                write_file(path, settings)
             yield
     finally:
-        with suppress(OSError):  # a folder that contains a run stays
+        with suppress(OSError):  # those with a run in them stay
             for path in made:
                 path.rmdir()
-
-
-def _write_plan(folder: Path, plan: SweepPlan) -> None:
-    """Writes `sweep.json` and `sweep.toml` if they are missing or differ from the plan."""
-    path = folder / "sweep.json"
-    stored = read_json(path) if path.exists() else {}
-    made = stored.pop(MADE_BY, None) or made_by()
-    planned = plan.as_json()
-    if stored != orjson.loads(orjson.dumps(planned)):
-        write_json(path, {**planned, MADE_BY: made})
-    settings, toml = folder / SETTINGS, settings_toml(plan.settings)
-    if not settings.exists() or settings.read_bytes() != toml:
-        write_file(settings, toml)
 
 
 def made_by() -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import complain
+from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.folder import claimed
@@ -46,7 +47,7 @@ def run_sweep(
     of the same settings that are finished elsewhere under `runs/` are taken from there, which a
     repeat of a measurement must not do."""
     cells = plan.cells()
-    with claimed(folder, plan):
+    with claimed(folder, plan.as_json(), settings_toml(plan.settings)):
         on_begin()
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         found_done = len(cells) - len(todo)
