@@ -8,6 +8,7 @@ run one at a time, after the others. Most tests get their markers by path, from 
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -65,6 +66,11 @@ if sys.platform == "linux":
         nothing_left_by_the_session,
         watch,
     )
+
+# A shell starts its background processes with SIGINT ignored, and the tests' own processes inherit
+# that; tests of Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

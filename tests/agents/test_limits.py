@@ -35,7 +35,7 @@ def test_time_and_memory_are_limited_while_files_are_counted(
     monkeypatch.setattr(agent_limits, "program_usage", count)
     limits = ProgramLimits(limit_s, Bubblewrap(Limits(memory_bytes=memory_bytes)), 1)
     try:
-        first = asyncio.run(asyncio.wait_for(limits.passed(os.getpid(), tmp_path, 0.0), 30))
+        first = asyncio.run(asyncio.wait_for(limits.exceeded(os.getpid(), tmp_path, 0.0), 30))
     finally:
         counted.set()
         limits.close()
@@ -55,7 +55,9 @@ def test_one_programs_count_waits_for_no_others(
     limits = ProgramLimits(600, Bubblewrap(Limits(memory_bytes=1 << 60)), 2)
 
     async def run() -> list[str]:
-        return await asyncio.gather(*(limits.passed(os.getpid(), tmp_path, 0.0) for _ in range(2)))
+        return await asyncio.gather(
+            *(limits.exceeded(os.getpid(), tmp_path, 0.0) for _ in range(2))
+        )
 
     try:
         assert asyncio.run(run()) == ["10 GiB of files"] * 2
