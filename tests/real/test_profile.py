@@ -59,7 +59,8 @@ def test_it_measured_this_server_in_the_time_given(server: VllmServer, path: Pat
     assert (found.model, found.engine) == ("tiny", f"vLLM {server.info.version}")
     assert (found.kv_blocks, found.block_tokens) == (600, 32)
     assert found.kv_bytes_per_token == 1024
-    assert median_of(found, 2048) > median_of(found, 128) > median_of(found, 32) > 0
+    # 32 and 128 tokens take the same time within the noise of a CPU: overhead of the step.
+    assert median_of(found, 2048) > median_of(found, 512) > median_of(found, 32) > 0
     assert {d.batch for d in found.decode} >= {1, 2, 4, 8}
     assert max(d.batch * d.context for d in found.decode) < 599 * 32
 
