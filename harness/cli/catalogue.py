@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from harness.console import complain
+
 
 def policy_names() -> list[str]:
     from servers.variants import ALL, POLICIES
@@ -81,8 +83,7 @@ def models() -> list[tuple[str, str, str]]:
 
 def runs() -> list[tuple[str, str, str, str, str]]:
     """Date, finished cells, folder, load and plan of each run under `runs/`."""
-    from harness.sweep.finished import RUNS
-    from reports.run_folder.find import find_runs
+    from reports.run_folder.find import RUNS, find_runs
 
     return [
         (
@@ -92,5 +93,5 @@ def runs() -> list[tuple[str, str, str, str, str]]:
             run.load,
             run.plan,
         )
-        for run in find_runs(RUNS)
+        for run in find_runs(RUNS, on_damaged=lambda error: complain(f"damaged: {error}"))
     ]

@@ -1,6 +1,6 @@
-"""Finished cells, here or in another run folder with the same settings.
+"""Finds finished cells, in this run folder or in another one with the same settings.
 
-In: the contents of `cell.json` that a plan wants. Out: which cells need not be run.
+In: the contents of `cell.json` of planned cells. Out: which of the cells need not be run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from harness.console import complain
 from harness.sweep.deciding import same_cell
 from reports.phrasing import counted, listed
 from reports.run_folder.atomic import sync
+from reports.run_folder.find import RUNS, run_folders
+from reports.run_folder.lines import RERUN
+from reports.run_folder.read import check_finished
 from servers.errors import CannotWrite, InvalidInput, InvalidRunFolder
 
-RUNS = Path("runs")
 COPYING = ".aside-copy"
-"""Suffix of an unfinished copy: no report reads such a folder, and the finished cell removes it."""
+"""Suffix of an unfinished copy. Reports ignore such folders, and the finished cell removes it."""
 TAKEN_FROM = "taken_from.json"
 
 
 def is_finished(cell: Path) -> bool:
-    """A cell that no report can read is not finished; a line on stderr says why."""
+    """Return whether a cell is finished and readable; complain on stderr if it is damaged."""
     if not is_done(cell):
         return False
-    from reports.run_folder.lines import RERUN  # takes a second
-    from reports.run_folder.read import check_finished
-
     try:
         check_finished(cell)
     except InvalidRunFolder as error:
@@ -40,13 +39,12 @@ def is_finished(cell: Path) -> bool:
     return True
 
 
-def take_finished(
-    wanted: Mapping[str, Mapping[str, Any]], folder: Path, runs: Path = RUNS
-) -> set[str]:
-    """Copies cells that are finished elsewhere under `runs` into `folder` and returns their names.
-    `wanted` holds the contents of `cell.json` by name."""
+def take_finished(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> set[str]:
+    """Copy cells that are finished elsewhere under `runs/` into `folder` and return their names.
+
+    `planned`: contents of `cell.json` by the cell's name."""
     taken: dict[str, Path] = {}
-    for cell in _finished_elsewhere(wanted, folder, runs):
+    for cell in _finished_elsewhere(planned, folder):
         if cell.name in taken or not is_finished(cell):
             continue
         set_aside(folder / cell.name)
@@ -59,26 +57,19 @@ def take_finished(
     return set(taken)
 
 
-def _finished_elsewhere(
-    wanted: Mapping[str, Mapping[str, Any]], folder: Path, runs: Path
-) -> Iterator[Path]:
-    for run, subfolders, files in os.walk(runs):
-        cells = [Path(run) / name for name in sorted(wanted.keys() & set(subfolders))]
-        subfolders.sort()
-        if "sweep.json" not in files:
+def _finished_elsewhere(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> Iterator[Path]:
+    for run in run_folders(RUNS):
+        if run.resolve() == folder.resolve():
             continue
-        subfolders.clear()
-        if Path(run).resolve() == folder.resolve():
-            continue
-        for cell in filter(is_done, cells):
-            with suppress(OSError, InvalidInput):  # damaged: not finished
-                if same_cell(read_json(cell / "cell.json"), wanted[cell.name]):
+        for cell in filter(is_done, (run / name for name in sorted(planned))):
+            with suppress(OSError, InvalidInput):  # A damaged cell is not finished.
+                if same_cell(read_json(cell / "cell.json"), planned[cell.name]):
                     yield cell
 
 
 def copy_cell(cell: Path, target: Path) -> None:
-    """Makes `target` a copy of a finished cell, complete or not at all, whose `taken_from.json`
-    names the original. Files are linked where the file system allows, since nothing writes into a
+    """Copy a finished cell to `target`, completely or not at all; its `taken_from.json` names the
+    original. Files are hard links where the file system allows, since nothing writes into a
     finished cell."""
     copying = target.with_name(target.name + COPYING)
     try:

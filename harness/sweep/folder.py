@@ -1,8 +1,8 @@
-"""The folder of a sweep: its default name, the check that it can take a plan, and `sweep.json`.
+"""The run folder of a sweep: its default name, the check that it fits a plan, and `sweep.json`.
 
-In: a plan and a folder. Out: the folder, locked while it is filled, with the plan in `sweep.json`
-and the settings that it was made from in `sweep.toml`. A folder takes a plan that adds policies,
-rates or seeds to its own.
+In: a plan and a folder. Out: the folder, locked while cells are written, with the plan in
+`sweep.json` and its settings in `sweep.toml`. A plan may add policies, rates and seeds to those
+that the folder has already.
 """
 
 from __future__ import annotations
@@ -23,31 +23,32 @@ from harness.cells.names import slug
 from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
+from reports.run_folder.find import RUNS
 from servers.errors import CannotWrite, InvalidInput
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
 GROWING = ("variants", "jps", "seeds")
-"""Fields of `sweep.json` that a later plan may add to."""
+"""Fields of `sweep.json` to which a later plan may add values."""
 NOT_DECIDING = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
 """Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
 PART = ".sweep.json.part"
-"""The only file left by a sweep that was killed while it wrote its plan."""
+"""The only file that remains if a sweep is killed while it writes its plan."""
 
 
 def default_folder(plan: SweepPlan) -> Path:
-    """Returns a readable name with a hash of the plan."""
+    """Return a readable name that ends with a hash of the plan."""
     digest = hashlib.sha256(orjson.dumps(plan.as_json())).hexdigest()[:8]
     engine = plan.engine
     parts = [plan.workload.name, engine.model, engine.hardware]
     if engine.name != "sim":
         parts.append(engine.name)
-    return Path("runs") / "_".join([*map(slug, parts), digest])
+    return RUNS / "_".join([*map(slug, parts), digest])
 
 
 def _stored_plan(folder: Path) -> dict[str, Any]:
-    """Returns the contents of `sweep.json`, empty for an empty folder."""
+    """Return the contents of `sweep.json`; an empty dict for an empty folder."""
     try:
         if {path.name for path in folder.iterdir()} <= {PART}:
             return {}
@@ -60,14 +61,14 @@ def _stored_plan(folder: Path) -> dict[str, Any]:
     stored = read_json(folder / "sweep.json")
     if "format" not in stored:
         raise InvalidInput(
-            f"--out {folder}: its sweep.json lacks format; it is damaged or of another program; "
-            "name another folder, or remove this one"
+            f"--out {folder}: its sweep.json has no field 'format', so it is damaged or was not "
+            "written by bench; name another folder, or remove this one"
         )
     return stored
 
 
 def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
-    """Raises `InvalidInput` unless the plan has the stored cells, and perhaps more."""
+    """Raise `InvalidInput` unless the plan contains all stored cells."""
     for field in [*planned, *stored]:
         if field in NOT_DECIDING or stored.get(field) == planned.get(field):
             continue
@@ -105,9 +106,9 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 
 @contextmanager
 def claimed(folder: Path, sweep: Mapping[str, Any], settings: bytes) -> Iterator[None]:
-    """Makes and locks the folder and writes `sweep` and `settings` as its `sweep.json` and
-    `sweep.toml`. Raises `InvalidInput` and leaves nothing behind if the folder holds anything but
-    cells of this sweep."""
+    """Create and lock the folder, and write `sweep` to `sweep.json` and `settings` to `sweep.toml`.
+    Raise `InvalidInput`, and leave no new folder behind, if the folder contains anything but cells
+    of this sweep."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -126,7 +127,7 @@ def claimed(folder: Path, sweep: Mapping[str, Any], settings: bytes) -> Iterator
                 write_file(path, settings)
             yield
     finally:
-        with suppress(OSError):  # those with a run in them stay
+        with suppress(OSError):  # Folders that contain a run are kept.
             for path in made:
                 path.rmdir()
 
@@ -140,7 +141,7 @@ def made_by() -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """The commit of the checkout; None if Turnstile was installed from a package."""
+    """Return the commit of the checkout; None if Turnstile was installed from a package."""
     checkout = Path(__file__).parents[2]
     if not (checkout / ".git").exists():
         return None

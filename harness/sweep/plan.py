@@ -1,8 +1,8 @@
-"""Checks and resolves the settings of a sweep before anything runs.
+"""Checks and resolves the settings of a sweep before the first cell runs.
 
-In: `SweepSettings`. Out: `SweepPlan`, which holds everything that determines the bytes of a sweep,
-its cells, and the contents of `sweep.json`. Invalid settings raise `InvalidInput` here, not in a
-cell.
+In: `SweepSettings`. Out: `SweepPlan`, which contains everything that determines the results of a
+sweep, its cells, and the contents of `sweep.json`. Invalid settings raise `InvalidInput` here, not
+in a cell.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEFAULT_BASELINE = "fcfs"
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One run: a variant at a rate, with one draw of the arrivals."""
+    """One variant at one rate, with one draw of the arrivals."""
 
     variant: str
     jps: float | None
@@ -64,7 +64,7 @@ class SweepPlan:
     """None: programs are replayed."""
 
     def cells(self) -> tuple[Cell, ...]:
-        """The cells in the order in which they run.
+        """Return the cells in the order in which they run.
 
         High rates come first, because they take longest. If cells run one after the other, the
         order of the variants rotates, so that a drift of the machine favours none of them.
@@ -83,8 +83,8 @@ class SweepPlan:
 
     @property
     def settings_decide(self) -> bool:
-        """Whether a finished cell of the same settings serves in another run folder. It does not
-        with real agents, whose workspaces can change while the settings stay the same."""
+        """Whether settings determine the result of a cell, so that another run folder can reuse it.
+        They do not with real agents, whose workspaces may change between runs."""
         return self.engine.settings_decide and self.agents is None
 
     def variant(self, name: str) -> Variant:
@@ -145,11 +145,9 @@ def resolve(settings: SweepSettings) -> SweepPlan:
     chosen, engine, left_out = _engine(settings)
     refuse_same_folder([variant.name for variant in chosen])
     agents, workload = _load(settings, *engine.longest)
-    rates, seeds = (
-        _rates(settings.jps, arrivals, settings.load.arrivals),
-        tuple(parse_seeds(settings.seeds)),
-    )
-    arrivals.draw(workload.programs, rates[0], seeds[0])  # recorded ones may be missing
+    rates = _rates(settings.jps, arrivals, settings.load.arrivals)
+    seeds = tuple(parse_seeds(settings.seeds))
+    arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
     return SweepPlan(
         settings=settings,
         variants=chosen,

@@ -1,7 +1,7 @@
-"""Runs every cell of a plan once, in worker processes, into one run folder that resumes.
+"""Runs each cell of a plan once, in worker processes, and resumes an interrupted run folder.
 
-In: a plan and a folder. Out: the filled folder, and which cells failed. The number of workers
-affects only the time that it takes, not the results.
+In: a plan and a folder. Out: the run folder, and which cells failed. The number of workers affects
+only the duration, not the results.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Outcome:
     folder: Path
     cells: int
     found_done: int
-    """Number of cells that an earlier run finished, here or elsewhere under `runs/`."""
+    """Number of cells that an earlier run finished in this folder."""
     failed: Mapping[str, str]
     """Cell name → error."""
 
@@ -43,16 +43,16 @@ def run_sweep(
     run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """`on_begin` is called once the plan and its folder are known to be usable. With `reuse`, cells
-    of the same settings that are finished elsewhere under `runs/` are taken from there, which a
-    repeat of a measurement must not do."""
+    """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
+    cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
+    repeat a measurement."""
     cells = plan.cells()
     with claimed(folder, plan.as_json(), settings_toml(plan.settings)):
         on_begin()
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         found_done = len(cells) - len(todo)
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
-            complain(f"set aside what an earlier run left of {listed(again)}, to run again")
+            complain(f"kept the unfinished files of {listed(again)} aside; these cells run again")
         if reuse and todo and plan.settings_decide:
             taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
             todo = [cell for cell in todo if cell.name not in taken]

@@ -1,16 +1,19 @@
-"""Finds run folders. In: a folder such as `runs/`. Out: a summary of each run below it."""
+"""Finds run folders below a folder such as `runs/` and summarises each of them."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import orjson
-
 from reports.phrasing import counted, listed
+from reports.run_folder.read import read_sweep
+from servers.errors import InvalidRunFolder
+
+RUNS = Path("runs")
+"""Where runs are written, in the working directory, unless the user names another folder."""
 
 
 class RunSummary(NamedTuple):
@@ -30,10 +33,26 @@ class RunSummary(NamedTuple):
         return path if path.is_file() else None
 
 
-def find_runs(root: Path) -> list[RunSummary]:
-    """Runs of the same load stand together, the load with the newest run first; within a load the
-    newest run comes first."""
-    found = [summary for folder in _run_folders(root) if (summary := _summary(folder)) is not None]
+def run_folders(root: Path) -> Iterator[Path]:
+    """Yield the folders below `root` that contain a `sweep.json`."""
+    for folder, subfolders, files in os.walk(root):
+        subfolders.sort()
+        if "sweep.json" in files:
+            subfolders.clear()
+            yield Path(folder)
+
+
+def find_runs(
+    root: Path, on_damaged: Callable[[InvalidRunFolder], None] = lambda _: None
+) -> list[RunSummary]:
+    """Return the runs grouped by load, the load with the newest run first and the newest run first
+    within a load. `on_damaged` is called for each run whose `sweep.json` cannot be read."""
+    found: list[RunSummary] = []
+    for folder in run_folders(root):
+        try:
+            found.append(_summary(folder))
+        except InvalidRunFolder as error:
+            on_damaged(error)
     newest: dict[str, datetime] = {}
     for run in found:
         newest[run.load] = max(newest.get(run.load, run.written), run.written)
@@ -41,42 +60,29 @@ def find_runs(root: Path) -> list[RunSummary]:
 
 
 def newest_report(root: Path) -> Path | None:
-    """The most recently written report below `root`."""
+    """Return the most recently written report below `root`."""
     reports = [run.report for run in find_runs(root)]
     return max(filter(None, reports), key=lambda path: path.stat().st_mtime, default=None)
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
-    for folder, subfolders, files in os.walk(root):
-        if "sweep.json" in files:
-            subfolders.clear()
-            yield Path(folder)
-
-
-def _summary(folder: Path) -> RunSummary | None:
-    """None for a folder whose `sweep.json` is damaged; `bench report` shows the error."""
-    try:
-        sweep = orjson.loads((folder / "sweep.json").read_bytes())
-        names = [str(variant["name"]) for variant in sweep["variants"]]
-        rates, seeds = sweep["jps"], sweep["seeds"]
-        cells = len(names) * len(rates) * len(seeds)
-    except (OSError, ValueError, LookupError, TypeError):
-        return None  # damaged
+def _summary(folder: Path) -> RunSummary:
+    sweep = read_sweep(folder)
+    names = [variant["name"] for variant in sweep["variants"]]
+    rates, seeds = sweep["jps"] or [None], sweep["seeds"]
     done = [path.stat().st_mtime for path in folder.glob("*/done.json")]
     written_s = max(done, default=(folder / "sweep.json").stat().st_mtime)
     return RunSummary(
         folder,
         datetime.fromtimestamp(written_s, UTC),
         len(done),
-        cells,
+        len(names) * len(rates) * len(seeds),
         _load(sweep),
         f"{listed(names, at_most=4)}; {_rates(sweep, rates)}; {_seeds(seeds)}",
     )
 
 
 def _load(sweep: Mapping[str, Any]) -> str:
-    workload = sweep.get("workload")
-    name = workload.get("name") if isinstance(workload, Mapping) else None
+    name = (sweep.get("workload") or {}).get("name")
     model, hardware, engine = (sweep.get(field) for field in ("model", "hardware", "engine"))
     return f"{name}, {model} on {hardware}, {engine}"
 

@@ -45,7 +45,7 @@ class Run:
 
 
 def load_run(folder: Path) -> Run:
-    sweep = _read_sweep(folder)
+    sweep = read_sweep(folder)
     order = {variant["name"]: place for place, variant in enumerate(sweep["variants"])}
     cells: list[Cell] = []
     missing: list[tuple[str, str]] = []
@@ -69,7 +69,7 @@ def load_run(folder: Path) -> Run:
     return Run(folder, sweep, tuple(finished), tuple(sorted(missing)))
 
 
-def _read_sweep(folder: Path) -> dict[str, Any]:
+def read_sweep(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.json"
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "no such folder"

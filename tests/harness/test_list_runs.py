@@ -56,6 +56,10 @@ def test_a_damaged_run_does_not_hide_the_others(runs: Path) -> None:
     (runs / "torn").mkdir()
     (runs / "torn/sweep.json").write_text("{")
     assert [run.folder.name for run in find_runs(runs)] == ["old"]
+    code, out, err = bench("list", "runs")
+    assert code == 0
+    assert "runs/old" in out
+    assert "damaged: runs/torn/sweep.json: not JSON" in err
 
 
 def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:

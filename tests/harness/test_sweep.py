@@ -100,7 +100,7 @@ def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(
     assert contents(folder) == straight
     told = capsys.readouterr().err
     assert told.startswith(f"bench: damaged: {folder}/{cell}/{said}")
-    assert f"bench: set aside what an earlier run left of {cell}, to run again\n" in told
+    assert f"bench: kept the unfinished files of {cell} aside; these cells run again\n" in told
 
 
 def test_a_failed_cell_is_marked_the_others_run_and_the_next_time_it_runs_again(
@@ -162,7 +162,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         run_sweep(small_plan(), tmp_path, workers=1)
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn/sweep.json").write_text("{}")
-    with pytest.raises(ValueError, match="lacks format; it is damaged"):
+    with pytest.raises(ValueError, match="has no field 'format', so it is damaged"):
         run_sweep(small_plan(), tmp_path / "torn", workers=1)
     with pytest.raises(ValueError, match="is a file"):
         run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)

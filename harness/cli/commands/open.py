@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.sweep.finished import RUNS
-from reports.run_folder.find import newest_report
+from reports.run_folder.find import RUNS, newest_report
 from servers.errors import InvalidRunFolder
 
 
