@@ -34,18 +34,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 @dataclass(frozen=True, slots=True)
 class Registry:
     kind: str
-    """What its objects are, in messages: "policy"."""
+    """What messages call one of its objects: "policy"."""
     group: str
-    """Entry points of installed packages: "turnstile.policies"."""
+    """Group of the entry points of installed packages: "turnstile.policies"."""
     built_in: Mapping[str, str]
     """Dotted path of each name of ours: `package.module:attribute`, or a module."""
     remedy: str
-    """What to give instead of an unknown name, in messages."""
+    """What messages suggest instead of an unknown name."""
     option: str = ""
-    """The option that names these objects, in messages."""
+    """The option that accepts these names, for messages."""
 
     def names(self) -> list[str]:
-        """Ours first, then those of installed packages. Raises InvalidPlugin for a duplicate."""
+        """Return our own names, then those of installed packages. Raise InvalidPlugin for a
+        duplicate."""
         return [*self.built_in, *self.installed()]
 
     def installed(self) -> dict[str, EntryPoint]:
@@ -66,7 +67,7 @@ class Registry:
         return found
 
     def load(self, text: str) -> Any:
-        """The object that a name or a dotted path stands for."""
+        """Return the object with this name or dotted path."""
         installed = self.installed()
         if text in self.built_in:
             return load_path(self.built_in[text])
@@ -84,7 +85,7 @@ class Registry:
         raise UnknownName(self.unknown(text, self.names()))
 
     def source(self, text: str) -> str | None:
-        """The package that registered this name, with its version; None for any other text."""
+        """Return the package that registered this name, with its version; None for other texts."""
         entry = self.installed().get(text)
         return None if entry is None else _package(entry)
 
@@ -98,7 +99,7 @@ class Registry:
         )
 
     def _load_from_user(self, path: str) -> Any:
-        """Modules in the working directory count too."""
+        """Load a dotted path, also from modules in the working directory."""
         here = os.getcwd()
         if here not in sys.path:
             sys.path.append(here)
@@ -123,8 +124,8 @@ def is_path(text: str) -> bool:
 
 
 def load_path(path: str) -> Any:
-    """The attribute `b` for `a:b`. For `a.b` the module of that name or, without one, the
-    attribute. Raises whatever the import raises."""
+    """Return the attribute `b` for `a:b`. For `a.b` return the module of that name, or else the
+    attribute. Raise whatever the import raises."""
     module_name, colon, attributes = path.partition(":")
     if not colon:
         if _is_module(path):
@@ -142,13 +143,13 @@ def load_path(path: str) -> Any:
 def _is_module(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the part before the last dot is a module, and no package
+    except ModuleNotFoundError:  # the part before the last dot is a module but not a package
         return False
 
 
 @cache
 def _entry_points(group: str, _path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Of the packages on this path, in the same order on every machine."""
+    """Return the entry points of packages on this path, in the same order on every machine."""
     found = entry_points(group=group)
     return tuple(sorted(found, key=lambda entry: (entry.name, _package(entry))))
 

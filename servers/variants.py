@@ -63,7 +63,7 @@ LONGEST_NAME = 120
 @dataclass(frozen=True, slots=True)
 class Variant:
     name: str
-    """Base, arguments and tier in one form: `continuum(k=50,reclaim_when=pressure)+`."""
+    """Name of the policy, its arguments and its tier: `continuum(k=50,reclaim_when=pressure)+`."""
     policy: type[Policy]
     offload: Tier | None
     """The offload tier (DRAM, with an SSD behind it): LMCache's or vLLM's own. In virtual time both
@@ -107,12 +107,12 @@ def variants(text: str) -> list[Variant]:
     names = [found.name for found in chosen]
     for name in names:
         if names.count(name) > 1:
-            raise InvalidVariant(f"--policies {text}: {name} is there twice; name it once")
+            raise InvalidVariant(f"--policies {text}: {name} is given twice; give it once")
     return chosen
 
 
 def split(text: str) -> list[str]:
-    """The items of a comma list; commas between parentheses separate arguments."""
+    """Return the items of a comma list. Commas in parentheses separate arguments, not items."""
     items, depth = [""], 0
     for part in PARTS.findall(text):
         depth += (part == "(") - (part == ")")
@@ -124,7 +124,7 @@ def split(text: str) -> list[str]:
 
 
 def variant(text: str) -> Variant:
-    """One variant. Raises UnknownName, InvalidVariant or InvalidPlugin."""
+    """Return the variant that a text names. Raise UnknownName, InvalidVariant or InvalidPlugin."""
     form = FORM.fullmatch(text.strip())
     if form is None:
         raise InvalidVariant(
@@ -170,7 +170,8 @@ def _load(base: str) -> type[Policy]:
 
 
 def _name_of_class(policy: type[Policy], text: str) -> str:
-    """A class that is given by its path is called by its `name`."""
+    """Return the `name` of a class that was given by its path. Raise InvalidPolicy if another
+    policy has that name."""
     if policy.name == LMCACHE or (
         policy.name in POLICIES.names() and POLICIES.load(policy.name) is not policy
     ):
@@ -189,5 +190,5 @@ def _description(policy: type[Policy], published: bool, suffix: str) -> str:
 
 
 def _where(policy: type[Policy], base: str) -> str:
-    """The package that brought the policy, or its path."""
+    """Return the package that installed the policy, or the dotted path of its class."""
     return POLICIES.source(base) or f"{policy.__module__}:{policy.__qualname__}"

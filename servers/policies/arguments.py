@@ -22,7 +22,7 @@ from servers.errors import InvalidPolicy
 Value = Any
 """bool, int, float, str, None, or a tuple of these."""
 WORDS: dict[str, Value] = {"true": True, "false": False, "none": None}
-MOST = 2**53
+MAX_NUMBER = 2**53
 """Largest number: JSON has no larger one that is exact."""
 FORM = "write arguments as name=value with commas between them, and text in quotes"
 
@@ -32,7 +32,7 @@ class WrongType(Exception):
 
 
 def parse_arguments(text: str, label: str) -> dict[str, Value]:
-    """Raises InvalidPolicy. `label` is the policy's text, for messages."""
+    """Return keyword arguments. Raise InvalidPolicy; `label` is the policy's text, for messages."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -59,7 +59,7 @@ def parse_arguments(text: str, label: str) -> dict[str, Value]:
 def check_arguments(
     policy: type, given: Mapping[str, Value], label: str
 ) -> tuple[tuple[str, Value], ...]:
-    """The arguments sorted by name, converted to the types of the signature. Raises
+    """Return the arguments sorted by name, converted to the types of the signature. Raise
     InvalidPolicy."""
     known, takes_any = _parameters(policy)
     checked = {}
@@ -74,7 +74,8 @@ def check_arguments(
 
 
 def arguments_text(arguments: Collection[tuple[str, Value]]) -> str:
-    """`(k=50,reclaim_when=pressure)`, which `parse_arguments` reads back; empty for none."""
+    """Return text such as `(k=50,reclaim_when=pressure)`, which `parse_arguments` can read; empty
+    for no arguments."""
     inside = ",".join(f"{name}={_text(value)}" for name, value in arguments)
     return f"({inside})" if inside else ""
 
@@ -85,10 +86,10 @@ def _literal(node: ast.expr) -> Value:
             return value
         case ast.Constant(value=str() as text) if text.isprintable():
             return text
-        case ast.Constant(value=int() | float() as number) if abs(number) <= MOST:
+        case ast.Constant(value=int() | float() as number) if abs(number) <= MAX_NUMBER:
             return number
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
-            abs(number) <= MOST and not isinstance(number, bool)
+            abs(number) <= MAX_NUMBER and not isinstance(number, bool)
         ):
             return -number
         case ast.Name(id=word):
@@ -101,8 +102,8 @@ def _literal(node: ast.expr) -> Value:
 
 
 def _parameters(policy: type) -> tuple[dict[str, Any], bool]:
-    """Types of the constructor's parameters after `costs`, by name; and whether it takes any
-    keyword."""
+    """Return the types of the constructor's parameters after `costs`, by name, and whether it takes
+    any keyword."""
     _self, *others = inspect.signature(policy.__init__).parameters.values()  # type: ignore[misc]
     try:
         hints = typing.get_type_hints(policy.__init__)  # type: ignore[misc]
@@ -123,7 +124,7 @@ def _unknown(policy: type, name: str, known: Collection[str]) -> str:
 
 
 def _convert(value: Value, hint: Any) -> Value:
-    """Raises WrongType, which says what is expected."""
+    """Convert a value to a type. Raise WrongType with a description of that type."""
     origin, options = get_origin(hint), get_args(hint)
     if origin is Literal:
         fits = any(value == option and type(value) is type(option) for option in options)
@@ -167,8 +168,4 @@ def _text(value: Value) -> str:
     if isinstance(value, str):
         bare = value.isidentifier() and not keyword.iskeyword(value) and value not in WORDS
         return value if bare and value.isascii() else repr(value)
-    return {True: "true", False: "false", None: "none"}[value] if _is_word(value) else repr(value)
-
-
-def _is_word(value: Value) -> bool:
-    return value is None or isinstance(value, bool)
+    return next((word for word, meant in WORDS.items() if meant is value), repr(value))

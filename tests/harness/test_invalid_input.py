@@ -41,7 +41,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--policies fcfs,continuum(k=3) --baseline continuum(k=4)",
             r"--baseline continuum\(k=4\): not among the policies .* did you mean continuum\(k=3\)",
         ),
-        ("--policies fcfs,fcfs", "fcfs is there twice"),
+        ("--policies fcfs,fcfs", "fcfs is given twice"),
         (
             "--policies my.module:Nothing",
             "my.module:Nothing: the import failed with Mod",

@@ -139,7 +139,7 @@ def test_commas_between_parentheses_separate_arguments() -> None:
 
 
 def test_the_same_arguments_twice_are_one_variant_twice() -> None:
-    with pytest.raises(InvalidVariant, match=r"continuum\(k=50\) is there twice"):
+    with pytest.raises(InvalidVariant, match=r"continuum\(k=50\) is given twice"):
         variants("continuum(k=50),continuum(k=25),continuum( k=50 )")
 
 
