@@ -1,1 +1,5 @@
-"""Engines and what decides in them: policies, profiles, virtual time, and vLLM with its plug-in."""
+"""Engines: scheduling policies, profiles, the virtual-time engine, and vLLM with its plug-in.
+
+In: turns of programs, a policy, and a machine's profile or a vLLM server. Out: scheduled and
+finished turns, and engine events.
+"""

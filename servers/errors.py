@@ -3,7 +3,7 @@
     TurnstileError
     ├── InvalidInput               invalid settings or files of the user: exit code 2
     │   ├── InvalidTrace             a trace file
-    │   ├── TraceRejected            one trace file of several, which gives no program
+    │   ├── TraceRejected            one trace file of several, without a usable program
     │   ├── ProgramTooLong           a program that the engine can never serve
     │   ├── InvalidProgramId         an id in a request to the gateway
     │   ├── InvalidExperiment        an experiment file, or an unknown experiment
@@ -24,8 +24,8 @@
     │   ├── DoesNotFit               a model or a request that exceeds the memory
     │   ├── CannotServe              a combination that vLLM or the plug-in cannot run
     │   ├── CannotWrite              a file or folder that cannot be written
-    │   └── Unavailable              something that this machine lacks
-    │       ├── VllmUnavailable        no vLLM, or one that cannot be used
+    │   └── Unavailable              something missing on this machine
+    │       ├── VllmUnavailable        no vLLM, or an unusable one
     │       │   └── VllmNotInstalled     no vLLM
     │       ├── TierUnavailable        no LMCache, or a tier of zero size
     │       ├── ContainersUnavailable  no package, no service, or no such image
@@ -62,7 +62,7 @@ class TurnstileError(Exception):
 
 
 class InvalidInput(TurnstileError, ValueError):
-    """What the user gave cannot be used."""
+    """The user's input is invalid."""
 
 
 class InvalidTrace(InvalidInput):
@@ -70,23 +70,23 @@ class InvalidTrace(InvalidInput):
 
 
 class TraceRejected(InvalidInput):
-    """One file gives no program; the others are still read."""
+    """One file contains no usable program; the others are still read."""
 
 
 class ProgramTooLong(InvalidInput):
-    """The engine can never serve a program, and the user asked for this to be refused."""
+    """The engine can never serve a program, and the settings do not allow skipping it."""
 
 
 class InvalidProgramId(InvalidInput):
-    """An id in a request to the gateway cannot be an id."""
+    """A program id in a request to the gateway is invalid."""
 
 
 class InvalidExperiment(InvalidInput):
-    """An experiment's file cannot be used, or its name is unknown."""
+    """An experiment file is invalid, or the experiment's name is unknown."""
 
 
 class InvalidRunFolder(InvalidInput):
-    """The folder, or a file in it, is not what `bench sweep` writes."""
+    """The folder is not a run folder of `bench sweep`, or a file in it is invalid."""
 
 
 class UnknownCell(InvalidInput):
@@ -94,7 +94,7 @@ class UnknownCell(InvalidInput):
 
 
 class NotComparable(InvalidInput):
-    """The runs answer different questions, or one of them has no result."""
+    """The runs have different settings, or one of them has no result."""
 
 
 class InvalidBaseline(InvalidInput):
@@ -102,7 +102,7 @@ class InvalidBaseline(InvalidInput):
 
 
 class InvalidHistory(InvalidInput):
-    """The file is not a history, or cannot take the entry that is added."""
+    """The file is not a history, or the new entry does not match it."""
 
 
 class UnknownName(InvalidInput):
@@ -110,11 +110,11 @@ class UnknownName(InvalidInput):
 
 
 class InvalidPlugin(InvalidInput):
-    """What a dotted path or an installed package names cannot be loaded."""
+    """The object at a dotted path or an entry point cannot be loaded."""
 
 
 class InvalidPolicy(InvalidPlugin):
-    """A policy breaks the contract of `servers.policies.base.Policy`, or takes no such argument."""
+    """A policy breaks the contract of `servers.policies.base.Policy`, or lacks an argument."""
 
 
 class InvalidVariant(InvalidInput):
@@ -161,19 +161,19 @@ class CannotWrite(InvalidInput):
 
 
 class Unavailable(InvalidInput):
-    """This machine lacks what was asked for."""
+    """This machine lacks something that the command needs."""
 
 
 class VllmUnavailable(Unavailable):
-    """There is no vLLM, or it cannot be used."""
+    """vLLM is not installed, or its installation is unusable."""
 
 
 class VllmNotInstalled(VllmUnavailable):
-    """There is no vLLM."""
+    """vLLM is not installed."""
 
 
 class TierUnavailable(Unavailable):
-    """LMCache is not installed next to vLLM, or its tier could hold nothing."""
+    """LMCache is not installed next to vLLM, or the tier has no capacity."""
 
 
 class ContainersUnavailable(Unavailable):
@@ -181,7 +181,7 @@ class ContainersUnavailable(Unavailable):
 
 
 class ServerUnavailable(Unavailable):
-    """Nothing of use answers at a URL."""
+    """No usable server responds at a URL."""
 
 
 class LibraryUnavailable(Unavailable):
@@ -189,7 +189,7 @@ class LibraryUnavailable(Unavailable):
 
 
 class PortTaken(Unavailable):
-    """Another process has the port."""
+    """Another process uses the port."""
 
 
 class EngineError(TurnstileError):
@@ -218,11 +218,11 @@ class StartAbandoned(EngineError):
 
 
 class AgentStartError(TurnstileError):
-    """An agent's process never came to its task; the message holds its last output."""
+    """An agent's process ended before its task began; the message contains its last output."""
 
 
 class MeasurementFailed(TurnstileError):
-    """A request of a measurement failed, or its answer cannot be used."""
+    """A request of a measurement failed, or its response is unusable."""
 
 
 class MeasurementUnavailable(TurnstileError):
@@ -230,7 +230,7 @@ class MeasurementUnavailable(TurnstileError):
 
 
 class UnsupportedVllm(TurnstileError, RuntimeError):
-    """The scheduler of this vLLM is not one that the plug-in was written for."""
+    """The plug-in does not support the scheduler of this vLLM version."""
 
 
 class CellFailed(TurnstileError):
@@ -238,4 +238,4 @@ class CellFailed(TurnstileError):
 
 
 class TurnFailed(TurnstileError):
-    """A turn has no usable answer."""
+    """A turn has no usable response."""

@@ -24,10 +24,10 @@ class ActivePin(Generic[Turn, KV]):
     turn: Turn
     """The finished turn that left it."""
     kv: KV
-    """What the engine needs to release the blocks."""
+    """The engine's handle for releasing the blocks."""
     blocks: int
     expires_ps: int | None
-    """None: the pin has no expiry of its own."""
+    """None: the pin never expires."""
 
 
 class PinTable(Generic[Turn, KV]):
@@ -90,7 +90,7 @@ class PinTable(Generic[Turn, KV]):
         return program_id in self._waiting_turns
 
     def next_expiry_ps(self) -> int | None:
-        """Return when the first pin that may expire does, or None if none will."""
+        """Return the earliest expiry of the pins that may expire; None if there are none."""
         self._drop_stale()
         return self._expiry[0][0] if self._expiry else None
 

@@ -1,9 +1,9 @@
 """Executes a policy inside an engine: programs, the waiting queue, pins and wake-up times.
 
-Both engines use this class, the virtual-time engine (`servers.sim`) and the vLLM plug-in. In: what
-happens in the engine (a turn arrives, is admitted, is preempted, finishes or is aborted; a step
-starts). Out: the head of the waiting queue, pins to retain and release through two hooks, and
-events. It calls the policy at the moments that `servers.policies.base` defines.
+The virtual-time engine (`servers.sim`) and the vLLM plug-in both use `PolicyRunner`. In: events of
+the engine (a turn arrives, is admitted, is preempted, finishes or is aborted; a step starts). Out:
+the head of the waiting queue, pins to retain and release through two hooks, and event records.
+`servers.policies.base` defines when each method of the policy is called.
 
 The clock counts whole picoseconds; the policy and the events see seconds. Standard library only,
 since vLLM loads this module.
@@ -22,30 +22,30 @@ from servers.ranked_queue import RankedQueue
 
 
 class EngineTurn(Protocol):
-    """What the runner needs to know of an engine's own record of a turn."""
+    """The attributes that the runner requires of an engine's turns."""
 
     view: Request
-    """What the policy sees of the turn."""
+    """The turn as the policy sees it."""
     pinned_hit: bool
-    """Set by the runner: the program's pin was active when the turn arrived."""
+    """Whether the program's pin was active when the turn arrived; set by the runner."""
 
     @property
     def has_program(self) -> bool:
-        """Whether the client named a program. A turn without one leaves no pin."""
+        """Whether the client named a program. Only such turns can be pinned."""
 
     @property
     def is_internal(self) -> bool:
         """Whether the harness sent the turn for its own purposes (a warm-up). Internal turns are
-        served like any other, but neither the policy nor the events include them."""
+        served like others, but the policy does not see them and no events are emitted."""
 
     @property
     def future(self) -> Future | None:
-        """What the trace knows of the turn; given to an `Oracle` only."""
+        """The turn's future in the trace; only an `Oracle` receives it."""
 
 
 Turn = TypeVar("Turn", bound=EngineTurn)
 KV = TypeVar("KV")
-"""What an engine needs to release the blocks of a pin."""
+"""An engine's handle for releasing the blocks of a pin."""
 Emit = Callable[[float, str, Turn, dict[str, Any]], None]
 """Called with the time in seconds, the event's name, its turn and its other fields."""
 
@@ -75,16 +75,16 @@ class PolicyRunner(Generic[Turn, KV]):
         self.events = 0
         """Number of events so far, whether or not they are recorded."""
         self.wake_ps: int | None = None
-        """When the policy may decide differently without an event; None: never."""
+        """When the policy may next decide differently without an event; None: never."""
         self._retain_blocks = retain_blocks
         self._release_blocks = release_blocks
         self._emit = emit
         self._internal_policy = Policy(policy.costs)
-        """Decides for internal turns."""
+        """The policy for internal turns."""
         self._oracle = policy if isinstance(policy, Oracle) else None
         self._wakes = type(policy).wake_s is not Policy.wake_s
         self._programs: dict[str, tuple[float, int]] = {}
-        """Arrival time in seconds and turns so far of each program that has not ended."""
+        """For each program that has not ended: arrival time in seconds, and number of turns."""
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
         self._events_at_review = -1
@@ -112,11 +112,11 @@ class PolicyRunner(Generic[Turn, KV]):
     def admitted(
         self, turn: Turn, length: int, cached_tokens: int, external_tokens: int = 0
     ) -> None:
-        """The turn has its blocks. Its program's pin is released only now, since blocks of the pin
-        beyond the turn's hit must not serve the turn's own admission.
+        """Record that the turn's blocks are allocated. Its program's pin is released only now,
+        since blocks of the pin beyond the turn's hit must not be used for the turn's admission.
 
-        `length`: tokens of the prompt and of what was generated before a preemption.
-        `external_tokens`: those of `cached_tokens` that an offload tier supplies."""
+        `length`: prompt tokens, and tokens generated before a preemption.
+        `external_tokens`: the part of `cached_tokens` that an offload tier supplies."""
         view = turn.view
         self._stop_waiting(turn)
         self._policy_for(turn).scheduled(view, self.now_s, cached_tokens)
@@ -127,7 +127,7 @@ class PolicyRunner(Generic[Turn, KV]):
         view.pinned = view.preempted = False
 
     def preempted(self, turn: Turn) -> None:
-        """The turn lost its KV and waits. The engine calls `push` once it may be admitted again."""
+        """Record that the turn lost its KV. The engine calls `push` once it may be readmitted."""
         view = turn.view
         view.preempted = True
         view.pinned = view.program_id in self.pins
@@ -136,8 +136,8 @@ class PolicyRunner(Generic[Turn, KV]):
         self.record("preempted", turn)
 
     def finished(self, turn: Turn, tokens: int) -> bool:
-        """The turn's last token is sampled, and KV of `tokens` tokens is on the device. Return
-        whether its blocks are retained by a pin; if not, the engine frees them."""
+        """Record that the turn's last token was sampled, with the KV of `tokens` tokens on the
+        device. Return whether a pin retains its blocks; if not, the engine frees them."""
         view = turn.view
         self._stop_waiting(turn)
         policy = self._policy_for(turn)
@@ -156,27 +156,27 @@ class PolicyRunner(Generic[Turn, KV]):
         return retained
 
     def aborted(self, turn: Turn) -> None:
-        """The client cancelled the turn while it waited or ran."""
+        """Record that the client cancelled the turn while it waited or ran."""
         self._stop_waiting(turn)
         self._policy_for(turn).aborted(turn.view, self.now_s)
         self._end_with_turn(turn)
         self.record("aborted", turn)
 
     def end_program(self, program_id: str) -> None:
-        """No more turns of the program will come."""
+        """Forget the program, which sends no more turns, and release its pin."""
         if self._programs.pop(program_id, None) is not None:
             self.policy.program_ended(program_id, self.now_s)
         self.unpin(program_id, "ended")
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
-        """Count an event and pass it on."""
+        """Count an event and emit it."""
         if not turn.is_internal:
             self.events += 1
             if self._emit is not None:
                 self._emit(self.now_s, event, turn, fields)
 
     def _end_with_turn(self, turn: Turn) -> None:
-        """End the turn's program if this was its last turn or its only one."""
+        """End the turn's program if this was its last turn, or if the client named no program."""
         if not turn.view.is_last and turn.has_program:
             return
         if turn.is_internal:
@@ -190,7 +190,7 @@ class PolicyRunner(Generic[Turn, KV]):
     # Waiting queue ------------------------------------------------------------------------------
 
     def push(self, turn: Turn) -> None:
-        """Make a waiting turn a candidate for admission, at its current rank."""
+        """Queue a waiting turn for admission, at its current rank."""
         policy = self._internal_policy if turn.is_internal else self.policy
         self.waiting.push(turn.view.id, policy.rank(turn.view, self.now_s), turn)
 
@@ -201,7 +201,7 @@ class PolicyRunner(Generic[Turn, KV]):
         return self.waiting.peek()
 
     def needs_rerank(self, turn: Turn) -> bool:
-        """Whether the turn's rank has to be computed again, so that it may not stay the head."""
+        """Return whether the turn's rank is out of date, so that it may no longer be the head."""
         return turn in self._unranked
 
     def _rerank(self) -> None:
@@ -221,8 +221,8 @@ class PolicyRunner(Generic[Turn, KV]):
     # Start of a step ----------------------------------------------------------------------------
 
     def start_step(self, batch_tokens: Callable[[], int]) -> None:
-        """Release pins that expired or that the policy's review names, and update ranks that
-        change with time. `batch_tokens` computes the context of the running turns, in tokens."""
+        """Release pins that expired or that the policy's `review` returns, and update ranks that
+        change with time. `batch_tokens` returns the context of the running turns, in tokens."""
         if len(self.pins):
             for program_id in self.pins.expired(self.now_ps):
                 self.unpin(program_id, "expired")
@@ -237,15 +237,15 @@ class PolicyRunner(Generic[Turn, KV]):
             self._rerank()
 
     def next_change_ps(self) -> int | None:
-        """Return when a pin expires or the policy may decide differently, whichever is first."""
+        """Return the next time at which a pin expires or the policy may decide differently."""
         expiry_ps = self.pins.next_expiry_ps()
         if self.wake_ps is None or (expiry_ps is not None and expiry_ps < self.wake_ps):
             return expiry_ps
         return self.wake_ps
 
     def _may_decide_differently(self) -> bool:
-        """Whether `review` may return other pins than at the last call: `wake_s` bounds this in
-        time, and without an event the context of the batch only grows."""
+        """Return whether `review` may return other pins than at its last call, because `wake_s` has
+        passed or an event has happened. Without an event the batch's context only grows."""
         due = self.wake_ps is not None and self.wake_ps <= self.now_ps
         return due or self.events != self._events_at_review
 
@@ -277,16 +277,16 @@ class PolicyRunner(Generic[Turn, KV]):
         return True
 
     def may_reclaim(self, other_turns: int) -> bool:
-        """Whether pins give way to a turn that lacks blocks: always under `reclaim_when =
-        "pressure"`, and under "stuck" only if no other turn can free blocks by finishing.
+        """Return whether pins may be reclaimed for a turn that lacks blocks: always if the policy's
+        `reclaim_when` is "pressure"; if it is "stuck", only if no other turn can free blocks.
 
-        `other_turns`: for a waiting turn all running and loading turns; for a running turn the
-        other running turns, so that pins also give way to a turn that runs alone."""
+        `other_turns`: for a waiting turn, the number of running and loading turns; for a running
+        turn, the number of other running turns, so that pins are reclaimed if it runs alone."""
         return self.policy.reclaim_when == "pressure" or other_turns == 0
 
     def reclaim(self, missing: Callable[[], int], spare: str | None = None) -> bool:
-        """Release pins in the policy's order until `missing()` blocks are at most 0; none if all
-        pins together would not suffice. The pin of program `spare` is left alone."""
+        """Release pins in the policy's order until `missing()`, in blocks, is at most 0. Release
+        none if all of them would not suffice. The pin of program `spare` is never released."""
         pins = [active for active in self.pins if active.pin.program_id != spare]
         if not pins or sum(active.blocks for active in pins) < missing():
             return False
@@ -301,9 +301,9 @@ class PolicyRunner(Generic[Turn, KV]):
         return self.may_reclaim(running_turns - 1) and self.reclaim(missing)
 
     def reclaim_for_head(self, head: Turn, other_turns: int, missing: Callable[[], int]) -> bool:
-        """Release pins for the head of the queue, where `may_reclaim(other_turns)` holds; return
-        whether the queue should try again. The head's own pin is spared as long as other turns or
-        other pins can free memory."""
+        """Release pins for the head of the queue; return whether the queue should try again. Call
+        this only if `may_reclaim(other_turns)`. The head's own pin is released only if no other
+        turn and no other pin can free memory."""
         own = head.view.program_id
         if self.reclaim(missing, spare=own):
             return True

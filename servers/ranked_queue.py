@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class RankedQueue(Generic[Item]):
-    """Items by rank, smallest first: O(log n) push, removal and re-rank by lazy deletion."""
+    """Items by rank, smallest first. Push and re-rank are O(log n); deletion is lazy."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[Rank, int]] = []

@@ -1,10 +1,10 @@
-"""The lines of turns.jsonl and engine.jsonl: every writer builds these structs, every reader
-decodes them.
+"""Records of turns.jsonl and engine.jsonl, which all writers encode and all readers decode.
 
-Each field has its unit, its meaning and when it is null next to it. The tables in
-docs/reference/run-folder.md are generated from here (`python -m reports.run_folder.reference`).
-Times are seconds on the cell's clock, lengths are tokens. A field that is `UNSET` is left out of
-the line; a reader treats null and left out alike. Imports only msgspec, which vLLM brings too.
+Each field is annotated with its unit, its meaning and the condition under which it is null. The
+tables in docs/reference/run-folder.md are generated from these annotations
+(`python -m reports.run_folder.reference`). Times are seconds on the cell's clock, lengths are
+tokens. A field that is `UNSET` is left out of the line; readers treat it as null. Imports only
+msgspec, which vLLM depends on too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 MAX_VALUE = 10**15
-"""Bound of all seconds, tokens and blocks; sums of a million such values stay finite."""
+"""Upper bound of seconds, tokens and blocks; sums of a million such values stay finite."""
 
 Seconds = Annotated[float, Meta(ge=-MAX_VALUE, le=MAX_VALUE, extra={"unit": "s"})]
 Count = Annotated[int, Meta(ge=0, le=MAX_VALUE)]
@@ -24,7 +24,7 @@ Scalar = str | int | float | bool | None
 
 
 def meaning(text: str, null: str = "") -> Meta:
-    """Documents a field; `null` is the condition under which it is null or left out."""
+    """Document a field; `null` is the condition under which it is null or left out."""
     return Meta(description=text, extra={"null": null})
 
 
@@ -52,7 +52,7 @@ class ChatMessage(Struct, gc=False):
 class TurnRecord(Struct, kw_only=True, gc=False):
     """One turn that finished or failed: a line of turns.jsonl.
 
-    The schedule sets the first fields, whoever serves the turn adds the others when it ends.
+    The schedule sets the first fields; the engine sets the others when the turn ends.
     """
 
     program_id: Annotated[str, meaning("program of the turn")]

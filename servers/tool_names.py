@@ -1,6 +1,6 @@
-"""Which tools an answer calls, in order.
+"""Extracts the names of the tools that an answer calls, in order.
 
-In: OpenAI tool calls, or an answer's text. Out: names; () where it calls none.
+In: OpenAI tool calls, or an answer's text. Out: names; () if it calls none.
 
 - OpenAI tool calls give their function names (chat completions, the Responses API's
   `function_call` items, and calls written into the text as `<tool_call>{"name": …}</tool_call>`).
@@ -8,7 +8,7 @@ In: OpenAI tool calls, or an answer's text. Out: names; () where it calls none.
   newlines (Continuum v3, Appendix B). Quotes, here-documents and `$(…)` are not split.
 - Terminal-Bench JSON gives the first words of its keystrokes.
 
-What stands before `</think>` calls nothing. Standard library only: this runs inside vLLM too.
+Text before `</think>` is ignored. Standard library only, since vLLM loads this module.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^\]]*\])?\+?=")
 _REDIRECT = re.compile(r"\d*(>>|>\||>&|&>>|&>|<>|<&|<<<|>|<)")
 _HEREDOC = re.compile(r"<<(-?)[ \t]*(['\"\\]?)([A-Za-z0-9_.+-]+)")
 _LEADING = frozenset(["if", "then", "elif", "else", "do", "while", "until", "!", "{"])
-"""Shell words that another command may follow."""
+"""Shell keywords that a command may follow."""
 _NO_COMMAND = frozenset(["for", "select", "case", "function", "done", "fi", "esac", "}"])
 _EDITORS = frozenset({"file_editor", "planning_file_editor", "str_replace_editor"})
 _SUBCOMMANDS = _EDITORS | {"str_replace_based_edit_tool", "task_tracker"}
-"""Tools whose `command` is one of their own (`view`), not a shell's."""
-_STARTS = 64
-"""So many places where JSON or a block may begin are tried: keeps hostile text linear."""
+"""Tools whose `command` is a subcommand (`view`), not a shell command."""
+_MAX_STARTS = 64
+"""Maximum number of positions at which JSON is tried, so that the time is linear in the text."""
 
 
 def tool_names(answer: str | Iterable[Any] | None) -> tuple[str, ...]:
@@ -43,13 +43,13 @@ def tool_names(answer: str | Iterable[Any] | None) -> tuple[str, ...]:
 
 
 def call_names(name: str, command: str) -> tuple[str, ...]:
-    """Of a call that runs a shell command, the command's own words: `bash` says nothing."""
-    shells = () if name in _SUBCOMMANDS else command_names(command)
-    return shells or (name,)
+    """Return the commands that a tool call runs in a shell, or else the tool's name."""
+    names = () if name in _SUBCOMMANDS else command_names(command)
+    return names or (name,)
 
 
 def command_names(script: str) -> tuple[str, ...]:
-    """First word of each command of a shell script."""
+    """Return the first word of each command of a shell script."""
     return tuple(name for part in _commands(script) if (name := _first_word(part)))
 
 
@@ -66,7 +66,7 @@ def _get(value: Any, key: str) -> Any:
 def _called_in_json(text: str) -> list[str]:
     names: list[str] = []
     decoder, at = json.JSONDecoder(), -1
-    for _ in range(_STARTS):
+    for _ in range(_MAX_STARTS):
         at = text.find("{", at + 1)
         if at < 0:
             break
@@ -90,29 +90,29 @@ def _called_by(value: dict[str, Any]) -> Iterator[str]:
 
 
 def _called_in_blocks(text: str) -> Iterator[str]:
-    for kind, body in _blocks(text):
-        if kind in _SHELLS:
+    for language, body in _blocks(text):
+        if language in _SHELLS:
             yield from command_names(body)
 
 
 def _blocks(text: str) -> Iterator[tuple[str, str]]:
-    """Closed fenced blocks, as (language, body)."""
-    kind: str | None = None
+    """Yield the language and the body of each closed fenced block."""
+    language: str | None = None
     body: list[str] = []
     for line in text.splitlines():
         fence = _FENCE.fullmatch(line)
-        if kind is None:
+        if language is None:
             if fence:
-                kind, body = fence[1], []
+                language, body = fence[1], []
         elif fence and not fence[1]:
-            yield kind, "\n".join(body)
-            kind = None
+            yield language, "\n".join(body)
+            language = None
         else:
             body.append(line)
 
 
 def _commands(script: str) -> Iterator[str]:
-    """Split a script into simple commands; here-documents and comments are dropped."""
+    """Split a script into simple commands, without here-documents and comments."""
     part: list[str] = []
     heredocs: list[str] = []
     at, end = 0, len(script)
@@ -149,23 +149,23 @@ def _commands(script: str) -> Iterator[str]:
 
 
 def _quoted(script: str, at: int) -> int:
-    """Length of the quoted string, or of the `$(…)`, that begins here."""
+    """Return the length of the quoted string, or of the `$(…)`, that begins at `at`."""
     if script[at] == "$":
-        depth, here = 0, at + 1
-        while here < len(script):
-            depth += {"(": 1, ")": -1}.get(script[here], 0)
-            here += 1
+        depth, end = 0, at + 1
+        while end < len(script):
+            depth += {"(": 1, ")": -1}.get(script[end], 0)
+            end += 1
             if depth == 0:
                 break
-        return here - at
-    quote, here = script[at], at + 1
-    while here < len(script) and script[here] != quote:
-        here += 2 if script[here] == "\\" and quote != "'" else 1
-    return min(here + 1, len(script)) - at
+        return end - at
+    quote, end = script[at], at + 1
+    while end < len(script) and script[end] != quote:
+        end += 2 if script[end] == "\\" and quote != "'" else 1
+    return min(end + 1, len(script)) - at
 
 
 def _skip_heredocs(script: str, at: int, delimiters: list[str]) -> int:
-    """How far the here-documents that begin at this line reach."""
+    """Return the length of the here-documents that begin at `at`."""
     start = at
     for delimiter in delimiters:
         while at < len(script):

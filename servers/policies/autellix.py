@@ -53,9 +53,9 @@ class Call:
     program: Attained
     level: int
     left_s: float
-    """Rest of the level's quantum."""
+    """Remaining part of the level's quantum."""
     since_s: float
-    """When it began to wait or run."""
+    """The time at which it began to wait or run."""
     running: bool = False
     changes_s: Sequence[float] = ()
     """Times at which the level changes if no event happens: demotions of a running call, the
@@ -144,8 +144,8 @@ class Autellix(Policy):
         return worst if better else None
 
     def wake_s(self, now_s: float) -> float | None:
-        """The heap has, for each call, a time no later than its next change. Times that have passed
-        are replaced by the call's next one."""
+        """Return the first level change. The heap has, for each call, a time no later than its next
+        change; times that have passed are replaced by the call's next one."""
         wakes = self._wakes
         while wakes:
             at_s, call_id = wakes[0]
@@ -162,7 +162,7 @@ class Autellix(Policy):
     # Accounts -----------------------------------------------------------------------------------
 
     def _wait(self, call_id: int, call: Call, now_s: float) -> None:
-        """Starts the call's waiting time, and fixes when it will be promoted to the top level."""
+        """Start the call's waiting time, and set the time of its promotion to the top level."""
         call.running, call.since_s, call.changes_s = False, now_s, ()
         if call.level == 0:
             return
@@ -175,7 +175,7 @@ class Autellix(Policy):
             self._wake_for(call_id, call)
 
     def _stop(self, call: Call, now_s: float) -> None:
-        """Adds the time until now to what the call has waited or been served."""
+        """Add the time until now to the call's waiting time or service."""
         passed = bisect_right(call.changes_s, now_s)
         if not call.running:
             call.waited_s += now_s - call.since_s

@@ -19,34 +19,34 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """One turn, as an engine and a policy see it. Engines write it, policies read it."""
+    """One turn, as policies see it. Engines write it, policies only read it."""
 
     id: int
     """Unique within one engine, in order of arrival."""
     program_id: str
-    """The job. An engine gives a turn without program id an id of its own, shared with no other."""
+    """The job. If the client sends none, the engine makes a unique id for the turn."""
     index: int
-    """Number of turns of this program that the engine saw before this one."""
+    """Number of earlier turns of this program on this engine."""
     arrival_s: float
     """When this turn reached the server."""
     program_arrival_s: float
     """When the first turn of its program reached the server."""
     prompt_tokens: int
     is_last: bool | None = None
-    """Whether this is the last turn of its program; None if the client did not tell."""
+    """Whether this is the last turn of its program; None if the client does not mark last turns."""
     output_tokens: int = 0
-    """Tokens generated so far; complete when `finished` is called."""
+    """Number of generated tokens; complete when `finished` is called."""
     tools: tuple[str, ...] = ()
     """Tools that the answer calls, in order (first words of a bash line); empty until the turn has
     finished."""
     pinned: bool = False
-    """Whether a pin holds the KV of its program's previous turn."""
+    """Whether a pin retains the KV of its program's previous turn."""
     preempted: bool = False
-    """Whether it ran, was preempted, and waits to run again."""
+    """Whether it was preempted and waits to run again."""
 
     @property
     def tool(self) -> str | None:
-        """The tool that the time until the next turn is counted for: `pytest` for
+        """The tool to which the time until the next turn is attributed: `pytest` for
         `cd x && pytest -q` (Continuum v3, App. B)."""
         for name in self.tools:
             if name not in SHELL_PREAMBLE:
@@ -55,25 +55,25 @@ class Request:
 
     @property
     def ends_program(self) -> bool:
-        """Whether the client marked this turn as the last or, if the client marks none, whether the
+        """Whether the client marked this turn as the last or, if it marks no turns, whether the
         turn calls no tool (v3, §5.2)."""
         return not self.tools if self.is_last is None else self.is_last
 
 
 SHELL_PREAMBLE = frozenset({"cd", "export", "set", "source", ".", "pushd", "popd", "true", ":"})
-"""First words that prepare a command line rather than do its work."""
+"""Shell commands that only prepare the command that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What happens to the KV of a finished turn on the device, and the inputs of that decision."""
+    """Whether the KV of a finished turn stays on the device, and the inputs of that decision."""
 
     kind: Literal["free", "pin"] = "free"
     ttl_s: float = 0.0
-    """How long a pin holds; `math.inf` for a pin that only `review` or memory pressure ends."""
+    """Time until the pin expires; `math.inf` if only `review` or memory pressure releases it."""
     whole_request: bool = False
-    """Whether to hold the partly filled last block too, which no later turn can reuse. Only the
-    authors' public fork does."""
+    """Whether to retain the partly filled last block too, which no later turn can reuse. Only
+    Continuum's public fork does."""
     why: Mapping[str, float | str | None] = field(default_factory=dict)
 
 
@@ -81,8 +81,9 @@ FREE = Retention()
 
 
 def pin(ttl_s: float, *, whole_request: bool = False, **why: float | str | None) -> Retention:
-    """Holds the KV for `ttl_s` seconds; a TTL of zero or less frees it. `why` are the inputs of the
-    decision, which engines write to their event log. Raises ValueError if `ttl_s` is NaN."""
+    """Return the decision to retain the KV for `ttl_s` seconds, or to free it if that is zero or
+    less. Engines write `why`, the inputs of the decision, to their event log. Raises ValueError if
+    `ttl_s` is NaN."""
     if math.isnan(ttl_s):
         raise ValueError(f"ttl_s is NaN; the inputs were {why}")
     return Retention("pin" if ttl_s > 0 else "free", max(ttl_s, 0.0), whole_request, why)
@@ -90,12 +91,12 @@ def pin(ttl_s: float, *, whole_request: bool = False, **why: float | str | None)
 
 @dataclass(slots=True, eq=False)
 class Pin:
-    """KV that is held after the end of a turn, as a policy sees it when memory is short."""
+    """The retained KV of a finished turn."""
 
     request: Request
-    """The finished turn whose KV it is."""
+    """The finished turn."""
     tokens: int
-    """Length of the context that it holds."""
+    """Length of the retained context."""
     pinned_at_s: float
     expires_at_s: float
 
@@ -109,19 +110,19 @@ class Costs:
     """Cost of rebuilding a context on this engine, from its profile (Continuum v3, §5.2)."""
 
     prefill_s: Callable[[int], float]
-    """Seconds to prefill a context of this many tokens in an otherwise idle engine."""
+    """Seconds to prefill a context of so many tokens in an otherwise idle engine."""
     reload_s: Callable[[int], float] | None = None
-    """Seconds to load this many tokens from the offload tier; None without a tier."""
+    """Seconds to load so many tokens from the offload tier; None without a tier."""
     step_tokens: int = 2048
-    """Tokens that one step may prefill (chunk size)."""
+    """Maximum number of tokens that one step prefills (chunk size)."""
 
     def rebuild_s(self, tokens: int) -> float:
-        """PrefillReload(r): seconds to load with a tier, else to prefill (v3, §4.1)."""
+        """Return PrefillReload(r): seconds to load with a tier, else to prefill (v3, §4.1)."""
         return self.prefill_s(tokens) if self.reload_s is None else self.reload_s(tokens)
 
 
 class Future(NamedTuple):
-    """Facts about a turn that only the trace has. Bounds get them, real policies never do."""
+    """Facts about a turn from the trace's future. Only an `Oracle` receives them."""
 
     tool_gap_s: float | None
     """Seconds until the program's next turn arrives; None after its last turn."""
@@ -153,10 +154,10 @@ class Policy:
     name: ClassVar[str]
     """Name on the command line and in reports."""
     source: ClassVar[str] = ""
-    """Publication that describes it."""
+    """The publication that describes it."""
     reclaim_when: Literal["stuck", "pressure"] = "stuck"
-    """When pins give way to a turn that lacks blocks: only if no other turn can free blocks by
-    finishing ("stuck"), or always ("pressure"). `PolicyRunner.may_reclaim` is the exact rule."""
+    """When pins are reclaimed for a turn that lacks blocks: only if no other turn can free blocks
+    ("stuck"), or always ("pressure"). `PolicyRunner.may_reclaim` is the exact rule."""
     reviews_pins: ClassVar[bool] = False
     """Whether engines call `review` at the start of each scheduling step."""
 
@@ -169,49 +170,48 @@ class Policy:
         """The turn entered the waiting queue."""
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
-        """The turn is admitted, with `cached_tokens` of its prompt cached; called again after each
-        preemption. `request.preempted` and `request.pinned` still have their values from the
-        queue."""
+        """The turn was admitted, with `cached_tokens` of its prompt cached; called again after each
+        preemption. `request.preempted` and `request.pinned` keep their values until it returns."""
 
     def preempted(self, request: Request, now_s: float) -> None:
         """The turn lost its KV and waits again."""
 
     def finished(self, request: Request, now_s: float) -> Retention:
-        """The turn's last token is generated: returns whether to keep its KV. Engines call it for
-        last turns too, and ignore what it returns for them."""
+        """The turn's last token was generated. Return whether to retain its KV. Engines call this
+        for last turns too, and ignore the result."""
         return FREE
 
     def aborted(self, request: Request, now_s: float) -> None:
         """The client cancelled the turn while it waited or ran; `finished` will not be called."""
 
     def program_ended(self, program_id: str, now_s: float) -> None:
-        """The program sends no more turns. Not every engine is told."""
+        """The program sends no more turns. Engines cannot call this if no client reports it."""
 
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        """Position in the waiting queue. Engines call it again when `pinned` or `preempted` has
-        changed and when `wake_s` has passed; between these the rank must not change."""
+        """Return the position in the waiting queue. Engines call this again when `pinned` or
+        `preempted` changes and when `wake_s` passes; at other times the rank must not change."""
         return (not request.preempted, request.arrival_s, request.id)
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
-        """The turn to preempt when a running turn needs a block and none is free. `running` is in
-        order of admission and never empty."""
+        """Return the turn to preempt when a running turn needs a block and none is free. `running`
+        is in order of admission and never empty."""
         return running[-1]
 
     def displaced(self, head: Request, running: Sequence[Request], now_s: float) -> Request | None:
-        """The running turn to preempt for `head`, which does not fit; None to let `head` wait."""
+        """Return the running turn to preempt for `head`, which does not fit; None for no turn."""
         return None
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
-        """The order in which pins give way under memory pressure."""
+        """Return the pins in the order in which to release them under memory pressure."""
         return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
-        """Pins to release now, with `batch_tokens` of context in the running batch."""
+        """Return the pins to release now; `batch_tokens` is the context of the running batch."""
         return ()
 
     def wake_s(self, now_s: float) -> float | None:
-        """Earliest time at which a rank, `displaced` or `review` may decide differently although no
-        event has happened and the batch's context has only grown; None for never."""
+        """Return the earliest time at which `rank`, `displaced` or `review` may decide differently
+        although no event has happened and the batch's context has only grown; None for never."""
         return None

@@ -37,7 +37,7 @@ MARGIN_S = 1e-3
 
 
 class Clairvoyant(Policy, Oracle):
-    """A bound: it knows each tool's time and each program's remaining work."""
+    """A bound that knows each tool's time and each program's remaining work."""
 
     name = "clairvoyant"
     source = "a bound of ours; Belady 1966, Schrage 1968"
@@ -79,7 +79,7 @@ class Clairvoyant(Policy, Oracle):
         return max(running, key=lambda r: (self._work_s[r.id], r.id))
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
-        """Pins expire when they are next used, so the latest expiry is the latest use."""
+        """Return the pins in order of next use, latest first: a pin expires at its next use."""
         return sorted(pins, key=lambda p: (-p.expires_at_s, p.request.id))
 
     def _forget(self, request: Request) -> None:

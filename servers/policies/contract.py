@@ -25,13 +25,13 @@ COSTS = Costs(prefill_s=lambda tokens: tokens / 5000)
 
 
 def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
-    """Raises InvalidPolicy unless the policy, built with these arguments, keeps the contract."""
+    """Raise InvalidPolicy unless the policy, built with these arguments, fulfils the contract."""
     _check_methods(policy)
     ContractScenario(policy, arguments or {}).play()
 
 
 def check_class(found: object, path: str) -> type[Policy]:
-    """What a name or a path stands for, once it is known to be a class of policies."""
+    """Return the object found at `path`; raise InvalidPolicy unless it is a subclass of Policy."""
     if not isinstance(found, type):
         raise InvalidPolicy(f"{path}: is not a class; derive one from servers.policies.base.Policy")
     if not issubclass(found, Policy):
@@ -52,24 +52,26 @@ def _check_methods(policy: type[Policy]) -> None:
     for method in (*EVENTS, *DECISIONS):
         expected, found = getattr(Policy, method), getattr(policy, method)
         if not callable(found) or inspect.iscoroutinefunction(found):
-            raise InvalidPolicy(f"{label}.{method} must be a plain method: def {_head(method)}")
+            raise InvalidPolicy(
+                f"{label}.{method} must be a plain method: def {_signature(method)}"
+            )
         try:
             inspect.signature(found).bind(*inspect.signature(expected).parameters)
         except TypeError as error:
             raise InvalidPolicy(
-                f"{label}.{method}{inspect.signature(found)} cannot be called as the contract "
-                f"does ({error}): def {_head(method)}"
+                f"{label}.{method}{inspect.signature(found)} does not match the contract "
+                f"({error}): {_signature(method)}"
             ) from None
     if policy.review is not Policy.review and not policy.reviews_pins:
         raise InvalidPolicy(f"{label}.review is never called: set reviews_pins = True on the class")
 
 
-def _head(method: str) -> str:
-    return f"{method}{inspect.signature(getattr(Policy, method))}"
+def _signature(method: str) -> str:
+    return f"def {method}{inspect.signature(getattr(Policy, method))}"
 
 
 class ContractScenario:
-    """Three programs, whose events and decisions a policy meets in a few virtual seconds."""
+    """Calls a policy with the events and decisions of three programs, and checks each result."""
 
     def __init__(self, policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         self._label = policy.__qualname__
@@ -102,20 +104,20 @@ class ContractScenario:
         self._call("preempted", other, 2.0)
         other.preempted = True
         first.output_tokens, first.tools = 50, ("pytest",)
-        held = self._finish(first, 3.0)
-        after = Request(2, "a", 1, 4.0, 0.0, 1500, pinned=held is not None)
-        twin = Request(3, "a", 2, 4.0, 0.0, 1500)
-        given_up = Request(4, "c", 0, 4.5, 4.5, 800)
-        for request in (after, twin, given_up):
+        pin = self._finish(first, 3.0)
+        second = Request(2, "a", 1, 4.0, 0.0, 1500, pinned=pin is not None)
+        overlapping = Request(3, "a", 2, 4.0, 0.0, 1500)
+        cancelled = Request(4, "c", 0, 4.5, 4.5, 800)
+        for request in (second, overlapping, cancelled):
             self._arrive(request)
-        pins = [] if held is None else [held]
-        self._decide([other, after, twin, given_up], [], pins, 5.0)
-        self._call("aborted", given_up, 5.5)
-        self._admit(after, 6.0)
+        pins = [] if pin is None else [pin]
+        self._decide([other, second, overlapping, cancelled], [], pins, 5.0)
+        self._call("aborted", cancelled, 5.5)
+        self._admit(second, 6.0)
         self._admit(other, 6.0)
-        self._decide([twin], [after, other], [], 60.0)
-        self._admit(twin, 61.0)
-        for request in (after, twin, other):
+        self._decide([overlapping], [second, other], [], 60.0)
+        self._admit(overlapping, 61.0)
+        for request in (second, overlapping, other):
             request.output_tokens = 20
             self._finish(request, 62.0)
         for program_id in "abc":
@@ -133,7 +135,7 @@ class ContractScenario:
     def _finish(self, request: Request, now_s: float) -> Pin | None:
         retention = self._call("finished", request, now_s)
         if not isinstance(retention, Retention):
-            self._wrong("finished", retention, "FREE or pin(ttl_s), from servers.policies.base")
+            self._reject("finished", retention, "FREE or pin(ttl_s), from servers.policies.base")
         if retention.kind == "free":
             return None
         tokens = request.prompt_tokens + request.output_tokens
@@ -146,41 +148,41 @@ class ContractScenario:
         try:
             ranks.sort()
         except TypeError as error:
-            self._wrong("rank", ranks, f"tuples that sort among each other ({error})")
+            self._reject("rank", ranks, f"tuples that can be compared with each other ({error})")
         if running:
-            self._among("victim", self._call("victim", running, now_s), running)
+            self._check_is_running("victim", self._call("victim", running, now_s), running)
             for head in waiting:
-                loser = self._call("displaced", head, running, now_s)
-                if loser is not None:
-                    self._among("displaced", loser, running)
-        self._some_of("reclaim", self._call("reclaim", pins, now_s), pins)
-        self._some_of("review", self._call("review", pins, 4000, now_s), pins)
+                displaced = self._call("displaced", head, running, now_s)
+                if displaced is not None:
+                    self._check_is_running("displaced", displaced, running)
+        self._check_are_pins("reclaim", self._call("reclaim", pins, now_s), pins)
+        self._check_are_pins("review", self._call("review", pins, 4000, now_s), pins)
         wake_s = self._call("wake_s", now_s)
         if wake_s is not None and not _is_number(wake_s):
-            self._wrong("wake_s", wake_s, "a time in seconds, or None for never")
+            self._reject("wake_s", wake_s, "a time in seconds, or None for never")
 
     def _rank(self, request: Request, now_s: float) -> tuple[Any, ...]:
         rank = self._call("rank", request, now_s)
         if not isinstance(rank, tuple) or not rank or not all(map(_is_number, rank)):
-            self._wrong("rank", rank, "a tuple of numbers, the last of them request.id")
+            self._reject("rank", rank, "a tuple of numbers that ends in request.id")
         if rank[-1] != request.id:
-            self._wrong("rank", rank, "a tuple that ends in request.id, so that no two are equal")
-        again = self._call("rank", request, now_s)
-        if again != rank:
-            self._wrong("rank", again, f"the same as just before, {rank}: deciding changes nothing")
+            self._reject("rank", rank, "a tuple that ends in request.id, so that no two are equal")
+        second = self._call("rank", request, now_s)
+        if second != rank:
+            self._reject("rank", second, f"{rank} as in the call before: it must not change state")
         return tuple(rank)
 
-    def _among(self, method: str, chosen: object, running: list[Request]) -> None:
+    def _check_is_running(self, method: str, chosen: object, running: list[Request]) -> None:
         if not any(chosen is request for request in running):
-            self._wrong(method, chosen, "one of the requests in `running`")
+            self._reject(method, chosen, "one of the requests in `running`")
 
-    def _some_of(self, method: str, chosen: Any, pins: list[Pin]) -> None:
+    def _check_are_pins(self, method: str, result: Any, pins: list[Pin]) -> None:
         try:
-            given = list(chosen)
+            chosen = list(result)
         except TypeError:
-            self._wrong(method, chosen, "an iterable of the pins it was given")
-        if any(all(one is not pin for pin in pins) for one in given):
-            self._wrong(method, given, "pins that it was given, and no others")
+            self._reject(method, result, "an iterable of items of `pins`")
+        if any(all(item is not pin for pin in pins) for item in chosen):
+            self._reject(method, chosen, "only items of `pins`")
 
     def _call(self, method: str, *args: object) -> Any:
         call: Callable[..., Any] = getattr(self._policy, method)
@@ -192,17 +194,19 @@ class ContractScenario:
             raise InvalidPolicy(
                 f"{self._label}.{method} raised {type(error).__name__}: {error}"
             ) from error
-        for request, was in zip(requests, before, strict=True):
+        for request, original in zip(requests, before, strict=True):
             for field in fields(Request):
-                if getattr(request, field.name) != getattr(was, field.name):
+                if getattr(request, field.name) != getattr(original, field.name):
                     raise InvalidPolicy(
-                        f"{self._label}.{method} changed request.{field.name}: a policy reads "
-                        "requests and changes none"
+                        f"{self._label}.{method} changed request.{field.name}: a policy must not "
+                        "change requests"
                     )
         return result
 
-    def _wrong(self, method: str, got: object, wanted: str) -> None:
-        raise InvalidPolicy(f"{self._label}.{method} returned {got!r}; it must return {wanted}")
+    def _reject(self, method: str, result: object, expected: str) -> None:
+        raise InvalidPolicy(
+            f"{self._label}.{method} returned {result!r}; it must return {expected}"
+        )
 
 
 def _is_number(value: object) -> bool:

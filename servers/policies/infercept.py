@@ -58,20 +58,21 @@ class Infercept(Policy):
         self.reclaim_when = reclaim_when
         self._by_turn = queue_order == "turn"
         self._returned: Recent[None] = Recent()
-        """Programs whose tool call is over, and whose next turn has not finished."""
+        """Programs whose tool call has ended and whose next turn has not finished."""
         self._next_release_s = math.inf
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
-        """Token-seconds lost by recomputing a context next to a batch of `batch_tokens`."""
+        """Return the token-seconds lost by recomputing a context while a batch of `batch_tokens`
+        runs."""
         own = tokens / 2 if tokens > self.costs.step_tokens else tokens
         return self.costs.prefill_s(tokens) * (own + batch_tokens)
 
     def swap_waste(self, tokens: int) -> float:
-        """Token-seconds lost by reloading a context; infinite without an offload tier."""
+        """Return the token-seconds lost by a reload; infinite without an offload tier."""
         return math.inf if self.costs.reload_s is None else self.costs.reload_s(tokens) * tokens
 
     def held_for_s(self, tokens: int, batch_tokens: int) -> float:
-        """How long preserving a context wastes less than releasing it."""
+        """Return for how many seconds preserving a context wastes less than releasing it."""
         waste = min(self.discard_waste(tokens, batch_tokens), self.swap_waste(tokens))
         return waste / tokens if tokens else 0.0
 
@@ -114,8 +115,8 @@ class Infercept(Policy):
         return released
 
     def wake_s(self, now_s: float) -> float | None:
-        """The first due time at the last review. A batch that only grows makes discarding more
-        expensive, and so moves no due time forward. A time that has passed is that of a pin which
-        ended in another way, since each step reviews the pins that are due."""
+        """Return the first due time at the last review. A growing batch makes discarding more
+        expensive, so no due time becomes earlier. A due time in the past belongs to a pin that was
+        released otherwise, since each step reviews the pins that are due."""
         due_s = self._next_release_s
         return due_s if now_s < due_s < math.inf else None

@@ -8,15 +8,15 @@ from servers.policies.base import Pin, Rank, Request
 
 
 def first_programs_first(request: Request) -> Rank:
-    """Preempted turns, then programs in order of their first arrival."""
+    """Rank preempted turns first, then programs in order of their first arrival."""
     return (not request.preempted, request.program_arrival_s, request.id)
 
 
 def pinned_programs_first(request: Request) -> Rank:
-    """Preempted turns, then turns whose program's KV is pinned, then program arrival (§4.3)."""
+    """Rank preempted turns first, then turns of pinned programs, then by program arrival (§4.3)."""
     return (not request.preempted, not request.pinned, request.program_arrival_s, request.id)
 
 
 def latest_programs_first(pins: Collection[Pin]) -> list[Pin]:
-    """Pins in the order in which they give way: latest program arrival first (§5.2)."""
+    """Return the pins in the order of release: latest program arrival first (§5.2)."""
     return sorted(pins, key=lambda p: (-p.request.program_arrival_s, -p.request.id))

@@ -1,7 +1,4 @@
-"""HTTP requests to servers that we started on 127.0.0.1.
-
-They connect directly, whatever proxy the environment names.
-"""
+"""Sends HTTP requests to servers on 127.0.0.1, without the proxy that the environment may set."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ import http.client
 from collections.abc import Mapping
 from contextlib import closing
 
-LOST = (OSError, http.client.HTTPException)
-"""What `request` raises if there is no complete answer."""
+REQUEST_ERRORS = (OSError, http.client.HTTPException)
+"""The errors that `request` raises if there is no complete response."""
 
 
 def request(
@@ -20,8 +17,8 @@ def request(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 30.0,
 ) -> tuple[int, bytes]:
-    """Returns the status and the body."""
+    """Return the status and the body."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)) as connection:
         connection.request(method, path, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        response = connection.getresponse()
+        return response.status, response.read()

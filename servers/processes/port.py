@@ -1,4 +1,4 @@
-"""Reserves a port of 127.0.0.1 until a server of ours listens on it."""
+"""Reserves a port of 127.0.0.1 for a server that is about to start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Port:
     """
 
     def __init__(self, number: int | None = None) -> None:
-        """`number` is None for any free port. Raises PortTaken."""
+        """Reserve port `number`, or any free port if it is None. Raises PortTaken."""
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -1,4 +1,4 @@
-"""Starts processes under a supervisor, which ends them and their descendants when we end."""
+"""Starts processes under a supervisor, which ends them and their descendants when this one ends."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ GRACE_S = 10.0
 def supervised_command(
     command: Sequence[str], pipe: int, grace_s: float, folder: Path | None = None
 ) -> list[str]:
-    """The command line that runs `command` under a supervisor.
+    """Return the command line that runs `command` under a supervisor.
 
-    Start it in a session of its own, with `pipe` inherited: the read end of a `liveness_pipe`.
-    The supervisor removes `folder` when the process and all its descendants have ended.
+    Start it in a new session, with `pipe`, the read end of a `liveness_pipe`, inherited. The
+    supervisor removes `folder` when the process and all its descendants have ended.
     """
-    supervise = [sys.executable, "-I", "-S", supervisor.__file__]
-    return [*supervise, str(os.getpid()), str(pipe), str(grace_s), str(folder or ""), *command]
+    python = [sys.executable, "-I", "-S", supervisor.__file__]
+    return [*python, str(os.getpid()), str(pipe), str(grace_s), str(folder or ""), *command]
 
 
 @contextmanager
 def liveness_pipe() -> Iterator[tuple[int, int]]:
-    """The read and the write end of a pipe; start the supervisor within the block.
+    """Open a pipe, and yield its read and its write end. Start the supervisor within the block.
 
-    The supervisor ends its process when the write end is closed, which the kernel does however we
-    end. The read end is closed after the block. The write end stays open, unless the block fails.
+    The supervisor ends its process when the write end is closed, which the kernel does even if this
+    process is killed. The read end is closed after the block, the write end only if the block
+    fails.
     """
     read_end, write_end = os.pipe()
     try:
@@ -54,7 +55,7 @@ class SupervisedProcess:
         log: Path,
         folder: Path | None = None,
     ) -> None:
-        """Starts the process; its output goes to `log`, and `folder` is removed when it ends."""
+        """Start the process. Its output goes to `log`, and `folder` is removed when it ends."""
         with liveness_pipe() as (read_end, self._write_end), log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603
                 supervised_command(command, read_end, GRACE_S, folder),
@@ -68,11 +69,11 @@ class SupervisedProcess:
         self.log = log
         self._folder = folder
         self.pid = self._process.pid
-        """The supervisor's, which leads the process group."""
+        """Process id of the supervisor, which leads the process group."""
         self._stopped = False
 
     def exit_reason(self) -> str | None:
-        """How the process ended without `stop`; None while it runs, and after `stop`."""
+        """Return how the process ended without `stop`; None while it runs, and after `stop`."""
         code = self._process.poll()
         if code is None or self._stopped:
             return None
@@ -84,17 +85,17 @@ class SupervisedProcess:
         return f"was ended by signal {code - 128}{hint}"
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until the process ends. Raises subprocess.TimeoutExpired."""
+        """Wait until the process ends. Raises subprocess.TimeoutExpired."""
         self._process.wait(timeout_s)
 
     def stop(self) -> None:
-        """Sends SIGTERM, then SIGKILL to all descendants. Returns when none is left."""
+        """Send SIGTERM, then SIGKILL to all descendants, and wait until all have ended."""
         if self._stopped:
             return
         self._stopped = True
         os.close(self._write_end)
         try:
-            self._process.wait(GRACE_S + supervisor.KILL_WITHIN_S + 5)
+            self._process.wait(GRACE_S + supervisor.KILL_TIMEOUT_S + 5)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

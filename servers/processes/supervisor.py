@@ -2,13 +2,13 @@
 
 python supervisor.py PARENT_PID PIPE_FD GRACE_S FOLDER COMMAND…
 
-The parent (`servers.processes.supervised`) starts this in a session of its own and holds the write
-end of the pipe. When that end closes, which the kernel does even if the parent gets SIGKILL, the
+The parent (`servers.processes.supervised`) starts this in a new session and keeps the write end of
+the pipe open. When that end closes, which the kernel does even if the parent gets SIGKILL, the
 process gets SIGTERM, and after GRACE_S seconds all of its descendants get SIGKILL. They also get it
 if the process ends by itself, because vLLM's engine processes outlive an API server that is killed.
 Then FOLDER is removed, unless it is "". Exits with the code of the process, 128 + number for a
-signal, or 127 if it cannot be started. Requires Linux. Uses only the standard library, because it
-runs with -I -S: it starts fast, and no installed package can break it.
+signal, or 127 if it cannot be started. Requires Linux. Imports only the standard library, since it
+runs with -I -S to start fast and independently of installed packages.
 """
 
 from __future__ import annotations
@@ -27,11 +27,10 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 CHECK_PARENT_EVERY_MS = 1000
-KILL_WITHIN_S = 10.0
+KILL_TIMEOUT_S = 10.0
 TRACKER = b"multiprocessing.resource_tracker"
-TRACKER_WITHIN_S = 2.0
-"""Python's resource tracker removes the shared memory of killed processes and then ends by itself,
-if it gets this long."""
+TRACKER_GRACE_S = 2.0
+"""Time for Python's resource tracker to remove the shared memory of killed processes and end."""
 
 
 def main() -> int:
@@ -69,14 +68,14 @@ def supervise(parent: int, pipe: int, grace_s: float, command: list[str]) -> int
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            with suppress(OSError):  # the reader of our output has ended
+            with suppress(OSError):  # stdout may be a pipe whose reader has ended
                 print(f"still running {grace_s:g} s after SIGTERM: killed", flush=True)
     _kill_descendants()
     return process.returncode if process.returncode >= 0 else 128 - process.returncode
 
 
 def _wait(process: int, parent: int, pipe: int, signalled: int) -> None:
-    """Returns when the process or the parent has ended, or a signal tells us to stop."""
+    """Wait until the process or the parent has ended, or a signal has arrived."""
     poll = select.poll()
     for fd in (os.pidfd_open(process), pipe, signalled):
         poll.register(fd, select.POLLIN)
@@ -87,11 +86,11 @@ def _wait(process: int, parent: int, pipe: int, signalled: int) -> None:
 
 def _kill_descendants() -> None:
     started_s = time.monotonic()
-    while (waited_s := time.monotonic() - started_s) < KILL_WITHIN_S:
+    while (waited_s := time.monotonic() - started_s) < KILL_TIMEOUT_S:
         for pid in descendants(os.getpid()):
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if waited_s > TRACKER_WITHIN_S or TRACKER not in command:
+                if waited_s > TRACKER_GRACE_S or TRACKER not in command:
                     os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, FileNotFoundError):
                 continue
@@ -111,13 +110,13 @@ def descendants(root: int) -> list[int]:
         except OSError:
             continue
         children.setdefault(parent, []).append(int(stat.parent.name))
-    found: list[int] = []
-    left = [root]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += below
-    return found
+    pids: list[int] = []
+    unvisited = [root]
+    while unvisited:
+        direct = children.get(unvisited.pop(), [])
+        pids += direct
+        unvisited += direct
+    return pids
 
 
 if __name__ == "__main__":

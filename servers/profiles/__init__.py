@@ -1,7 +1,7 @@
-"""Profiles: how long steps take and how much KV fits, per machine and model.
+"""Profiles: step times and KV capacity of a model on a machine.
 
-In: names of a machine and a model, or the file of a measured profile. Out: `Profile`, and the
-`Costs` that policies get. docs/reference/profiles.md has the formula and the sources.
+In: names of a machine and a model, or the file of a measured profile. Out: `Profile`, and `Costs`
+for policies. docs/reference/profiles.md has the formula and the sources.
 """
 
 from servers.errors import DoesNotFit, UnknownProfile

@@ -1,10 +1,10 @@
-"""Coefficients of a profile's step formula, from measured times.
+"""Fits the coefficients of a profile's step formula to measured times.
 
-In: observations, each a request or a step with what it computed and the seconds that it took. Out:
-the coefficients, in whole picoseconds and none negative, with the least sum of squared *relative*
-errors, so that steps of milliseconds count as much as prompts of seconds.
+In: observations, each with the work and the seconds of a request or a step. Out: the coefficients,
+in whole picoseconds and none negative, with the least sum of squared *relative* errors, so that
+steps of milliseconds count as much as prompts of seconds.
 
-The formula has one knee, where T tokens cost as much as reading the weights:
+The formula has one knee, where computing T tokens takes as long as reading the weights:
 max(weights, T · token) = token · max(knee, T). For a given knee it is linear. The knee is searched
 on a coarse grid, and then around the best point of that grid.
 """
@@ -33,9 +33,9 @@ class Observation:
     sequences: int
     """Number of turns in each step."""
     context: float
-    """Context tokens that its decodes read, summed over the batch."""
+    """Context tokens that the decodes read, summed over the batch."""
     pairs: int
-    """Number of query-key pairs of its prefill."""
+    """Number of query-key pairs of the prefill."""
     request: bool
     """Whether the time includes a request's round trip."""
     seconds: float
@@ -52,16 +52,16 @@ class Coefficients:
     request_ps: int
     """Round trip of a request: HTTP and tokenizer. Not part of a step."""
 
-    def seconds(self, seen: Observation) -> float:
-        steps = sum(self.base_ps + max(self.weights_ps, t * self.token_ps) for t in seen.steps)
-        steps += len(seen.steps) * seen.sequences * self.sequence_ps
-        attention = seen.context * self.context_ps + seen.pairs * self.pair_ps
-        return (steps + attention + seen.request * self.request_ps) / PS_PER_S
+    def seconds(self, o: Observation) -> float:
+        steps = sum(self.base_ps + max(self.weights_ps, t * self.token_ps) for t in o.steps)
+        steps += len(o.steps) * o.sequences * self.sequence_ps
+        attention = o.context * self.context_ps + o.pairs * self.pair_ps
+        return (steps + attention + o.request * self.request_ps) / PS_PER_S
 
 
 def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) -> Observation:
-    """A prompt alone in the engine, with `tokens` to compute after the cached ones: full chunks and
-    a rest. Each token attends to itself and to all before it."""
+    """Return the observation of a prompt alone in the engine, with `tokens` to compute after the
+    cached ones, in full chunks and a rest. Each token attends to itself and to all before it."""
     full, rest = divmod(tokens, step_tokens)
     steps = (step_tokens,) * full + ((rest,) if rest else ())
     pairs = tokens * cached_tokens + tokens * (tokens + 1) // 2
@@ -69,41 +69,42 @@ def prompt(tokens: int, cached_tokens: int, step_tokens: int, seconds: float) ->
 
 
 def decode_step(batch: int, context: float, seconds: float) -> Observation:
-    """`context` is the context of each turn in the batch, in tokens."""
+    """Return the observation of a decode step. `context` is that of each turn, in tokens."""
     return Observation((batch,), batch, batch * context, 0, False, seconds)
 
 
-def fit_steps(seen: Sequence[Observation]) -> Coefficients:
-    most = max(max(observation.steps) for observation in seen)
-    knees: list[float] = np.geomspace(1, most, KNEES).tolist()
-    best = min(range(KNEES), key=lambda k: _fit_at(seen, knees[k])[0])
-    between = knees[max(best - 1, 0)], knees[min(best + 1, KNEES - 1)]
-    near: list[float] = np.linspace(*between, KNEES).tolist()
-    fits = [(*_fit_at(seen, knee), knee) for knee in near]
+def fit_steps(observations: Sequence[Observation]) -> Coefficients:
+    max_tokens = max(max(o.steps) for o in observations)
+    knees: list[float] = np.geomspace(1, max_tokens, KNEES).tolist()
+    best = min(range(KNEES), key=lambda k: _fit_at(observations, knees[k])[0])
+    bounds = knees[max(best - 1, 0)], knees[min(best + 1, KNEES - 1)]
+    fine_knees: list[float] = np.linspace(*bounds, KNEES).tolist()
+    fits = [(*_fit_at(observations, knee), knee) for knee in fine_knees]
     _, (base, token, sequence, context, pair, request), knee = min(fits, key=lambda fit: fit[0])
-    found = (base, knee * token, token, sequence, context, pair, request)
-    ps = [round(PS_PER_S * s) for s in found]
-    return Coefficients(*ps)
+    seconds = (base, knee * token, token, sequence, context, pair, request)
+    return Coefficients(*(round(PS_PER_S * s) for s in seconds))
 
 
-def _fit_at(seen: Sequence[Observation], knee: float) -> tuple[float, list[float]]:
+def _fit_at(observations: Sequence[Observation], knee: float) -> tuple[float, list[float]]:
     terms = [
         [
-            len(s.steps),
-            sum(max(knee, t) for t in s.steps),
-            len(s.steps) * s.sequences,
-            s.context,
-            s.pairs,
-            s.request,
+            len(o.steps),
+            sum(max(knee, t) for t in o.steps),
+            len(o.steps) * o.sequences,
+            o.context,
+            o.pairs,
+            o.request,
         ]
-        for s in seen
+        for o in observations
     ]
-    return least_squares(np.array(terms, float), np.array([s.seconds for s in seen]))
+    return least_squares(np.array(terms, float), np.array([o.seconds for o in observations]))
 
 
 def least_squares(terms: Floats, seconds: Floats) -> tuple[float, list[float]]:
-    """Sum of squared relative errors, and the weights of the terms, none negative: the best of all
-    choices of terms whose plain solution is positive (Karush-Kuhn-Tucker; few terms)."""
+    """Return the sum of squared relative errors and the weights of the terms, none negative.
+
+    Tries all subsets of the few terms. The optimum is the best unconstrained solution among those
+    without a negative weight (Karush-Kuhn-Tucker)."""
     relative = terms / seconds[:, None]
     scale = np.where((size := np.abs(relative).max(axis=0)) > 0, size, 1.0)
     relative = relative / scale
@@ -120,7 +121,7 @@ def least_squares(terms: Floats, seconds: Floats) -> tuple[float, list[float]]:
 
 
 def fit_quadratic(tokens: Sequence[int], seconds: Sequence[float]) -> tuple[float, float, float]:
-    """base_s, linear_s, quadratic_s of base + linear · n + quadratic · n²."""
+    """Return base_s, linear_s and quadratic_s of base + linear · n + quadratic · n²."""
     n = np.array(tokens, float)
     terms = np.stack([np.ones(len(n)), n, n**2], axis=1)
     _, (base_s, linear_s, quadratic_s) = least_squares(terms, np.array(seconds))

@@ -1,5 +1,4 @@
-"""Published peaks of the GPUs that profiles are made for; docs/reference/profiles.md has the
-sources.
+"""Published peaks of GPUs for analytic profiles; docs/reference/profiles.md has the sources.
 
 FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are in one direction,
 and `memory_bytes` is the amount that CUDA reports, which is less than the product's name suggests.
@@ -30,7 +29,7 @@ class Hardware:
     """From host to GPU."""
     source: str
     fp8_flops: float | None = None
-    """None if FP8 weights are widened and multiplied in BF16."""
+    """None if FP8 weights are converted to BF16 for the multiplication."""
     link_bytes_per_s: float | None = None
     """NVLink, from GPU to GPU; None if the GPUs are connected by PCIe only."""
     offload_gb: float = 100.0
@@ -128,6 +127,6 @@ HARDWARE = {
 def hardware(name: str) -> Hardware:
     if name not in HARDWARE and Path(name).is_file():
         raise UnknownProfile(
-            f"--hardware {name}: a file of bench profile has a name that ends in .json"
+            f"--hardware {name}: the name of a profile file must end in .json; rename it"
         )
     return find("hardware", HARDWARE, name)

@@ -1,7 +1,7 @@
-"""Shapes and sizes of the models that profiles are made for, from each one's config.json.
+"""Shapes and sizes of models for analytic profiles, from their config.json.
 
-Parameters are counts; weights and KV are bytes. KV has 16 bits for every model, also for FP8
-checkpoints, as vLLM's default is.
+Parameters are counts; weights and KV are bytes. KV entries have 16 bits for all models, including
+FP8 checkpoints, as is vLLM's default.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from servers.profiles.profile import find
 
 KV_ENTRY_BYTES = 2
 AGENT_CONTEXT_TOKENS = 16_384
-"""Context length at which layers with a sliding window are averaged; about the final context of an
-agent's program."""
+"""Context length for which the cost of sliding-window layers is computed; about the final context
+of an agent's program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class Model:
     params: int
     """All parameters that are loaded."""
     step_params: int
-    """Parameters that a step reads: without a separate input table and without a vision tower."""
+    """Parameters that a step reads: all but a separate input embedding and a vision tower."""
     token_params: int
-    """Parameters that one prompt token is multiplied with: without input table and output head, and
-    of the experts only those that it is routed to."""
+    """Parameters that are multiplied with one prompt token: without input embedding and output
+    head, and of the experts only those to which the token is routed."""
     weight_bytes_per_param: int
     max_model_len: int
     gpus: int
@@ -40,7 +40,7 @@ class Model:
     prefill_mfu: float = 0.5
     """Assumed share of the tensor peak that the matrix products of a prompt reach."""
     local_layers: int = 0
-    """Number of layers that attend to the last `window` tokens only."""
+    """Number of sliding-window layers, which attend to the last `window` tokens only."""
     window: int = 0
     note: str = ""
 
@@ -50,8 +50,8 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """2 (K and V) × layers × KV heads × head size × 2 bytes. Local layers hold `window` tokens
-        of AGENT_CONTEXT_TOKENS and count with that share."""
+        """2 (K and V) × layers × KV heads × head size × 2 bytes. Local layers hold only `window` of
+        AGENT_CONTEXT_TOKENS tokens and are weighted by that ratio."""
         per_layer = 2 * self.kv_heads * self.head_dim * KV_ENTRY_BYTES
         local = self.local_layers * self.window * per_layer // AGENT_CONTEXT_TOKENS
         return (self.layers - self.local_layers) * per_layer + local
@@ -59,7 +59,7 @@ class Model:
     @property
     def flops_per_pair(self) -> int:
         """FLOPs per query-key pair: 4 (two products, multiply and add) × heads × head size ×
-        layers. Of the C²/2 pairs of a prompt, a local layer has window × C, a share of
+        layers. Of the C²/2 pairs of a prompt, a local layer computes window × C, a ratio of
         2 × window / C."""
         local = 2 * self.local_layers * self.window // AGENT_CONTEXT_TOKENS
         return 4 * self.heads * self.head_dim * (self.layers - self.local_layers + local)

@@ -1,8 +1,8 @@
-"""Profiles measured on a live engine: the file that `bench profile` writes, and its reader.
+"""Profiles measured on a live engine: the format of the files that `bench profile` writes.
 
-A file (`turnstile-profile-1`) has the measured times, the machine, and the profile fitted to them.
-Its path is accepted wherever the name of a machine is (`--hardware profile.json`). Times are
-seconds, lengths are tokens, sizes are bytes.
+A file (`turnstile-profile-1`) has the measured times, the machine, and the fitted profile. Its path
+is accepted in place of a machine's name (`--hardware profile.json`). Times are seconds, lengths are
+tokens, sizes are bytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from servers.profiles.gpus import PCIE4_X16
 from servers.profiles.profile import Profile
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic_profile
 
-FEWEST = 3
-"""Number of prompt lengths, and of decode batches, that a fit needs."""
+MIN_MEASUREMENTS = 3
+"""Minimum number of prompt lengths, and of decode batches, for a fit."""
 LARGE_ERROR = 0.25
+"""A fit with a larger relative error gets a note."""
 LARGE_SPREAD = 0.3
-"""Range of repeated times over their median, from which a note warns; an idle machine has half."""
+"""A profile with a larger `Measured.spread` gets a note. On an idle machine it is about 0.15."""
 
 
 class _Model(BaseModel):
@@ -39,23 +40,23 @@ class PrefillTimes(_Model):
     """Times from sending a prompt to its first token, with no other request in the engine."""
 
     tokens: int = Field(ge=1)
-    """Number of computed tokens: the prompt without its cached ones."""
+    """Number of computed prompt tokens, without the cached ones."""
     cached_tokens: int = Field(ge=0, default=0)
     seconds: Times = Field(min_length=1)
 
 
 class DecodeTimes(_Model):
-    """Times of steps in which a batch of turns decoded and nothing else ran."""
+    """Times of steps in which only decodes ran."""
 
     batch: int = Field(ge=1)
     context: float = Field(gt=0)
     """Context tokens of each turn, halfway through the measurement."""
     seconds: Times = Field(min_length=1)
-    """Times of one step, each the mean of a few consecutive steps."""
+    """Step times, each the mean of a few consecutive steps."""
 
 
 class ReloadTimes(_Model):
-    """Times from sending a prompt whose KV is in the tier to its first token."""
+    """Times from sending a prompt whose KV is in the offload tier to its first token."""
 
     tokens: int = Field(ge=1)
     from_tier_tokens: int = Field(ge=1)
@@ -99,7 +100,7 @@ class Measured(_Model):
     made_by: str
     machine: str
     engine: str
-    """Name and version: vLLM 0.32.0."""
+    """Name and version, such as vLLM 0.32.0."""
     flags: tuple[str, ...]
     model: str
     gpus: int | None
@@ -112,7 +113,7 @@ class Measured(_Model):
     decode: tuple[DecodeTimes, ...] = Field(min_length=1)
     reload: ReloadTimes | None
     left_out: tuple[str, ...]
-    """Measurements that there was no time or memory for."""
+    """Measurements that were skipped for lack of time or memory."""
     curve: Curve
     curve_errors: Errors
     steps: Steps
@@ -128,10 +129,10 @@ class Measured(_Model):
         return max(seconds, 0.0) / self.reload.from_tier_tokens
 
     def profile(self) -> Profile:
-        """The fitted profile. Bandwidths that were not measured are those of one PCIe 4 x16 link
-        and one NVMe drive."""
+        """Return the fitted profile. Bandwidths that were not measured are those of one PCIe 4 x16
+        link and one NVMe drive."""
         reload_s = self.reload_s_per_token
-        assumed = PCIE4_X16 * LINK_EFFICIENCY
+        pcie_bytes_per_s = PCIE4_X16 * LINK_EFFICIENCY
         return Profile(
             hardware=self.machine,
             model=self.model,
@@ -140,30 +141,30 @@ class Measured(_Model):
             block_tokens=self.block_tokens,
             max_model_len=self.max_model_len,
             kv_bytes_per_token=self.kv_bytes_per_token,
-            dram_bytes_per_s=self.kv_bytes_per_token / reload_s if reload_s else assumed,
+            dram_bytes_per_s=self.kv_bytes_per_token / reload_s if reload_s else pcie_bytes_per_s,
             ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
             **self.steps.model_dump(),
         )
 
     @property
     def spread(self) -> float:
-        """Median, over all measurements, of the range of the repeated times over their median."""
+        """Median over all measurements of (maximum − minimum) / median of the repeated times."""
         times = [*(p.seconds for p in self.prefill), *(d.seconds for d in self.decode)]
         return median([(max(seconds) - min(seconds)) / median(seconds) for seconds in times])
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader of results has to know, in one sentence each."""
+        """Return the caveats for readers of results, in one sentence each."""
         notes = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
         for what, errors in (("prefills", self.prefill_errors), ("decodes", self.decode_errors)):
             if errors.worst > LARGE_ERROR:
                 notes.append(
-                    f"the step formula misses {what} by up to {errors.worst:.0%} "
-                    f"({errors.worst_at}), half of them by {errors.median:.0%} or less"
+                    f"the step formula's error for {what} is up to {errors.worst:.0%} "
+                    f"({errors.worst_at}), with a median of {errors.median:.0%}"
                 )
         if self.spread > LARGE_SPREAD:
             notes.append(
-                f"repeated times differ by {self.spread:.0%} and more: the machine may have been "
-                "busy; measure again on an idle one"
+                f"repeated times differ by {self.spread:.0%} in the median: the machine may have "
+                "been busy; measure again on an idle one"
             )
         if self.reload is None:
             notes.append("reloads were not measured: one PCIe 4 x16 link is assumed")
@@ -173,11 +174,12 @@ class Measured(_Model):
 def fitted(
     prefill: tuple[PrefillTimes, ...], decode: tuple[DecodeTimes, ...], step_tokens: int
 ) -> dict[str, Curve | Steps | Errors]:
-    """The fields of `Measured` that follow from the times."""
-    if len(prefill) < FEWEST or len(decode) < FEWEST:
+    """Return the fields of `Measured` that are computed from the times."""
+    if len(prefill) < MIN_MEASUREMENTS or len(decode) < MIN_MEASUREMENTS:
         raise InvalidProfile(
             f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, and a "
-            f"fit needs {FEWEST} of each; give a larger --within-s, --kv-blocks or --max-model-len"
+            f"fit needs {MIN_MEASUREMENTS} of each; give a larger --within-s, --kv-blocks or "
+            "--max-model-len"
         )
     prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
@@ -230,22 +232,22 @@ def read_measured(path: Path) -> Measured:
 
 
 def is_file(hardware: str) -> bool:
-    """Whether the value of --hardware is the path of a file and not the name of a machine."""
+    """Return whether the value of --hardware is a path and not the name of a machine."""
     return hardware.endswith(".json")
 
 
 def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
-    """Reads a file. It determines the model and the GPUs, so other ones raise InvalidProfile."""
-    found = read_measured(Path(hardware))
-    if model is not None and found.model not in (model, Path(model).name):
+    """Read a file. Raises InvalidProfile if it was measured with another model or other GPUs."""
+    measured = read_measured(Path(hardware))
+    if model is not None and measured.model not in (model, Path(model).name):
         raise InvalidProfile(
-            f"--model {model}: {hardware} was measured with {found.model}; give that model"
+            f"--model {model}: {hardware} was measured with {measured.model}; give that model"
         )
-    if gpus not in (None, found.gpus):
+    if gpus not in (None, measured.gpus):
         raise InvalidProfile(
-            f"--gpus {gpus}: {hardware} was measured with {found.gpus or 'the default number'}"
+            f"--gpus {gpus}: {hardware} was measured with {measured.gpus or 'the default number'}"
         )
-    return found
+    return measured
 
 
 def profile_for(
@@ -257,8 +259,8 @@ def profile_for(
     kv_blocks: int | None = None,
     offload: bool = False,
 ) -> Profile:
-    """`hardware` is the name of a machine, for an analytic profile, or the path of a measured
-    profile. Raises InvalidProfile or DoesNotFit."""
+    """Return the analytic profile of a machine, or the measured one of a file, named by `hardware`.
+    Raises InvalidProfile or DoesNotFit."""
     if not is_file(hardware):
         if model is None:
             raise InvalidProfile(f"--hardware {hardware}: an analytic profile needs a --model")
@@ -270,13 +272,14 @@ def profile_for(
             kv_blocks=kv_blocks,
             offload=offload,
         )
-    own = measured_for(hardware, model, gpus).profile()
-    blocks = own.kv_blocks if kv_blocks is None else kv_blocks
-    holds = blocks * own.block_tokens
-    if max_model_len is not None and max_model_len > holds:
+    profile = measured_for(hardware, model, gpus).profile()
+    blocks = profile.kv_blocks if kv_blocks is None else kv_blocks
+    capacity = blocks * profile.block_tokens
+    if max_model_len is not None and max_model_len > capacity:
         raise DoesNotFit(
-            f"--max-model-len {max_model_len}: {blocks} KV blocks of {own.block_tokens} tokens "
-            f"hold one request of {holds}; give at most that, or more --kv-blocks"
+            f"--max-model-len {max_model_len}: {blocks} KV blocks of {profile.block_tokens} tokens "
+            f"hold one request of {capacity}; give at most that, or more --kv-blocks"
         )
-    longest = min(own.max_model_len, holds) if max_model_len is None else max_model_len
-    return replace(own, kv_blocks=blocks, max_model_len=longest)
+    if max_model_len is None:
+        max_model_len = min(profile.max_model_len, capacity)
+    return replace(profile, kv_blocks=blocks, max_model_len=max_model_len)

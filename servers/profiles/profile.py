@@ -1,6 +1,6 @@
-"""How long a step of an engine takes and how much KV it holds; virtual time uses these numbers.
+"""The step times and the KV capacity of an engine, which virtual time is computed from.
 
-`Profile` has whole picoseconds and blocks. `roofline` makes one from published peaks, `measured`
+`Profile` has whole picoseconds and blocks. `roofline` derives one from published peaks, `measured`
 from times of a live engine.
 """
 
@@ -16,10 +16,10 @@ from servers.errors import UnknownProfile
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How long a step takes and how much KV fits, for one model on one machine.
+    """Step times and KV capacity of one model on one machine.
 
-    A step that computes T tokens of S turns, in which decodes read C context tokens in all and
-    prefill chunks make P query-key pairs, takes, in picoseconds,
+    The duration in picoseconds of a step that computes T tokens of S turns, whose decodes read C
+    context tokens and whose prefill chunks have P query-key pairs, is
 
         base_ps + max(weights_ps, T * token_ps) + S * sequence_ps + C * context_ps + P * pair_ps
     """
@@ -39,11 +39,11 @@ class Profile:
     context_ps: int
     pair_ps: int
     request_ps: int
-    """Time from a client's send to the engine's queue: HTTP and tokenizer. Not part of a step.
-    Without it, a turn whose gap is 0 would arrive before the step that follows the last token of
-    its program's previous turn, which no client can do."""
+    """Time from a client's send to the engine's queue: HTTP and tokenizer. Not part of a step. It
+    makes a turn with a gap of 0 arrive after the start of the step that follows the previous
+    turn's last token, as with any real client."""
     dram_bytes_per_s: float
-    """From host to device, for reloads from DRAM."""
+    """Bandwidth from host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 
 def find(kind: str, table: Mapping[str, T], name: str) -> T:
-    """The entry of that name. `kind` is the name of the option. Raises UnknownProfile."""
+    """Return the entry of that name. `kind` is the name of the option. Raises UnknownProfile."""
     if name in table:
         return table[name]
     close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)

@@ -1,7 +1,7 @@
 """Cost of rebuilding a context, for policies (Continuum v3, §5.2: offline profile).
 
-In: tokens. Out: seconds. The paper fits a quadratic to measured prefills; here the curve is exact,
-because the step formula of `Profile` is summed over the chunks.
+In: tokens. Out: seconds. The paper fits a quadratic to measured prefills; here the step formula of
+`Profile` is summed over the chunks, which is exact in virtual time.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from servers.profiles.profile import Profile
 
 
 def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
-    """Time to prefill a prompt of n tokens alone in the engine: full chunks and a rest, with
-    n (n + 1) / 2 pairs, since each token attends to all before it and to itself."""
+    """Return the time to prefill a prompt of n tokens alone in the engine, in full chunks and a
+    rest, with n (n + 1) / 2 query-key pairs."""
     chunks, rest = divmod(tokens, step_tokens)
     total = chunks * _step_ps(profile, step_tokens) + profile.pair_ps * tokens * (tokens + 1) // 2
     return total + (_step_ps(profile, rest) if rest else 0)
@@ -31,7 +31,7 @@ def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:
 
 
 def reload_s(profile: Profile, tokens: int) -> float:
-    """Time to reload from DRAM. Blocks on an SSD take longer, which a policy does not know."""
+    """Return the time to reload from DRAM. Policies do not know which blocks are on an SSD."""
     return tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
 
 

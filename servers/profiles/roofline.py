@@ -1,7 +1,7 @@
-"""Analytic profile: published peaks × stated efficiencies, nothing measured.
+"""Analytic profiles: published peaks × assumed efficiencies.
 
-In: names of a machine and a model. Out: `Profile`. The efficiencies are assumptions, the same for
-all machines; docs/reference/profiles.md has their sources and what they were compared with.
+In: names of a machine and a model. Out: `Profile`. The efficiencies are the same for all machines;
+docs/reference/profiles.md has their sources and compares them with measurements.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ATTENTION_MFU = 0.5
 DECODE_MBU = 0.8
 """Share of the memory bandwidth that reading weights and KV reaches."""
 LINK_EFFICIENCY = 0.8
-"""Share of PCIe, NVLink and disk rates that large transfers reach."""
+"""Share of PCIe, NVLink and disk bandwidths that large transfers reach."""
 ALL_REDUCE_PS = 10_000_000
 """Latency of one small all-reduce, 10 µs; two per layer under tensor parallelism."""
 STEP_PS = 950_000_000
@@ -30,12 +30,12 @@ GPU_MEMORY_UTILIZATION = 0.9
 PEAK_ACTIVATION_BYTES = int(1.01 * GIB)
 """Measured for Llama-3.1-8B (execution note §8.3); scaled by the hidden size for other models."""
 NON_TORCH_BYTES = int(0.09 * GIB)
-"""CUDA kernels and driver (execution note §8.3)."""
+"""Memory of CUDA kernels and driver (execution note §8.3)."""
 NCCL_BYTES = GIB
 """Communication buffers per GPU under tensor parallelism; assumed."""
 TENSOR_PARALLEL = (1, 2, 4, 8)
-SMALLEST_CONTEXT_TOKENS = 2048
-"""A model does not fit on a machine whose KV holds fewer tokens than this."""
+MIN_CONTEXT_TOKENS = 2048
+"""A model fits on a machine if the KV memory has room for this many tokens."""
 
 
 def analytic_profile(
@@ -49,14 +49,16 @@ def analytic_profile(
     offload: bool = False,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
 ) -> Profile:
-    """Without `max_model_len` it is the model's own limit or the capacity of the KV, whichever is
-    less; vLLM would refuse to start instead. `kv_blocks` replaces the memory estimate. Raises
-    UnknownProfile, DoesNotFit or InvalidInput."""
+    """Return the profile of a model on a machine.
+
+    `max_model_len` defaults to the model's limit or the KV capacity, whichever is less, while vLLM
+    would refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile,
+    DoesNotFit or InvalidInput."""
     gpu, llm = hardware(hardware_name), model(model_name)
     n = llm.gpus if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
-    if budget < SMALLEST_CONTEXT_TOKENS * llm.kv_bytes_per_token:
+    if budget < MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token:
         raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
     blocks = budget // (llm.kv_bytes_per_token * block_tokens) if kv_blocks is None else kv_blocks
     longest = min(llm.max_model_len, blocks * block_tokens)
@@ -81,8 +83,8 @@ def analytic_profile(
 
 
 def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
-    """Coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the activations, twice
-    per layer."""
+    """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
+    activations, twice per layer."""
     widened = llm.weight_bytes_per_param > 1 or gpu.fp8_flops is None
     flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
@@ -102,27 +104,24 @@ def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]
 
 
 def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> int:
-    """total × utilisation − weights − peak activation − non-torch, summed over the GPUs
-    (execution note §8.1); negative where the weights do not fit."""
+    """Return total × utilisation − weights − peak activation − non-torch, summed over the GPUs
+    (execution note §8.1); negative if the weights do not fit."""
     activation = PEAK_ACTIVATION_BYTES * llm.hidden // 4096
     other = activation + NON_TORCH_BYTES + (NCCL_BYTES if gpus > 1 else 0)
     return gpus * (int(gpu.memory_bytes * utilization) - other) - llm.weight_bytes
 
 
 def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
-    def holds(card: Hardware, count: int) -> bool:
-        need = SMALLEST_CONTEXT_TOKENS * llm.kv_bytes_per_token
-        return kv_budget_bytes(card, llm, count, utilization) >= need
+    def fits(card: Hardware, count: int) -> bool:
+        needed = MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token
+        return kv_budget_bytes(card, llm, count, utilization) >= needed
 
-    enough = next((count for count in TENSOR_PARALLEL if holds(gpu, count)), None)
-    if enough is not None:
+    if (enough := next((count for count in TENSOR_PARALLEL if fits(gpu, count)), None)) is not None:
         remedy = f"use --gpus {enough}"
     else:
-        cards = [card.name for card in HARDWARE.values() if holds(card, TENSOR_PARALLEL[-1])]
-        fits_on = (
-            f"8 x {' or '.join(cards)} would hold it" if cards else "no known GPU would hold it"
-        )
-        remedy = f"no number up to 8 is enough; {fits_on}"
+        cards = [card.name for card in HARDWARE.values() if fits(card, TENSOR_PARALLEL[-1])]
+        larger = f"it fits on 8 x {' or '.join(cards)}" if cards else "it fits on no known GPU"
+        remedy = f"8 GPUs are not enough; {larger}"
     usable = int(gpu.memory_bytes * utilization) * n
     buffers = usable - llm.weight_bytes - kv_budget_bytes(gpu, llm, n, utilization)
     return (
@@ -141,7 +140,7 @@ def _check(
     utilization: float,
 ) -> None:
     if n not in TENSOR_PARALLEL:
-        raise InvalidInput(f"--gpus {n}: tensor parallelism splits 8 KV heads; use 1, 2, 4 or 8")
+        raise InvalidInput(f"--gpus {n}: must divide the 8 KV heads; use 1, 2, 4 or 8")
     if not 0 < utilization <= 1:
         raise InvalidInput(f"gpu_memory_utilization {utilization:g}: must be above 0 and at most 1")
     for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):
@@ -149,12 +148,12 @@ def _check(
             raise InvalidInput(f"{name} {value}: must be at least 1")
     if max_model_len is not None and not 1 <= max_model_len <= llm.max_model_len:
         raise InvalidInput(
-            f"--max-model-len {max_model_len}: {llm.name} takes 1 to {llm.max_model_len} tokens"
+            f"--max-model-len {max_model_len}: must be 1 to {llm.max_model_len} for {llm.name}"
         )
 
 
 def notes(profile: Profile) -> tuple[str, ...]:
-    """What a reader of results has to know about an analytic profile, in one sentence each."""
+    """Return the caveats of an analytic profile for readers of results, in one sentence each."""
     gpu, llm = hardware(profile.hardware), model(profile.model)
     notes = [
         f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from servers.policies.estimates.durations import BLOCK, Durations
+from servers.policies.estimates.durations import MIN_BLOCK_LIMIT, Durations
 
 
 def of(*seconds: float) -> Durations:
@@ -87,9 +87,9 @@ def test_best_ttl_beats_every_other_sample_however_samples_and_questions_interle
 
 def test_more_samples_than_a_block_holds_change_nothing() -> None:
     # 0.01, 0.02, ... : P(t) * B - t with B twice the longest rises all the way.
-    durations = of(*(0.01 * i for i in range(1, 5 * BLOCK + 1)))
-    assert durations.best_ttl_s(0.02 * 5 * BLOCK) == 0.01 * 5 * BLOCK
-    assert len(durations) == 5 * BLOCK
+    durations = of(*(0.01 * i for i in range(1, 5 * MIN_BLOCK_LIMIT + 1)))
+    assert durations.best_ttl_s(0.02 * 5 * MIN_BLOCK_LIMIT) == 0.01 * 5 * MIN_BLOCK_LIMIT
+    assert len(durations) == 5 * MIN_BLOCK_LIMIT
 
 
 def test_blocks_grow_with_the_samples_and_answers_stay_exact() -> None:

@@ -63,7 +63,7 @@ def test_an_end_without_turns_counts_nothing() -> None:
 
 
 def test_recent_forgets_the_program_heard_of_longest_ago() -> None:
-    recent: Recent[int] = Recent(most=2)
+    recent: Recent[int] = Recent(max_programs=2)
     recent["a"], recent["b"] = 1, 2
     recent["a"] = 3
     recent["c"] = 4

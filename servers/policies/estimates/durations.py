@@ -1,12 +1,13 @@
 """An empirical distribution of tool times, and the best TTL for it.
 
-In: seconds, one sample at a time. Out: P(t), and the argmax of Continuum v3, §4.2, eq. 2. Exact
-over all samples ever recorded.
+In: seconds, one sample at a time. Out: P(t), and the argmax of Continuum v3, §4.2, eq. 2, exact
+over all samples.
 
 With n samples sorted as x_1 <= ... <= x_n, eq. 2 asks for the i that maximises i * B/n - x_i: the
 point where a line of slope B/n touches the lower convex hull of (i, x_i). Samples are kept in
-sorted blocks, each with the hull of its own points, which does not change when samples before the
-block shift its i. So a new sample updates one hull, and a query searches the blocks that can win.
+sorted blocks, each with the hull of its points, which does not change when samples before the block
+shift its i. So a new sample updates one hull, and a query searches only blocks that can contain the
+maximum.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import isqrt
 
-BLOCK = 128
-"""Maximum number of samples in a block; of many samples it is four times the root of their number,
-which balances the update of a hull against the search over blocks."""
+MIN_BLOCK_LIMIT = 128
+"""Maximum number of samples in a block. With more than 1024 samples the maximum is four times the
+square root of their number, which balances updates of a hull against the search over blocks."""
 
 
 class Durations:
     def __init__(self) -> None:
         self._blocks: list[_Block] = []
         self._lasts: list[float] = []
+        """The largest sample of each block."""
         self._pending: list[float] = []
         """Samples since the last query; a distribution without queries is never sorted."""
         self._size = 0
         self._ttl_s = 0.0
-        """The last result, at which the next search begins."""
+        """The previous result, at which the next search begins."""
 
     def __len__(self) -> int:
         return self._size
@@ -39,13 +41,13 @@ class Durations:
         self._pending.append(seconds)
 
     def share_within(self, seconds: float) -> float:
-        """P(t): the share of samples of at most t seconds; 0 without samples."""
+        """Return P(t), the share of samples of at most t seconds; 0 without samples."""
         self._sort_in()
         within = sum(bisect_right(block.values, seconds) for block in self._blocks)
         return within / self._size if self._size else 0.0
 
     def best_ttl_s(self, benefit_s: float) -> float:
-        """argmax of P(t) * benefit_s - t over 0 and the samples; of equals the smallest."""
+        """Return the smallest argmax of P(t) * benefit_s - t over 0 and the samples."""
         self._sort_in()
         if benefit_s <= 0 or not self._size:
             return 0.0
@@ -54,8 +56,8 @@ class Durations:
         through = list(accumulate([len(block.values) for block in blocks]))
         best_t = 0.0
         best = self.share_within(0.0) * benefit_s if blocks[0].values[0] <= 0 else 0.0
-        likely = min(bisect_left(self._lasts, self._ttl_s), len(blocks) - 1)
-        for index in (likely, *range(len(blocks))):
+        previous = min(bisect_left(self._lasts, self._ttl_s), len(blocks) - 1)
+        for index in (previous, *range(len(blocks))):
             values = blocks[index].values
             if through[index] / size * benefit_s - values[0] >= best:
                 within, t = blocks[index].touched_by(slope)
@@ -66,14 +68,14 @@ class Durations:
         return best_t
 
     @property
-    def _most(self) -> int:
-        return max(BLOCK, 4 * isqrt(self._size))
+    def _block_limit(self) -> int:
+        return max(MIN_BLOCK_LIMIT, 4 * isqrt(self._size))
 
     def _sort_in(self) -> None:
         pending, self._pending = self._pending, []
         if 8 * len(pending) > self._size:
             values = sorted([v for block in self._blocks for v in block.values] + pending)
-            half = self._most // 2
+            half = self._block_limit // 2
             self._blocks = [_Block(values[i : i + half]) for i in range(0, len(values), half)]
             self._lasts = [block.values[-1] for block in self._blocks]
             return
@@ -84,7 +86,7 @@ class Durations:
         index = min(bisect_left(self._lasts, seconds), len(self._lasts) - 1)
         values = self._blocks[index].insert(seconds)
         self._lasts[index] = values[-1]
-        if len(values) > self._most:
+        if len(values) > self._block_limit:
             half = len(values) // 2
             self._blocks[index : index + 1] = [_Block(values[:half]), _Block(values[half:])]
             self._lasts.insert(index, values[half - 1])
@@ -100,19 +102,20 @@ class _Block:
         self.counts: list[int] = []
         self.times: list[float] = []
         self.slopes: list[float] = []
-        """From each hull point to the next, strictly rising."""
+        """Slope from each hull point to the next, strictly increasing."""
         self._extend((i, t) for i, t in enumerate(values, 1) if i == len(values) or values[i] > t)
 
     def touched_by(self, slope: float) -> tuple[int, float]:
-        """The first hull point that a line of this slope touches from below."""
+        """Return the first hull point that a line of this slope touches from below."""
         index = bisect_left(self.slopes, slope)
         return self.counts[index], self.times[index]
 
     def insert(self, t: float) -> list[float]:
-        """Adds a sample and returns the values. All points from t on move one to the right, which
-        flattens only the hull's edge across t. Points left of t stay above the hull; points between
-        t and that edge's end may join it; beyond that end the hull does not change, unless t is the
-        new smallest.
+        """Add a sample and return the values.
+
+        All points from t on move one to the right, which flattens only the hull's edge across t.
+        Points left of t stay above the hull; points between t and that edge's end may join it;
+        beyond that end the hull changes only if t is the new smallest value.
         """
         values = self.values
         index = bisect_right(values, t)
@@ -136,8 +139,8 @@ class _Block:
         return values
 
     def _between(self, start: int, stop: int, count: int) -> list[tuple[int, float]]:
-        """The point of sample `start`, and the points before sample `stop` (whose point is at
-        `count`) that lie below the line between the two."""
+        """Return the point of sample `start`, and those points before sample `stop` (whose point is
+        at `count`) that are below the line between the two."""
         values = self.values
         t = values[start]
         rise = (values[stop] - t) / (count - start - 1)
@@ -149,7 +152,7 @@ class _Block:
         return [(start + 1, t), *below]
 
     def _extend(self, points: Iterable[tuple[int, float]]) -> None:
-        """Appends points to the right of the hull, and drops those that are now above it."""
+        """Append points at the right end of the hull, and drop points that are then above it."""
         counts, times, slopes = self.counts, self.times, self.slopes
         for count, t in points:
             while times:

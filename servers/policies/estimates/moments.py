@@ -13,11 +13,11 @@ class Moments:
 
     def add(self, value: float) -> None:
         self.samples += 1
-        off = value - self.mean
-        self.mean += off / self.samples
-        self._squares += off * (value - self.mean)
+        deviation = value - self.mean
+        self.mean += deviation / self.samples
+        self._squares += deviation * (value - self.mean)
 
     @property
     def variance(self) -> float:
-        """Over n - 1; 0 with fewer than two samples (Continuum v1, §4.2)."""
+        """Sample variance (n - 1); 0 with fewer than two samples (Continuum v1, §4.2)."""
         return self._squares / (self.samples - 1) if self.samples > 1 else 0.0

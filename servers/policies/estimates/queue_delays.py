@@ -1,8 +1,8 @@
 """T-bar, the mean queueing delay of turns that had been evicted (Continuum v3, §4.2).
 
-In: turns as they are admitted. Out: seconds, 0 before the first. A turn counts when it is not its
-program's first, its program's KV is not pinned, and it is not resuming after a preemption. With
-`of="all"` a turn whose KV is pinned counts too.
+In: turns as they are admitted. Out: seconds, 0 before the first turn. A turn counts if it is not
+its program's first, its program's KV is not pinned, and it does not resume after a preemption. With
+`of="all"`, turns whose KV is pinned count too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from servers.policies.base import Request
 
 WINDOW = 100
-"""Turns in the sliding window. The paper gives no number; this is its K."""
+"""Number of turns in the sliding window. The paper gives none; this is its K."""
 
 
 class QueueDelays:

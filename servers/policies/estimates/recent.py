@@ -1,4 +1,4 @@
-"""State per program that stays bounded even if an engine is never told that a program ended."""
+"""State per program that stays bounded even if the end of programs is never reported."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Generic, TypeVar
 
 Value = TypeVar("Value")
 
-MOST_PROGRAMS = 100_000
-"""With more programs, the one whose value was set the longest ago is dropped."""
-
 
 class Recent(Generic[Value]):
-    """Values by program; only the `most` most recently set ones are kept."""
+    """Values by program id; only the `max_programs` most recently set ones are kept."""
 
-    def __init__(self, most: int = MOST_PROGRAMS) -> None:
-        self._most = most
+    def __init__(self, max_programs: int = 100_000) -> None:
+        self._max_programs = max_programs
         self._values: OrderedDict[str, Value] = OrderedDict()
 
     def __len__(self) -> int:
@@ -27,7 +24,7 @@ class Recent(Generic[Value]):
     def __setitem__(self, program_id: str, value: Value) -> None:
         self._values[program_id] = value
         self._values.move_to_end(program_id)
-        if len(self._values) > self._most:
+        if len(self._values) > self._max_programs:
             self._values.popitem(last=False)
 
     def get(self, program_id: str) -> Value | None:

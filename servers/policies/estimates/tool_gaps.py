@@ -1,9 +1,8 @@
-"""Tool times as the server sees them (Continuum v3, §5.1: recording the tool finish time).
+"""Tool times as the server observes them (Continuum v3, §5.1: recording the tool finish time).
 
-In: turns as they finish and arrive, seconds. Out: a tool's time, which is the arrival of a
-program's next turn minus the finish of the previous one. Where turns of one program overlap, the
-gap opens at the latest finish and closes at the next arrival; an arrival with no open gap yields
-none.
+In: turns as they finish and arrive, seconds. Out: a tool's time, which is the time from a turn's
+finish to the arrival of its program's next turn. If turns of a program overlap, the gap begins at
+the latest finish and ends at the next arrival. An arrival without a preceding finish ends no gap.
 """
 
 from __future__ import annotations
@@ -15,20 +14,24 @@ from servers.policies.estimates.recent import Recent
 
 class ToolTime(NamedTuple):
     tool: str | None
-    """None where the answer's tool call could not be read."""
+    """None if no tool could be read from the answer."""
     seconds: float
 
 
 class ToolGaps:
     def __init__(self) -> None:
-        self._open: Recent[ToolTime] = Recent()
+        self._open: Recent[tuple[str | None, float]] = Recent()
+        """The tool and the turn's finish time in seconds, by program."""
 
     def opened(self, program_id: str, tool: str | None, now_s: float) -> None:
-        self._open[program_id] = ToolTime(tool, now_s)
+        self._open[program_id] = tool, now_s
 
     def closed(self, program_id: str, arrival_s: float) -> ToolTime | None:
         gap = self._open.pop(program_id)
-        return None if gap is None else ToolTime(gap.tool, max(arrival_s - gap.seconds, 0.0))
+        if gap is None:
+            return None
+        tool, finished_s = gap
+        return ToolTime(tool, max(arrival_s - finished_s, 0.0))
 
     def forget(self, program_id: str) -> None:
         self._open.pop(program_id)

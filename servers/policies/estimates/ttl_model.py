@@ -1,16 +1,16 @@
-"""Continuum's cost model: how long to keep a finished turn's KV (Continuum v3, §4.1 and §4.2).
+"""Continuum's cost model, which sets the TTL of a finished turn's KV (Continuum v3, §4.1 and §4.2).
 
-In: what an engine observes, seconds and tokens. Out: a `Retention` whose `why` holds the inputs.
+In: an engine's events, in seconds and tokens. Out: a `Retention` whose `why` has the inputs.
 
     tau* = argmax over tau in {0} and S[f] of P(tau, f) * B - tau,   B = T-bar * eta + rebuild(r)
 
-Cold start: with |S| <= K tool times in all, T_default; with |S[f]| <= K of this tool, P over all
-tools; else P of the tool itself. A turn that is not the last but whose tool could not be read is
-timed and judged among all tools, since the paper does not treat this case.
+Cold start: if all tools together have |S| <= K samples, the TTL is T_default; if this tool has
+|S[f]| <= K samples, P is over all tools; else P is of this tool. For turns that are not the last
+and whose tool could not be read, which the paper does not treat, P is over all tools.
 
-The paper says of T-bar alone that it is over turns whose KV had been evicted (§4.2). The keywords
-`queue_delays`, `tool_times` and `turn_counts` choose the turns that T-bar, the distributions P and
-eta are estimated from: "evicted" or "all".
+The paper restricts only T-bar to turns whose KV had been evicted (§4.2). The keywords
+`queue_delays`, `tool_times` and `turn_counts` choose the turns from which T-bar, the distributions
+P, and eta are estimated: "evicted" or "all".
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.turn_counts import TurnCounts
 
 K = 100
-"""Number of samples up to which a distribution is not trusted (v3, §4.2)."""
+"""Number of samples that a distribution must exceed to be used (v3, §4.2)."""
 
 
 def default_ttl_s(benefit_s: float) -> float:
-    """T_default: the best TTL for Exp(1) tool times and eta = 1 (v3, §4.2).
+    """Return T_default, the best TTL for Exp(1) tool times and eta = 1 (v3, §4.2).
 
     (1 - exp(-tau)) * B - tau has derivative exp(-tau) * B - 1, so tau = ln B, and 0 for B <= 1.
     """
@@ -37,7 +37,7 @@ def default_ttl_s(benefit_s: float) -> float:
 
 
 Turns = Literal["evicted", "all"]
-"""Turns that an estimate is made from."""
+"""The turns that an estimate uses."""
 
 
 class TtlModel:
@@ -71,9 +71,7 @@ class TtlModel:
     def record(self, tool: str | None, seconds: float) -> None:
         self.all_tools.add(seconds)
         if tool is not None:
-            if tool not in self.by_tool:
-                self.by_tool[tool] = Durations()
-            self.by_tool[tool].add(seconds)
+            self.by_tool.setdefault(tool, Durations()).add(seconds)
 
     def scheduled(self, request: Request, now_s: float) -> None:
         self.delays.scheduled(request, now_s)
@@ -81,7 +79,7 @@ class TtlModel:
             self.turns.uncount(request.program_id)
 
     def observe_finish(self, request: Request, now_s: float) -> None:
-        """Starts to time the tool call, or counts the program as finished."""
+        """Start timing the tool call, or count the program as finished."""
         self.turns.served(request.program_id)
         if request.ends_program:
             self.program_ended(request.program_id)
@@ -94,20 +92,20 @@ class TtlModel:
         rebuild_s = self.costs.rebuild_s(request.prompt_tokens + request.output_tokens)
         t_bar_s, eta = self.delays.mean_s, self.turns.eta
         tool = request.tool
-        own = self.by_tool.get(tool) if tool is not None else None
+        stage, times = "all-tools", self.all_tools
         if len(self.all_tools) <= self.k:
-            stage, samples = "default", len(self.all_tools)
+            stage = "default"
             ttl_s = default_ttl_s(t_bar_s + rebuild_s)
         else:
-            stage = "all-tools" if own is None or len(own) <= self.k else "tool"
-            times = self.all_tools if own is None or len(own) <= self.k else own
-            samples = len(times)
+            of_tool = self.by_tool.get(tool) if tool is not None else None
+            if of_tool is not None and len(of_tool) > self.k:
+                stage, times = "tool", of_tool
             ttl_s = times.best_ttl_s(t_bar_s * eta + rebuild_s)
         return pin(
             ttl_s,
             tool=tool,
             stage=stage,
-            samples=samples,
+            samples=len(times),
             T_bar_s=t_bar_s,
             eta=eta,
             rebuild_s=rebuild_s,

@@ -1,11 +1,12 @@
-"""The memoryfulness factor: does a program's progress tell how much is left (v3, §4.1)?
+"""The memoryfulness factor: how well a program's progress predicts its remaining turns (v3, §4.1).
 
-In: turns as they finish, programs as they end. Out: eta = -Corr(k, N - k), with N the turns of a
-finished program and k = 0 .. N-1 those served before each of them: one pair per turn. 1 when all
-programs have the same length, 0 for a geometric number of turns, below 0 for a tail heavier still.
+In: turns as they finish, programs as they end. Out: eta = -Corr(k, N - k) over all turns of
+finished programs, where N is the program's number of turns and k = 0 .. N-1 the number served
+before the turn. It is 1 if all programs have the same length, 0 for a geometric number of turns,
+and negative for a heavier tail.
 
-Each program contributes the same k's as (N - k)'s, shifted by one, so that both variances are
-equal and eta is minus covariance over variance: whole sums, exact.
+In each program, N - k takes the same values as k + 1, so that both variances are equal and eta is
+minus covariance over variance. All sums are integers, hence exact.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ class TurnCounts:
         self._pairs = self._k = self._left = self._k2 = self._k_left = 0
         self._programs = self._turns = 0
         self.eta = 1.0
-        """Starts at the assumption behind T_default, all programs alike (v3, §4.2)."""
+        """1 at first, the assumption behind T_default that all programs are equal (v3, §4.2)."""
 
     @property
     def average(self) -> float:
-        """Mean turns of a finished program; 0 before the first."""
+        """Mean number of turns of the finished programs; 0 if there are none."""
         return self._turns / self._programs if self._programs else 0.0
 
     def served(self, program_id: str) -> None:
         self._served[program_id] = (self._served.get(program_id) or 0) + 1
 
     def uncount(self, program_id: str) -> None:
-        """Leave the program's current turn out of the count."""
+        """Exclude the program's current turn from the count."""
         self._served[program_id] = (self._served.get(program_id) or 0) - 1
 
     def ended(self, program_id: str) -> None:
-        """Count the program as finished, with the turns served since it was last counted."""
+        """Count the program as finished, with the turns served since its last end."""
         n = self._served.pop(program_id)
         if not n:
             return
@@ -45,6 +46,6 @@ class TurnCounts:
         self._left += n * (n + 1) // 2
         self._k2 += (n - 1) * n * (2 * n - 1) // 6
         self._k_left += (n - 1) * n * (n + 1) // 6
-        spread = self._pairs * self._k2 - self._k**2
-        together = self._pairs * self._k_left - self._k * self._left
-        self.eta = -together / spread if spread else 1.0
+        variance = self._pairs * self._k2 - self._k**2
+        covariance = self._pairs * self._k_left - self._k * self._left
+        self.eta = -covariance / variance if variance else 1.0

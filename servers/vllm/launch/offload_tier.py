@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from servers.errors import TierFailed, TierUnavailable
-from servers.processes.loopback import LOST, request
+from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch.failure_cause import failure_cause
@@ -151,7 +151,7 @@ def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
     while time.monotonic() < deadline_s:
         if (failure := tier.failure()) is not None:
             raise TierFailed(failure)
-        with suppress(*LOST):
+        with suppress(*REQUEST_ERRORS):
             if request(http_port, "/healthcheck", timeout_s=2.0)[0] == 200:
                 return
         time.sleep(POLL_S)

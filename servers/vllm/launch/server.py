@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Self
 
 from servers.errors import ServerFailed, TierFailed
-from servers.processes.loopback import LOST, request
+from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch import command_line
@@ -135,14 +135,14 @@ class VllmServer:
         try:
             page = self.request("/metrics")[1].decode()
             return int(sum(s.value for s in samples(page, EXTERNAL_HITS)))
-        except (*LOST, ValueError) as error:
+        except (*REQUEST_ERRORS, ValueError) as error:
             what = f"does not report the hits of its tier ({type(error).__name__}: {error})"
             raise server_failed(what, self.log_path) from error
 
     def request(
         self, path: str, *, method: str = "GET", timeout_s: float = 30.0
     ) -> tuple[int, bytes]:
-        """Returns the status and the body. Raises one of `loopback.LOST`."""
+        """Returns the status and the body. Raises one of `loopback.REQUEST_ERRORS`."""
         key = os.environ.get("VLLM_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         return request(self._port.number, path, method, headers, timeout_s)
@@ -263,7 +263,7 @@ def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress)
     while True:
         if (failure := server.failure()) is not None:
             raise failure
-        with contextlib.suppress(*LOST):
+        with contextlib.suppress(*REQUEST_ERRORS):
             if server.request("/health", timeout_s=2.0)[0] == 200:
                 return
         now_s = time.monotonic()
@@ -291,6 +291,6 @@ def _info(server: VllmServer, config: ServerConfig, vllm: Installed) -> ServerIn
             policy=config.policy,
             costs_from=command_line.policy_costs(config, vllm)[1] if config.policy else None,
         )
-    except (*LOST, KeyError, IndexError, ValueError) as error:
+    except (*REQUEST_ERRORS, KeyError, IndexError, ValueError) as error:
         what = f"is healthy but does not describe itself ({type(error).__name__}: {error})"
         raise server_failed(what, server.log_path) from error
