@@ -28,12 +28,12 @@ from servers.variants import Variant
 from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image
-from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.offload_tier import Offloading, check_tier
 from servers.vllm.launch.policy_module import check_loads
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from servers.vllm.launch.server import VllmServer
-from servers.vllm.models.model_folder import loadable
+from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
 VLLM_OPTIONS = (
@@ -55,7 +55,7 @@ VLLM_OPTIONS = (
 class VllmEngine:
     config: ServerConfig
     """Settings of the servers without the policy and the offload tier, which differ by cell."""
-    vllm: Installed
+    vllm: VllmInstallation
     longest: tuple[int | None, str]
     dram_gb: float
     ssd_gb: float
@@ -219,10 +219,10 @@ def vllm_engine(
         vllm = find_vllm(server.vllm_python)
     else:
         check_image(server.image)
-        vllm = in_image(server.vllm_python)
+        vllm = vllm_in_image(server.vllm_python)
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     config = server_config(settings.machine, server, model)
-    load = loadable(model, server.weights)
+    load = resolve_model(model, server.weights)
     if server.replicas > 1:
         machine_shares(config, vllm, server.replicas)
     longest = command_line.longest_context(config, vllm, load) or load.max_context

@@ -20,7 +20,7 @@ from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
-from servers.vllm.launch.find_vllm import Installed, find_vllm
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.policy_module import check_loads, module_root
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 
@@ -29,7 +29,7 @@ from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
 class VirtualEngine:
     sim: SimEngine
     """The `sim` engine with the same machine and model."""
-    vllm: Installed
+    vllm: VllmInstallation
     name: str = "vllm-virtual"
     parallel: bool = True
     settings_decide: bool = True

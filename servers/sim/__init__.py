@@ -1,6 +1,7 @@
-"""The virtual-time engine: vLLM v1's scheduler and KV cache without a GPU, fully deterministic.
+"""The virtual-time engine: a deterministic model of vLLM v1's scheduler and KV cache.
 
-In: a policy, a profile, limits, and turns submitted with a time. Out: ended turns and events.
+In: a policy, a profile, limits, and turns with their submission times. Out: finished and aborted
+turns, and events.
 """
 
 from servers.sim.batching import Limits

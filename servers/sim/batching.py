@@ -1,4 +1,4 @@
-"""The running turns of one replica, the blocks that they own, and what a step computes.
+"""The running turns of one replica, their blocks, and the batches of steps.
 
 As in vLLM v1, a step computes one token of each decoding turn and the next prompt chunk of the one
 turn that is partly through its prompt, which is the last in order of admission.
@@ -38,21 +38,21 @@ class Limits:
 
 @dataclass(slots=True)
 class Batch:
-    """What the next step computes: one token of each decode, and these prompt chunks."""
+    """The work of the next step: one token of each decode, and the prompt chunks."""
 
     chunks: list[tuple[Sequence, int]] = field(default_factory=list)
     preempted: set[int] = field(default_factory=set)
-    """Ids of requests that lost their KV while the batch was assembled."""
+    """Ids of requests that were preempted while the batch was assembled."""
     has_slot: set[int] | None = None
-    """Decodes that have a block slot for this step; None: all of them."""
+    """Request ids of the decodes that have a slot for this step's token; None: all decodes."""
     displaced: list[Sequence] = field(default_factory=list)
     """Turns preempted through `Policy.displaced`. They are queued again after the batch is
     assembled."""
     may_displace: bool = False
     """Whether the policy may displace a turn at the next step although nothing else changes: the
-    head of the queue fits now, a turn was displaced, or the policy was not called."""
+    head of the queue fits, a turn was displaced, or the policy was not called."""
     skipped: list[Sequence] = field(default_factory=list)
-    """Decodes without a slot for this step. `Decodes.join` takes them back after it."""
+    """Decodes without a slot for this step. They are added again (`Decodes.join`) after it."""
 
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
@@ -64,9 +64,9 @@ class RunningTurns:
         """By request id, in order of admission."""
         self.decodes = Decodes(block_tokens)
         self.partial: Sequence | None = None
-        """The one turn that is partly through its prompt."""
+        """The only turn whose prompt is partly computed."""
         self.pool = BlockOwner(())
-        """Blocks of the decodes that are not assigned to one of them yet."""
+        """Blocks of the decodes that are not assigned to individual turns yet."""
         self._kv = kv
         self._block = block_tokens
         self._step_tokens = step_tokens
@@ -76,7 +76,7 @@ class RunningTurns:
         return len(self.by_id)
 
     def views(self) -> list[Request]:
-        """Return what the policy sees of the turns, in order of admission. `refresh` first where
+        """Return the policy's views of the turns, in order of admission. Call `refresh` first if
         decodes have advanced."""
         return [sequence.view for sequence in self.by_id.values()]
 
@@ -86,19 +86,19 @@ class RunningTurns:
             self.decodes.refresh(sequence)
 
     def context_tokens(self) -> int:
-        """Return the number of tokens with KV over all running turns."""
+        """Return the number of tokens with KV, summed over the running turns."""
         partial = self.partial.computed if self.partial else 0
         return self.decodes.context - self.decodes.count + partial
 
     def start(self, sequence: Sequence, now_ps: int) -> None:
-        """Add an admitted turn, whose blocks for its first chunk follow by `compute`."""
+        """Add an admitted turn. `compute` then allocates the blocks of its first chunk."""
         sequence.start(now_ps)
         self._admissions += 1
         sequence.admission = self._admissions
         self.by_id[sequence.view.id] = sequence
 
     def remove(self, sequence: Sequence, has_slot: bool) -> None:
-        """Remove a turn that stops running. `has_slot`: whether it has a slot in the next step."""
+        """Remove a turn. `has_slot`: whether it has a slot for the next step's token."""
         del self.by_id[sequence.view.id]
         if sequence is self.partial:
             self.partial = None
@@ -109,19 +109,19 @@ class RunningTurns:
     # Blocks -------------------------------------------------------------------------------------
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
-        """Return how many blocks computing so many more tokens allocates."""
+        """Return the number of blocks to allocate for computing `tokens` more tokens."""
         return max(0, -(-(sequence.computed + tokens) // self._block) - sequence.owner.blocks)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
-        """Allocate blocks for a context of so many tokens, and hash the full ones."""
+        """Allocate blocks for a context of `tokens` tokens, and hash the full ones."""
         missing = -(-tokens // self._block) - sequence.owner.blocks
         if missing > 0:
             self._kv.allocate(sequence.owner, missing)
         self._kv.commit(sequence.owner, tokens // self._block)
 
     def settle(self, sequence: Sequence, has_slot: bool) -> None:
-        """Assign a turn that left the decodes its blocks from their pool, including the slot for
-        the coming step if it has one."""
+        """Give a turn that left the decodes its blocks from their pool, including the slot for the
+        next step's token if it has one."""
         own = -(-(sequence.computed + has_slot) // self._block) - sequence.owner.blocks
         self.pool.blank -= own
         sequence.owner.blank += own
@@ -130,18 +130,18 @@ class RunningTurns:
     # Batch --------------------------------------------------------------------------------------
 
     def next_chunk(self, sequence: Sequence) -> int:
-        """Return how many prompt tokens of the partial turn the next step computes."""
+        """Return the number of prompt tokens that the next step computes of the partial turn."""
         return min(sequence.target - sequence.computed, self._step_tokens - self.decodes.count)
 
     def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
-        """Put a chunk of the turn's prompt into the batch."""
+        """Add a chunk of the turn's prompt to the batch."""
         self.extend(sequence, sequence.computed + chunk)
         batch.chunks.append((sequence, chunk))
         self.partial = sequence if sequence.computed + chunk < sequence.target else None
 
     def extend_all(self, batch: Batch) -> bool:
-        """Allocate a slot for each decode and the partial turn's next chunk; if the free blocks do
-        not suffice for all, allocate none and return False."""
+        """Allocate blocks for the next token of each decode and the partial turn's next chunk. If
+        there are too few free blocks for all of them, allocate none and return False."""
         needed, partial = self.decodes.blocks_needed(1), self.partial
         chunk = self.next_chunk(partial) if partial else 0
         if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._kv.free:
@@ -153,7 +153,7 @@ class RunningTurns:
         return True
 
     def skip_without_slot(self, batch: Batch, has_slot: set[int]) -> None:
-        """Take the decodes that have no slot out of this step."""
+        """Remove the decodes that have no slot from this step."""
         for sequence in self.by_id.values():
             if sequence.joined_tick is not None and sequence.view.id not in has_slot:
                 self.decodes.leave(sequence)

@@ -1,8 +1,8 @@
-"""The decoding part of the batch, advanced by any number of steps at once.
+"""The decoding turns of the batch, which advance by any number of steps at once.
 
-Each member computes one token per step. Their progress is a shared tick count and their demand for
-blocks is kept as sums, so that a stride costs the same for one turn as for hundreds. All values are
-whole numbers, so that a stride has exactly the result of single steps.
+Each decode computes one token per step. Their progress is a shared tick count, and their demand for
+blocks is counted by phase, so that the cost of a stride does not depend on the number of turns. All
+values are integers, so that a stride has exactly the result of single steps.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 
 class Decodes:
-    """The turns whose prompt is computed and whose answer is not complete."""
+    """The turns whose prompt is computed and whose output is incomplete."""
 
     def __init__(self, block_tokens: int) -> None:
         self.count = 0
         self.tick = 0
-        """Decode steps so far."""
+        """Number of decode steps."""
         self.context = 0
-        """Tokens that the attention of the next step reads, over all members."""
+        """Number of context tokens that the next step reads, summed over all decodes."""
         self._block = block_tokens
         self._phase = [0] * block_tokens
-        """Number of members by phase: a member of phase p opens a block at each tick t with
+        """Number of decodes by phase: a decode of phase p opens a block at each tick t with
         (t + p) % block = 0."""
         self._finish: list[tuple[int, int, Sequence]] = []
 
     def join(self, sequence: Sequence) -> None:
-        """Add a turn whose latest token is sampled and not yet computed."""
+        """Add a turn whose latest token is sampled and has no KV yet."""
         sequence.joined_tick = self.tick
         sequence.joined_computed = sequence.computed
         self.count += 1
@@ -42,7 +42,7 @@ class Decodes:
         heapq.heappush(self._finish, (sequence.finish_tick, sequence.admission, sequence))
 
     def leave(self, sequence: Sequence) -> None:
-        """Write the member's progress into its sequence and remove it."""
+        """Write the turn's progress into its sequence and remove it."""
         self.refresh(sequence)
         self.count -= 1
         self.context -= sequence.computed + 1
@@ -50,7 +50,7 @@ class Decodes:
         sequence.joined_tick = sequence.finish_tick = None
 
     def refresh(self, sequence: Sequence) -> None:
-        """Write a member's progress since it joined into its sequence."""
+        """Write a decode's progress into its sequence; do nothing for other turns."""
         if sequence.joined_tick is None:
             return
         steps = self.tick - sequence.joined_tick
@@ -63,14 +63,14 @@ class Decodes:
         self.context += steps * self.count
 
     def steps_to_finish(self) -> int | None:
-        """Return the steps until the first member has all its tokens; None without members."""
+        """Return the number of steps until the first decode is complete; None without decodes."""
         heap = self._finish
         while heap and heap[0][2].finish_tick != heap[0][0]:
             heapq.heappop(heap)
         return heap[0][0] - self.tick if heap else None
 
     def pop_finished(self) -> list[Sequence]:
-        """Remove and return the members with all their tokens, in order of admission."""
+        """Remove and return the complete decodes, in order of admission."""
         done = []
         while self.steps_to_finish() == 0:
             sequence = heapq.heappop(self._finish)[2]
@@ -79,12 +79,12 @@ class Decodes:
         return done
 
     def opens_block(self, sequence: Sequence) -> bool:
-        """Return whether the next step's token opens a block. `refresh` the sequence first."""
+        """Return whether the turn's next token opens a block. Call `refresh` first."""
         return sequence.computed % self._block == 0
 
     def blocks_needed(self, steps: int, after: int = 0) -> int:
-        """Return how many blocks the members open in so many steps that begin `after` steps from
-        now."""
+        """Return the number of blocks that the decodes open in `steps` steps, beginning `after`
+        steps from now."""
         cycles, rest = divmod(steps, self._block)
         needed = cycles * self.count
         if rest and self.count:

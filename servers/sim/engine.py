@@ -1,8 +1,8 @@
 """One engine replica in virtual time: a clock around the scheduler.
 
-In: turns submitted with a time, a policy, a profile. Out: each ended turn handed to `on_end`,
-engine events to `on_event`. Time is whole picoseconds and every step time a sum of integers, so
-that a stride (steps between which nothing is decided) ends exactly where single steps would.
+In: turns with their submission times, a policy, a profile. Out: calls of `on_end` with each
+finished or aborted turn, and of `on_event` with each engine event. Times are whole picoseconds, so
+that a stride (steps between which no decision is possible) ends exactly when single steps would.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OnEvent = Callable[[EventRecord], None]
 
 
 class Engine:
-    """Submit turns, then `run`. `on_end` may submit more turns, for its own time or later."""
+    """Submit turns, then call `run`. `on_end` may submit more turns, for the current time or later."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Engine:
         self.scheduler = Scheduler(policy, profile, limits, tiers, emit)
         self.now_ps = 0
         self.steps = 0
-        """Batches computed."""
+        """Number of computed batches."""
         self.strides = 0
-        """Times the scheduler ran."""
+        """Number of scheduler calls."""
         self._runner = self.scheduler.runner
         self._running = self.scheduler.running
         self._decodes = self.scheduler.running.decodes
@@ -56,15 +56,15 @@ class Engine:
         self._strides = strides
         self._requests = 0
         self._events: list[tuple[int, bool, int, Sequence]] = []
-        """Arrivals and aborts by time; first turns of `_programs` come before others of the same
-        time. A sequence that has arrived already is aborted."""
+        """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
+        event of a sequence that has arrived is its abort."""
         self._programs: Iterator[object] = iter(())
         self._submits_first_turn = False
-        """Whether `submit` is being called by the next item of `_programs`."""
+        """Whether the next item of `_programs` is calling `submit`."""
         self._serial = 0
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        """Queue a turn for arrival at `at_ps`. InvalidInput if it could never run."""
+        """Queue a turn for arrival at `at_ps`. Raises InvalidInput if it could never run."""
         refuse_unfit(submission, self.profile)
         sequence = Sequence(submission, at_ps)
         self._push(at_ps, sequence)
@@ -89,9 +89,11 @@ class Engine:
         self._runner.end_program(program_id)
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. Each item of `programs` submits a first turn
-        when it is iterated, which happens once the first turn before it has arrived; the first
-        turns must come in order of time."""
+        """Run until every submitted turn has ended.
+
+        Advancing the iterator `programs` must submit the first turn of the next program. It is
+        advanced when the previous first turn has arrived, so first turns must be in order of
+        time."""
         scheduler = self.scheduler
         self._programs = iter(programs)
         self._begin_next()
@@ -134,8 +136,8 @@ class Engine:
             self._on_end(sequence)
 
     def _skip_idle_time(self) -> bool:
-        """Advance to the next arrival or load, and return False if there is none. An idle vLLM
-        runs no step, so pins do not expire meanwhile."""
+        """Advance the clock to the next arrival or completed load; return False if there is none.
+        An idle vLLM runs no steps, so pins do not expire in the meantime."""
         reloads = self.scheduler.reloads
         times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
         if not times:
@@ -148,7 +150,7 @@ class Engine:
     # Steps --------------------------------------------------------------------------------------
 
     def _compute(self, batch: Batch) -> None:
-        """Run the batch for as many steps as nothing is decided in between."""
+        """Run the batch for as many steps as possible without a decision in between."""
         profile, decodes = self.profile, self._decodes
         tokens, pairs = decodes.count, 0
         for sequence, n in batch.chunks:
@@ -168,7 +170,7 @@ class Engine:
         self._collect(batch, steps)
 
     def _collect(self, batch: Batch, steps: int) -> None:
-        """Record the progress of so many computed steps, and end the turns that are complete."""
+        """Record the progress of `steps` computed steps, and end the complete turns."""
         running, decodes, now_ps = self._running, self._decodes, self.now_ps
         decodes.advance(steps)
         done = decodes.pop_finished()
@@ -192,8 +194,9 @@ class Engine:
             self._on_end(sequence)
 
     def _most_steps(self, batch: Batch) -> int:
-        """Return how many steps leave the batch as it is: no turn finishes before the last one,
-        the partial turn takes its full chunk in each, and the free blocks suffice for all."""
+        """Return the number of steps in which the batch does not change: no turn finishes before
+        the last step, the partial turn computes a full chunk in each, and the free blocks suffice.
+        """
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
@@ -221,7 +224,8 @@ class Engine:
         return fits
 
     def _blocks_ahead(self, batch: Batch, steps: int) -> int:
-        """Return the blocks for so many steps beyond those of the first, which are allocated."""
+        """Return the number of blocks that `steps` steps need beyond those of the first step, which
+        are allocated already."""
         needed = self._decodes.blocks_needed(steps - 1, after=1)
         for sequence, chunk in batch.chunks:
             tokens = sequence.computed + chunk * steps
@@ -236,7 +240,7 @@ class Engine:
             self._running.extend(sequence, sequence.computed + chunk * steps)
 
     def _steps_until_event(self, most: int, first_ps: int, increment_ps: int) -> int:
-        """Return the smallest number of steps whose end reaches the next event, at most `most`."""
+        """Return the smallest number of steps that reach the next event, but at most `most`."""
         due_ps = self.scheduler.next_change_ps()
         if self._events and (due_ps is None or self._events[0][0] < due_ps):
             due_ps = self._events[0][0]

@@ -1,11 +1,11 @@
-"""Paged KV with prefix-hash reuse and an LRU free queue, as vLLM v1 keeps it, by runs of blocks.
+"""Paged KV with prefix caching and an LRU free queue, as in vLLM v1, in runs of blocks.
 
 vLLM hashes each full block together with all blocks before it. Here the contents of all prompts
 form a tree of `Segment`s, known from the trace, so that a segment and a depth (an index in the
-sequence) identify a block, and whole runs of blocks move at once. Block for block this does what
-vLLM's `BlockPool` does: freed blocks keep their contents and enter the free queue tail first, a hit
-takes them out of the queue, and an allocation takes never-hashed blocks first and then evicts from
-the front of the queue.
+sequence) identify a block, and runs of blocks are processed at once. Each block is treated as in
+vLLM's `BlockPool`: freed blocks keep their contents and enter the free queue tail first, a hit
+removes them from the queue, and an allocation takes blank blocks first and then evicts from the
+front of the queue.
 
 Departure: two turns that compute the same block share one copy; vLLM keeps both until they are
 freed. Depths and counts are in blocks.
@@ -17,19 +17,19 @@ from collections import OrderedDict
 
 
 class Segment:
-    """A run of tokens that prompts share up to some depth."""
+    """A run of blocks of the tree of contents; a prompt may contain only its first part."""
 
     __slots__ = ("_idle", "end", "owners", "start", "top")
 
     def __init__(self, start: int) -> None:
         self.start = start
-        """Depth of its first block. A block that straddles two segments belongs to the later."""
+        """Depth of its first block. A block in two segments belongs to the later one."""
         self.end = start
         """Blocks [start, end) are resident."""
         self.top = start
-        """Blocks [start, top) are in use; [top, end) wait in the free queue."""
+        """Blocks [start, top) are in use; [top, end) are in the free queue."""
         self.owners: dict[int, int] = {}
-        """Number of block owners by the depth up to which they own the segment."""
+        """Number of block owners by the depth up to which they own the segment's blocks."""
         self._idle: list[_Idle] = []
 
 
@@ -46,12 +46,12 @@ class _Idle:
 
 
 Path = tuple[tuple[Segment, int], ...]
-"""The position of a sequence in the tree: its segments in order, each with the depth at which the
-sequence exits it (for the last segment: at which it ends)."""
+"""The segments of a sequence in order, each with the depth at which the sequence leaves it (the
+last one: at which it ends)."""
 
 
 class BlockOwner:
-    """The blocks of one turn, or of the pin that it left: full ones on its path, and blank ones."""
+    """The blocks of one turn or of its pin: full blocks on its path, and blank ones."""
 
     __slots__ = ("_index", "blank", "depth", "path")
 
@@ -60,9 +60,9 @@ class BlockOwner:
         self.depth = 0
         """Number of full blocks, counted from the start of the sequence."""
         self.blank = 0
-        """Number of blocks that are not full yet, or not committed."""
+        """Number of blocks that are not full or not committed."""
         self._index = 0
-        """Of the segment of `path` that holds the last full block."""
+        """Index into `path` of the segment with the last full block."""
 
     @property
     def blocks(self) -> int:
@@ -75,7 +75,7 @@ class DeviceKV:
     def __init__(self, blocks: int) -> None:
         self.blocks = blocks
         self.free = blocks
-        """Blocks that an allocation may take: blank or evictable."""
+        """Number of blocks that can be allocated: blank or evictable."""
         self._blank = blocks
         self._queue: OrderedDict[int, _Idle] = OrderedDict()
         self._serial = 0
@@ -85,8 +85,8 @@ class DeviceKV:
         return self.blocks - self.free
 
     def lookup(self, path: Path, limit: int) -> tuple[int, int]:
-        """Return the depth of the longest resident prefix within `limit`, and how many of its
-        blocks are in the free queue (taking those lowers `free`)."""
+        """Return the depth of the longest resident prefix within `limit`, and the number of its
+        blocks in the free queue, by which `take_hit` lowers `free`."""
         hit = idle = 0
         for segment, exit_depth in path:
             reach = segment.end if segment.end < exit_depth else exit_depth
@@ -102,7 +102,7 @@ class DeviceKV:
         return hit, idle
 
     def take_hit(self, owner: BlockOwner, depth: int) -> None:
-        """Give a resident prefix of so many blocks to an owner that has none yet."""
+        """Give a resident prefix of `depth` blocks to an owner without blocks."""
         for index, (segment, exit_depth) in enumerate(owner.path):
             owner._index = index
             reach = depth if depth < exit_depth else exit_depth
@@ -113,7 +113,7 @@ class DeviceKV:
         owner.depth = depth
 
     def allocate(self, owner: BlockOwner, blocks: int) -> None:
-        """Take so many blocks (at most `free`), evicting the oldest of the free queue if needed."""
+        """Allocate `blocks` blocks, at most `free`, evicting the oldest of the free queue."""
         owner.blank += blocks
         self.free -= blocks
         if blocks <= self._blank:
@@ -136,7 +136,7 @@ class DeviceKV:
                 blocks = 0
 
     def commit(self, owner: BlockOwner, depth: int) -> None:
-        """Hash the owner's blocks up to `depth`, which are full, so that others can hit them."""
+        """Hash the owner's full blocks up to `depth`, so that other turns can hit them."""
         path = owner.path
         while owner.depth < depth:
             segment, exit_depth = path[owner._index]
@@ -162,13 +162,13 @@ class DeviceKV:
             owner.depth = new
 
     def release_blank(self, owner: BlockOwner) -> None:
-        """Free the blocks that are not full. They can never be hit and are reused first."""
+        """Free the blank blocks, which cannot be hit and are allocated first."""
         self._blank += owner.blank
         self.free += owner.blank
         owner.blank = 0
 
     def release(self, owner: BlockOwner) -> None:
-        """Free all blocks. The tail enters the free queue, and is evicted, before the head."""
+        """Free all blocks. The tail enters the free queue before the head, so it is evicted first."""
         self.release_blank(owner)
         depth = owner.depth
         for index in range(owner._index, -1, -1):

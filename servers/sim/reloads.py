@@ -1,7 +1,7 @@
-"""Turns whose KV is read back from offload tiers before they run.
+"""Reloads of KV from offload tiers, before a turn runs.
 
-A load owns its device blocks from the start and makes no progress until the read is done; the batch
-goes on meanwhile. Depths and sizes in blocks, times in picoseconds.
+A loading turn owns its device blocks from the start of the read and runs only after it; the batch
+runs in the meantime. Depths and sizes are in blocks, times in picoseconds.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class Reloads:
     def __init__(self, tiers: list[Tier], kv: DeviceKV, block_tokens: int) -> None:
         self.tiers = tiers
         self.loading: list[tuple[int, int, Sequence]] = []
-        """Turns whose KV is being read, by the time at which the read is done. Aborted turns stay
-        until then."""
+        """Turns whose KV is being read, by completion time of the read. Aborted turns stay until
+        that time."""
         self.loaded: deque[Sequence] = deque()
-        """Turns whose KV has been read, and which run before any waiting turn."""
+        """Turns whose KV has been read. They run before any waiting turn."""
         self._kv = kv
         self._block = block_tokens
 
     def find(self, path: Path, limit: int, hit: int) -> list[tuple[Tier, int]]:
-        """Return which tiers extend a hit of `hit` blocks on the device, within `limit`, and by
-        how many blocks each."""
+        """Return the tiers that extend a device hit of `hit` blocks within `limit`, each with the
+        number of blocks that it adds."""
         reach, loads = hit, []
         for tier in self.tiers:
             stored = tier.lookup(path, limit)
@@ -38,9 +38,9 @@ class Reloads:
         return loads
 
     def reserved_blocks(self, partial: Sequence | None) -> int:
-        """Return how many blocks the turns ahead of a new load (those with a load, and the partial
-        turn) still need for their prompts. A load must not take these, since it holds its blocks
-        without making progress."""
+        """Return the number of blocks that the turns ahead of a new load (loading and loaded ones,
+        and the partial turn) still need for their prompts. The new load must not use these, since
+        it keeps its blocks without making progress."""
         ahead = [s for _, _, s in self.loading if s.finished_ps is None] + list(self.loaded)
         if partial is not None:
             ahead.append(partial)
@@ -57,7 +57,7 @@ class Reloads:
         heapq.heappush(self.loading, (done_ps, sequence.view.id, sequence))
 
     def finish_due(self, now_ps: int) -> Iterator[Sequence]:
-        """Yield the turns whose reads are done by now, in order of time."""
+        """Yield the turns whose reads are complete at `now_ps`, in order of time."""
         while self.loading and self.loading[0][0] <= now_ps:
             sequence = heapq.heappop(self.loading)[2]
             if sequence.finished_ps is None:
@@ -67,7 +67,7 @@ class Reloads:
                 yield sequence
 
     def next_done_ps(self) -> int | None:
-        """Return when the next read is done; None if nothing is being read."""
+        """Return when the next read is complete; None if there is none."""
         return self.loading[0][0] if self.loading else None
 
     def store(self, sequence: Sequence) -> None:

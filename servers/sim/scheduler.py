@@ -1,15 +1,16 @@
-"""vLLM v1's scheduler, driven by a policy: it chooses the next batch and the KV to keep.
+"""A model of vLLM v1's scheduler that a policy controls: it assembles batches and retains KV.
 
 One step, as in `vllm/v1/core/sched/scheduler.py`: expired pins are released; running turns get a
-slot for their next token in order of admission, and where none is free the policy's victim is
+slot for their next token in order of admission, and if no block is free the policy's victim is
 preempted; unless a turn was preempted, waiting turns are admitted by rank until the head of the
-queue does not fit (its whole prompt must), the batch is full, or the step's tokens are used up. So
-at most one turn is partly through its prompt, and it is the last. Times are whole picoseconds.
+queue does not fit (its whole prompt must), the batch is full, or the step's token budget is used.
+So at most one turn's prompt is partly computed, that of the turn admitted last. Times are whole
+picoseconds.
 
-Where a turn has to preempt itself, the turns behind it skip the step. `Policy.displaced` preempts
-before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): steps follow one
-another, while vLLM's `AsyncScheduler` on a GPU plans one step ahead; two turns that compute the
-same block share one copy.
+If a turn has to preempt itself, the turns admitted after it skip the step. `Policy.displaced`
+preempts before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): each step is
+scheduled after the previous one ends, while vLLM's `AsyncScheduler` on a GPU schedules one step
+ahead; two turns that compute the same block share one copy.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from servers.sim.tiers import Tier
 
 
 class BlockDemand(NamedTuple):
-    """What the admission of a waiting turn takes, in blocks."""
+    """The blocks that the admission of a waiting turn requires."""
 
     hit: int
     """Depth of its prefix on the device."""
     loads: list[tuple[Tier, int]]
-    """How many further blocks each tier supplies."""
+    """The tiers that extend the prefix, each with its number of blocks."""
     needed: int
-    """How many blocks must be free."""
+    """Number of blocks that must be free."""
 
 
 class Scheduler:
@@ -113,15 +114,15 @@ class Scheduler:
         return batch
 
     def next_change_ps(self) -> int | None:
-        """Return when something changes without any action of a client: a load, an expiry or a
-        rank."""
+        """Return the time of the next change without a client's request: the end of a load, a pin's
+        expiry, or a change of rank."""
         change_ps, done_ps = self.runner.next_change_ps(), self.reloads.next_done_ps()
         if change_ps is None or (done_ps is not None and done_ps < change_ps):
             return done_ps
         return change_ps
 
     def _displace(self, batch: Batch) -> None:
-        """Preempt the turns that the policy names until the head of the queue fits."""
+        """Preempt the turns that the policy selects until the head of the queue fits."""
         running, head = self.running, self.runner.head()
         batch.may_displace = True
         while running.by_id and not self._fits(head):
@@ -141,8 +142,8 @@ class Scheduler:
         return self._demand(head).needed <= self.kv.free
 
     def _extend_one_by_one(self, batch: Batch) -> None:
-        """Allocate the running turns' slots in order of admission, with preemptions. A turn that
-        had to preempt itself ends this: the turns behind it skip the step."""
+        """Allocate the running turns' slots in order of admission, with preemptions. If a turn has
+        to preempt itself, the turns admitted after it skip the step."""
         running = self.running
         running.refresh()
         batch.has_slot = set()
@@ -165,8 +166,8 @@ class Scheduler:
         batch.has_slot = None
 
     def _make_room_for_running(self, sequence: Sequence, blocks: int, batch: Batch) -> bool:
-        """Reclaim pins and preempt until so many blocks are free; return False if the turn itself
-        was preempted."""
+        """Reclaim pins and preempt turns until `blocks` blocks are free; return False if the turn
+        itself was preempted."""
         runner, running = self.runner, self.running.by_id
         while blocks > self.kv.free:
             if runner.reclaim_for_running(len(running), lambda: blocks - self.kv.free):
@@ -209,8 +210,8 @@ class Scheduler:
         return BlockDemand(hit, loads, needed)
 
     def _make_room_for_head(self, head: Sequence, batch: Batch) -> bool:
-        """Reclaim pins for the head of the queue, or failing those a loaded turn's blocks; return
-        False if it has to wait."""
+        """Reclaim pins for the head of the queue, or else preempt a loaded turn; return False if
+        the head has to wait."""
         others = len(self.running.by_id) + len(self.reloads.loading)
         if not self.runner.may_reclaim(others):
             return False
@@ -224,7 +225,7 @@ class Scheduler:
         return False
 
     def _admit(self, sequence: Sequence, demand: BlockDemand, budget: int, batch: Batch) -> None:
-        """Start a turn, or the load of its KV. A loaded turn has been admitted already."""
+        """Start a turn, or the load of its KV. Loaded turns were admitted before their load."""
         runner, loaded = self.runner, self.reloads.loaded
         if loaded and loaded[0] is sequence:
             self._start(loaded.popleft(), budget, batch)

@@ -1,4 +1,4 @@
-"""One turn inside the virtual-time engine: what the policy sees of it, its KV, its time by phase.
+"""One turn inside the virtual-time engine: its policy view, its KV, and its time by phase.
 
 Lengths are in tokens, times in picoseconds.
 """
@@ -33,7 +33,7 @@ class Submission:
 
     program_id: str | None
     path: Path
-    """Position of prompt and answer in the tree of contents."""
+    """Position of the prompt and the answer in the tree of contents."""
     prompt_tokens: int
     output_tokens: int
     is_last: bool | None
@@ -60,8 +60,8 @@ def refuse_unfit(submission: Submission, profile: Profile) -> None:
 
 
 class Usage(NamedTuple):
-    """What one engine holds at one time: device blocks in use by turns and pins, those in use by
-    pins alone, turns, and blocks in its offload tiers."""
+    """Usage of one engine at one time: device blocks in use by turns and pins, those in use by pins
+    only, numbers of turns, and blocks in the offload tiers."""
 
     t_s: float
     used_blocks: int
@@ -109,10 +109,10 @@ class Sequence:
             prompt_tokens=submission.prompt_tokens,
             is_last=submission.is_last,
         )
-        """The engine sets `id` on arrival, and `program_id` if the client named none."""
+        """The engine sets `id` on arrival, and `program_id` if the client sent none."""
         self.owner = BlockOwner(submission.path)
         self.computed = 0
-        """Tokens with KV. While the turn decodes, `Decodes.refresh` brings this up to date."""
+        """Number of tokens with KV. While the turn decodes, `Decodes.refresh` updates this."""
         self.joined_tick: int | None = None
         """Set while the turn decodes."""
         self.joined_computed = 0
@@ -133,11 +133,11 @@ class Sequence:
 
     @property
     def target(self) -> int:
-        """Tokens whose KV is needed to sample the next token."""
+        """Number of tokens whose KV is needed to sample the next token."""
         return self.view.prompt_tokens + self.view.output_tokens
 
     def start(self, now_ps: int) -> None:
-        """The turn runs from now on."""
+        """Record that the turn starts or resumes running."""
         resumed = self.preemptions and self.first_token_ps is not None
         self.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, now_ps)
 

@@ -1,5 +1,5 @@
-"""How long several steps take of which each takes `increment_ps` longer than the one before, since
-every decode reads one more token. Times are whole picoseconds."""
+"""Computes the duration of consecutive decode steps. Each takes `increment_ps` longer than the
+previous one, since every decode reads one more token. Times are whole picoseconds."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ import math
 
 
 def duration_ps(steps: int, first_ps: int, increment_ps: int) -> int:
-    """Σ first_ps + i · increment_ps over i = 0 … steps - 1."""
+    """Return Σ first_ps + i · increment_ps over i = 0 … steps - 1."""
     return steps * first_ps + increment_ps * (steps * (steps - 1) // 2)
 
 
 def steps_until(left_ps: int, most: int, first_ps: int, increment_ps: int) -> int:
-    """Return the smallest number of steps that take at least `left_ps`; at least 1, at most
-    `most`."""
+    """Return the smallest number of steps that take at least `left_ps`, within 1 … `most`."""
     left_ps = max(left_ps, 1)
     if duration_ps(most, first_ps, increment_ps) <= left_ps:
         return most
-    # Solve the quadratic in floating point, then walk to the exact answer.
+    # Solve the quadratic in floating point, then correct the result with exact integers.
     half = first_ps - increment_ps / 2
     guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * increment_ps * left_ps))
     steps = min(max(int(guess), 1), most)

@@ -1,10 +1,10 @@
 """Offload tiers: KV of ended and preempted turns in host DRAM and on SSD.
 
-This models a store that does not block the engine, like LMCache and vLLM's own offloading. Blocks
-are copied to every tier while they are computed, in whole chunks; the link is an order of
+This models a store that does not block the engine, such as LMCache and vLLM's own offloading.
+Blocks are copied to every tier while they are computed, in whole chunks. The link is an order of
 magnitude faster than any prefill, so that a turn's context is stored when the turn ends. The least
-recently used prefix is evicted first, tail first. Reads queue on the tier's link, one after the
-other. Depths are in blocks, times in picoseconds.
+recently used prefix is evicted first, tail first. Reads on a tier's link are sequential. Depths are
+in blocks, times in picoseconds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Offload:
 
 
 class Tier:
-    """One store for KV outside the device."""
+    """A KV store outside the device."""
 
     def __init__(
         self, name: str, blocks: int, chunk_blocks: int, bytes_per_block: int, bytes_per_s: float
@@ -41,7 +41,7 @@ class Tier:
         self._ends: OrderedDict[Segment, int] = OrderedDict()
         """Depth to which each segment is stored, least recently used first."""
         self._idle_from_ps = 0
-        """When the last queued read is done."""
+        """When the last queued read is complete."""
 
     def lookup(self, path: Path, limit: int) -> int:
         """Return the depth of the longest stored prefix, in whole chunks, within `limit`."""
@@ -75,7 +75,7 @@ class Tier:
                 self._ends.move_to_end(segment)
 
     def read(self, blocks: int, now_ps: int) -> int:
-        """Queue a read of so many blocks at `now_ps`; return when it is done."""
+        """Queue a read of `blocks` blocks at `now_ps`; return when it is complete."""
         self._idle_from_ps = max(self._idle_from_ps, now_ps) + round(blocks * self._block_ps)
         return self._idle_from_ps
 
@@ -90,7 +90,7 @@ class Tier:
 
 
 def build_tiers(offload: Offload | None, profile: Profile) -> list[Tier]:
-    """Build the DRAM and SSD tiers, in this order, that have a capacity."""
+    """Build the DRAM tier and the SSD tier, each if its capacity is above 0."""
     if offload is None:
         return []
     chunk = max(1, offload.chunk_tokens // profile.block_tokens)

@@ -15,8 +15,8 @@ from harness.gateway.access import TOKEN
 from servers.errors import CannotServe
 from servers.processes.supervisor import descendants
 from servers.vllm.launch.command_line import ServerConfig, flags
-from servers.vllm.launch.find_vllm import in_image
-from servers.vllm.models.model_folder import loadable
+from servers.vllm.launch.find_vllm import vllm_in_image
+from servers.vllm.models.model_folder import resolve_model
 from tests.agents.planner import planner
 from tests.agents.test_runs import CELL, UNCONFINED, begin, fine
 
@@ -95,5 +95,10 @@ def test_vllm_gets_no_flag_that_opens_it_or_shows_a_key(
     given: tuple[str, ...], remedy: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotServe, match=remedy) as refused:
-        flags(ServerConfig(flags=given), in_image(None), loadable("tiny", "dummy", tmp_path), 8000)
+        flags(
+            ServerConfig(flags=given),
+            vllm_in_image(None),
+            resolve_model("tiny", "dummy", tmp_path),
+            8000,
+        )
     assert "hush" not in str(refused.value)

@@ -15,7 +15,7 @@ from servers.policies.base import Costs
 from servers.profiles import MODELS
 from servers.vllm.launch.cost_curve import analytic_costs, fit, read_costs
 from servers.vllm.models.configs import CONFIGS
-from servers.vllm.models.model_folder import loadable
+from servers.vllm.models.model_folder import resolve_model
 from servers.vllm.models.tiny_model import (
     TINY_CONFIG,
     byte_tokenizer,
@@ -95,20 +95,20 @@ def test_random_weights_match_the_config_and_are_reproducible() -> None:
 
 
 def test_a_named_model_is_written_once_with_weights_if_requested(tmp_path: Path) -> None:
-    random, dummy = loadable("tiny", cache=tmp_path), loadable("tiny", "dummy", tmp_path)
+    random, dummy = resolve_model("tiny", cache=tmp_path), resolve_model("tiny", "dummy", tmp_path)
     assert (Path(random.path) / "model.safetensors").exists()
     assert not (Path(dummy.path) / "model.safetensors").exists()
     assert dummy.flags[-1] == "dummy"
-    assert loadable("tiny", "random", tmp_path) == random
+    assert resolve_model("tiny", "random", tmp_path) == random
     assert len(list(tmp_path.iterdir())) == 2
-    assert loadable("llama-3.1-8b", cache=tmp_path).flags[-1] == "dummy"
+    assert resolve_model("llama-3.1-8b", cache=tmp_path).flags[-1] == "dummy"
 
 
 def test_a_folder_is_loaded_as_it_is_and_a_hugging_face_name_passed_on(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
-    folder = loadable(str(tmp_path))
+    folder = resolve_model(str(tmp_path))
     assert (folder.path, folder.flags, folder.max_context) == (str(tmp_path), (), 4096)
-    assert loadable("org/model").path == "org/model"
+    assert resolve_model("org/model").path == "org/model"
 
 
 def test_costs_of_a_profile_are_fitted_by_a_quadratic() -> None:

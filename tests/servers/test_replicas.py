@@ -14,12 +14,12 @@ from servers.errors import CannotServe
 from servers.processes import supervised
 from servers.vllm.launch import replicas
 from servers.vllm.launch.command_line import ServerConfig
-from servers.vllm.launch.find_vllm import Installed
+from servers.vllm.launch.find_vllm import VllmInstallation
 from servers.vllm.launch.replicas import launch_replicas, machine_shares
 from tests.servers.stand_in import living, stand_in
 
-ON_CPU = Installed("python", "0.32.0", True, None, True)
-ON_GPU = Installed("python", "0.32.0", False, None, True)
+ON_CPU = VllmInstallation("python", "0.32.0", True, None, True)
+ON_GPU = VllmInstallation("python", "0.32.0", False, None, True)
 
 
 def test_gpus_are_split_by_what_one_copy_of_the_model_needs(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from harness.installation import PACKAGES, Check, cpu_cores, package
 
 if TYPE_CHECKING:
-    from servers.vllm.launch.find_vllm import Installed
+    from servers.vllm.launch.find_vllm import VllmInstallation
 
 SOCKET_WITHIN_S = 2.0
 
@@ -87,7 +87,7 @@ def _vllm() -> list[Check]:
     return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 
-def _lmcache(vllm: Installed) -> Check:
+def _lmcache(vllm: VllmInstallation) -> Check:
     """LMCache in vLLM's environment. vLLM's own offloading needs no package."""
     get = f"install it with: {vllm.python} -m pip install lmcache" + (
         " (for CPUs: make vllm)" if vllm.cpu else ""

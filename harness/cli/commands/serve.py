@@ -22,7 +22,7 @@ from harness.load.settings import MACHINE, Machine, Server
 from servers.errors import CannotServe
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
-from servers.vllm.launch.find_vllm import find_vllm, in_image
+from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer
 
@@ -127,7 +127,7 @@ def serve(
         name, tier = _policy_and_tier(policy)
         if tier is not None:
             python = server.vllm_python
-            vllm = in_image(python) if server.image else find_vllm(python)
+            vllm = vllm_in_image(python) if server.image else find_vllm(python)
             dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
         offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None

@@ -16,9 +16,9 @@ from servers.profiles import HARDWARE, MODELS
 from servers.profiles.measured import is_file, measured_for
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
-from servers.vllm.launch.find_vllm import Installed, gpu_names
+from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
 from servers.vllm.launch.offload_tier import Offloading
-from servers.vllm.models.model_folder import Loadable
+from servers.vllm.models.model_folder import ResolvedModel
 
 SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
@@ -78,7 +78,11 @@ def check_policy(name: str) -> None:
 
 
 def flags(
-    config: ServerConfig, vllm: Installed, load: Loadable, port: int, tier: tuple[str, ...] = ()
+    config: ServerConfig,
+    vllm: VllmInstallation,
+    load: ResolvedModel,
+    port: int,
+    tier: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
     _refuse(config.flags)
     chosen = [
@@ -117,7 +121,9 @@ def tensor_parallel(config: ServerConfig) -> int:
     return config.gpus or (MODELS[config.model].gpus if config.model in MODELS else 1)
 
 
-def longest_context(config: ServerConfig, vllm: Installed, load: Loadable) -> int | None:
+def longest_context(
+    config: ServerConfig, vllm: VllmInstallation, load: ResolvedModel
+) -> int | None:
     """The configured context length, or the longest that fits the model and the KV pool, in tokens.
 
     One block of the pool is vLLM's null block.
@@ -132,7 +138,11 @@ def longest_context(config: ServerConfig, vllm: Installed, load: Loadable) -> in
 
 
 def environment(
-    config: ServerConfig, vllm: Installed, load: Loadable, folder: Path, plugin_path: Path
+    config: ServerConfig,
+    vllm: VllmInstallation,
+    load: ResolvedModel,
+    folder: Path,
+    plugin_path: Path,
 ) -> dict[str, str]:
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
     if os.path.isabs(load.path):
@@ -155,7 +165,7 @@ def environment(
     return {**env, **config.env}
 
 
-def policy_costs(config: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
+def policy_costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str]:
     """Returns the cost curve and its source. Without an offload tier it has no cost of reloads."""
     curve, source = _costs(config, vllm)
     if config.offload is None:
@@ -168,7 +178,7 @@ def policy_costs(config: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]
     return curve, source
 
 
-def _costs(config: ServerConfig, vllm: Installed) -> tuple[CostCurve, str]:
+def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str]:
     if config.costs is not None:
         return config.costs, "costs as given"
     if config.hardware is not None and is_file(config.hardware):
@@ -203,7 +213,7 @@ def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:
     return curve, f"costs measured on {found.machine}, {found.date} ({file})"
 
 
-def dram_gb(given: float | None, vllm: Installed, gpus: int | None) -> float:
+def dram_gb(given: float | None, vllm: VllmInstallation, gpus: int | None) -> float:
     """DRAM of an offload tier, in GB: `given`, or the default of this machine for each GPU."""
     if given is not None:
         return given
@@ -226,7 +236,7 @@ GPUS = {
 """Words in the driver's name of the GPU, for each machine of `servers.profiles`."""
 
 
-def hardware_here(vllm: Installed) -> str | None:
+def hardware_here(vllm: VllmInstallation) -> str | None:
     """The profile of this machine's GPU; None if there is none."""
     name = "" if vllm.cpu else next(iter(gpu_names()), "")
     matches = (key for key, words in GPUS.items() if all(word in name for word in words))

@@ -38,7 +38,7 @@ print(json.dumps(said))
 
 
 @dataclass(frozen=True, slots=True)
-class Installed:
+class VllmInstallation:
     """A Python environment with vLLM."""
 
     python: str
@@ -57,7 +57,7 @@ class Installed:
         return ", ".join(gpu_names()) or "unknown"
 
 
-def find_vllm(given: str | None = None) -> Installed:
+def find_vllm(given: str | None = None) -> VllmInstallation:
     """Raises VllmUnavailable, with the command that installs vLLM."""
     python = next(_candidates(given), None)
     if python is None:
@@ -65,9 +65,9 @@ def find_vllm(given: str | None = None) -> Installed:
     return probe(python)
 
 
-def in_image(python: str | None) -> Installed:
+def vllm_in_image(python: str | None) -> VllmInstallation:
     """Assumptions about vLLM in a container image; the version is known once the server runs."""
-    return Installed(python or "python3", "unknown", not gpu_names(), None, True)
+    return VllmInstallation(python or "python3", "unknown", not gpu_names(), None, True)
 
 
 def install_hint() -> str:
@@ -76,7 +76,7 @@ def install_hint() -> str:
     return f"get it with: {command} (or use --vllm-python PATH for another environment)"
 
 
-def probe(python: str) -> Installed:
+def probe(python: str) -> VllmInstallation:
     try:
         ran = subprocess.run(  # noqa: S603
             [python, "-c", PROBE],
@@ -107,7 +107,7 @@ def probe(python: str) -> Installed:
             + install_hint()
         )
     cpu = found["vllm"] is None or "cpu" in version
-    return Installed(
+    return VllmInstallation(
         python, version, cpu, found["torch"], found["request_metrics"], found.get("lmcache")
     )
 

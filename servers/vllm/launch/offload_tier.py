@@ -21,7 +21,7 @@ from servers.processes.loopback import REQUEST_ERRORS, request
 from servers.processes.port import Port
 from servers.processes.supervised import SupervisedProcess
 from servers.vllm.launch.failure_cause import failure_cause
-from servers.vllm.launch.find_vllm import Installed
+from servers.vllm.launch.find_vllm import VllmInstallation
 
 CHUNK_TOKENS = 256
 """LMCache's default. The number of hit tokens is a multiple of it."""
@@ -64,7 +64,7 @@ class Tier:
             port.close()
 
 
-def check_tier(offloading: Offloading, vllm: Installed) -> None:
+def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
     if offloading.dram_gb <= 0:
         raise TierUnavailable(f"--offload-gb {offloading.dram_gb:g}: a tier needs more than 0")
     if offloading.kind == "lmcache" and vllm.lmcache is None:
@@ -74,7 +74,7 @@ def check_tier(offloading: Offloading, vllm: Installed) -> None:
         )
 
 
-def start_tier(offloading: Offloading, vllm: Installed, folder: Path) -> Tier:
+def start_tier(offloading: Offloading, vllm: VllmInstallation, folder: Path) -> Tier:
     check_tier(offloading, vllm)
     if offloading.kind == "native":
         return Tier(_native_flags(offloading, vllm))
@@ -128,7 +128,7 @@ def _lmcache_flags(port: int) -> tuple[str, ...]:
     return ("--kv-transfer-config", json.dumps(transfer))
 
 
-def _native_flags(offloading: Offloading, vllm: Installed) -> tuple[str, ...]:
+def _native_flags(offloading: Offloading, vllm: VllmInstallation) -> tuple[str, ...]:
     extra: dict[str, object] = {
         "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
         "offload_prompt_only": False,  # answers are part of the next prompt of the agent

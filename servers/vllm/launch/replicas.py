@@ -15,7 +15,7 @@ from pathlib import Path
 
 from servers.errors import CannotServe, StartAbandoned
 from servers.vllm.launch.command_line import ServerConfig, tensor_parallel
-from servers.vllm.launch.find_vllm import Installed, find_vllm, gpu_names, in_image
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, gpu_names, vllm_in_image
 from servers.vllm.launch.server import Progress, VllmServer, launch
 
 
@@ -46,7 +46,7 @@ def launch_replicas(
         ]
     if port is not None:
         raise CannotServe(f"--port {port}: {count} replicas need a port each; remove --port")
-    vllm = find_vllm(python) if config.image is None else in_image(python)
+    vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
     shares = machine_shares(config, vllm, count)
 
     abandoned = threading.Event()
@@ -85,7 +85,9 @@ def stop(servers: Iterable[VllmServer]) -> None:
         server.stop()
 
 
-def machine_shares(config: ServerConfig, vllm: Installed, count: int) -> list[dict[str, str]]:
+def machine_shares(
+    config: ServerConfig, vllm: VllmInstallation, count: int
+) -> list[dict[str, str]]:
     """The environment variables that give each server its GPUs or its CPU cores."""
     if vllm.cpu:
         cores = sorted(os.sched_getaffinity(0))

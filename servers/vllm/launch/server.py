@@ -28,11 +28,11 @@ from servers.vllm.launch import command_line
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.container import check_image, container_command, remove_leftover
 from servers.vllm.launch.failure_cause import failure_cause, last_lines
-from servers.vllm.launch.find_vllm import Installed, find_vllm, in_image
+from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm, vllm_in_image
 from servers.vllm.launch.metrics_page import EXTERNAL_HITS, cache_config, samples
 from servers.vllm.launch.offload_tier import Tier, start_tier
 from servers.vllm.launch.policy_module import SERVERS, check_loads, link_modules, module_root
-from servers.vllm.models.model_folder import Loadable, keep_compiled, loadable
+from servers.vllm.models.model_folder import ResolvedModel, resolve_model, set_compile_cache
 
 POLL_S = 0.2
 MAX_STARTS = 3
@@ -177,7 +177,7 @@ def launch(
     """
     if config.policy is not None:
         command_line.check_policy(config.policy)
-    vllm = find_vllm(python) if config.image is None else in_image(python)
+    vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
     if config.image is not None:
         check_image(config.image)
     elif config.policy is not None:
@@ -204,9 +204,9 @@ def launch(
 
 
 def _start(
-    config: ServerConfig, vllm: Installed, folder: Path, port_number: int | None
+    config: ServerConfig, vllm: VllmInstallation, folder: Path, port_number: int | None
 ) -> VllmServer:
-    load = loadable(config.model, config.weights)
+    load = resolve_model(config.model, config.weights)
     folder.mkdir(parents=True, exist_ok=True)
     if config.policy is not None:
         command_line.policy_costs(config, vllm)[0].write(folder / "costs.json")
@@ -245,12 +245,12 @@ def _temporary(env: dict[str, str]) -> Path:
 
     Its name is short, since the path of a socket is limited to 108 bytes.
     """
-    keep_compiled(env)
+    set_compile_cache(env)
     folder = env["TMPDIR"] = tempfile.mkdtemp(prefix="turnstile-")
     return Path(folder)
 
 
-def _mounts(config: ServerConfig, load: Loadable, folder: Path) -> list[tuple[Path, str]]:
+def _mounts(config: ServerConfig, load: ResolvedModel, folder: Path) -> list[tuple[Path, str]]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
     model = Path(load.path) if os.path.isabs(load.path) else hub
     modules = filter(None, (SERVERS, module_root(config.policy)))
@@ -273,7 +273,7 @@ def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress)
         time.sleep(POLL_S)
 
 
-def _info(server: VllmServer, config: ServerConfig, vllm: Installed) -> ServerInfo:
+def _info(server: VllmServer, config: ServerConfig, vllm: VllmInstallation) -> ServerInfo:
     try:
         version = json.loads(server.request("/version")[1])["version"]
         model = json.loads(server.request("/v1/models")[1])["data"][0]

@@ -8,14 +8,14 @@ from pathlib import Path
 from servers.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.profiles.llms import KV_ENTRY_BYTES
-from servers.vllm.models.model_folder import loadable
+from servers.vllm.models.model_folder import resolve_model
 
 
 def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
     """2 (K and V) × layers × KV heads × head size × 2 bytes."""
     if model in MODELS:
         return MODELS[model].kv_bytes_per_token
-    path = Path(loadable(model, weights).path) / "config.json"
+    path = Path(resolve_model(model, weights).path) / "config.json"
     try:
         config = json.loads(path.read_text())
         shape = config.get("text_config", config)

@@ -1,6 +1,6 @@
 """Resolves `--model` and `--weights` to what vLLM loads.
 
-In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: `Loadable`.
+In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: `ResolvedModel`.
 The folder of a named model is written once to the user's cache; its name has a hash of the
 contents.
 """
@@ -33,7 +33,7 @@ LIMITS = ("max_position_embeddings", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Loadable:
+class ResolvedModel:
     """A model that vLLM can load."""
 
     name: str
@@ -46,7 +46,7 @@ class Loadable:
     """The range of token ids for random prompts; the end is exclusive."""
 
 
-def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Loadable:
+def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) -> ResolvedModel:
     """Resolves a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
 
     `auto` means random weights for tiny, dummy weights for the other names, and the folder's own
@@ -60,7 +60,9 @@ def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Lo
             raise InvalidInput(f"--weights random: only tiny has them; use dummy for {model}")
         folder = _cached(model, random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
-        return Loadable(model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES)
+        return ResolvedModel(
+            model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES
+        )
     if weights == "random":
         raise InvalidInput(f"--weights random: only tiny has them; use auto or dummy for {model}")
     load_format = ("--load-format", "dummy") if weights == "dummy" else ()
@@ -69,9 +71,11 @@ def loadable(model: str, weights: str = "auto", cache: Path | None = None) -> Lo
         longest, tokens = (_config_number(path, name) for name in LIMITS)
         first, end = ORDINARY_TOKENS
         vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
-        return Loadable(path.resolve().name, str(path.resolve()), load_format, longest, vocabulary)
+        return ResolvedModel(
+            path.resolve().name, str(path.resolve()), load_format, longest, vocabulary
+        )
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
-        return Loadable(model, model, load_format, None)
+        return ResolvedModel(model, model, load_format, None)
     what = "has no config.json" if path.is_dir() else "is not a folder"
     raise UnknownModel(
         f"--model {model} {what} and not a known name ({', '.join(CONFIGS)}); "
@@ -89,7 +93,7 @@ def cache_folder() -> Path:
     return Path(base) / "turnstile/models"
 
 
-def keep_compiled(env: dict[str, str]) -> None:
+def set_compile_cache(env: dict[str, str]) -> None:
     """Sets a permanent cache for torch's compiled code, so that later processes reuse it."""
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder().with_name("torchinductor")))
 

@@ -2,8 +2,8 @@
 
 vLLM's scheduler is not a public interface, so this module lists everything that the plug-in depends
 on: methods with their parameters, attributes, and the lines of `schedule` that pick a victim and
-admit the head of the queue. In: vLLM's classes. Out: `UnsupportedVllm`, which names what is
-missing, or nothing.
+admit the head of the queue. In: vLLM's classes. Raises `UnsupportedVllm`, which names what is
+missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LINES = (
     "request = request_queue.pop_request()",
 )
 """Lines of `schedule`, in this order: the victim is the running request of largest (priority,
-arrival time); the head of the queue is peeked at, is allocated its blocks, and is removed."""
+arrival time); the head of the queue is read, gets its blocks, and is removed from the queue."""
 POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks")
 NEEDED = {
     "request_id",

@@ -1,7 +1,7 @@
 """Writes engine events as JSONL, flushed line by line (docs/reference/run-folder.md, engine.jsonl).
 
-`t` is seconds of this machine's monotonic clock (`time.monotonic`), which all its processes share:
-a reader subtracts the start of its cell.
+`t` is in seconds of the machine's monotonic clock (`time.monotonic`), which all processes share.
+Readers subtract the start of their cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class EventLog:
         self._file = open(path, "ab") if path else None  # noqa: SIM115
 
     def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
-        """`fields`: the fields of `EventRecord` that this event has."""
+        """Write an event. `fields` are the optional fields of `EventRecord` that it has."""
         if self._file is None:
             return
         program_id, number = turn.view.program_id, turn.number

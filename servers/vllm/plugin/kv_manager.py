@@ -1,9 +1,9 @@
-"""vLLM's KV blocks under a policy: pins retain them, and give way to turns that lack blocks.
+"""Retains vLLM's KV blocks for pins, and reclaims them for turns that lack blocks.
 
 `ReclaimingKVManager` replaces the scheduler's `kv_cache_manager` while an allocation may fail or
-admit a turn, and forwards everything else. It does not modify the manager itself: an attribute set
-on that object makes each of its methods slower (5% of a step with 64 running turns). Lengths are in
-tokens and blocks.
+admit a turn. All other calls are forwarded. It does not modify vLLM's manager, since an attribute
+set on that object makes each of its methods slower (5% of a step with 64 running turns). Lengths
+are in tokens and blocks.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ VICTIM = 1
 
 
 def retain_blocks(manager: Any, request_id: str, whole_request: bool) -> tuple[Blocks, int]:
-    """Add one reference to the request's hashed blocks, or to all of them, last block first as vLLM
-    frees them."""
+    """Add one reference to the request's hashed blocks, or to all of its blocks, and return them
+    and their number. The last block comes first, as when vLLM frees them."""
     blocks = [
         block
         for group in manager.get_blocks(request_id).blocks
@@ -40,8 +40,8 @@ def retain_blocks(manager: Any, request_id: str, whole_request: bool) -> tuple[B
 
 def unhash_uncomputed(manager: Any, request: Request) -> None:
     """Remove the hashes of blocks that no step will compute. vLLM hashes blocks when it allocates
-    them for a step; a victim that was in the step already leaves such blocks, and a hit on them
-    would read garbage."""
+    them for a step. If it then preempts their request, they are never computed, and a hit on them
+    would read invalid KV."""
     groups = manager.get_blocks(request.request_id).blocks
     sizes = [m.block_size for m in manager.coordinator.single_type_managers]
     uncomputed = {
@@ -63,7 +63,7 @@ class ReclaimingKVManager:
         loading: set[str],
         on_admitted: Callable[[Request, dict[str, Any]], None],
     ) -> None:
-        """`turns` and `loading` (requests whose KV a connector fetches) are the scheduler's own.
+        """`turns` and `loading` (requests whose KV a connector loads) are the scheduler's objects.
         `on_admitted` is called after each allocation for a waiting request, with the keyword
         arguments that vLLM passed to `allocate_slots`."""
         self._scheduler = scheduler
@@ -87,7 +87,7 @@ class ReclaimingKVManager:
     # Allocations --------------------------------------------------------------------------------
 
     def allocate_slots(self, request: Request, num_new_tokens: int, **kwargs: Any) -> Any:
-        """Call vLLM's `allocate_slots`, and again as long as pins give way to the request."""
+        """Call vLLM's `allocate_slots`, and repeat it while pins are reclaimed for the request."""
         running = request.status is RequestStatus.RUNNING
         while True:
             blocks = self._manager.allocate_slots(request, num_new_tokens, **kwargs)
@@ -102,8 +102,8 @@ class ReclaimingKVManager:
                 return None
 
     def _make_room_for_running(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> bool:
-        """Reclaim pins, or else mark the policy's victim for vLLM to preempt; return whether the
-        allocation should be tried again at once."""
+        """Reclaim pins, or else mark the policy's victim for preemption by vLLM; return whether to
+        retry the allocation immediately."""
         scheduler, runner = self._scheduler, self._runner
         tokens += request.num_computed_tokens + kwargs.get("num_lookahead_tokens", 0)
         tokens = min(tokens, scheduler.max_model_len)
@@ -128,11 +128,11 @@ class ReclaimingKVManager:
             reserved = int(kwargs.get("reserved_blocks", 0))
             return self._missing(request, request.num_tokens, kwargs) + reserved
 
-        # A turn that lost its own pin may no longer be the head: vLLM asks again in the next step.
+        # A turn that lost its pin may no longer be the head, so vLLM retries in the next step.
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
 
     def _missing(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> int:
-        """Return how many more free blocks a context of so many tokens needs; at most 0 if it
+        """Return how many free blocks are missing for a context of `tokens` tokens; at most 0 if it
         fits."""
         found = kwargs.get("new_computed_blocks") or self._manager.empty_kv_cache_blocks
         local = request.num_computed_tokens + kwargs.get("num_new_computed_tokens", 0)
@@ -156,7 +156,7 @@ class ReclaimingKVManager:
     # Queries ------------------------------------------------------------------------------------
 
     def running_views(self) -> dict[View, Request]:
-        """Return the running requests by what the policy sees of them, in order of admission."""
+        """Return the running requests by their policy views, in order of admission."""
         views = {}
         for request in self._scheduler.running:
             view = self._turns[request.request_id].view
@@ -170,7 +170,7 @@ class ReclaimingKVManager:
         return self._missing(waiting, waiting.num_tokens, kwargs) <= 0
 
     def running_turns_fit(self) -> bool:
-        """Return True only if all running turns surely get their blocks without reclaim or
+        """Return True only if all running turns certainly get their blocks without reclaim or
         preemption, so that vLLM may use its own manager for them."""
         scheduler = self._scheduler
         if getattr(scheduler, "kv_holding_waiting", None) or not self._one_group:
@@ -184,6 +184,6 @@ class ReclaimingKVManager:
             return False
         if free >= len(running):
             return True
-        # A decode needs a block when all of its own are full.
+        # A decode needs a block if all of its blocks are full.
         opening = [request.num_computed_tokens % block for request in running].count(0)
         return free >= opening

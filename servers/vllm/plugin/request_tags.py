@@ -1,10 +1,10 @@
-"""A turn inside the engine, and the tags with which its client described it.
+"""A turn inside the engine, and the tags that its client sent.
 
 In: `vllm_xargs` of the request body, all optional: `program_id`, `turn` (its index in the program),
 `is_last` (0 or 1), `tools` (names of the tools that the answer calls, separated by commas; "" for
 none), `warm_up` (1: an internal turn, sent before a measurement), `ended` (an internal turn that
-reports the end of this program). Out: a `Turn`. A tag whose value cannot be read counts as absent.
-Standard library only; lengths in tokens, times in seconds.
+reports the end of this program). Out: a `Turn`. Invalid values are ignored. Standard library only;
+lengths in tokens, times in seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ class RequestTags(NamedTuple):
     turn: int | None = None
     is_last: bool | None = None
     tools: tuple[str, ...] | None = None
-    """None: the client sent no tools, so that the answer is parsed."""
+    """None: the client sent no tools, so they are parsed from the answer."""
     warm_up: bool = False
     ended: str | None = None
     """The program that has ended."""
 
     @property
     def is_internal(self) -> bool:
-        """Whether the turn belongs to no program, and neither policy nor events include it."""
+        """Whether the turn belongs to no program, and is hidden from the policy and the events."""
         return self.warm_up or self.ended is not None
 
 
@@ -62,16 +62,16 @@ class Turn:
     request_id: str
     """vLLM's id of the request."""
     view: Request
-    """What the policy sees."""
+    """The turn as the policy sees it."""
     tags: RequestTags
     future: Future | None = None
-    """What the trace knows of the turn, in virtual time only."""
+    """The turn's future in the trace; None for a live server."""
     pinned_hit: bool = False
-    """The program's pin was active when the turn arrived."""
+    """Whether the program's pin was active when the turn arrived."""
     admitted_s: float | None = None
     """Time of the first admission."""
     hit_tokens: int = 0
-    """Tokens of the prompt that were cached at the first admission."""
+    """Number of prompt tokens that were cached at the first admission."""
 
     @property
     def has_program(self) -> bool:
@@ -83,5 +83,5 @@ class Turn:
 
     @property
     def number(self) -> int:
-        """Its index in the program: as the client counts, or else as the engine does."""
+        """Its index in the program, as counted by the client, or else by the engine."""
         return self.view.index if self.tags.turn is None else self.tags.turn

@@ -1,4 +1,4 @@
-"""Any policy of `servers.policies` inside stock vLLM: `--scheduler-cls` takes this class.
+"""The scheduler class for `--scheduler-cls`, which runs a policy inside stock vLLM.
 
 In: the server's environment (`servers.vllm.plugin.settings`) and `vllm_xargs` of each request
 (`servers.vllm.plugin.request_tags`). Out: engine events as JSONL; `queue_s`, `hit_tokens`,
@@ -60,7 +60,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self.turns: dict[str, Turn] = {}
         self._arrivals = 0
         self._loading: set[str] = set()
-        """Requests whose KV a connector fetches."""
+        """Requests whose KV a connector loads."""
         self._log = self._open_log()
         self._stock_manager = manager = self.kv_cache_manager
         self.runner: PolicyRunner[Turn, Blocks] = PolicyRunner(
@@ -73,10 +73,10 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self, self.runner, self.turns, self._loading, self._admitted
         )
         self.waiting = RankedRequests(self.runner, self.turns, self._watch_allocations)
-        # vLLM preempts a turn other than the last admitted one only under this policy.
+        # Only under this policy does vLLM preempt turns other than the one admitted last.
         self.policy = SchedulingPolicy.PRIORITY
         self._declined: tuple[int, int | None] | None = None
-        """The number of events and the wake-up time at which the policy last displaced no turn."""
+        """Number of events and wake-up time when the policy last declined to displace a turn."""
 
     def _read_policy(self) -> Policy:
         return read_policy(os.environ)
@@ -87,7 +87,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
     def _refuse_settings(self, policy: Policy) -> None:
         if self.policy is not SchedulingPolicy.FCFS:
             raise InvalidEnvironment(
-                f"--scheduling-policy is {self.scheduler_config.policy}: leave it at fcfs, since "
+                f"--scheduling-policy is {self.scheduler_config.policy}: use fcfs, since "
                 "Turnstile's policy decides the order"
             )
         if not self.kv_cache_manager.enable_caching:
@@ -98,7 +98,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         if displaces and not hasattr(self, "reset_preempted_req_ids"):
             raise UnsupportedVllm(
                 f"vLLM {vllm.__version__} is not supported by {policy.name}: it cannot preempt a "
-                "running turn between steps; that needs 0.28 or later"
+                "running turn between steps; use 0.28 or later"
             )
 
     # Arrivals and ends --------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return {**(result or {}), **timings}
 
     def _answer(self, request: Request, turn: Turn) -> str:
-        """Return the generated text, or "" if neither tools nor stop strings are to be found."""
+        """Return the generated text, or "" if neither tools nor stop strings are searched for."""
         stops = request.sampling_params and request.sampling_params.stop
         tokenizer = getattr(self.structured_output_manager, "tokenizer", None)
         if tokenizer is None or (turn.tags.tools is not None and not stops):
@@ -161,8 +161,8 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         return str(tokenizer.decode(list(request.output_token_ids)))
 
     def _stopped_by_client(self, request: Request, text: str) -> bool:
-        """Return whether the answer ended at a `stop` string. vLLM finds these outside of its
-        engine, which then aborts the request here."""
+        """Return whether the answer ended at a `stop` string. vLLM's front end detects these and
+        then aborts the request in the engine."""
         stops = request.sampling_params and request.sampling_params.stop
         if request.status is not RequestStatus.FINISHED_ABORTED or not stops:
             return False
@@ -212,17 +212,17 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         super()._preempt_request(request, *args, **kwargs)
 
     def _watch_allocations(self) -> None:
-        """Use the reclaiming manager for the rest of the step, since from here on an allocation
-        may fail or admit a turn."""
+        """Use the reclaiming manager for the rest of the step, in which an allocation may fail or
+        admit a turn."""
         self.kv_cache_manager = self._reclaiming_manager
 
     def _select_waiting_queue_for_scheduling(self) -> Any:
-        """In vLLM before 0.32, skipped turns go first, as under its policy fcfs."""
+        """Prefer skipped turns in vLLM before 0.32, as its policy fcfs does."""
         self._watch_allocations()
         return self.skipped_waiting or self.waiting or None
 
     def _admitted(self, request: Request, kwargs: dict[str, Any]) -> None:
-        """Report an admission. A turn whose load is done is allocated blocks a second time."""
+        """Report an admission. After a load, vLLM allocates blocks for the turn a second time."""
         turn = self.turns[request.request_id]
         if turn.view.id not in self.runner.queued:
             if request.request_id in self._loading:
@@ -239,9 +239,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self.runner.record("loading", turn, tokens=external)
 
     def _displace(self) -> None:
-        """Preempt the turns that the policy names until the head of the queue fits. This happens
-        before the step, since vLLM cannot take a turn back out of a batch; displaced turns wait
-        until the next step."""
+        """Preempt the turns that the policy selects until the head of the queue fits. This happens
+        before the step, since vLLM cannot remove a turn from a batch. Displaced turns wait until
+        the next step."""
         runner = self.runner
         head = self.waiting.peek_request()
         turn = self.turns[head.request_id]
@@ -261,7 +261,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def may_displace(self) -> bool:
         """Return whether the policy may displace a turn: it overrides `displaced`, turns wait, and
-        something has happened since it last displaced none."""
+        an event has happened or `wake_s` has passed since it last declined."""
         declined = self._declined == (self.runner.events, self.runner.wake_ps)
         return self.runner.displaces and bool(self.waiting) and not declined
 
@@ -270,7 +270,7 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
 
 def _server_timings(turn: Turn, request: Request) -> dict[str, Any]:
-    """Return what the response reports of its turn besides vLLM's own fields."""
+    """Return the fields that the response reports in addition to vLLM's."""
     admitted_s = turn.admitted_s
     return {
         "queue_s": None if admitted_s is None else admitted_s - turn.view.arrival_s,

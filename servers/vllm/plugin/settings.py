@@ -1,6 +1,6 @@
 """Settings of the plug-in, read from the environment variables of the server's process.
 
-- `TURNSTILE_POLICY`: a name of `servers.variants`, or a policy of your own as my_module:MyPolicy.
+- `TURNSTILE_POLICY`: a name of `servers.variants`, or a custom policy as my_module:MyPolicy.
 - `TURNSTILE_COSTS`: path of a JSON file `{"base_s", "linear_s", "quadratic_s",
   "reload_s_per_token", "step_tokens"}`. Prefilling n tokens takes base + linear·n + quadratic·n²
   seconds; `reload_s_per_token` is null without an offload tier.
@@ -27,7 +27,7 @@ def read_policy(environment: Mapping[str, str]) -> Policy:
         )
     chosen = variants(spec)
     if len(chosen) != 1:
-        raise InvalidEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy, name one")
+        raise InvalidEnvironment(f"TURNSTILE_POLICY is {spec}: a server runs one policy; name one")
     if issubclass(chosen[0].policy, Oracle):
         raise InvalidEnvironment(
             f"TURNSTILE_POLICY is {spec}: this policy knows the trace's future, so it runs in "
@@ -40,7 +40,7 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
     path = environment.get("TURNSTILE_COSTS", "")
     if not path:
         raise InvalidEnvironment(
-            "TURNSTILE_COSTS is not set: give the path of a JSON file of costs"
+            "TURNSTILE_COSTS is not set: give the path of a JSON file with costs"
         )
     try:
         data = json.loads(Path(path).read_text())

@@ -13,8 +13,8 @@ from servers.vllm.plugin.request_tags import Turn
 
 
 class RankedRequests(RequestQueue):  # type: ignore[misc]
-    """Requests of `turns`, smallest rank first. Requests that are not in `turns`, because they have
-    ended, are ignored on removal."""
+    """Requests of `turns`, smallest rank first. Removing a request that has ended, and so is not in
+    `turns`, does nothing."""
 
     def __init__(
         self, runner: PolicyRunner[Turn, Any], turns: dict[str, Turn], on_peek: Callable[[], None]
@@ -39,8 +39,8 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
         return self._requests[self._runner.head().request_id]
 
     def pop_request(self) -> Request:
-        """Remove the head. It is the request that was peeked at, even if ranks are out of date by
-        now because its admission released pins."""
+        """Remove the head that `peek_request` returned, even if its admission released pins and so
+        made ranks out of date."""
         turn = self._runner.waiting.peek()
         self._runner.waiting.remove(turn.view.id)
         return self._requests.pop(turn.request_id)

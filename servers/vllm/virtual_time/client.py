@@ -21,7 +21,7 @@ from servers.records import EventRecord
 from servers.sim import Limits, Segment, Sequence, Submission, Usage, refuse_unfit
 from servers.vllm.launch.find_vllm import ROOT
 from servers.vllm.launch.policy_module import link_modules
-from servers.vllm.models.model_folder import keep_compiled
+from servers.vllm.models.model_folder import set_compile_cache
 
 QUIET = {
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -37,7 +37,7 @@ def environment() -> dict[str, str]:
     sources, and settings that silence vLLM."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
-    keep_compiled(env)
+    set_compile_cache(env)
     return env
 
 
