@@ -25,7 +25,7 @@ OnEvent = Callable[[EventRecord], None]
 
 
 class Engine:
-    """Submit turns, then call `run`. `on_end` may submit more turns, for the current time or later."""
+    """Submit turns, then call `run`. `on_end` may submit more turns, for its time or later."""
 
     def __init__(
         self,

@@ -168,7 +168,7 @@ class DeviceKV:
         owner.blank = 0
 
     def release(self, owner: BlockOwner) -> None:
-        """Free all blocks. The tail enters the free queue before the head, so it is evicted first."""
+        """Free all blocks. The tail enters the free queue, and is evicted, before the head."""
         self.release_blank(owner)
         depth = owner.depth
         for index in range(owner._index, -1, -1):

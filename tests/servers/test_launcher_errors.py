@@ -242,7 +242,7 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
         ),
         (
             ServerConfig(policy="fcfs", offload=Offloading("native", 1.0), costs=NO_RELOADS),
-            "have no cost of reloads; add reload_s_per_token",
+            "have no reload cost; add reload_s_per_token",
         ),
         (ServerConfig(policy="clairvoyant"), "knows the trace's future"),
         (ServerConfig(policy="fcfs", hardware="h100"), "no profile has tiny"),

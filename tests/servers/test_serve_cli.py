@@ -57,7 +57,7 @@ def test_replicas_are_printed_one_by_one_and_leave_no_process(bench: str, tmp_pa
     python = stand_in(tmp_path, "healthy")
     both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")
-    assert "--port 8000: 2 replicas need a port each; remove --port" in both.stderr
+    assert "--port 8000: 2 replicas need different ports; remove --port" in both.stderr
     with subprocess.Popen(
         [bench, "serve", "--replicas", "2", "--vllm-python", python, "--out", "here"],
         cwd=tmp_path,

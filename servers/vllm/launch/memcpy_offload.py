@@ -1,7 +1,7 @@
-"""vLLM's own KV offloading on a CPU. vLLM 0.32 loads this module as an out-of-tree spec.
+"""vLLM's native KV offloading on a CPU. vLLM 0.32 loads this module as an out-of-tree spec.
 
-The manager and the connector are vLLM's. Its worker copies between GPU and CPU; ours copies within
-CPU memory. Copies are synchronous, so a store or a load is complete when it is submitted.
+The manager and the connector are vLLM's. Its worker copies between GPU and CPU; `MemcpyWorker`
+copies within CPU memory. Copies are synchronous, so transfers are complete when submitted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
         return self._done(job_id, copied, started_s)
 
     def _pairs(self, device: Any, host: Any) -> Iterator[tuple[int, Any, Any]]:
-        """Yields a tensor's index, its blocks, and the chunks that hold their copies."""
+        """Yield each tensor's index, its blocks, and the chunks with their copies."""
         first = 0
         for tensors, size in zip(self._groups, device.group_sizes, strict=True):
             blocks = torch.from_numpy(device.block_ids[first : first + size]).long()
@@ -48,8 +48,8 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
                 yield tensor, blocks, chunks
 
     def _done(self, job_id: int, copied_bytes: int, started_s: float) -> bool:
-        took_s = time.monotonic() - started_s
-        self._finished.append(TransferResult(job_id, True, copied_bytes, took_s))
+        duration_s = time.monotonic() - started_s
+        self._finished.append(TransferResult(job_id, True, copied_bytes, duration_s))
         return True
 
     def get_finished(self) -> list[TransferResult]:
@@ -57,7 +57,7 @@ class MemcpyWorker(OffloadingWorker):  # type: ignore[misc]
         return finished
 
     def wait(self, job_ids: set[int]) -> None:
-        """Returns at once, since no copy is ever in progress."""
+        """Return immediately, since no copy is ever in progress."""
 
 
 class MemcpySpec(CPUOffloadingSpec):  # type: ignore[misc]

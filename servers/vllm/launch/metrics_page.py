@@ -11,10 +11,10 @@ KV_USAGE = "vllm:kv_cache_usage_perc"
 
 
 def samples(page: str, name: str) -> list[Sample]:
-    """All samples of one metric, one per engine. Raises ValueError if the page is malformed."""
+    """Return a metric's samples, one per engine. Raises ValueError if the page is malformed."""
     return [s for f in text_string_to_metric_families(page) for s in f.samples if s.name == name]
 
 
 def cache_config(page: str) -> dict[str, str]:
-    """vLLM's resolved settings of the KV cache, which are the labels of a metric."""
-    return dict(found[0].labels) if (found := samples(page, CACHE_CONFIG)) else {}
+    """Return vLLM's resolved settings of the KV cache, which are the labels of a metric."""
+    return next((dict(sample.labels) for sample in samples(page, CACHE_CONFIG)), {})

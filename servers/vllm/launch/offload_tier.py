@@ -1,7 +1,7 @@
-"""Offload tiers of vLLM: the flags that each kind adds, and the process that it needs.
+"""Offload tiers of vLLM: the flags that each kind adds, and the server process that it needs.
 
-`lmcache`: LMCache's own server process, DRAM and a disk tier behind it, which vLLM reaches through
-`LMCacheMPConnector`. `native`: vLLM's `OffloadingConnector`, DRAM in vLLM's own process.
+`lmcache`: an LMCache server process with DRAM and an optional disk tier, to which vLLM connects
+with `LMCacheMPConnector`. `native`: vLLM's `OffloadingConnector`, with DRAM in vLLM's process.
 Gigabytes are 10⁹ bytes.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from servers.vllm.launch.find_vllm import VllmInstallation
 CHUNK_TOKENS = 256
 """LMCache's default. The number of hit tokens is a multiple of it."""
 POLL_S = 0.2
-READY_WITHIN_S = 120.0
+READY_TIMEOUT_S = 120.0
 GIB = 2**30
 
 
@@ -45,7 +45,7 @@ class Tier:
     def __init__(self, flags: tuple[str, ...], ports: Sequence[Port] = ()) -> None:
         self.flags = flags
         self.server: SupervisedProcess | None = None
-        """The tier's own server process, which only `lmcache` has."""
+        """The tier's server process; None for `native`."""
         self._ports = ports
 
     @property
@@ -53,9 +53,9 @@ class Tier:
         return None if self.server is None else self.server.pid
 
     def failure(self) -> str | None:
-        if self.server is None or (how := self.server.exit_reason()) is None:
+        if self.server is None or (reason := self.server.exit_reason()) is None:
             return None
-        return f"LMCache {how}: {failure_cause(self.server.log)} (log: {self.server.log})"
+        return f"LMCache {reason}: {failure_cause(self.server.log)} (log: {self.server.log})"
 
     def stop(self) -> None:
         if self.server is not None:
@@ -66,11 +66,11 @@ class Tier:
 
 def check_tier(offloading: Offloading, vllm: VllmInstallation) -> None:
     if offloading.dram_gb <= 0:
-        raise TierUnavailable(f"--offload-gb {offloading.dram_gb:g}: a tier needs more than 0")
+        raise TierUnavailable(f"--offload-gb {offloading.dram_gb:g}: must be above 0 for a tier")
     if offloading.kind == "lmcache" and vllm.lmcache is None:
         raise TierUnavailable(
             f"{vllm.python} has no LMCache; get it with: {vllm.python} -m pip install lmcache "
-            "(for CPUs: make vllm), or use vLLM's own offloading: add +native to the policy"
+            "(for CPUs: make vllm), or use vLLM's native offloading: add +native to the policy"
         )
 
 
@@ -88,20 +88,20 @@ def start_tier(offloading: Offloading, vllm: VllmInstallation, folder: Path) -> 
                 "-m",
                 "lmcache.cli.main",
                 "server",
-                *_flags(offloading, port.number, http_port.number, disk),
+                *_server_flags(offloading, port.number, http_port.number, disk),
             ],
             {**os.environ, "LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"},
             folder / "lmcache.log",
             disk,
         )
-        _until_healthy(tier, http_port.number, tier.server.log)
+        _wait_until_healthy(tier, http_port.number, tier.server.log)
     except BaseException:
         tier.stop()
         raise
     return tier
 
 
-def _flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> list[str]:
+def _server_flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> list[str]:
     flags = [
         *("--host", "127.0.0.1", "--port", str(port)),
         *("--http-host", "127.0.0.1", "--http-port", str(http_port)),
@@ -111,43 +111,39 @@ def _flags(offloading: Offloading, port: int, http_port: int, disk: Path) -> lis
     ]
     if offloading.ssd_gb:
         disk.mkdir(parents=True, exist_ok=True)
-        adapter = {"type": "fs", "base_path": str(disk)}
-        flags += ["--l2-adapter", json.dumps(adapter)]
+        flags += ["--l2-adapter", json.dumps({"type": "fs", "base_path": str(disk)})]
     return flags
 
 
 def _lmcache_flags(port: int) -> tuple[str, ...]:
-    transfer = {
-        "kv_connector": "LMCacheMPConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "lmcache.mp.host": "tcp://127.0.0.1",
-            "lmcache.mp.port": port,
-        },
-    }
-    return ("--kv-transfer-config", json.dumps(transfer))
+    extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": port}
+    return _connector_flags("LMCacheMPConnector", extra)
 
 
 def _native_flags(offloading: Offloading, vllm: VllmInstallation) -> tuple[str, ...]:
     extra: dict[str, object] = {
         "cpu_bytes_to_use": int(offloading.dram_gb * 1e9),
-        "offload_prompt_only": False,  # answers are part of the next prompt of the agent
+        "offload_prompt_only": False,  # an agent's next prompt contains the answer
     }
     if vllm.cpu:
         extra |= {
             "spec_name": "MemcpySpec",
             "spec_module_path": "servers.vllm.launch.memcpy_offload",
         }
+    return _connector_flags("OffloadingConnector", extra)
+
+
+def _connector_flags(connector: str, extra: Mapping[str, object]) -> tuple[str, ...]:
     transfer = {
-        "kv_connector": "OffloadingConnector",
+        "kv_connector": connector,
         "kv_role": "kv_both",
         "kv_connector_extra_config": extra,
     }
     return ("--kv-transfer-config", json.dumps(transfer))
 
 
-def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
-    deadline_s = time.monotonic() + READY_WITHIN_S
+def _wait_until_healthy(tier: Tier, http_port: int, log: Path) -> None:
+    deadline_s = time.monotonic() + READY_TIMEOUT_S
     while time.monotonic() < deadline_s:
         if (failure := tier.failure()) is not None:
             raise TierFailed(failure)
@@ -155,4 +151,4 @@ def _until_healthy(tier: Tier, http_port: int, log: Path) -> None:
             if request(http_port, "/healthcheck", timeout_s=2.0)[0] == 200:
                 return
         time.sleep(POLL_S)
-    raise TierFailed(f"LMCache was not healthy after {READY_WITHIN_S:g} s (log: {log})")
+    raise TierFailed(f"LMCache was not healthy after {READY_TIMEOUT_S:g} s (log: {log})")

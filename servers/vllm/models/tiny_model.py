@@ -1,4 +1,4 @@
-"""Writes a model folder that vLLM loads offline, without any download.
+"""Writes a model folder that vLLM loads offline.
 
 In: the contents of a config.json. Out: a folder with it, a byte-level tokenizer (one token per byte
 of UTF-8), and optionally small random weights in vLLM's format (safetensors, bfloat16). With random
@@ -54,7 +54,8 @@ CHAT_TEMPLATE = (
 def write_model(
     folder: Path, config: Mapping[str, Any], rng: np.random.Generator | None = None
 ) -> None:
-    """Writes random weights if an rng is given; then `config` has to be a Llama, as TINY_CONFIG."""
+    """Write a model folder, with random weights if an rng is given. Then `config` must be that of a
+    Llama, such as TINY_CONFIG."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_json(folder / "config.json", config)
     _write_json(folder / "tokenizer.json", byte_tokenizer())
@@ -64,7 +65,7 @@ def write_model(
 
 
 def byte_tokenizer() -> dict[str, Any]:
-    """BPE without merges over GPT-2's printable characters for the 256 bytes: token id = byte."""
+    """Return a BPE tokenizer without merges, in which the token id is the byte."""
     characters = _byte_characters()
     special = {
         "single_word": False,
@@ -108,7 +109,8 @@ def byte_tokenizer() -> dict[str, Any]:
 
 
 def _byte_characters() -> list[str]:
-    """GPT-2's mapping: printable Latin-1 to itself, the other bytes to U+0100 and up, in order."""
+    """Return GPT-2's characters for the 256 bytes: printable Latin-1 characters are unchanged, the
+    other bytes are mapped to U+0100 and up, in order."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     return [chr(byte if byte in printable else next(others)) for byte in range(BYTES)]
@@ -155,7 +157,7 @@ def llama_weights(
 
 
 def _sigma(name: str, inputs: int) -> float:
-    """The standard deviation of a weight; 1/√inputs keeps the scale of activations."""
+    """Return the standard deviation of a weight; 1/√inputs keeps the scale of activations."""
     if name.endswith("embed_tokens"):
         return EMBEDDING_SIGMA
     gain = QUERY_GAIN if name.endswith(("q_proj", "k_proj")) else 1.0
@@ -165,10 +167,8 @@ def _sigma(name: str, inputs: int) -> float:
 def write_safetensors(
     path: Path, tensors: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]
 ) -> None:
-    """Writes the header's length (8 bytes, little endian), the header (JSON), and the data.
-
-    A bfloat16 is the upper half of a float32.
-    """
+    """Write the header's length (8 bytes, little endian), the header (JSON), and the data. A
+    bfloat16 is the upper half of a float32."""
     header: dict[str, Any] = {}
     data = bytearray()
     for name, tensor in tensors.items():

@@ -1,4 +1,5 @@
-"""vLLM's own scheduler in virtual time, behind the same interface as `servers.sim.Engine`.
+"""vLLM's scheduler in virtual time, with the interface of `servers.sim.Engine`.
 
-In: a policy, a profile, limits, and turns submitted with a time. Out: ended turns and events.
+In: a policy, a profile, limits, and turns with their submission times. Out: finished and aborted
+turns, and events.
 """

@@ -1,5 +1,7 @@
-"""Client of `servers.vllm.virtual_time.process`: vLLM's scheduler in virtual time as an engine of
-`harness.replay.virtual`, for an environment that lacks vLLM."""
+"""Client of `servers.vllm.virtual_time.process`, for environments without vLLM.
+
+Provides vLLM's scheduler in virtual time as an engine of `harness.replay.virtual`.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,8 @@ OnEvent = Callable[[EventRecord], None]
 
 
 def environment() -> dict[str, str]:
-    """Return the environment for a module of Turnstile under vLLM's Python: the path of its
-    sources, and settings that silence vLLM."""
+    """Return the environment to run a module of Turnstile with vLLM's interpreter: Turnstile's
+    sources on the path, and settings that silence vLLM."""
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, **QUIET, "PYTHONPATH": os.pathsep.join(paths)}
     set_compile_cache(env)
@@ -42,11 +44,11 @@ def environment() -> dict[str, str]:
 
 
 class VllmProcess:
-    """One process, which serves any number of cells one after the other."""
+    """A process that runs any number of cells sequentially."""
 
     def __init__(self, python: str, policy_module: Path | None = None) -> None:
-        """`policy_module`: file or folder of a policy from outside, which vLLM's environment may
-        lack."""
+        """Start the process. `policy_module` is the file or folder of an external policy, which
+        vLLM's environment may lack."""
         env = environment()
         self._modules = None
         if policy_module is not None:
@@ -94,7 +96,7 @@ class VllmProcess:
         code = self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        last = lines[-1] if lines else "it printed nothing"
+        last = lines[-1] if lines else "no output"
         return f"vLLM's process for virtual time ended with exit code {code}: {last}"
 
 
@@ -144,7 +146,8 @@ class RemoteVllm:
         return self._usage
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. This iterates over all of `programs` first."""
+        """Run until every submitted turn has ended. All `programs` submit their first turns at the
+        start."""
         for _ in programs:
             pass
         while True:

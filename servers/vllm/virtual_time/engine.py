@@ -1,11 +1,11 @@
-"""vLLM's own scheduler in virtual time: the installed version, with the plug-in, under our clock.
+"""Runs the installed vLLM's scheduler, with the plug-in, on a virtual clock.
 
-`VirtualVllm` has the interface of `servers.sim.Engine`, and a step takes the time that the same
-profile gives; but vLLM's `Scheduler` and KV manager decide which turns run, whose KV stays and what
-a prompt hits. Steps in which nothing can be decided are taken at once: every decode gets its tokens
-and blocks as if each step had been scheduled, so that the result equals single steps exactly. The
-trace defines the contents, so that a block's hash is its position in the tree of contents instead
-of a hash of its tokens. Runs under vLLM's interpreter; one replica, no offload tier.
+`VirtualVllm` has the interface and the step times of `servers.sim.Engine`, while vLLM's `Scheduler`
+and KV manager schedule turns and manage KV. Consecutive steps without a possible decision are
+computed at once: each decode gets its tokens and blocks as if each step had been scheduled, so that
+the result equals single steps exactly. The trace defines the contents, so a block's hash is its
+position in the tree of contents instead of a hash of its tokens. Runs under vLLM's interpreter, for
+one replica without an offload tier.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from servers.vllm.plugin.scheduler import TurnstileScheduler
 from servers.vllm.virtual_time.headless import answer, headless_scheduler, sampling
 
 TOKEN = 7
-"""The token that each step samples. Its value decides nothing."""
+"""The token that each step samples. Its value has no effect."""
 
 Hasher = Callable[[Request], list[bytes]]
 
@@ -60,15 +60,15 @@ class Contents:
 
 
 class Scheduler(TurnstileScheduler):
-    """The plug-in with a policy object, a clock and an event log given by the caller instead of by
+    """The plug-in with a policy object, a clock and an event log from the caller instead of from
     the environment."""
 
     def __init__(self, *, policy: Policy, events: Any, clock_ps: Callable[[], int], **kwargs: Any):
-        self._given_policy, self._given_events = policy, events
+        self._policy_object, self._events = policy, events
         self.clock_ps = clock_ps
         self.wall_clock_s = lambda: clock_ps() / PS_PER_S
         self.future: Future | None = None
-        """Of the turn that arrives next; for an `Oracle`."""
+        """The future of the turn that arrives next; for an `Oracle`."""
         super().__init__(**kwargs)
 
     def _turn(self, request: Request) -> Turn:
@@ -77,14 +77,14 @@ class Scheduler(TurnstileScheduler):
         return turn
 
     def _read_policy(self) -> Policy:
-        return self._given_policy
+        return self._policy_object
 
     def _open_log(self) -> Any:
-        return self._given_events
+        return self._events
 
 
 class VirtualVllm:
-    """Submit turns, then `run`. `on_end` may submit more turns, for its own time or later."""
+    """Submit turns, then call `run`. `on_end` may submit more turns, for its time or later."""
 
     def __init__(
         self,
@@ -114,10 +114,10 @@ class VirtualVllm:
         self._strides = strides
         self._contents = Contents(profile.block_tokens)
         self._due: list[tuple[int, int, Sequence]] = []
-        """Arrivals and aborts by time. A turn that has arrived already is aborted."""
+        """Arrivals and aborts by time. The event of a turn that has arrived is its abort."""
         self._serial = 0
         self._turns: dict[str, Sequence] = {}
-        """By request id, which is the turn's number in order of arrival."""
+        """Turns by request id, which is their number in order of arrival."""
         self._decoding: set[str] = set()
         self._ended: list[Sequence] = []
 
@@ -144,8 +144,8 @@ class VirtualVllm:
         )
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. Unlike `servers.sim.Engine`, this iterates over
-        all of `programs` at the start."""
+        """Run until every submitted turn has ended. Unlike in `servers.sim.Engine`, all `programs`
+        submit their first turns at the start."""
         for _ in programs:
             pass
         vllm, runner = self.vllm, self._runner
@@ -182,7 +182,7 @@ class VirtualVllm:
             self.vllm.add_request(self._request(key, sequence))
         elif sequence.finished_ps is None:
             self.vllm.finish_requests(str(sequence.view.id), RequestStatus.FINISHED_ABORTED)
-            self._hand_over_ended()
+            self._report_ended()
 
     def _request(self, key: str, sequence: Sequence) -> Request:
         submission = sequence.submission
@@ -203,7 +203,7 @@ class VirtualVllm:
     # Events and ended turns ---------------------------------------------------------------------
 
     def write(self, t: float, event: str, turn: Turn, fields: dict[str, Any]) -> None:
-        """Receive an event of the plug-in, in place of its event log."""
+        """Record an event of the plug-in. This object is the plug-in's event log."""
         sequence = self._turns[turn.request_id]
         if event == "arrival":
             sequence.view, sequence.pinned_hit = turn.view, turn.pinned_hit
@@ -226,9 +226,9 @@ class VirtualVllm:
             )
 
     def close(self) -> None:
-        """vLLM calls this when it shuts its scheduler down."""
+        """Do nothing when the plug-in closes its event log."""
 
-    def _hand_over_ended(self) -> None:
+    def _report_ended(self) -> None:
         ended, self._ended = self._ended, []
         for sequence in ended:
             self._on_end(sequence)
@@ -236,10 +236,10 @@ class VirtualVllm:
     # Steps --------------------------------------------------------------------------------------
 
     def _compute(self, output: Any, steady: bool) -> None:
-        """Run one step. If the batch holds only decodes and is unchanged, run several steps in one
-        call."""
+        """Run one step. If the batch contains only decodes and is unchanged, run several steps at
+        once."""
         tokens = context = pairs = 0
-        sampled, first = {}, []
+        sampled, prefilled = {}, []
         for key, chunk in output.num_scheduled_tokens.items():
             request = self.vllm.requests[key]
             done = request.num_computed_tokens - chunk
@@ -251,13 +251,13 @@ class VirtualVllm:
             pairs += chunk * done + chunk * (chunk + 1) // 2
             if request.num_computed_tokens >= request.num_tokens:
                 sampled[key] = TOKEN
-                first.append(key)
+                prefilled.append(key)
         sequences = len(output.num_scheduled_tokens)
         step_ps = self.profile.step_ps(tokens, sequences, context, pairs)
         steady = steady and tokens == len(self._decoding) == len(self.vllm.running)
         self._elapse(1, step_ps, 0)
         answer(self.vllm, output, sampled)
-        for key in first:
+        for key in prefilled:
             sequence = self._turns[key]
             if sequence.first_token_ps is None:
                 sequence.first_token_ps = self.now_ps
@@ -266,10 +266,10 @@ class VirtualVllm:
                 self._decoding.add(key)
         if steady and not self._ended and self._strides and not self.vllm.may_displace():
             self._stride(step_ps)
-        self._hand_over_ended()
+        self._report_ended()
 
     def _stride(self, last_ps: int) -> None:
-        """Take all steps up to the next event, after a step that took `last_ps`."""
+        """Run all steps up to the next event, after a step of duration `last_ps`."""
         running, manager = self.vllm.running, self.vllm.kv_cache_manager
         increment_ps = len(running) * self.profile.context_ps
         step_ps = last_ps + increment_ps
@@ -292,7 +292,7 @@ class VirtualVllm:
         self._elapse(steps, step_ps, increment_ps)
 
     def _steps_that_fit(self, most: int) -> int:
-        """Return for how many of so many steps the free blocks suffice."""
+        """Return for how many steps, at most `most`, the free blocks suffice."""
         block = self.profile.block_tokens
         free = self.vllm.kv_cache_manager.block_pool.get_num_free_blocks()
         last = [block - 1 - (r.num_computed_tokens - 1) % block for r in self.vllm.running]

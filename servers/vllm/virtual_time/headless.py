@@ -1,7 +1,7 @@
-"""Builds vLLM's scheduler and KV manager in this process, without a model, a GPU or a server.
+"""Builds vLLM's scheduler and KV manager without a model, a GPU or a server.
 
-In: a scheduler class and the sizes with which a server would be started. Out: the scheduler, as
-vLLM's engine core builds it for one group of full-attention layers. Runs under vLLM's interpreter.
+In: a scheduler class and the sizes of a server. Out: the scheduler, as vLLM's engine core builds it
+for one group of full-attention layers. Runs under vLLM's interpreter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
-LONGEST_TOKENS = 1 << 24
+MAX_MODEL_LEN = 1 << 24
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -30,11 +30,11 @@ MODEL = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": LONGEST_TOKENS,
+    "max_position_embeddings": MAX_MODEL_LEN,
     "vocab_size": 200000,
     "torch_dtype": "float16",
 }
-"""The scheduler uses only the longest context of this."""
+"""The scheduler only uses `max_position_embeddings`."""
 
 
 @cache
@@ -42,12 +42,12 @@ def _config() -> tuple[VllmConfig, StructuredOutputManager]:
     with tempfile.TemporaryDirectory(prefix="turnstile-") as folder:
         Path(folder, "config.json").write_text(json.dumps(MODEL))
         model = ModelConfig(
-            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=LONGEST_TOKENS
+            model=folder, dtype="float16", skip_tokenizer_init=True, max_model_len=MAX_MODEL_LEN
         )
     scheduler = SchedulerConfig(
         max_num_seqs=16,
         max_num_batched_tokens=8192,
-        max_model_len=LONGEST_TOKENS,
+        max_model_len=MAX_MODEL_LEN,
         is_encoder_decoder=False,
         enable_chunked_prefill=True,
         async_scheduling=False,
@@ -66,7 +66,7 @@ def headless_scheduler(
     block_tokens: int = 16,
     **kwargs: Any,
 ) -> Any:
-    """`kwargs` are passed to the class in addition to vLLM's own arguments."""
+    """Build a scheduler. `kwargs` are passed to the class in addition to vLLM's arguments."""
     config, grammar = _config()
     config.scheduler_config.max_num_seqs = max_num_seqs
     config.scheduler_config.max_num_batched_tokens = step_tokens

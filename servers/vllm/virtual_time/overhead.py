@@ -2,12 +2,11 @@
 
     python -m servers.vllm.virtual_time.overhead [--json] [ROUNDS]        under vLLM's interpreter
 
-64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue is tried
-and does not fit. Each arm has a process of its own, since the interpreter specialises code to the
-objects it meets, and the arms are measured one after the other, in a new random order each round.
-The processes are started anew every 20 rounds, since a process keeps an offset of up to 3% for as
-long as it lives. The result is the CPU time of `schedule()` alone. `stock again` is the same as
-`stock`: their difference is noise.
+64 turns decode, 500 wait, 200 programs are pinned, and in each step the head of the queue does not
+fit. Each arm runs in a separate process, since the interpreter specialises code by the types it
+executes. The arms are measured sequentially, in a new random order in each round. The processes are
+restarted every 20 rounds, since each has a constant offset of up to 3%. The result is the CPU time
+of `schedule()` alone. `stock again` is the same as `stock`: their difference is noise.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from servers.policies.base import Costs, pin
 ARMS = ["stock", "stock again", "fcfs", "program-fcfs", "continuum", "infercept", "autellix"]
 RUNNING, WAITING, PINNED = 64, 500, 200
 FREE_BLOCKS = 12
-"""Fewer than any waiting prompt needs, more than the decodes of a step need."""
+"""Fewer than any waiting prompt needs, and more than the decodes of a step need."""
 STEPS = 20
 ROUNDS_PER_PROCESS = 20
 
 
-def arm(name: str) -> Any:
+def build_arm(name: str) -> Any:
+    """Return the scheduler of an arm, with its running, waiting and pinned turns."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 
     from servers.variants import make_policy, variant
@@ -41,83 +41,83 @@ def arm(name: str) -> Any:
 
     sizes = (100_000, RUNNING, 8192)
     if name.startswith("stock"):
-        made = build(AsyncScheduler, *sizes)
+        scheduler = build(AsyncScheduler, *sizes)
     else:
         policy = make_policy(variant(name), Costs(prefill_s=lambda tokens: tokens / 5000))
-        made = build_plugged(policy, None, *sizes)
-        _pin(made)
+        scheduler = build_plugged(policy, None, *sizes)
+        _pin(scheduler)
         now_ps = time.monotonic_ns() * 1000
-        made.clock_ps = lambda: now_ps
-    _fill(made)
-    return made
+        scheduler.clock_ps = lambda: now_ps
+    _fill(scheduler)
+    return scheduler
 
 
-def _pin(made: Any) -> None:
+def _pin(scheduler: Any) -> None:
     from servers.vllm.virtual_time.stepping import request, step
 
-    policy = made.runner.policy
+    policy = scheduler.runner.policy
     finished, review = policy.finished, policy.review
     policy.finished = lambda view, now_s: (finished(view, now_s), pin(1e9))[1]
     policy.review = lambda *_: ()
     for i in range(PINNED):
         prompt = range(1000 * i, 1000 * i + 300)
-        made.add_request(request(f"p{i}", list(prompt), 2, time.time(), program_id=f"p{i}"))
-    while made.has_unfinished_requests():
-        step(made)
+        scheduler.add_request(request(f"p{i}", list(prompt), 2, time.time(), program_id=f"p{i}"))
+    while scheduler.has_unfinished_requests():
+        step(scheduler)
     policy.finished, policy.review = finished, review
-    _expect("programs pinned", len(made.runner.pins), PINNED)
+    _expect("programs pinned", len(scheduler.runner.pins), PINNED)
 
 
-def _fill(made: Any) -> None:
+def _fill(scheduler: Any) -> None:
     from servers.vllm.virtual_time.stepping import request, step
 
-    fresh = itertools.count(200_000)
+    token_ids = itertools.count(200_000)
 
     def send(key: str, prompt: int, output: int) -> None:
-        tokens = list(itertools.islice(fresh, prompt))
-        made.add_request(request(key, tokens, output, time.time(), program_id=key, tools="ls"))
+        tokens = list(itertools.islice(token_ids, prompt))
+        scheduler.add_request(request(key, tokens, output, time.time(), program_id=key, tools="ls"))
 
     for i in range(RUNNING):
         send(f"r{i}", 193 + i % 16, 90_000)
-    while len(made.running) < RUNNING or made._inflight_prefills:
-        step(made)
+    while len(scheduler.running) < RUNNING or scheduler._inflight_prefills:
+        step(scheduler)
     for i in range(WAITING):
         send(f"w{i}", 200 + i % 100, 10)
-    made.max_num_active_reqs = made.max_num_running_reqs = 2 * RUNNING
-    pool = made.kv_cache_manager.block_pool
-    made.taken = pool.get_new_blocks(pool.get_num_free_blocks() - FREE_BLOCKS)
+    scheduler.max_num_active_reqs = scheduler.max_num_running_reqs = 2 * RUNNING
+    pool = scheduler.kv_cache_manager.block_pool
+    scheduler.reserved = pool.get_new_blocks(pool.get_num_free_blocks() - FREE_BLOCKS)
 
 
-def measure(made: Any) -> float:
+def measure(scheduler: Any) -> float:
     """Return the microseconds per step."""
     from servers.vllm.virtual_time.stepping import compute
 
-    pool, spent_ns = made.kv_cache_manager.block_pool, 0
+    pool, total_ns = scheduler.kv_cache_manager.block_pool, 0
     for _ in range(STEPS):
-        short = FREE_BLOCKS - pool.get_num_free_blocks()
-        pool.free_blocks([made.taken.pop() for _ in range(short)])
+        missing = FREE_BLOCKS - pool.get_num_free_blocks()
+        pool.free_blocks([scheduler.reserved.pop() for _ in range(missing)])
         begin_ns = time.thread_time_ns()
-        output = made.schedule()
-        spent_ns += time.thread_time_ns() - begin_ns
+        output = scheduler.schedule()
+        total_ns += time.thread_time_ns() - begin_ns
         _expect("turns in a step", len(output.num_scheduled_tokens), RUNNING)
-        compute(made, output, lambda _: 7)
-    return spent_ns / STEPS / 1000
+        compute(scheduler, output, lambda _: 7)
+    return total_ns / STEPS / 1000
 
 
 def _serve(name: str) -> None:
-    made = arm(name)
+    scheduler = build_arm(name)
     gc.collect()
     gc.freeze()
     for _ in range(5):
-        measure(made)
+        measure(scheduler)
     print("ready", flush=True)
     for _ in sys.stdin:
-        print(measure(made), flush=True)
+        print(measure(scheduler), flush=True)
 
 
-def _expect(what: str, found: int, expected: int) -> None:
-    if found != expected:
-        raise RuntimeError(f"{found} {what} instead of {expected}")
+def _expect(what: str, count: int, expected: int) -> None:
+    if count != expected:
+        raise RuntimeError(f"{count} {what} instead of {expected}")
 
 
 class Arm:
@@ -152,32 +152,32 @@ class Arm:
 
 
 def measure_all(rounds: int) -> dict[str, list[float]]:
-    """Return the microseconds per step by arm; the n-th value of each arm is from round n."""
-    took: dict[str, list[float]] = {name: [] for name in ARMS}
+    """Return the microseconds per step by arm, one value per round."""
+    times_us: dict[str, list[float]] = {name: [] for name in ARMS}
     for first in range(0, rounds, ROUNDS_PER_PROCESS):
         processes = {name: Arm(name) for name in ARMS}
         for process in processes.values():
             process.wait_ready()
         for number in range(first, min(first + ROUNDS_PER_PROCESS, rounds)):
             for name in random.Random(number).sample(ARMS, len(ARMS)):  # noqa: S311
-                took[name].append(processes[name].measure())
+                times_us[name].append(processes[name].measure())
         for process in processes.values():
             process.close()
-    return took
+    return times_us
 
 
-def against_stock(took: Mapping[str, Sequence[float]], name: str) -> float:
+def against_stock(times_us: Mapping[str, Sequence[float]], name: str) -> float:
     """Return the median over rounds of the ratio to stock."""
-    return statistics.median(a / b for a, b in zip(took[name], took["stock"], strict=True))
+    return statistics.median(a / b for a, b in zip(times_us[name], times_us["stock"], strict=True))
 
 
-def show(took: Mapping[str, Sequence[float]]) -> None:
+def show(times_us: Mapping[str, Sequence[float]]) -> None:
     for name in ARMS:
-        least = min(took[name]) / min(took["stock"])
+        least = min(times_us[name]) / min(times_us["stock"])
         print(
-            f"{name:14} {statistics.median(took[name]):7.0f} us median, "
-            f"{min(took[name]):6.0f} least; "
-            f"ratio to stock {against_stock(took, name):.3f} median of pairs, {least:.3f} least"
+            f"{name:14} {statistics.median(times_us[name]):7.0f} us median, "
+            f"{min(times_us[name]):6.0f} min; "
+            f"ratio to stock {against_stock(times_us, name):.3f} median of pairs, {least:.3f} min"
         )
 
 
@@ -187,5 +187,5 @@ if __name__ == "__main__":
     else:
         as_json = "--json" in sys.argv
         numbers = [int(word) for word in sys.argv[1:] if word != "--json"]
-        took = measure_all(*numbers or [100])
-        print(json.dumps(took)) if as_json else show(took)
+        times_us = measure_all(*numbers or [100])
+        print(json.dumps(times_us)) if as_json else show(times_us)

@@ -1,12 +1,12 @@
-"""Serves `VirtualVllm` in a process of its own, under the interpreter of vLLM's environment.
+"""Runs `VirtualVllm` in a separate process, with the interpreter of vLLM's environment.
 
     python -m servers.vllm.virtual_time.process
 
 In, one JSON object per line: policy, profile and limits start an engine; then `submit` and
 `end_program` messages follow until `go`, which runs it. Out: `ended` for each turn, after which the
-process takes more messages until the next `go`; at the end `done`, or `failed` with an error
-message of one line. The process ends when its input does, so that it does not outlive its client.
-Everything that vLLM prints goes to stderr.
+process reads messages until the next `go`; at the end `done`, or `failed` with an error message of
+one line. The process ends at the end of its input, so that it does not outlive its client. All
+output of vLLM goes to stderr.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Message = dict[str, Any]
 
 
 class Cell:
-    """One engine, and the client's keys of its turns and segments."""
+    """One engine, and the client's keys for its turns and segments."""
 
     def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
         profile, limits = Profile(**message["profile"]), Limits(**message["limits"])
-        known = costs(profile, step_tokens=limits.step_tokens, offload=False)
-        policy = make_policy(variants(message["policy"])[0], known)
+        policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=False)
+        policy = make_policy(variants(message["policy"])[0], policy_costs)
         self._send = send
         self._events: list[EventRecord] = []
         on_event = self._events.append if message["events"] else None
@@ -48,8 +48,8 @@ class Cell:
 
     def submit(self, message: Message) -> None:
         path = tuple(
-            (self._segments.setdefault(number, Segment(start)), leave)
-            for number, start, leave in message["path"]
+            (self._segments.setdefault(number, Segment(start)), exit_depth)
+            for number, start, exit_depth in message["path"]
         )
         future = message["future"]
         submission = Submission(
@@ -81,9 +81,9 @@ class Cell:
             error=sequence.error,
             usage=self.engine.usage(),
         )
-        self.take_until_go()
+        self.read_until_go()
 
-    def take_until_go(self) -> None:
+    def read_until_go(self) -> None:
         for line in sys.stdin:
             message = json.loads(line)
             match message["do"]:
@@ -100,12 +100,12 @@ def serve(send: Callable[[Message], None]) -> None:
     for line in sys.stdin:
         try:
             cell = Cell(json.loads(line), send)
-            cell.take_until_go()
+            cell.read_until_go()
             cell.engine.run()
             cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
-        except UnsupportedVllm as refused:
-            send({"failed": str(refused)})
-        except Exception as error:  # most likely of the policy: the next cell may have another one
+        except UnsupportedVllm as error:
+            send({"failed": str(error)})
+        except Exception as error:  # probably of the policy; the next cell may have another policy
             traceback.print_exc()
             send({"failed": f"{type(error).__name__}: {error}"})
 

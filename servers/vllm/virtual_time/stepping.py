@@ -32,7 +32,7 @@ def build(
 
 
 def build_plugged(policy: Policy, events: Path | None, *sizes: int) -> Any:
-    """Build the plug-in with a policy object of the caller, under the real clock."""
+    """Build the plug-in with the given policy object and the real clock."""
     log = EventLog(str(events) if events else None)
     return build(Scheduler, *sizes, policy=policy, events=log, clock_ps=monotonic_ps)
 
@@ -51,14 +51,14 @@ def request(
 
 
 def step(scheduler: Any, sample: Callable[[Request], int] = lambda _: 7) -> Any:
-    """Schedule one step and complete it with a model that samples `sample(request)`."""
+    """Schedule one step and complete it with `sample(request)` as each request's token."""
     output = scheduler.schedule()
     compute(scheduler, output, sample)
     return output
 
 
 def compute(scheduler: Any, output: Any, sample: Callable[[Request], int]) -> Any:
-    """Complete a scheduled step; each request whose context is computed samples a token."""
+    """Complete a scheduled step, with a token for each request whose context is computed."""
     requests = [scheduler.requests[key] for key in output.num_scheduled_tokens]
     sampling_requests = [r for r in requests if r.num_computed_tokens >= r.num_tokens]
     return answer(scheduler, output, {r.request_id: sample(r) for r in sampling_requests})
