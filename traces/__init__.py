@@ -1,7 +1,7 @@
 """Agent traces: programs with their turns, tool gaps and shared prefixes.
 
 In: trace files in any format of `traces.formats`, or the name of a recipe in `traces.synthesis`.
-Out: valid programs, and what was repaired and rejected in the files.
+Out: valid programs, and notes on repairs and rejected files.
 """
 
 from servers.errors import InvalidTrace

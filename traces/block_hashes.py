@@ -1,8 +1,8 @@
-"""What prompts share, worked out from the hashes of their blocks of tokens.
+"""Computes what prompts share from the hashes of their blocks of tokens.
 
-In: for each prompt the hashes of its full blocks, in order; two prompts with the same hashes up to
-a block have the same tokens up to there. Out: `Turn.kept_tokens` and `Turn.prefixes`. Lengths are
-in tokens, depths in blocks.
+In: for each prompt the hashes of its full blocks, in order. Prompts with the same hashes up to a
+block have the same tokens up to the end of that block. Out: `Turn.kept_tokens` and `Turn.prefixes`.
+Lengths are in tokens, depths in blocks.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from traces.program import Program, SharedPrefix, Turn
 
 Hashes = Sequence[Hashable]
 Path = list[tuple[int, int]]
-"""Lines of the tree that a prompt follows, each with the depth at which the prompt leaves it."""
+"""The edges of the prefix tree that a prompt follows, each with the depth at which it leaves it."""
 
 
 def common_blocks(a: Sequence[object], b: Sequence[object]) -> int:
-    """How many leading hashes are the same."""
+    """Return the number of equal leading hashes."""
     for depth, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return depth
@@ -28,12 +28,13 @@ def common_blocks(a: Sequence[object], b: Sequence[object]) -> int:
 def kept_tokens(
     before_tokens: int, output_tokens: int, prompt_tokens: int, common: int | None, block: int
 ) -> int:
-    """What a prompt repeats of the previous prompt, `before_tokens` long, and of its output.
+    """Return how much of the previous prompt, of `before_tokens`, and of its output a prompt
+    repeats.
 
-    `common` is the number of blocks that both prompts begin with; None if it is not recorded, and
-    then the prompt is taken to repeat the whole previous one. A prompt that repeats all blocks of
-    the previous one repeats its output too if it is long enough for that. If it is not, the agent
-    rewrote the output (it dropped the model's reasoning).
+    `common` is the number of blocks with which both prompts begin; None if it is not recorded, in
+    which case the prompt is assumed to repeat the whole previous one. A prompt that repeats all
+    blocks of the previous one also repeats its output if it is long enough. If it is shorter, the
+    agent rewrote the output (it dropped the model's reasoning).
     """
     all_repeated = common is None or common == before_tokens // block
     if all_repeated and prompt_tokens > before_tokens + output_tokens:
@@ -46,40 +47,39 @@ def kept_tokens(
 def share_blocks(
     programs: Sequence[Program], hashes: Mapping[str, Sequence[Hashes]], block_tokens: int
 ) -> list[Program]:
-    """The programs, with `kept_tokens` and `prefixes` set to what the hashes of their prompts say.
+    """Return the programs, with `kept_tokens` and `prefixes` set according to the hashes.
 
-    `hashes` holds, by program id, a list of block hashes for each turn. Hashes beyond a prompt's
-    full blocks are ignored.
+    `hashes` has, by program id, a list of block hashes for each turn. Hashes beyond a prompt's full
+    blocks are ignored.
     """
-    full = {
+    prompts = {
         program.id: [
-            own[: turn.prompt_tokens // block_tokens]
-            for own, turn in zip(hashes[program.id], program.turns, strict=True)
+            prompt[: turn.prompt_tokens // block_tokens]
+            for prompt, turn in zip(hashes[program.id], program.turns, strict=True)
         ]
         for program in programs
     }
     tree = _PrefixTree()
     for program in programs:
-        tree.begin_branch()
-        for before, own in zip([(), *full[program.id]], full[program.id], strict=False):
-            if common_blocks(before, own) < len(before):
-                tree.begin_branch()
-            tree.add(own)
+        tree.begin_sequence()
+        for before, prompt in zip([(), *prompts[program.id]], prompts[program.id], strict=False):
+            if common_blocks(before, prompt) < len(before):
+                tree.begin_sequence()
+            tree.add(prompt)
     paths = iter(tree.shared_paths())
     scope = programs[0].id if programs else ""
-    made = []
+    result = []
     for program in programs:
+        kept_of_turns = _kept_of_turns(program.turns, prompts[program.id], block_tokens)
         turns = [
             replace(turn, kept_tokens=kept, prefixes=_prefixes(next(paths), scope, block_tokens))
-            for turn, kept in zip(
-                program.turns, _all_kept(program.turns, full[program.id], block_tokens), strict=True
-            )
+            for turn, kept in zip(program.turns, kept_of_turns, strict=True)
         ]
-        made.append(replace(program, turns=extend_prefixes(turns)))
-    return made
+        result.append(replace(program, turns=extend_prefixes(turns)))
+    return result
 
 
-def _all_kept(turns: Sequence[Turn], hashes: Sequence[Hashes], block: int) -> list[int]:
+def _kept_of_turns(turns: Sequence[Turn], hashes: Sequence[Hashes], block: int) -> list[int]:
     kept = [0] * len(turns)
     for i in range(1, len(turns)):
         before, common = turns[i - 1], common_blocks(hashes[i - 1], hashes[i])
@@ -90,39 +90,39 @@ def _all_kept(turns: Sequence[Turn], hashes: Sequence[Hashes], block: int) -> li
 
 
 def _prefixes(path: Path, scope: str, block: int) -> tuple[SharedPrefix, ...]:
-    return tuple(SharedPrefix(f"{scope}:{line}", depth * block) for line, depth in path)
+    return tuple(SharedPrefix(f"{scope}:{edge}", depth * block) for edge, depth in path)
 
 
 def extend_prefixes(turns: Sequence[Turn]) -> tuple[Turn, ...]:
-    """Let each prompt that the next one repeats name the prefixes of the next one to its own end.
+    """Extend the prefixes of each prompt by those of the next prompt that it contains.
 
-    A hash covers full blocks only. The tokens after the last full block of a prompt are known to be
-    in a prefix once the next prompt, which repeats them, is.
+    Hashes cover full blocks only. The tokens after a prompt's last full block are part of a prefix
+    if the next prompt repeats them and they are part of its prefix.
     """
-    made = list(turns)
-    for i in range(len(made) - 2, -1, -1):
-        now, following = made[i], made[i + 1]
-        reached = now.prefixes[-1].tokens if now.prefixes else 0
-        longer = truncated(following.prefixes, min(following.kept_tokens, now.prompt_tokens))
-        if longer and longer[-1].tokens > reached and truncated(longer, reached) == now.prefixes:
-            made[i] = replace(now, prefixes=longer)
-    return tuple(made)
+    extended = list(turns)
+    for i in range(len(extended) - 2, -1, -1):
+        turn, following = extended[i], extended[i + 1]
+        end = turn.prefixes[-1].tokens if turn.prefixes else 0
+        longer = truncated(following.prefixes, min(following.kept_tokens, turn.prompt_tokens))
+        if longer and longer[-1].tokens > end and truncated(longer, end) == turn.prefixes:
+            extended[i] = replace(turn, prefixes=longer)
+    return tuple(extended)
 
 
 def truncated(prefixes: Sequence[SharedPrefix], tokens: int) -> tuple[SharedPrefix, ...]:
-    """The path to at most so many tokens."""
-    made = []
-    begins = 0
+    """Return the prefixes of the first `tokens` tokens."""
+    result = []
+    begin = 0
     for prefix in prefixes:
-        if begins >= tokens:
+        if begin >= tokens:
             break
-        made.append(SharedPrefix(prefix.id, min(prefix.tokens, tokens)))
-        begins = prefix.tokens
-    return tuple(made)
+        result.append(SharedPrefix(prefix.id, min(prefix.tokens, tokens)))
+        begin = prefix.tokens
+    return tuple(result)
 
 
 def with_prefix_ids(turns: Sequence[Turn], rename: Callable[[str], str]) -> Sequence[Turn]:
-    """The turns with other ids of their prefixes; the same object where no id changes."""
+    """Return the turns with renamed prefixes; the same object if no id changes."""
     ids = {prefix.id for turn in turns for prefix in turn.prefixes}
     if all(rename(id) == id for id in ids):
         return turns
@@ -135,30 +135,31 @@ def with_prefix_ids(turns: Sequence[Turn], rename: Callable[[str], str]) -> Sequ
 def prefixes_elsewhere(
     programs: Sequence[Program], root_of: Mapping[str, str]
 ) -> dict[str, dict[str, int]]:
-    """Of each program that names prefixes: how far other jobs follow each of them, in tokens.
-    `root_of` gives each program's job."""
-    reached: dict[str, dict[str, int]] = {}
-    named: dict[str, set[str]] = {}
+    """Return, for each program and each of its prefixes, how many tokens of it other jobs use.
+    `root_of` maps programs to jobs."""
+    used: dict[str, dict[str, int]] = {}
+    """By prefix id and job, in tokens."""
+    ids_of: dict[str, set[str]] = {}
     for program in programs:
         for prefix in (prefix for turn in program.turns for prefix in turn.prefixes):
-            named.setdefault(program.id, set()).add(prefix.id)
-            jobs = reached.setdefault(prefix.id, {})
+            ids_of.setdefault(program.id, set()).add(prefix.id)
+            jobs = used.setdefault(prefix.id, {})
             job = root_of[program.id]
             jobs[job] = max(prefix.tokens, jobs.get(job, 0))
     return {
         program: {
-            id: max((n for job, n in reached[id].items() if job != root_of[program]), default=0)
+            id: max((n for job, n in used[id].items() if job != root_of[program]), default=0)
             for id in ids
         }
-        for program, ids in named.items()
+        for program, ids in ids_of.items()
     }
 
 
 def turns_of_copy(
     program: Program, elsewhere: Mapping[str, int] | None, suffix: str
 ) -> Sequence[Turn]:
-    """A copy of a program is another job: where only its own job follows a prefix, the copy has one
-    of its own, whose id gets the suffix."""
+    """Return the turns of a copy of a program, which is a new job. The parts of prefixes that only
+    the program's job uses get new ids in the copy, with the suffix."""
     if not elsewhere:
         return program.turns
     return tuple(
@@ -169,71 +170,70 @@ def turns_of_copy(
 def _of_copy(
     prefixes: Sequence[SharedPrefix], elsewhere: Mapping[str, int], suffix: str
 ) -> tuple[SharedPrefix, ...]:
-    made = []
-    begins = 0
+    result = []
+    begin = 0
     for prefix in prefixes:
         common = min(prefix.tokens, elsewhere[prefix.id])
-        if common > begins:
-            made.append(SharedPrefix(prefix.id, common))
-        if prefix.tokens > max(common, begins):
-            made.append(SharedPrefix(prefix.id + suffix, prefix.tokens))
-        begins = prefix.tokens
-    return tuple(made)
+        if common > begin:
+            result.append(SharedPrefix(prefix.id, common))
+        if prefix.tokens > max(common, begin):
+            result.append(SharedPrefix(prefix.id + suffix, prefix.tokens))
+        begin = prefix.tokens
+    return tuple(result)
 
 
 class _PrefixTree:
-    """A tree of prompts. A line is a run of blocks that begins where a prompt first differed from
-    all before it; prompts branch off it at any depth.
+    """A tree of prompts. An edge is a run of blocks that begins where a prompt first differs from
+    all earlier ones; other edges may branch off at any depth.
 
-    Prompts come in branches. Within a branch each prompt repeats the one before it, which
-    `kept_tokens` says already.
+    Prompts are added in sequences. In a sequence each prompt repeats the previous one, which
+    `kept_tokens` describes, so only prompts of different sequences share prefixes.
     """
 
     def __init__(self) -> None:
-        self._lines: list[list[Hashable]] = []
+        self._edges: list[list[Hashable]] = []
         self._starts: list[int] = []
-        """The depth of each line's first block."""
+        """The depth of each edge's first block."""
         self._next: dict[tuple[int, int, Hashable], int] = {}
-        """Line, depth at which it is left, and the hash of the block there → the line that begins
-        with this block."""
+        """(edge, depth at which it is left, hash of the block there) → edge that begins there."""
         self._paths: list[tuple[int, Path]] = []
-        """Each prompt's branch and path."""
-        self._branch = -1
+        """Each prompt's sequence and path."""
+        self._sequence = -1
 
-    def begin_branch(self) -> None:
-        self._branch += 1
+    def begin_sequence(self) -> None:
+        self._sequence += 1
 
     def add(self, hashes: Hashes) -> None:
         path: Path = []
-        line, depth = -1, 0
+        edge, depth = -1, 0
         while depth < len(hashes):
-            line = self._next.setdefault((line, depth, hashes[depth]), len(self._lines))
-            if line == len(self._lines):
-                self._lines.append([])
+            edge = self._next.setdefault((edge, depth, hashes[depth]), len(self._edges))
+            if edge == len(self._edges):
+                self._edges.append([])
                 self._starts.append(depth)
-            blocks, start = self._lines[line], self._starts[line]
+            blocks, start = self._edges[edge], self._starts[edge]
             depth += common_blocks(blocks[depth - start :], hashes[depth:])
             if depth == start + len(blocks):
                 blocks += hashes[depth:]
                 depth = len(hashes)
-            path.append((line, depth))
-        self._paths.append((self._branch, path))
+            path.append((edge, depth))
+        self._paths.append((self._sequence, path))
 
     def shared_paths(self) -> list[Path]:
-        """Of each prompt, as much of its path as any other branch has too."""
-        longest: dict[int, list[tuple[int, int]]] = {}
-        """Of each line: the two branches that follow it furthest, and how far."""
-        for branch, path in self._paths:
-            for line, depth in path:
-                reached = dict(longest.get(line, ()))
-                reached[branch] = max(depth, reached.get(branch, 0))
-                longest[line] = sorted(reached.items(), key=lambda item: -item[1])[:2]
-        made = []
-        for branch, path in self._paths:
+        """Return, for each prompt, the part of its path that prompts of other sequences follow."""
+        deepest: dict[int, list[tuple[int, int]]] = {}
+        """For each edge, the two sequences that follow it furthest, with the depths."""
+        for sequence, path in self._paths:
+            for edge, depth in path:
+                depths = dict(deepest.get(edge, ()))
+                depths[sequence] = max(depth, depths.get(sequence, 0))
+                deepest[edge] = sorted(depths.items(), key=lambda item: -item[1])[:2]
+        result = []
+        for sequence, path in self._paths:
             shared: Path = []
-            for line, depth in path:
-                others = [d for other, d in longest[line] if other != branch]
-                if others and others[0] > self._starts[line]:
-                    shared.append((line, min(depth, others[0])))
-            made.append(shared)
-        return made
+            for edge, depth in path:
+                others = [d for other, d in deepest[edge] if other != sequence]
+                if others and others[0] > self._starts[edge]:
+                    shared.append((edge, min(depth, others[0])))
+            result.append(shared)
+        return result

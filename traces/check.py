@@ -1,4 +1,4 @@
-"""Checks that programs are valid. In: programs of any loader or recipe. Raises InvalidTrace."""
+"""Validates programs of any loader or recipe. Raises InvalidTrace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check(programs: Sequence[Program]) -> None:
     prefixes: dict[str, int] = {}
     for program in programs:
         if program.id in by_id:
-            raise InvalidTrace(f"program {program.id!r}: id used twice; give each its own")
+            raise InvalidTrace(f"program {program.id!r}: id used twice; make ids unique")
         if not program.id or has_control(program.id):
             raise InvalidTrace(f"program {program.id!r}: an id is text without control characters")
         by_id[program.id] = program
@@ -30,7 +30,7 @@ def check(programs: Sequence[Program]) -> None:
             if agreed != prefix.tokens:
                 raise InvalidTrace(
                     f"program {program.id!r}: prefix {prefix.id!r} has {prefix.tokens} tokens here "
-                    f"and {agreed} in an earlier program; a prefix id stands for one text"
+                    f"and {agreed} in an earlier program; use different ids for different texts"
                 )
     for program in programs:
         if program.fork is not None:
@@ -42,17 +42,17 @@ def check(programs: Sequence[Program]) -> None:
 def _check_turns(program: Program) -> None:
     before: Turn | None = None
     if not program.turns:
-        raise InvalidTrace(f"program {program.id!r}: turns is empty; leave the program out")
+        raise InvalidTrace(f"program {program.id!r}: turns is empty; remove the program")
     for number, turn in enumerate(program.turns):
         where = f"program {program.id!r}, turn {number}"
         for field in ("prompt_tokens", "output_tokens"):
             if not 1 <= (tokens := getattr(turn, field)) <= MAX_TOKENS:
                 raise InvalidTrace(f"{where}: {field} is {tokens}, must be 1 to {MAX_TOKENS:,}")
-        most = min(turn.prompt_tokens - 1, before.context_tokens) if before else 0
-        if not 0 <= turn.kept_tokens <= most:
+        max_kept = min(turn.prompt_tokens - 1, before.context_tokens) if before else 0
+        if not 0 <= turn.kept_tokens <= max_kept:
             raise InvalidTrace(
-                f"{where}: kept_tokens is {turn.kept_tokens}, must be 0 to {most} (0 in a first "
-                "turn, else less than the prompt and no more than the previous prompt and output)"
+                f"{where}: kept_tokens is {turn.kept_tokens}, must be 0 to {max_kept} (0 in a "
+                "first turn, else less than the prompt and at most the previous prompt and output)"
             )
         _check_seconds(f"{where}: tool_gap_s", turn.tool_gap_s, MAX_GAP_S)
         if program.prefix is not None and program.prefix.tokens > turn.prompt_tokens:
@@ -64,12 +64,12 @@ def _check_turns(program: Program) -> None:
 
 
 PrefixBegin = tuple[str | None, int]
-"""The prefix before one, and the token at which it begins."""
+"""The id of the preceding prefix, and the token at which this one begins."""
 
 
 def check_prefixes(programs: Sequence[Program], begins: MutableMapping[str, PrefixBegin]) -> None:
-    """Each prefix must begin at one place of the prefix tree, in all programs. `begins` holds those
-    of other programs, and takes in those of these."""
+    """Check that each prefix begins at the same place of the prefix tree in all programs. `begins`
+    has the places of other programs' prefixes; those of these programs are added."""
     for program in programs:
         _check_path(program, begins)
 
@@ -83,7 +83,7 @@ def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> N
         path = turn.prefixes
         if number == 0 and program.prefix is not None:
             if path:
-                raise InvalidTrace(f"{where}: has prefixes, and its program a prefix; remove one")
+                raise InvalidTrace(f"{where}: has prefixes and its program a prefix; remove one")
             path = (program.prefix,)
         begin: PrefixBegin = None, 0
         for prefix in path:
@@ -104,8 +104,8 @@ def _check_path(program: Program, begins: MutableMapping[str, PrefixBegin]) -> N
             repeated = min(turn.kept_tokens, before[0].prompt_tokens, begin[1])
             if truncated(path, repeated) != truncated(before[1], repeated):
                 raise InvalidTrace(
-                    f"{where}: keeps {turn.kept_tokens} tokens of the turn before, so both must "
-                    f"name the same prefixes for the first {repeated} tokens"
+                    f"{where}: keeps {turn.kept_tokens} tokens of the previous turn, so both must "
+                    f"have the same prefixes for the first {repeated} tokens"
                 )
         before = turn, path
 
@@ -116,8 +116,8 @@ def _check_messages(program: Program) -> None:
     counts = (0, *program.prompt_messages, len(program.messages))
     if len(counts) != len(program.turns) + 2 or any(a > b for a, b in pairwise(counts)):
         raise InvalidTrace(
-            f"program {program.id!r}: prompt_messages must hold for each turn how many of the "
-            f"{len(program.messages)} messages are its prompt, never fewer than for the turn before"
+            f"program {program.id!r}: prompt_messages must have for each turn how many of the "
+            f"{len(program.messages)} messages are its prompt, at least as many as the turn before"
         )
 
 
@@ -127,7 +127,7 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
     where = f"program {program.id!r}, fork"
     parent = by_id.get(fork.program_id)
     if parent is None:
-        raise InvalidTrace(f"{where}: no program {fork.program_id!r} in this trace; add its parent")
+        raise InvalidTrace(f"{where}: no program {fork.program_id!r} in this trace; add the parent")
     if not 0 <= fork.after_turn < len(parent.turns):
         raise InvalidTrace(
             f"{where}: after_turn is {fork.after_turn}, its parent has {len(parent.turns)} turns"
@@ -147,7 +147,7 @@ def _check_seconds(field: str, value_s: float, limit_s: float) -> None:
 
 
 def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> None:
-    """No program may be its own ancestor. Each is visited once, however deep they are."""
+    """Check that no program is its own ancestor. Visits each program once."""
     checked: set[str] = set()
     for program in programs:
         path: dict[str, None] = {}
@@ -155,7 +155,7 @@ def _check_ancestors(programs: Sequence[Program], by_id: dict[str, Program]) -> 
         while ancestor is not None and ancestor.id not in checked:
             if ancestor.id in path:
                 raise InvalidTrace(
-                    f"program {ancestor.id!r}, fork: it is its own ancestor; break the circle"
+                    f"program {ancestor.id!r}, fork: it is its own ancestor; remove the cycle"
                 )
             path[ancestor.id] = None
             ancestor = by_id[ancestor.fork.program_id] if ancestor.fork is not None else None

@@ -1,7 +1,7 @@
-"""Cuts programs to a size that a smaller machine can serve: fewer and shorter ones.
+"""Reduces workloads for smaller machines: fewer and shorter programs.
 
-In and out: programs. A turn still keeps all of the context before it if it did, and prompts share
-the same prefixes. The provenance of a scaled gap becomes synthesised, since it was never measured.
+In and out: programs. Turns that keep the whole previous context still do, and prompts share the
+same prefixes. The provenance of scaled gaps becomes synthesised, since they were never measured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 Scales = tuple[float, float, float]
 """Factors of prompt tokens, output tokens and gaps."""
 MAX_VALUE = 10**9
-"""Of each option."""
+"""Upper bound of each option."""
 
 
 def cut(
@@ -30,21 +30,22 @@ def cut(
     output_scale: float | None = None,
     gap_scale: float = 1.0,
 ) -> list[Program]:
-    """The first `jobs` jobs with their sub-agents, and the first `max_turns` turns of each program.
+    """Return the first `jobs` jobs with their sub-agents, and the first `max_turns` turns of each
+    program.
 
-    `token_scale` multiplies all lengths; `output_scale`, if given, those of the outputs instead. A
-    sub-agent whose parent has lost the turn that starts it is left out.
+    `token_scale` multiplies all lengths, and `output_scale`, if given, those of outputs instead. A
+    sub-agent is removed if the turn that starts it is.
     """
     outputs = token_scale if output_scale is None else output_scale
-    for name, least, value in (
+    for name, minimum, value in (
         ("jobs", 1, jobs),
         ("max_turns", 1, max_turns),
         ("token_scale", 0, token_scale),
         ("output_scale", 0, outputs),
         ("gap_scale", 0, gap_scale),
     ):
-        if value is not None and not least <= value <= MAX_VALUE:
-            raise InvalidTrace(f"{name} is {value}; must be {least} to {MAX_VALUE:,}")
+        if value is not None and not minimum <= value <= MAX_VALUE:
+            raise InvalidTrace(f"{name} is {value}; must be {minimum} to {MAX_VALUE:,}")
     kept: dict[str, Program] = {}
     roots = 0
     for program in _parents_first(programs):
@@ -59,9 +60,9 @@ def cut(
                 continue
             fork = _fork(fork, len(parent.turns), gap_scale)
         kept[program.id] = _program(program, fork, max_turns, (token_scale, outputs, gap_scale))
-    found = [kept[program.id] for program in programs if program.id in kept]
-    check(found)
-    return found
+    result = [kept[program.id] for program in programs if program.id in kept]
+    check(result)
+    return result
 
 
 def _parents_first(programs: Sequence[Program]) -> list[Program]:
@@ -100,19 +101,19 @@ def _program(program: Program, fork: Fork | None, max_turns: int | None, scales:
     )
 
 
-def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scales) -> Turn:
-    """`before` is the previous turn as recorded, and as cut."""
+def _turn(turn: Turn, before: tuple[Turn, Turn] | None, min_prompt: int, scales: Scales) -> Turn:
+    """Return the scaled turn. `before` is the previous turn as recorded, and as scaled."""
     tokens, outputs, gaps = scales
     kept = 0
     if before is not None:
         whole = turn.kept_tokens == before[0].context_tokens
-        most = before[1].context_tokens
-        kept = most if whole else min(most, math.floor(turn.kept_tokens * tokens))
+        max_kept = before[1].context_tokens
+        kept = max_kept if whole else min(max_kept, math.floor(turn.kept_tokens * tokens))
     prefixes = _scaled_prefixes(turn.prefixes, tokens)
-    least = max(least, prefixes[-1].tokens if prefixes else 1)
+    min_prompt = max(min_prompt, prefixes[-1].tokens if prefixes else 1)
     return replace(
         turn,
-        prompt_tokens=max(kept + _scaled(turn.new_tokens, tokens), least),
+        prompt_tokens=max(kept + _scaled(turn.new_tokens, tokens), min_prompt),
         output_tokens=_scaled(turn.output_tokens, outputs),
         kept_tokens=kept,
         tool_gap_s=turn.tool_gap_s * gaps,
@@ -122,10 +123,10 @@ def _turn(turn: Turn, before: tuple[Turn, Turn] | None, least: int, scales: Scal
 
 
 def _scaled_prefixes(prefixes: tuple[SharedPrefix, ...], factor: float) -> tuple[SharedPrefix, ...]:
-    """Prefixes of which no token is left are dropped."""
+    """Scale the prefixes, and drop those that become empty."""
     scaled = [SharedPrefix(prefix.id, _scaled(prefix.tokens, factor)) for prefix in prefixes]
-    ends = [0, *(prefix.tokens for prefix in scaled)]
-    return tuple(p for p, begins in zip(scaled, ends, strict=False) if p.tokens > begins)
+    begins = [0, *(prefix.tokens for prefix in scaled)]
+    return tuple(p for p, begin in zip(scaled, begins, strict=False) if p.tokens > begin)
 
 
 def _fork(fork: Fork, parent_turns: int, gaps: float) -> Fork:

@@ -1,8 +1,8 @@
-"""Helpers of loaders, for files that others wrote and that may contain anything.
+"""Helpers for loaders of untrusted files, which may contain anything.
 
-They read bytes and JSON within bounds, take numbers and text out of parsed values, and make text
-safe to print. What a loader repairs it adds to a `Repairs`; it raises TraceRejected if no valid
-program can be made.
+They read bytes and JSON within bounds, extract numbers and text from parsed values, and make text
+safe to print. Loaders report repairs in a `Repairs`, and raise TraceRejected for files without a
+valid program.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_BYTES = 1 << 30
-"""Size of one file, unpacked."""
+"""Maximum size of a file, decompressed."""
 MAX_VALUES = 20_000_000
-"""JSON values in one file. Each takes up to 300 bytes of memory, and as little as three in the
-file (`[],`)."""
-PIECE_BYTES = 1 << 20
+"""Maximum number of JSON values in a file. Each takes up to 300 bytes of memory, but may take only
+three in the file (`[],`)."""
+CHUNK_BYTES = 1 << 20
 
 
 class Repairs:
-    """The repairs of one file. Each kind is reported once, with its count."""
+    """The repairs of one file. Each reason is reported once, with its count."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -51,8 +51,8 @@ class Repairs:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a regular file and decompress it. Other files are rejected: a pipe would wait for a
-    writer, and a device has no end."""
+    """Read a regular file, and decompress it if its suffix is .gz. Other files are rejected, since
+    a pipe would block and a device has no end."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -69,14 +69,14 @@ def read_bytes(path: Path) -> bytes:
 
 
 def bounded(file: IO[bytes]) -> bytes:
-    """Read up to `MAX_BYTES` in pieces, so that memory grows only with what is there."""
+    """Read up to `MAX_BYTES`, in chunks, so that memory is allocated only for existing data."""
     data = bytearray()
-    while piece := file.read(PIECE_BYTES):
-        data += piece
+    while chunk := file.read(CHUNK_BYTES):
+        data += chunk
         if len(data) > MAX_BYTES:
-            raise TraceRejected(f"larger than {MAX_BYTES >> 20} MiB unpacked; split it")
+            raise TraceRejected(f"larger than {MAX_BYTES >> 20} MiB decompressed; split it")
     if data.count(b",") + data.count(b"[") + data.count(b"{") > MAX_VALUES:
-        raise TraceRejected(f"may hold more than {MAX_VALUES:,} values; split it")
+        raise TraceRejected(f"may contain more than {MAX_VALUES:,} values; split it")
     return bytes(data)
 
 
@@ -84,7 +84,7 @@ def parse_json(data: bytes) -> Any:
     try:
         return json.loads(data)
     except RecursionError:
-        raise TraceRejected("not JSON that can be read: nested too deeply") from None
+        raise TraceRejected("JSON nested too deeply") from None
     except UnicodeDecodeError as error:
         raise TraceRejected(f"not text in UTF-8 (byte {error.start})") from None
     except ValueError as error:
@@ -93,28 +93,29 @@ def parse_json(data: bytes) -> Any:
 
 @lru_cache(maxsize=2)
 def _parse_start(data: bytes) -> Any:
-    """The JSON value that bytes begin with, as far as they go; None if they begin none."""
+    """Return the JSON value at the start of the bytes, which may be truncated; None if there is
+    none."""
     try:
         return from_json(data, allow_partial=True)
     except ValueError:
         pass
     try:
-        return json.loads(data)  # which takes half surrogates, and nests deeper
+        return json.loads(data)  # accepts lone surrogates and deeper nesting
     except (ValueError, RecursionError):
         return None
 
 
-forget_parsed_starts = _parse_start.cache_clear
+clear_parsed_starts = _parse_start.cache_clear
 
 
 def line_start(first_bytes: bytes) -> Any:
-    """The JSON value on a file's first line, as far as the bytes go; None if there is none."""
+    """Return the JSON value on a file's first line, which may be truncated, or None."""
     return _parse_start(first_bytes.lstrip().split(b"\n", 1)[0])
 
 
 def document_start(first_bytes: bytes) -> Any:
-    """The JSON document that a file begins with, as far as the bytes go; None for JSON Lines, and
-    where there is none."""
+    """Return the JSON document at the start of a file, which may be truncated; None if there is
+    none and for JSON Lines."""
     first_line, _, others = first_bytes.lstrip().partition(b"\n")
     if not others or others.isspace():
         return _parse_start(first_line)
@@ -126,7 +127,7 @@ def document_start(first_bytes: bytes) -> Any:
 
 
 def number(value: object) -> float | None:
-    """A finite number, or None. A string that holds a number counts as one."""
+    """Return a finite number, also from a string; None for other values."""
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,18}(\.\d{1,18})?\s*", value):
         value = float(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -140,36 +141,36 @@ def number(value: object) -> float | None:
 
 MAX_TOKENS = 100_000_000
 MAX_SECONDS = 1e9
-"""Bound of a recorded duration or time. Tool gaps have a lower one."""
+"""Upper bound of a recorded duration or time. Tool gaps have a lower one."""
 MAX_GAP_S = 3.2e7
-"""Bound of a tool gap: a year."""
+"""Upper bound of a tool gap: a year."""
 MAX_START_S = 1e11
-"""Bound of a program's start, which may be in Unix seconds."""
+"""Upper bound of a program's start, which may be in Unix seconds."""
 
 
 def tokens(value: object) -> int | None:
-    """A possible token count, or None."""
-    found = number(value)
-    return int(found) if found is not None and 0 <= found <= MAX_TOKENS else None
+    """Return a plausible token count, or None."""
+    n = number(value)
+    return int(n) if n is not None and 0 <= n <= MAX_TOKENS else None
 
 
 def seconds(value: object) -> float | None:
-    """A possible duration, or None."""
-    found = number(value)
-    return found if found is not None and 0 <= found <= MAX_SECONDS else None
+    """Return a plausible duration, or None."""
+    n = number(value)
+    return n if n is not None and 0 <= n <= MAX_SECONDS else None
 
 
 def epoch(value: object) -> float | None:
-    """A possible time in Unix seconds, or None."""
-    found = number(value)
-    return found if found is not None and 1e8 <= found <= MAX_START_S else None
+    """Return a plausible time in Unix seconds, or None."""
+    n = number(value)
+    return n if n is not None and 1e8 <= n <= MAX_START_S else None
 
 
 def brief(value: object) -> str:
-    """Write a value for a message, in at most 60 characters."""
+    """Format a value for a message, in at most 60 characters."""
     if value is None or isinstance(value, bool | int | float | str):
-        written = repr(value)[:200]
-        return written if len(written) <= 60 else written[:57] + "..."
+        formatted = repr(value)[:200]
+        return formatted if len(formatted) <= 60 else formatted[:57] + "..."
     return f"a {type(value).__name__}"
 
 
@@ -178,53 +179,52 @@ MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def line_problem(line: bytes, error: Exception) -> str:
-    """What is wrong with a line that msgspec did not decode: the field, its value, and what was
-    expected."""
+    """Describe why msgspec did not decode a line: the field, its value, and the expected type."""
     if not isinstance(error, msgspec.ValidationError):
         return "not a JSON object"
-    what, _, place = str(error).partition(" - at `$")
+    what, _, field = str(error).partition(" - at `$")
     if missing := re.search(r"missing required field `(\w+)`", what):
         return f"lacks {missing[1]}"
-    if not (place := place.strip("`.")):
+    if not (field := field.strip("`.")):
         return "not a JSON object"
     expected = what.partition(", got")[0].replace("`", "")
     expected = f"{expected[:1].lower()}{expected[1:]}"
     try:
         value: Any = msgspec.json.decode(line)
-        for key in re.findall(r"[^.\[\]]+", place):
+        for key in re.findall(r"[^.\[\]]+", field):
             value = value[int(key) if isinstance(value, list) else key]
     except (*MALFORMED, LookupError, TypeError, ValueError):
-        return f"{place}: {expected}"  # what follows the field in the line is damaged too
-    return f"{place} is {brief(value)}: {expected}"
+        return f"{field}: {expected}"  # the line is also malformed after the field
+    return f"{field} is {brief(value)}: {expected}"
 
 
 def requirement(message: str) -> str:
-    """What a validator requires, as text that follows the field and the value."""
+    """Return a validator's message as text that follows the field and the value."""
     return re.sub(r"^\w+ should ", "must ", message).removeprefix("Value error, ")
 
 
 def first_error(error: ValidationError) -> tuple[str, ErrorDetails]:
-    """The first field that pydantic refused, "" for the whole document, and its error."""
+    """Return the first invalid field, "" for the whole document, and its error."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), first
 
 
 def describe_first_error(error: ValidationError) -> str:
-    """The first field that pydantic refused, its value, and the remedy."""
+    """Describe the first invalid field, its value, and the remedy."""
     field, first = first_error(error)
     field = field or "the line"
     required = requirement(first["msg"])
     if first["type"] == "missing":
         return f"{field}: missing; add it"
     if first["type"] == "json_invalid":
-        return f"{field}: {required}; write one JSON object a line"
+        return f"{field}: {required}; write one JSON object per line"
     if first["type"] == "extra_forbidden":
         required = "not a field of this format; remove it"
     return f"{field} is {brief(first['input'])}: {required}"
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
-"""Characters that move a terminal's cursor, end a line, or change the direction of writing."""
+"""Characters that move a terminal's cursor, end a line, or change the text direction."""
 MAX_CHARACTERS = 400
 
 
@@ -233,24 +233,24 @@ def has_control(text: str) -> bool:
 
 
 def printable(text: str) -> str:
-    """Text that is safe to print on a terminal: control characters are escaped."""
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    """Escape control characters, so that the text is safe to print on a terminal."""
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def one_line(text: str) -> str:
-    """Printable text of at most `MAX_CHARACTERS`."""
+    """Return printable text of at most `MAX_CHARACTERS` characters before escaping."""
     short = len(text) <= MAX_CHARACTERS
     return printable(text if short else text[: MAX_CHARACTERS - 1] + "…")
 
 
 def identifier(value: object) -> str:
-    """A recorded id, printable and bounded in length; "" if there is none. Different ids stay
-    different: a long one ends in a hash of the whole."""
-    whole = text(value)
-    if len(whole) <= MAX_CHARACTERS:
-        return printable(whole)
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:12]
-    return printable(f"{whole[: MAX_CHARACTERS - 13]}…{digest}")
+    """Return a recorded id, printable and bounded in length; "" if there is none. Different ids
+    remain different: a long one ends in a hash of its full text."""
+    full = text(value)
+    if len(full) <= MAX_CHARACTERS:
+        return printable(full)
+    digest = hashlib.sha256(full.encode()).hexdigest()[:12]
+    return printable(f"{full[: MAX_CHARACTERS - 13]}…{digest}")
 
 
 def mapping(value: object) -> dict[str, Any]:
@@ -262,5 +262,6 @@ def items(value: object) -> list[Any]:
 
 
 def text(value: object) -> str:
-    """The text, with lone surrogates replaced, so that it can be encoded; "" for other values."""
+    """Return a string with lone surrogates replaced, so that it can be encoded; "" for other
+    values."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

@@ -1,8 +1,8 @@
-"""Keeps turns as compressed bytes, for workloads of many programs of which few run at a time.
+"""Stores turns as compressed bytes, for workloads of many programs of which few run concurrently.
 
 In: programs. Out: equal programs that take at most a tenth of the memory. Each access to a turn
-unpacks all turns of its program, at a microsecond or two each: for more than one, take
-`tuple(turns)`.
+decompresses all turns of its program, at one to two microseconds per turn. To access several turns,
+use `tuple(turns)`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import orjson
 
 from traces.program import Program, Provenance, SharedPrefix, Turn
 
-FASTEST = 1
-"""Compression level of zlib."""
 NUMBERS_AND_NAMES = tuple(field.name for field in fields(Turn) if field.name != "prefixes")
 
 
@@ -26,7 +24,7 @@ class PackedTurns(Sequence[Turn]):
 
     def __init__(self, turns: Sequence[Turn]) -> None:
         rows = [_row(turn) for turn in turns]
-        self._bytes = zlib.compress(orjson.dumps(rows), FASTEST)
+        self._bytes = zlib.compress(orjson.dumps(rows), level=1)
         self._size = len(rows)
 
     def __len__(self) -> int:
@@ -34,17 +32,17 @@ class PackedTurns(Sequence[Turn]):
 
     def __iter__(self) -> Iterator[Turn]:
         rows = orjson.loads(zlib.decompress(self._bytes))
-        for prompt, output, kept, tools, command, gap_s, provenance, *path in rows:
+        for prompt, output, kept, tools, command, gap_s, name, *path in rows:
             prefixes = tuple(SharedPrefix(id, tokens) for id, tokens in path)
-            origin = Provenance(provenance)
-            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, origin, prefixes)
+            provenance = Provenance(name)
+            yield Turn(prompt, output, kept, tuple(tools), command, gap_s, provenance, prefixes)
 
     @overload
-    def __getitem__(self, place: int) -> Turn: ...
+    def __getitem__(self, index: int) -> Turn: ...
     @overload
-    def __getitem__(self, place: slice) -> tuple[Turn, ...]: ...
-    def __getitem__(self, place: int | slice) -> Turn | tuple[Turn, ...]:
-        return tuple(self)[place]
+    def __getitem__(self, index: slice) -> tuple[Turn, ...]: ...
+    def __getitem__(self, index: int | slice) -> Turn | tuple[Turn, ...]:
+        return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PackedTurns | tuple) and tuple(self) == tuple(other)
@@ -59,12 +57,12 @@ def _row(turn: Turn) -> list[object]:
 
 
 def packed(programs: Sequence[Program]) -> tuple[Program, ...]:
-    """Programs that share their turns still do afterwards."""
-    shared: dict[int, Sequence[Turn]] = {}
-    made = []
+    """Return the programs with packed turns. Programs that share their turns share packed ones."""
+    by_id: dict[int, Sequence[Turn]] = {}
+    result = []
     for program in programs:
-        turns = shared.setdefault(id(program.turns), program.turns)
+        turns = by_id.setdefault(id(program.turns), program.turns)
         if not isinstance(turns, PackedTurns):
-            turns = shared[id(program.turns)] = PackedTurns(turns)
-        made.append(replace(program, turns=turns))
-    return tuple(made)
+            turns = by_id[id(program.turns)] = PackedTurns(turns)
+        result.append(replace(program, turns=turns))
+    return tuple(result)

@@ -1,7 +1,7 @@
-"""A program (job) as a trace records it: turns, tool gaps, and what prompts share.
+"""Programs of a trace: turns, tool gaps, and shared prefixes of prompts.
 
-Loaders and recipes make programs; replay and reports read nothing else of a trace. They are frozen,
-so that all variants of a sweep can use one list. Times in seconds, lengths in tokens.
+Loaders and recipes make programs; replay and reports use only these. Programs are immutable, so
+that all variants of a sweep can share them. Times are in seconds, lengths in tokens.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Provenance(StrEnum):
-    """How a duration is known."""
+    """The origin of a duration."""
 
     MEASURED = "measured"
     INFERRED = "inferred"
@@ -22,9 +22,9 @@ class Provenance(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """The leading tokens of a prompt: the same text in all prompts that name the same id.
+    """Leading tokens of a prompt, which are the same in all prompts with a prefix of this id.
 
-    Of two prompts that name it with different lengths, the shorter one has the first part of it.
+    If the lengths differ, the shorter prefix is the first part of the longer one.
     """
 
     id: str
@@ -36,24 +36,23 @@ class Turn:
     """One LLM request. Its context is its prompt followed by its output."""
 
     prompt_tokens: int
-    """The whole prompt."""
+    """Length of the whole prompt."""
     output_tokens: int
     kept_tokens: int = 0
-    """Leading tokens of the prompt that repeat the previous turn's context, and so can hit its KV
-    (0 in a first turn; less than the previous context where the agent rewrote its history)."""
+    """Number of leading prompt tokens that repeat the previous turn's context, and so can hit its
+    KV (0 in a first turn; less than the previous context if the agent rewrote its history)."""
     tools: tuple[str, ...] = ()
     """Tools that the answer calls, in order (`servers.tool_names`)."""
     command: str | None = None
     """The command that the tool runs, if the trace records it. A replay never executes it."""
     tool_gap_s: float = 0.0
-    """From this turn's response to the next turn's request, or, if that waits for sub-agents, from
-    the end of the last of them. Ignored in a last turn."""
+    """Time from this turn's response to the next turn's request. If the next turn waits for
+    sub-agents, the time from the end of the last of them. Ignored in a last turn."""
     gap_provenance: Provenance = Provenance.MEASURED
     prefixes: tuple[SharedPrefix, ...] = ()
-    """What the prompt shares with prompts other than the previous one, of this program or of any
-    other: its path in the prefix tree of all prompts, shortest first. Each prefix begins where the
-    one before it ends, and does so in all prompts that name it. `traces.block_hashes` makes them of
-    block hashes."""
+    """What the prompt shares with prompts other than the previous one, in any program: its path in
+    the prefix tree of all prompts, shortest first. Each prefix begins where the previous one ends,
+    in all prompts that contain it. `traces.block_hashes` computes prefixes from block hashes."""
 
     @property
     def new_tokens(self) -> int:
@@ -77,13 +76,13 @@ class Fork:
     """Where a sub-agent starts in its parent, and where the parent waits for it."""
 
     program_id: str
-    """The parent."""
+    """Id of the parent."""
     after_turn: int
-    """The turn of the parent after which it starts."""
+    """The parent's turn after which the sub-agent starts."""
     delay_s: float = 0.0
-    """From the end of that turn to its start."""
+    """Time from the end of that turn to the start."""
     joined_before_turn: int | None = None
-    """The parent's turn that waits for its end; None if no turn does."""
+    """The parent's turn that waits for the sub-agent's end; None if no turn does."""
     delay_provenance: Provenance = Provenance.INFERRED
 
 
@@ -95,17 +94,17 @@ class Program:
     turns: Sequence[Turn]
     """A tuple, or `traces.packed.PackedTurns`."""
     prefix: SharedPrefix | None = None
-    """What its first prompt shares with other programs, where that is one prefix of the same length
-    in all of them, such as a system prompt. Otherwise None, and `Turn.prefixes` say it."""
+    """What its first prompt shares with other programs, if that is one prefix of the same length in
+    all of them, such as a system prompt. Otherwise None, and `Turn.prefixes` is used."""
     fork: Fork | None = None
     recorded_start_s: float | None = None
-    """Start in the recording, seconds from the first program's, for `--arrivals recorded`."""
+    """Recorded start in seconds after the first program's, for `--arrivals recorded`."""
     source: str = ""
-    """The file or recipe it came from, for provenance and messages."""
+    """The file or recipe of the program."""
     messages: tuple[Message, ...] = ()
-    """The conversation verbatim, if it was requested and recorded."""
+    """The verbatim conversation, if it was requested and recorded."""
     prompt_messages: tuple[int, ...] = ()
-    """For each turn, how many of these messages, from the first, are its prompt."""
+    """For each turn, the number of leading messages that form its prompt."""
 
     @property
     def peak_context_tokens(self) -> int:

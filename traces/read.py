@@ -1,7 +1,7 @@
 """Reads trace files, folders and packs in any known format. In: paths. Out: a `TraceSet`.
 
-A file that cannot be used is rejected and named, as long as another one can. Programs come in the
-order of the paths given, and by file name within a folder.
+Invalid files are rejected and reported; it is an error if no file is valid. Programs are in the
+order of the given paths, and by file name within a folder.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from traces.program import Program, SharedPrefix
 
 PACKS = Path(__file__).parent / "packs"
 SUFFIXES = (".json", ".jsonl", ".traj", ".json.gz", ".jsonl.gz")
-OWN_FORMAT = "turnstile"
-UNIX_S = 1e8
-"""A recorded start of at shortest this is a Unix time, not a distance from the first start."""
+NATIVE_FORMAT = "turnstile"
+MIN_UNIX_S = 1e8
+"""A recorded start from this value on is a Unix time, otherwise relative to the first start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +47,25 @@ class TraceSet:
 
 
 def packs() -> list[str]:
-    """Names of the packs that ship with Turnstile."""
+    """Return the names of the packs that ship with Turnstile."""
     return sorted(path.name.removesuffix(".jsonl.gz") for path in PACKS.glob("*.jsonl.gz"))
 
 
 def read_traces(
     paths: Path | str | Iterable[Path | str], *, messages: bool = False, format: str | None = None
 ) -> TraceSet:
-    """A pack's name wins over a file of that name (write `./name` for the file).
+    """Read traces. A pack's name takes precedence over a file's (write `./name` for the file).
 
-    `messages`: keep the conversations, which takes memory, and reject files that record none.
-    `format`: the name or the dotted path of the format of all files; without it, each file's format
-    is recognised by its first bytes.
+    `messages`: keep the conversations, which takes memory, and reject files without them.
+    `format`: the name or the dotted path of the format of all files; by default, each file's format
+    is recognised from its first bytes.
     """
     given = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format)
     files = list(_files(given))
-    with_label = Counter(label for _, label in files)
+    labels = Counter(label for _, label in files)
     for file, label in files:
-        reader.read(file, str(file) if with_label[label] > 1 else label)
+        reader.read(file, str(file) if labels[label] > 1 else label)
     return reader.result()
 
 
@@ -79,10 +79,10 @@ class _Reader:
         self.repairs: list[Note] = []
         self.rejections: list[Note] = []
         self.paths: dict[str, Path] = {}
-        """By the file name in messages."""
+        """Paths by label, which is the file's name in messages."""
         self.formats: dict[str, str] = {}
         self.begins: dict[str, PrefixBegin] = {}
-        """Of each prefix in the files so far."""
+        """The place of each prefix of the valid files."""
         self.digest = hashlib.sha256()
 
     def read(self, path: Path, label: str) -> None:
@@ -93,12 +93,12 @@ class _Reader:
             self.digest.update(hashlib.sha256(data).digest())
             format, programs = _load(data, path, repairs, self.format)
             if not programs:
-                raise TraceRejected(f"{format}: no program in it")
+                raise TraceRejected(f"{format}: contains no program")
             if self.messages and not all(program.messages for program in programs):
                 raise TraceRejected(
                     f"{format} has no messages, which --prompts text and --guided need"
                 )
-            renamed = self._own_ids(programs, repairs)
+            renamed = self._with_unique_ids(programs, repairs)
             begins = ChainMap({}, self.begins)
             check_prefixes(renamed, begins)
         except (TraceRejected, InvalidTrace) as error:
@@ -113,7 +113,7 @@ class _Reader:
         self.programs += renamed
         self.repairs += [Note(label, one_line(reason)) for reason in repairs.reasons()]
 
-    def _own_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
+    def _with_unique_ids(self, programs: list[Program], repairs: Repairs) -> list[Program]:
         names: dict[str, str] = {}
         for program in programs:
             name = program.id
@@ -121,15 +121,17 @@ class _Reader:
                 self.copies[program.id] += 1
                 name = f"{program.id}#{self.copies[program.id] + 1}"
             if name != program.id:
-                repairs.add(f"program id {program.id} is used by an earlier file: called {name}")
+                repairs.add(
+                    f"program id {program.id} is used by an earlier file: renamed to {name}"
+                )
             names[program.id] = name
             self.ids.add(name)
         return [
             replace(
                 p,
                 id=names[p.id],
-                prefix=p.prefix and _own_prefix(p.prefix, names),
-                turns=with_prefix_ids(p.turns, lambda id: _own_id(id, names)),
+                prefix=p.prefix and replace(p.prefix, id=_renamed(p.prefix.id, names)),
+                turns=with_prefix_ids(p.turns, lambda id: _renamed(id, names)),
                 fork=p.fork and replace(p.fork, program_id=names[p.fork.program_id]),
                 messages=p.messages if self.messages else (),
                 prompt_messages=p.prompt_messages if self.messages else (),
@@ -141,7 +143,7 @@ class _Reader:
         if not self.programs:
             first = self.rejections[0]
             others = len(self.rejections) - 1
-            more = f" (and {others} more files; bench traces inspect gives the reason of each)"
+            more = f" (and {others} more files; bench traces inspect shows the reason of each)"
             path = one_line(str(self.paths[first.file]))
             raise InvalidTrace(f"{path}: {first.reason}{more if others else ''}")
         return TraceSet(
@@ -153,20 +155,16 @@ class _Reader:
         )
 
 
-def _own_prefix(prefix: SharedPrefix, names: dict[str, str]) -> SharedPrefix:
-    return replace(prefix, id=_own_id(prefix.id, names))
-
-
-def _own_id(prefix_id: str, names: dict[str, str]) -> str:
-    """A prefix whose id begins with that of a program is shared within its file only."""
-    for colon in reversed([found.start() for found in re.finditer(":", prefix_id)]):
+def _renamed(prefix_id: str, names: dict[str, str]) -> str:
+    """Rename a prefix whose id begins with a program's id, since only its file shares it."""
+    for colon in reversed([match.start() for match in re.finditer(":", prefix_id)]):
         if prefix_id[:colon] in names:
             return names[prefix_id[:colon]] + prefix_id[colon:]
     return prefix_id
 
 
 def _files(given: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
-    """Each file with its name for messages, relative to the folder given."""
+    """Yield each file with its name for messages, relative to the given folder."""
     if not given:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
@@ -177,13 +175,13 @@ def _files(given: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
             yield PACKS / f"{path}.jsonl.gz", path
             continue
         path = Path(path)
-        written = one_line(str(path))
+        printed = one_line(str(path))
         if _safely(path.is_dir):
             inside = sorted(p for p in path.rglob("*") if p.name.endswith(SUFFIXES) and p.is_file())
             inside = [f for f in inside if not any(format.is_part(f) for format in folders)]
             if not inside:
                 raise InvalidTrace(
-                    f"{written}: no trace file in it; known are {', '.join(SUFFIXES)}"
+                    f"{printed}: contains no trace file; use a suffix of {', '.join(SUFFIXES)}"
                 )
             for file in inside:
                 yield file, file.relative_to(path).as_posix()
@@ -191,12 +189,12 @@ def _files(given: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
             yield path, path.name
         else:
             raise InvalidTrace(
-                f"{written}: no such file or folder, and no pack; packs are {', '.join(packs())}"
+                f"{printed}: no such file, folder or pack; packs are {', '.join(packs())}"
             )
 
 
 def _safely(test: Callable[[], bool]) -> bool:
-    """False also for text that cannot be a file name."""
+    """Return the result of a file test, or False for text that cannot be a file name."""
     try:
         return test()
     except OSError:
@@ -213,16 +211,16 @@ def _read(path: Path) -> bytes:
 def _load(
     data: bytes, path: Path, repairs: Repairs, chosen: str | None
 ) -> tuple[str, list[Program]]:
-    """The name of the format, and the programs."""
+    """Return the name of the format, and the programs."""
     known = recognise(data) if chosen is None else (chosen, load_format(chosen))
     plain_name = path.name.removesuffix(".gz")
     if known is None and plain_name.endswith(".jsonl"):
-        known = OWN_FORMAT, load_format(OWN_FORMAT)  # which says what is wrong with a line
+        known = NATIVE_FORMAT, load_format(NATIVE_FORMAT)  # it describes the error in the line
     if known is None:
         raise _unknown_format(parse_json(data))
     name, format = known
     programs = format.load(data, re.sub(r"(\.traj)?(\.jsonl?|\.traj)?$", "", plain_name), repairs)
-    if name != OWN_FORMAT:  # which states the source itself
+    if name != NATIVE_FORMAT:  # which records the source
         programs = [replace(program, source=path.name) for program in programs]
     check(programs)
     return name, programs
@@ -235,18 +233,19 @@ def _unknown_format(document: object) -> TraceRejected:
 
 
 def _from_zero(programs: Sequence[Program]) -> list[Program]:
-    """Recorded starts in Unix seconds become seconds from the first of them."""
-    starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= UNIX_S]
+    """Convert recorded starts in Unix seconds to seconds after the first of them."""
+    starts = [s for p in programs if (s := p.recorded_start_s) is not None and s >= MIN_UNIX_S]
+    first_s = min(starts, default=0.0)
     return [
-        replace(p, recorded_start_s=round(p.recorded_start_s - min(starts), 3))
-        if p.recorded_start_s is not None and p.recorded_start_s >= UNIX_S
+        replace(p, recorded_start_s=round(p.recorded_start_s - first_s, 3))
+        if p.recorded_start_s is not None and p.recorded_start_s >= MIN_UNIX_S
         else p
         for p in programs
     ]
 
 
 def _agree_on_prefixes(programs: Sequence[Program]) -> Iterator[Program]:
-    """Give a prefix the shortest of its lengths, so that no program hits more than it shares."""
+    """Use the shortest of a prefix's lengths, so that no program hits more than it shares."""
     shortest: dict[str, int] = {}
     for program in programs:
         if prefix := program.prefix:

@@ -1,8 +1,8 @@
 """Computes Table 2 and Figure 5 of Continuum v3 for any list of programs.
 
-In: programs. Out: `Statistics`, in seconds and tokens; standard deviations are of the sample
-(n − 1). A tool gap follows a turn that calls a tool. The gap after any other turn is a pause: a
-person thinks, or the answer was refused. As in Figure 5, a call counts for its first tool, so that
+In: programs. Out: `Statistics`, in seconds and tokens, with sample standard deviations (n − 1). A
+tool gap follows a turn that calls a tool. The gap after any other turn is a pause: a person thinks,
+or the answer was refused. As in Figure 5, a call counts for its first tool, so that
 `cd x && pytest` is a `cd`.
 """
 
@@ -39,7 +39,7 @@ class ToolGaps:
     p90_s: float
     p99_s: float
     slowest_tenth_share: float
-    """The share of the slowest 10% of the calls in the total delay."""
+    """The slowest 10% of the calls' share of the total delay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class Statistics:
     prompt_tokens: Moments
     output_tokens: Moments
     kept_share: float
-    """Kept tokens over prompt tokens: the hit rate of an infinite cache for each program alone."""
+    """Kept tokens / prompt tokens: the hit rate of an infinite cache without sharing between
+    programs."""
     pause_s: Moments
     gap_provenance: dict[str, int]
     all_tools: ToolGaps
@@ -112,8 +113,8 @@ def _tool_gaps(tool: str, gaps_s: Sequence[float]) -> ToolGaps:
 
 
 def share_of_slowest(gaps_s: Array, fraction: float) -> float:
-    """One minus the Lorenz curve at `1 - fraction`. If the fraction is not a whole number of calls,
-    the last one counts in part."""
+    """Return one minus the Lorenz curve at `1 - fraction`. If the fraction is not a whole number of
+    calls, the last one counts in part."""
     total = float(gaps_s.sum())
     if total == 0:
         return 0.0

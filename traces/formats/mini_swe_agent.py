@@ -1,10 +1,10 @@
 """mini-swe-agent trajectories, `mini-swe-agent-1` and `mini-swe-agent-1.1`.
 
-In: `{info, messages, trajectory_format, instance_id}`. Out: one program, one turn per LLM call:
-an assistant message, a Responses API object, or (v2) a format-error message that carries the
-response that it refused. Seconds and tokens. Tool gaps are measured where both the answer and its
+In: `{info, messages, trajectory_format, instance_id}`. Out: one program with one turn per LLM call,
+which is an assistant message, a Responses API object, or (v2) a format-error message with the
+refused response. Times in seconds, lengths in tokens. Tool gaps are measured if the answer and its
 observation have timestamps (v2), else inferred from the starts of generations (v1);
-`docs/reference/trace-formats.md` has the rule, and how reasoning tokens count.
+`docs/reference/trace-formats.md` has the rules for gaps and for reasoning tokens.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from traces.program import Message, Program, Provenance
 
 GENERATION_START_S = 2.4
 GENERATION_TOKENS_PER_S = 85.0
-"""A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: least absolute
-deviations over the 1,973 turns of 80 v1 trajectories (gemini-3-pro) whose commands only read."""
+"""A generation of n tokens takes GENERATION_START_S + n / GENERATION_TOKENS_PER_S: fitted by least
+absolute deviations to the 1,973 turns of 80 v1 trajectories (gemini-3-pro) with read-only commands.
+"""
 DEFAULT_COMMAND_TIMEOUT_S = 60.0
-"""The limit on a command in mini-swe-agent's SWE-bench runs."""
+"""The command timeout in mini-swe-agent's SWE-bench runs."""
 
 _BLOCK = re.compile(r"```(?:bash|mswea_bash_command)\s*\n(.*?)\n```", re.DOTALL)
 
@@ -61,45 +62,44 @@ def read_trajectory(document: dict[str, Any], name: str, repairs: Repairs) -> li
     first = calls[0]
     started_s = first.started_s if first.started_s is not None else first.ended_s
     id = identifier(document.get("instance_id")) or name
-    least = min(turn.prompt_tokens for turn in turns)
-    prefix = system_prefix(_system(messages), opening, least)
-    spoken, prompt_ends = _conversation(messages)
+    shortest_prompt = min(turn.prompt_tokens for turn in turns)
+    prefix = system_prefix(_system(messages), opening, shortest_prompt)
+    conversation, prompt_ends = _conversation(messages)
     return [
         Program(
             id,
             turns,
             prefix,
             recorded_start_s=started_s,
-            messages=spoken,
+            messages=conversation,
             prompt_messages=prompt_ends,
         )
     ]
 
 
 def _conversation(messages: list[Any]) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """The messages, and for each call the number of messages before it. A tool's output becomes a
-    user's message, and a Responses object its text, so that every chat template accepts them."""
-    spoken: list[Message] = []
+    """Return the messages, and for each call the number of messages before it. Tool outputs become
+    user messages and Responses objects text, so that every chat template accepts them."""
+    conversation: list[Message] = []
     prompt_ends: list[int] = []
     for message in messages:
         if not isinstance(message, dict):
             continue
         if _is_call(message):
-            prompt_ends.append(len(spoken))
-        role = message.get("role")
-        speaker = "assistant" if message.get("object") == "response" else text(role)
-        known = speaker if speaker in ("system", "assistant") else "user"
-        spoken.append(Message(known, _content(message) or text(message.get("output"))))
-    return tuple(spoken), tuple(prompt_ends)
+            prompt_ends.append(len(conversation))
+        role = "assistant" if message.get("object") == "response" else text(message.get("role"))
+        role = role if role in ("system", "assistant") else "user"
+        conversation.append(Message(role, _content(message) or text(message.get("output"))))
+    return tuple(conversation), tuple(prompt_ends)
 
 
 def _calls(messages: list[Any], repairs: Repairs) -> tuple[list[Call], int]:
-    """The LLM calls, and the number of characters in the messages before the first."""
+    """Return the LLM calls, and the number of characters before the first one."""
     calls: list[Call] = []
     opening = characters = 0
     for message in messages:
         if not isinstance(message, dict):
-            repairs.add("a message that is no object: left out")
+            repairs.add("a message that is not an object: left out")
             continue
         length = _length(message)
         if _is_call(message):
@@ -152,7 +152,7 @@ def _call(message: Mapping[str, Any]) -> Call:
         call.tools = tuple(n for command in call.commands for n in command_names(command))
     else:
         blocks = bash_blocks(_content(message))
-        # Any other number of blocks is a format error: the agent runs nothing and asks again.
+        # Any other number of blocks is a format error: the agent runs nothing and repeats the call.
         call.commands = blocks if len(blocks) == 1 else []
         call.tools = tuple(n for command in call.commands for n in command_names(command))
         if not call.commands and message.get("tool_calls"):
@@ -161,7 +161,7 @@ def _call(message: Mapping[str, Any]) -> Call:
 
 
 def bash_blocks(answer: str) -> list[str]:
-    """The commands in an answer. The agent runs one only if there is exactly one."""
+    """Return the commands in an answer. The agent runs the command only if there is exactly one."""
     return [str(block) for block in _BLOCK.findall(answer)]
 
 
@@ -191,13 +191,13 @@ def _gap(calls: list[Call], i: int, timeout_s: float, repairs: Repairs) -> tuple
     if not call.tools and not call.commands:
         return 0.0, Provenance.INFERRED
     if call.started_s is None or following.started_s is None:
-        repairs.add("no time of a turn or its next: tool gap taken as 0")
+        repairs.add("a turn without its time or the next turn's: tool gap set to 0")
         return 0.0, Provenance.INFERRED
     generation_s = GENERATION_START_S + (call.output or 0) / GENERATION_TOKENS_PER_S
     gap_s = following.started_s - call.started_s - generation_s
     limit_s = timeout_s * max(1, len(call.commands))
     if gap_s > limit_s:
-        repairs.add(f"an inferred tool gap above the command's time limit: cut to {limit_s:g} s")
+        repairs.add(f"an inferred tool gap above the command timeout: cut to {limit_s:g} s")
     return min(max(0.0, gap_s), limit_s), Provenance.INFERRED
 
 

@@ -1,7 +1,9 @@
-"""Turnstile's own trace file, `turnstile-trace-1`: JSON Lines, one program a line, gzip by suffix.
+"""Turnstile's trace format `turnstile-trace-1`: JSON Lines with one program per line, optionally
+compressed with gzip (suffix .gz).
 
-In and out: programs, with the fields of `traces.program`; a field that is left out has its default.
-Seconds and tokens. The reader is strict: it refuses any error with line, field, value and remedy.
+In and out: programs, with the fields of `traces.program`; missing fields have their defaults. Times
+are in seconds, lengths in tokens. The reader is strict: any error is reported with line, field,
+value and remedy.
 """
 
 from __future__ import annotations
@@ -97,7 +99,7 @@ def load(data: bytes, _name: str, _repairs: Repairs) -> list[Program]:
 
 
 def parse_programs(data: bytes, name: str) -> list[Program]:
-    """Read and check programs that are known to be in this format. Errors begin with `name`."""
+    """Read and check programs in this format. Error messages begin with `name`."""
     try:
         programs = load(data, name, Repairs())
         check(programs)
@@ -117,7 +119,7 @@ def _parse_line(line: bytes, number: int) -> Program:
 
 
 def program_line(program: Program) -> bytes:
-    """One line of the format. Fields that have their default value are left out."""
+    """Return one line of the format, without fields that have their default value."""
     line: dict[str, Any] = {"format": FORMAT, "id": program.id}
     for key in ("prefix", "fork", "recorded_start_s", "source"):
         if value := getattr(program, key):
@@ -132,16 +134,15 @@ def program_line(program: Program) -> bytes:
 
 
 def _fields(value: Turn | SharedPrefix | Fork) -> dict[str, Any]:
-    fields = value.__dataclass_fields__
-    found = {key: getattr(value, key) for key in fields}
-    return {key: v for key, v in found.items() if v != fields[key].default}
+    fields = value.__dataclass_fields__.items()
+    return {key: v for key, field in fields if (v := getattr(value, key)) != field.default}
 
 
 def write_programs(path: Path, programs: Iterable[Program]) -> None:
-    """Write the file at once, so that an error leaves it as it was."""
+    """Write the file atomically, so that an error leaves an existing file unchanged."""
     data = b"".join(program_line(program) for program in programs)
     if path.suffix == ".gz":
-        # Without a name and a time in the header, equal programs give equal bytes.
+        # The header has no name and no time, so that equal programs give equal bytes.
         data = gzip.compress(data, mtime=0)
     try:
         handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")

@@ -1,11 +1,11 @@
 """OpenHands trajectories: the legacy event list, and conversations of its SDK.
 
-In: a list of events (`trajectory.json`); an object that has them as `events`, `trajectory` or
-`history`, with `base_state` or `metrics` for the tokens; `rows` of such objects (an evaluation's
+In: a list of events (`trajectory.json`); an object with events in `events`, `trajectory` or
+`history`, and token counts in `base_state` or `metrics`; `rows` of such objects (an evaluation's
 `output.jsonl`); or the folder that the SDK persists, `base_state.json` with `events/event-*.json`.
 Out: a program per conversation, with one turn per response of the model, and a sub-agent for each
-summary that the condenser requested. Seconds and tokens. `docs/reference/trace-formats.md` has the
-rules and repairs.
+summary that the condenser requested. Times in seconds, lengths in tokens.
+`docs/reference/trace-formats.md` has the rules and repairs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from traces.program import Program
 HEAD_FILE = "base_state.json"
 EVENTS = ("events", "trajectory", "history")
 EVENTS_TO_CHECK = 20
-"""A list is one of events if one of so many of its first elements is an event."""
+"""Number of a list's first elements of which one must be an event for a list of events."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -57,12 +57,12 @@ def _has_own_events(document: object) -> bool:
 
 
 def _events(document: object) -> list[Any]:
-    """Old evaluations have pairs of an action and its observation."""
+    """Return the events of a document. Old evaluations have pairs of action and observation."""
     if is_event(document):
         return [document]
-    named = (items(mapping(document).get(name)) for name in EVENTS)
-    found = document if isinstance(document, list) else next(filter(None, named), [])
-    return [e for event in found for e in (event if isinstance(event, list) else [event])]
+    fields = (items(mapping(document).get(name)) for name in EVENTS)
+    events = document if isinstance(document, list) else next(filter(None, fields), [])
+    return [e for event in events for e in (event if isinstance(event, list) else [event])]
 
 
 def _is_json_lines(data: bytes) -> bool:
@@ -74,8 +74,9 @@ def _is_json_lines(data: bytes) -> bool:
 
 
 def _parse_lines(data: bytes, repairs: Repairs) -> dict[str, Any]:
-    """JSON Lines as one document. A line is an event, or a row of an evaluation."""
-    lines = [found for line in data.splitlines() if (found := _line(line, repairs)) is not None]
+    """Return JSON Lines as one document. A line is an event, or a row of an evaluation."""
+    parsed = (_line(line, repairs) for line in data.splitlines())
+    lines = [value for value in parsed if value is not None]
     return {"events": lines} if is_event(lines[0]) else {"rows": lines}
 
 
@@ -88,12 +89,12 @@ def _line(line: bytes, repairs: Repairs) -> Any:
 
 
 def is_part(path: Path) -> bool:
-    """Whether a file is read together with the `base_state.json` of its conversation."""
+    """Return whether a file is read together with the `base_state.json` of its conversation."""
     return path.parent.name == "events" and (path.parent.parent / HEAD_FILE).is_file()
 
 
 def read_folder(head: Path) -> bytes:
-    """The folder of the SDK as one document, in which an incomplete event is null."""
+    """Return the SDK's folder as one document, in which incomplete events are null."""
     events = [_complete_event(path) for path in sorted(head.parent.glob("events/*.json"))]
     return b'{"base_state":%b,"events":[%b]}' % (read_bytes(head), b",".join(events))
 
@@ -112,26 +113,26 @@ def read_document(document: Any, name: str, repairs: Repairs) -> list[Program]:
     if not rows:
         return _conversation(document, name, repairs)
     programs: list[Program] = []
-    taken: set[str] = set()
-    refusals: list[str] = []
+    ids: set[str] = set()
+    errors: list[str] = []
     for number, row in enumerate(rows, 1):
         try:
-            found = _conversation(row, f"{name}-{number}", repairs)
-        except TraceRejected as refusal:
-            refusals.append(str(refusal))
-            repairs.add(f"a row left out: {refusal}")
+            conversation = _conversation(row, f"{name}-{number}", repairs)
+        except TraceRejected as error:
+            errors.append(str(error))
+            repairs.add(f"a row left out: {error}")
             continue
-        if any(program.id in taken for program in found):
-            found = _numbered(found, number)
-        programs += found
-        taken.update(program.id for program in found)
+        if any(program.id in ids for program in conversation):
+            conversation = _numbered(conversation, number)
+        programs += conversation
+        ids.update(program.id for program in conversation)
     if not programs:
-        raise TraceRejected(refusals[0])
+        raise TraceRejected(errors[0])
     return programs
 
 
 def _numbered(programs: list[Program], number: int) -> list[Program]:
-    """Further attempts at a task get the number of their row."""
+    """Add the number of the row to the ids, for a further attempt at the same task."""
     return [
         replace(
             program,
@@ -147,7 +148,7 @@ def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
     events = _events(document)
     for event in events:
         if not isinstance(event, dict):
-            repairs.add("an event that is no object: left out")
+            repairs.add("an event that is not an object: left out")
     builder = ConversationBuilder(_usages(document, events), repairs)
     for utterance in utterances(events):
         builder.add(utterance)
@@ -156,21 +157,21 @@ def _conversation(document: Any, name: str, repairs: Repairs) -> list[Program]:
 
 def _id(document: Any) -> str:
     state = mapping(mapping(document).get("base_state"))
-    named = identifier(mapping(state.get("tags")).get("program")) or identifier(state.get("id"))
-    return identifier(mapping(document).get("instance_id")) or named
+    state_id = identifier(mapping(state.get("tags")).get("program")) or identifier(state.get("id"))
+    return identifier(mapping(document).get("instance_id")) or state_id
 
 
 def _usages(document: Any, events: list[Any]) -> Usages:
-    """The usage of all responses, from each place where a document may have it."""
-    found = Usages()
+    """Return the usage of all responses, from all places of a document that may have it."""
+    usages = Usages()
     for metrics in _metrics(document, events):
         for usage in map(mapping, items(metrics.get("token_usages"))):
-            found.tokens[text(usage.get("response_id"))] = usage
+            usages.tokens[text(usage.get("response_id"))] = usage
         for latency in map(mapping, items(metrics.get("response_latencies"))):
             if (latency_s := seconds(latency.get("latency"))) is not None:
-                found.latencies_s[text(latency.get("response_id"))] = latency_s
-    found.tokens.pop("", None)
-    return found
+                usages.latencies_s[text(latency.get("response_id"))] = latency_s
+    usages.tokens.pop("", None)
+    return usages
 
 
 def _metrics(document: Any, events: Iterable[Any]) -> Iterator[Mapping[str, Any]]:

@@ -1,7 +1,7 @@
-"""Builds the programs of a conversation of OpenHands: the agent's, and its condenser's calls.
+"""Builds the programs of an OpenHands conversation: the agent's, and its condenser's calls.
 
-In: utterances in order, and the usage of each response. Out: the agent's program, and one for each
-call of the condenser, as a sub-agent: it has a prompt of its own, and the agent waits for it.
+In: utterances in order, and the usage of each response. Out: the agent's program, and for each call
+of the condenser a sub-agent, since its prompt is separate and the agent waits for it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class Usages:
 
 
 class ConversationBuilder:
-    """Takes the utterances of a conversation one by utterance."""
+    """Builds the programs from the utterances of a conversation, added in order."""
 
     def __init__(self, usages: Usages, repairs: Repairs) -> None:
         self.usages, self.repairs = usages, repairs
         self.calls: list[Call] = []
         self.messages: list[Message] = []
         self.prompt_ends: list[int] = []
+        """Number of messages before each call."""
         self.condensed: list[tuple[int, Call]] = []
         """Calls of the condenser, each with the index of the turn before it."""
         self.system = ""
@@ -40,9 +41,12 @@ class ConversationBuilder:
         self.openings: list[int] = []
         """Number of characters in the messages before each call."""
         self.request_s: float | None = None
+        """Time of the first user message."""
         self._response: str | None = None
-        self._so_far: list[int | None] = [0, 0]
+        self._totals: list[int | None] = [0, 0]
+        """Accumulated prompt and output tokens at the latest response."""
         self.rewritten = False
+        """Whether the condenser replaced a part of the conversation."""
 
     def add(self, utterance: Utterance) -> None:
         if utterance.role is Role.CONDENSER:
@@ -72,8 +76,8 @@ class ConversationBuilder:
         call.characters += len(utterance.content) + len(utterance.other_prompt_text)
 
     def _call(self, utterance: Utterance) -> Call:
-        spent = self._spent(utterance)
-        usage = utterance.usage or self.usages.tokens.get(utterance.response_id or "") or spent
+        difference = self._usage_since_last(utterance)
+        usage = utterance.usage or self.usages.tokens.get(utterance.response_id or "") or difference
         details = mapping(usage.get("completion_tokens_details"))
         reasoning = tokens(usage.get("reasoning_tokens") or details.get("reasoning_tokens"))
         latency_s = self.usages.latencies_s.get(utterance.response_id or "")
@@ -86,11 +90,12 @@ class ConversationBuilder:
             ended_s=ended_s,
         )
 
-    def _spent(self, utterance: Utterance) -> Mapping[str, Any]:
-        """The usage of a response is the growth of the sum since the previous utterance."""
+    def _usage_since_last(self, utterance: Utterance) -> Mapping[str, Any]:
+        """Return the difference between the accumulated usages of this and the last response."""
         names = ("prompt_tokens", "completion_tokens")
-        before, self._so_far = self._so_far, [tokens(utterance.tokens_so_far.get(n)) for n in names]
-        pairs = zip(names, self._so_far, before, strict=True)
+        before = self._totals
+        self._totals = [tokens(utterance.accumulated_usage.get(name)) for name in names]
+        pairs = zip(names, self._totals, before, strict=True)
         return {n: now - then for n, now, then in pairs if now is not None and then is not None}
 
     def _condense(self, utterance: Utterance) -> None:
@@ -99,7 +104,7 @@ class ConversationBuilder:
         if self.calls and call.prompt and call.output:
             self.condensed.append((len(self.calls) - 1, call))
         else:
-            self.repairs.add("a condensation whose own tokens are unknown: left out")
+            self.repairs.add("a condensation without token counts: left out")
 
     def programs(self, id: str) -> list[Program]:
         if not self.calls:
@@ -110,14 +115,14 @@ class ConversationBuilder:
         gaps = [self._gap(i) for i in range(len(calls))]
         forks = [self._fork(id, k, gaps) for k in range(len(self.condensed))]
         for i, call in self.condensed:
-            gaps[i] = self._after(call, i + 1)
+            gaps[i] = self._gap_after_condenser(call, i + 1)
         turns = tuple(make_turn(calls, i, gap, self.repairs) for i, gap in enumerate(gaps))
-        least = min(turn.prompt_tokens for turn in turns)
+        shortest_prompt = min(turn.prompt_tokens for turn in turns)
         starts = (calls[0].started_s, self.request_s, calls[0].ended_s)
         program = Program(
             id,
             turns,
-            system_prefix(self.system, opening, least),
+            system_prefix(self.system, opening, shortest_prompt),
             recorded_start_s=next((start for start in starts if start is not None), None),
             messages=() if self.rewritten else tuple(self.messages),
             prompt_messages=() if self.rewritten else tuple(self.prompt_ends),
@@ -125,10 +130,10 @@ class ConversationBuilder:
         return [program, *forks]
 
     def _drop_calls_before_first_count(self) -> None:
-        """The lengths of prompts before the first one with a count are unknown."""
+        """Drop the calls before the first one with a prompt length, whose lengths are unknown."""
         first = next((i for i, call in enumerate(self.calls) if call.prompt), 0)
         for _ in range(first):
-            self.repairs.add("a response before the first whose prompt was counted: left out")
+            self.repairs.add("a response before the first one with prompt tokens: left out")
         self.calls, self.prompt_ends = self.calls[first:], self.prompt_ends[first:]
         self.openings = self.openings[first:]
         self.condensed = [(i - first, call) for i, call in self.condensed if i >= first]
@@ -140,11 +145,11 @@ class ConversationBuilder:
         if (gap_s := call.measured_gap_s(self.repairs)) is not None:
             return gap_s, Provenance.MEASURED
         if call.tools:
-            self.repairs.add("no time of a response or its observation: tool gap taken as 0")
+            self.repairs.add("a response or observation without a time: tool gap set to 0")
         return 0.0, Provenance.INFERRED
 
     def _fork(self, id: str, k: int, gaps: list[tuple[float, Provenance]]) -> Program:
-        """The program of call `k` of the condenser."""
+        """Return the program of call `k` of the condenser."""
         after, call = self.condensed[k]
         ended_s, (delay_s, provenance) = self.calls[after].ended_s, gaps[after]
         if call.started_s is not None and ended_s is not None:
@@ -154,8 +159,8 @@ class ConversationBuilder:
         turn = Turn(prompt_tokens=call.prompt or 1, output_tokens=call.output or 1)
         return Program(f"{id}/condenser-{k + 1}", (turn,), fork=fork)
 
-    def _after(self, condensed: Call, following: int) -> tuple[float, Provenance]:
-        """Seconds from the condenser's end to the start of the next response."""
+    def _gap_after_condenser(self, condensed: Call, following: int) -> tuple[float, Provenance]:
+        """Return the seconds from the condenser's end to the start of the next response."""
         started_s = self.calls[following].started_s if following < len(self.calls) else None
         if started_s is None or condensed.ended_s is None:
             return 0.0, Provenance.INFERRED

@@ -1,8 +1,8 @@
-"""Reads events of OpenHands, in either format, as utterances: who, when, with which usage.
+"""Converts events of OpenHands, in either format, to utterances.
 
 In: legacy events (`{id, timestamp, source, action | observation, args | content, …}`) and events of
-the SDK (`{kind, timestamp, source, …}`). Out: an `Utterance` for each event of
-the model, a tool or a user, in their order. Timestamps without a zone are taken as UTC.
+the SDK (`{kind, timestamp, source, …}`). Out: an `Utterance` for each event of the model, a tool or
+a user, in order. Timestamps without a zone are assumed to be UTC.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ class Utterance:
     content: str
     at_s: float | None
     response_id: str | None = None
-    """Of the model's response. One response may call several tools, each of which is an event."""
+    """Id of the model's response. A response with several tool calls has an event for each."""
     tools: tuple[str, ...] = ()
     command: str | None = None
     other_prompt_text: str = ""
-    """Its other text in the prompts: descriptions of tools, the tool calls of an answer."""
+    """Further text in the prompts: descriptions of tools, the tool calls of an answer."""
     usage: Mapping[str, Any] = field(default_factory=dict)
-    """Token counts, if the event itself has them."""
-    tokens_so_far: Mapping[str, Any] = field(default_factory=dict)
-    """Token counts of the whole conversation so far."""
+    """Token counts, if the event has them."""
+    accumulated_usage: Mapping[str, Any] = field(default_factory=dict)
+    """Token counts of the conversation up to this event."""
 
 
 def is_event(value: object) -> bool:
     event = mapping(value)
-    by_source = "source" in event and ("action" in event or "observation" in event)
-    return by_source or str(event.get("kind", "")).endswith(("Event", "Condensation"))
+    is_legacy = "source" in event and ("action" in event or "observation" in event)
+    return is_legacy or str(event.get("kind", "")).endswith(("Event", "Condensation"))
 
 
 def utterances(events: list[Any]) -> Iterator[Utterance]:
-    for event in events:
-        found = _sdk(mapping(event)) if "kind" in mapping(event) else _legacy(mapping(event))
-        if found is not None:
-            yield found
+    for event in map(mapping, events):
+        utterance = _sdk(event) if "kind" in event else _legacy(event)
+        if utterance is not None:
+            yield utterance
 
 
 def _sdk(event: Mapping[str, Any]) -> Utterance | None:
@@ -133,7 +133,7 @@ def _model(
         command=script if script and names != (name,) else None,
         other_prompt_text=" ".join(map(_call_text, calls)),
         usage=mapping(response.get("usage")),
-        tokens_so_far=mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage")),
+        accumulated_usage=mapping(mapping(event.get("llm_metrics")).get("accumulated_token_usage")),
     )
 
 
@@ -147,16 +147,16 @@ def _call_text(call: object) -> str:
     return f"{text(function.get('name'))} {text(function.get('arguments'))}"
 
 
-def _system(prompt: str, holder: Mapping[str, Any], at_s: float | None) -> Utterance:
+def _system(prompt: str, fields: Mapping[str, Any], at_s: float | None) -> Utterance:
     try:
-        tools = json.dumps(items(holder.get("tools")), sort_keys=True)
+        tools = json.dumps(items(fields.get("tools")), sort_keys=True)
     except RecursionError:
         tools = ""
     return Utterance(Role.SYSTEM, prompt, at_s, other_prompt_text=tools)
 
 
 def _text(content: object) -> str:
-    """The text of a string, a part with text, or a list of both."""
+    """Return the text of a string, of a part with `text`, or of a list of these."""
     parts = content if isinstance(content, list) else [content]
     return "\n".join(text(part) or text(mapping(part).get("text")) for part in parts)
 

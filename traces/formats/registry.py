@@ -1,8 +1,8 @@
-"""The registry of trace formats, and what each format provides.
+"""The registry of trace formats, and the interface of a format.
 
-In: the bytes of a file. Out: the format that recognises them. Adding a format takes one file in
-this folder, one line in `FORMATS` and one sample in `tests/traces/samples.py`. An installed package
-adds one with an entry point in the group `turnstile.trace_formats`.
+In: the bytes of a file. Out: the format that recognises them. To add a format, add a file in this
+folder, a line in `FORMATS` and a sample in `tests/traces/samples.py`. Installed packages add
+formats with entry points in the group `turnstile.trace_formats`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 from servers.errors import InvalidPlugin
 from servers.registry import Registry
-from traces.lenient import Repairs, forget_parsed_starts
+from traces.lenient import Repairs, clear_parsed_starts
 from traces.program import Program
 
 FORMATS = Registry(
@@ -30,57 +30,58 @@ FORMATS = Registry(
     option="--format",
 )
 FIRST_BYTES = 1 << 16
-"""Length of what a format is recognised by."""
+"""Number of bytes from which formats are recognised first."""
 
 
 class TraceFormat(Protocol):
     """A format of trace files: a module with these two functions, or an object."""
 
     def sniff(self, first_bytes: bytes, /) -> bool:
-        """Whether a file that begins with these bytes, which are unpacked, is of this format.
+        """Return whether a file that begins with these decompressed bytes has this format.
 
-        Called with the first `FIRST_BYTES` of a file and, where no format recognises those, with
-        the whole file. Must not raise. `traces.lenient` has `document_start` for files that are one
-        JSON document and `line_start` for JSON Lines.
+        Called with the first `FIRST_BYTES` of a file and, if no format recognises those, with the
+        whole file. Must not raise. `traces.lenient` has `document_start` for files with one JSON
+        document and `line_start` for JSON Lines.
         """
 
     def load(self, data: bytes, name: str, repairs: Repairs, /) -> list[Program]:
-        """The programs of a file, in the order in which they are recorded.
+        """Return the programs of a file, in recorded order.
 
-        `data` is the whole file, unpacked; `name` is the file's name without suffixes, for a
-        program without an id of its own. Whatever had to be guessed or left out is added to
-        `repairs`. Raises TraceRejected where no valid program can be made.
+        `data` is the whole decompressed file; `name` is the file's name without suffixes, the id of
+        a program without one. Add everything that was guessed or left out to `repairs`. Raises
+        TraceRejected if the file has no valid program.
         """
 
 
 @runtime_checkable
 class FolderFormat(Protocol):
-    """What a `TraceFormat` also has if one trace is a folder of several files."""
+    """Additional members of a `TraceFormat` whose traces are folders of several files."""
 
     HEAD_FILE: str
-    """Name of the file that stands for the folder."""
+    """Name of the file that represents the folder."""
 
     def is_part(self, path: Path) -> bool:
-        """Whether this file is read together with a head file, and is no trace of its own."""
+        """Return whether this file is read as part of a folder, and is not a separate trace."""
 
     def read_folder(self, head: Path) -> bytes:
-        """The folder as one document, which `sniff` and `load` take. Raises TraceRejected."""
+        """Return the folder as one document for `sniff` and `load`. Raises TraceRejected."""
 
 
 def load_format(name: str) -> TraceFormat:
-    """By name or by dotted path."""
-    found: TraceFormat = FORMATS.load(name)
+    """Load a format by name or by dotted path."""
+    format: TraceFormat = FORMATS.load(name)
     for function in ("sniff", "load"):
-        if not callable(getattr(found, function, None)):
+        if not callable(getattr(format, function, None)):
             raise InvalidPlugin(
-                f"{name} is no trace format: it has no {function} function; "
+                f"{name} is not a trace format: it has no {function} function; "
                 "see traces.formats.registry.TraceFormat"
             )
-    return found
+    return format
 
 
 def formats() -> Iterator[tuple[str, TraceFormat]]:
-    """Formats of installed packages come first, since ours recognise files by a single field."""
+    """Yield all formats and their names, those of installed packages first, since the built-in ones
+    recognise files by a single field."""
     for name in [*FORMATS.installed(), *FORMATS.built_in]:
         yield name, load_format(name)
 
@@ -90,7 +91,7 @@ def folder_formats() -> list[FolderFormat]:
 
 
 def recognise(data: bytes) -> tuple[str, TraceFormat] | None:
-    """The name of a file's format, and the format."""
+    """Return the name of a file's format, and the format; None if it is unknown."""
     try:
         for first_bytes in (data[:FIRST_BYTES], data):
             for name, format in formats():
@@ -99,5 +100,5 @@ def recognise(data: bytes) -> tuple[str, TraceFormat] | None:
             if len(data) <= FIRST_BYTES:
                 break
     finally:
-        forget_parsed_starts()
+        clear_parsed_starts()
     return None

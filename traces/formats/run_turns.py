@@ -1,9 +1,8 @@
-"""A run's `turns.jsonl` as a trace: the requests that an engine has served.
+"""Reads a run's `turns.jsonl`, the requests that an engine has served, as a trace.
 
-In: a `TurnRecord` per line (docs/reference/run-folder.md). Out: programs in order of arrival. Tool
-gaps are those of the run. Failed turns are left out. The record of a sub-agent does not contain its
-fork, so it becomes a program of its own, which is reported. Messages are there if the run was
-recorded with them.
+In: a `TurnRecord` per line (docs/reference/run-folder.md). Out: programs in order of arrival, with
+the tool gaps of the run, and with messages if the run recorded them. Failed turns are left out. A
+sub-agent becomes a separate program, since its record lacks the fork; this is reported as a repair.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
         else:
             repairs.add("a turn without token counts: left out")
     if not by_program:
-        raise TraceRejected("no turn in it has succeeded")
+        raise TraceRejected("no turn has succeeded")
     for records in by_program.values():
         records.sort(key=_sent_s)
         if records[0].job_id not in ("", records[0].program_id):
-            repairs.add("a sub-agent, whose fork is not recorded: a program of its own")
+            repairs.add("a sub-agent, whose fork is not recorded: made a separate program")
     first_s = min(_sent_s(records[0]) for records in by_program.values())
-    starts_s = {id: round(_sent_s(own[0]) - first_s, 6) for id, own in by_program.items()}
+    starts_s = {id: round(_sent_s(records[0]) - first_s, 6) for id, records in by_program.items()}
     ordered = sorted(by_program, key=lambda id: (starts_s[id], id))
     return [_program(id, by_program[id], starts_s[id], repairs) for id in ordered]
 
@@ -101,15 +100,15 @@ def _prefix(first: TurnRecord, shortest_prompt: int) -> SharedPrefix | None:
 def _conversation(
     records: Sequence[TurnRecord], repairs: Repairs
 ) -> tuple[tuple[Message, ...], tuple[int, ...]]:
-    """All messages of a program, and how many of them each prompt has; empty if a turn was recorded
-    without messages."""
+    """Return all messages of a program, and how many of them each prompt has; none if a turn was
+    recorded without messages."""
     conversation: list[Message] = []
     ends: list[int] = []
     for record in records:
         if not isinstance(record.messages, list):
             return (), ()
         if conversation and record.messages_repeated != len(conversation):
-            repairs.add("a prompt that rewrote its history: its own messages follow the others")
+            repairs.add("a prompt that rewrote its history: its messages appended to the others")
         conversation += (Message(text(m.role), text(m.content)) for m in record.messages)
         ends.append(len(conversation))
         conversation.append(Message("assistant", text(record.answer)))
@@ -120,11 +119,11 @@ def _turn(
     record: TurnRecord, following: TurnRecord | None, before: Turn | None, repairs: Repairs
 ) -> Turn:
     prompt_tokens = tokens(record.prompt_tokens) or 1
-    most = 0 if before is None else min(before.context_tokens, prompt_tokens - 1)
+    max_kept = 0 if before is None else min(before.context_tokens, prompt_tokens - 1)
     return Turn(
         prompt_tokens=prompt_tokens,
         output_tokens=tokens(record.output_tokens) or 1,
-        kept_tokens=min(tokens(record.kept_tokens) or 0, most),
+        kept_tokens=min(tokens(record.kept_tokens) or 0, max_kept),
         tools=record.tools or (),
         command=text(record.command) or None,
         tool_gap_s=seconds(following.gap_s if following else None) or 0.0,
@@ -137,5 +136,5 @@ def _provenance(name: str | None, repairs: Repairs) -> Provenance:
         return Provenance.MEASURED
     if name in set(Provenance):
         return Provenance(name)
-    repairs.add(f"a gap whose provenance is {brief(name)}: taken as inferred")
+    repairs.add(f"a gap with provenance {brief(name)}: assumed to be inferred")
     return Provenance.INFERRED

@@ -2,9 +2,9 @@
 
 In: one session, `{id, block_size, hash_id_scope, requests[{t, type, in, out, hash_ids, stop,
 api_time, think_time} | {type: "subagent", t, duration_ms, agent_id, requests}]}`. Out: the program
-of the session and one for each sub-agent. Seconds and tokens: `t` is a request's start in the
-session (or in its sub-agent), but a sub-agent's end; `think_time` is the pause before a request.
-`docs/reference/trace-formats.md` says what is inferred and repaired, and why.
+of the session and one for each sub-agent, in seconds and tokens. `t` is the start of a request,
+relative to its session or sub-agent, but the end of a sub-agent; `think_time` is the pause before a
+request. `docs/reference/trace-formats.md` describes what is inferred and repaired.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from traces.lenient import (
 from traces.program import Fork, Program, Provenance, SharedPrefix, Turn
 
 MAX_DEPTH = 20
-"""Of sub-agents in sub-agents; deeper ones are left out."""
+"""Maximum nesting of sub-agents; deeper ones are left out."""
 MAX_GROUPS_COMPARED = 100
-"""A program is compared with so many groups of programs that begin with the same block."""
+"""Maximum number of groups with the same first block that a program is compared with."""
 ROUNDING_S = 1.0
-"""`t` is in whole seconds."""
+"""The resolution of `t`."""
 
 
 def sniff(first_bytes: bytes) -> bool:
@@ -64,7 +64,7 @@ class _Request:
 
 
 @dataclass(slots=True)
-class _Child:
+class _SubAgent:
     id: str
     start_s: float
     end_s: float
@@ -74,10 +74,10 @@ class _Child:
 def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[Program]:
     block = tokens(document.get("block_size"))
     if not block:
-        repairs.add(f"block_size is {brief(document.get('block_size'))}: taken as 64 tokens")
+        repairs.add(f"block_size is {brief(document.get('block_size'))}: set to 64 tokens")
         block = 64
     if text(document.get("hash_id_scope")) not in ("local", ""):
-        repairs.add("hash ids with a scope beyond this file: used within this file only")
+        repairs.add("hash ids with a scope beyond this file: used only within this file")
     session = _Session(block, repairs)
     session.add(identifier(document.get("id")) or name, items(document.get("requests")), None, 0)
     if not session.programs:
@@ -86,7 +86,8 @@ def read_session(document: dict[str, Any], name: str, repairs: Repairs) -> list[
 
 
 def estimated_api_s(prompt_tokens: int, output_tokens: int) -> float:
-    """Fitted by least squares to the 1,891 requests of 43 sessions that record their api_time."""
+    """Return an estimate of api_time, fitted by least squares to the 1,891 requests with an
+    api_time of 43 sessions."""
     return 1.27 + 0.0149 * output_tokens + 1.47e-5 * prompt_tokens
 
 
@@ -96,25 +97,28 @@ class _Session:
         self.repairs = repairs
         self.programs: dict[str, Program] = {}
         self.starts: dict[str, list[Any]] = {}
-        """The hash ids that all prompts of a program begin with."""
+        """The hash ids with which all prompts of a program begin."""
 
     def add(self, id: str, entries: list[Any], fork: Fork | None, depth: int) -> float | None:
-        """Add a program and its sub-agents. Returns the end of its last response on its own clock,
-        or None if it has no usable request."""
+        """Add a program and its sub-agents. Return the end of its last response, relative to its
+        start, or None if it has no usable request."""
+        if depth > MAX_DEPTH:
+            self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
+            return None
         if id in self.programs:
-            self.repairs.add(f"a second sub-agent called {id}: numbered")
+            self.repairs.add(f"a second sub-agent with id {id}: numbered")
             while id in self.programs:
                 id = f"{id}#{len(self.programs)}"
         requests, children = self._parse(entries, id)
         if not requests:
-            self.repairs.add(f"{id} has no usable request: left out, with what it started")
+            self.repairs.add(f"{id} has no usable request: left out, with its sub-agents")
             return None
         self.programs[id] = Program(id, (), fork=fork)
         joined_s: dict[int, float] = {}
-        least_s = _least_from(requests)
+        earliest_ends_s = _earliest_ends_s(requests)
         for child in children:
-            child_fork = self._fork(id, requests, least_s, child)
-            end_s = self._below(child, child_fork, depth)
+            child_fork = self._fork(id, requests, earliest_ends_s, child)
+            end_s = self.add(child.id, child.entries, child_fork, depth + 1)
             if end_s is not None and child_fork.joined_before_turn is not None:
                 turn = child_fork.joined_before_turn
                 joined_s[turn] = max(joined_s.get(turn, 0.0), child.start_s + end_s)
@@ -123,34 +127,28 @@ class _Session:
         self.starts[id] = _common_start(requests)
         return requests[-1].end_s
 
-    def _below(self, child: _Child, fork: Fork, depth: int) -> float | None:
-        if depth == MAX_DEPTH:
-            self.repairs.add(f"sub-agents nested deeper than {MAX_DEPTH}: left out")
-            return None
-        return self.add(child.id, child.entries, fork, depth + 1)
-
-    def _parse(self, entries: list[Any], id: str) -> tuple[list[_Request], list[_Child]]:
+    def _parse(self, entries: list[Any], id: str) -> tuple[list[_Request], list[_SubAgent]]:
         requests: list[_Request] = []
-        children: list[_Child] = []
-        for place, entry in enumerate(entries):
+        children: list[_SubAgent] = []
+        for index, entry in enumerate(entries):
             if mapping(entry).get("type") == "subagent":
-                if child := self._child(entry, f"{id}/", place):
+                if child := self._sub_agent(entry, f"{id}/", index):
                     children.append(child)
             elif request := self._request(mapping(entry), requests):
                 requests.append(request)
         if any(a.t > b.t for a, b in pairwise(requests)):
-            self.repairs.add("requests out of order in time: sorted")
+            self.repairs.add("requests not in order of time: sorted")
             requests.sort(key=lambda request: request.t)
         return requests, children
 
-    def _child(self, entry: dict[str, Any], prefix: str, place: int) -> _Child | None:
-        agent = identifier(entry.get("agent_id")) or f"agent_{place}"
+    def _sub_agent(self, entry: dict[str, Any], prefix: str, index: int) -> _SubAgent | None:
+        agent = identifier(entry.get("agent_id")) or f"agent_{index}"
         end_s, duration_ms = seconds(entry.get("t")), seconds(entry.get("duration_ms"))
         if end_s is None or duration_ms is None:
             self.repairs.add(f"sub-agent {agent} without t or duration_ms: left out")
             return None
         start_s = end_s - duration_ms / 1000
-        return _Child(prefix + agent, start_s, end_s, items(entry.get("requests")))
+        return _SubAgent(prefix + agent, start_s, end_s, items(entry.get("requests")))
 
     def _request(self, entry: dict[str, Any], before: list[_Request]) -> _Request | None:
         prompt, output = tokens(entry.get("in")), tokens(entry.get("out"))
@@ -158,18 +156,20 @@ class _Session:
             self.repairs.add(f"a request with {brief(entry.get('in'))} prompt tokens: left out")
             return None
         if not output:
-            self.repairs.add(f"a request with {brief(entry.get('out'))} output tokens: taken as 1")
+            self.repairs.add(f"a request with {brief(entry.get('out'))} output tokens: set to 1")
             output = 1
         t, think_s = seconds(entry.get("t")), seconds(entry.get("think_time"))
         if t is None:
-            self.repairs.add(f"a request at t = {brief(entry.get('t'))}: put after the one before")
+            self.repairs.add(
+                f"a request at t = {brief(entry.get('t'))}: put after the previous one"
+            )
             t = before[-1].end_s + (think_s or 0.0) if before else 0.0
         api_s = seconds(entry.get("api_time"))
         if api_s is None:
             self.repairs.add("a request without api_time: estimated, its tool gap is inferred")
         hashes = entry.get("hash_ids")
         if not isinstance(hashes, list):
-            self.repairs.add("a request without hash_ids: assumed to extend the one before it")
+            self.repairs.add("a request without hash_ids: assumed to extend the previous one")
         return _Request(
             t=t,
             prompt=prompt,
@@ -182,9 +182,11 @@ class _Session:
             think_s=think_s,
         )
 
-    def _fork(self, id: str, requests: list[_Request], least_s: list[float], child: _Child) -> Fork:
-        # The last request that had ended. From the next one on, all end later.
-        after = max(0, bisect_right(least_s, child.start_s + ROUNDING_S) - 1)
+    def _fork(
+        self, id: str, requests: list[_Request], earliest_ends_s: list[float], child: _SubAgent
+    ) -> Fork:
+        # The last request that ended before the sub-agent started; all later ones end after that.
+        after = max(0, bisect_right(earliest_ends_s, child.start_s + ROUNDING_S) - 1)
         joined = None
         if after + 1 < len(requests):
             if child.end_s <= requests[after + 1].t + ROUNDING_S:
@@ -200,78 +202,79 @@ class _Session:
         )
 
     def _turn(self, requests: list[_Request], i: int, joined_s: float | None) -> Turn:
-        now = requests[i]
+        request = requests[i]
         following = requests[i + 1] if i + 1 < len(requests) else None
         gap_s = 0.0
         if following is not None:
-            gap_s = following.t - max(now.end_s, joined_s or 0.0)
+            gap_s = following.t - max(request.end_s, joined_s or 0.0)
             recorded_s = following.think_s
-            if now.api_known and joined_s is None and recorded_s is not None:
-                # Both are rounded to whole seconds; where they agree, one rounding is enough.
+            if request.api_known and joined_s is None and recorded_s is not None:
+                # If both agree within rounding, prefer think_time, which is rounded only once.
                 gap_s = recorded_s if abs(recorded_s - gap_s) <= 2 * ROUNDING_S else gap_s
             if gap_s < -ROUNDING_S:
-                self.repairs.add(
-                    "a request sent before the previous response: its gap is taken as 0"
-                )
+                self.repairs.add("a request sent before the previous response: gap set to 0")
         return Turn(
-            prompt_tokens=now.prompt,
-            output_tokens=now.output,
-            kept_tokens=_kept_tokens(requests[i - 1], now, self.block) if i else 0,
-            tools=self._tools(now, following),
+            prompt_tokens=request.prompt,
+            output_tokens=request.output,
+            kept_tokens=_kept_tokens(requests[i - 1], request, self.block) if i else 0,
+            tools=self._tools(request, following),
             tool_gap_s=round(max(0.0, gap_s), 3),
-            gap_provenance=Provenance.MEASURED if now.api_known else Provenance.INFERRED,
+            gap_provenance=Provenance.MEASURED if request.api_known else Provenance.INFERRED,
         )
 
-    def _tools(self, now: _Request, following: _Request | None) -> tuple[str, ...]:
-        if now.stop == "tool_use":
+    def _tools(self, request: _Request, following: _Request | None) -> tuple[str, ...]:
+        if request.stop == "tool_use":
             return ("tool_use",)
-        if following is None or now.stop == "end_turn":
+        if following is None or request.stop == "end_turn":
             return ()
-        if not now.stop:
-            self.repairs.add("a request without stop reason, not the last: taken as a tool call")
+        if not request.stop:
+            self.repairs.add(
+                "a request without stop reason, not the last: assumed to be a tool call"
+            )
             return ("tool_use",)
         return ("tool_use",) if following.answers_tool else ()
 
     def with_prefixes(self) -> list[Program]:
-        """Give programs that begin alike the same prefix. In the order of the file, each joins the
-        first group whose programs share at least as many tokens in total with it as without."""
+        """Give programs with the same beginning a common prefix. In the order of the file, each
+        joins the first group that shares at least as many tokens in total with it as without."""
         groups: list[tuple[list[Any], list[str]]] = []
-        alike: dict[Any, list[int]] = {}
-        """Indices of groups by their first hash id. Other groups have nothing in common."""
+        """Shared hash ids, and program ids."""
+        by_first: dict[Any, list[int]] = {}
+        """Indices of groups by their first hash id. Others share nothing."""
         for id, start in self.starts.items():
             first = start[0] if start and isinstance(start[0], int | float | str) else None
-            places = alike.setdefault(first, [])
-            for place in places[:MAX_GROUPS_COMPARED]:
-                shared, members = groups[place]
-                both = shared[: common_blocks(shared, start)]
-                alone = len(shared) * len(members) if len(members) > 1 else 1
-                if len(both) * (len(members) + 1) > alone:
-                    groups[place] = (both, [*members, id])
+            candidates = by_first.setdefault(first, [])
+            for index in candidates[:MAX_GROUPS_COMPARED]:
+                shared, members = groups[index]
+                common = shared[: common_blocks(shared, start)]
+                blocks_without = len(shared) * len(members) if len(members) > 1 else 1
+                if len(common) * (len(members) + 1) > blocks_without:
+                    groups[index] = (common, [*members, id])
                     break
             else:
-                places.append(len(groups))
+                candidates.append(len(groups))
                 groups.append((start, [id]))
         trace_id = next(iter(self.programs))
-        for place, (shared, members) in enumerate(groups):
+        for index, (shared, members) in enumerate(groups):
             if len(members) > 1:
-                name = f"{trace_id}:{place}:{text(str(shared[-1]))[:40]}"
+                name = f"{trace_id}:{index}:{text(str(shared[-1]))[:40]}"
                 prefix = SharedPrefix(name, len(shared) * self.block)
                 for id in members:
                     self.programs[id] = replace(self.programs[id], prefix=prefix)
         return list(self.programs.values())
 
 
-def _least_from(requests: list[_Request]) -> list[float]:
-    """For each request, the earliest end of it and those after it. Ascending."""
+def _earliest_ends_s(requests: list[_Request]) -> list[float]:
+    """Return, for each request, the earliest end of it and all later ones; these ascend."""
     ends_s = (request.end_s for request in reversed(requests))
     return list(accumulate(ends_s, min))[::-1]
 
 
-def _kept_tokens(before: _Request, now: _Request, block: int) -> int:
+def _kept_tokens(before: _Request, request: _Request, block: int) -> int:
     shared = None
-    if before.hashes is not None and now.hashes is not None:
-        shared = common_blocks(before.hashes, now.hashes)
-    return kept_tokens(before.prompt, before.output, now.prompt, shared, block)
+    if before.hashes is not None and request.hashes is not None:
+        shared = common_blocks(before.hashes, request.hashes)
+    return kept_tokens(before.prompt, before.output, request.prompt, shared, block)
 
 
 def _common_start(requests: list[_Request]) -> list[Any]:

@@ -1,1 +1,4 @@
-"""Synthesised workloads. In: a recipe and a random generator. Out: programs."""
+"""Synthesised workloads with published statistics.
+
+In: the name of a recipe, the number of programs and a random generator. Out: programs.
+"""

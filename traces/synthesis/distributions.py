@@ -20,23 +20,23 @@ class Distribution(Protocol):
 
 
 def stratified(size: int, rng: np.random.Generator) -> Floats:
-    """One uniform draw from each of `size` equal slices of (0, 1), in random order."""
+    """Return one uniform draw from each of `size` equal slices of (0, 1), in random order."""
     slices = (np.arange(size) + 0.5 + (rng.random(size) - 0.5) * 0.999) / size
     return slices[np.argsort(rng.random(size), kind="stable")]
 
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """Clipped at `least` and `most`."""
+    """A normal distribution, clipped at `low` and `high`."""
 
     mean: float
     sd: float
-    least: float = -math.inf
-    most: float = math.inf
+    low: float = -math.inf
+    high: float = math.inf
 
     def quantile(self, u: Floats) -> Floats:
-        drawn: Floats = self.mean + self.sd * _inverse_normal(u)
-        return np.clip(drawn, self.least, self.most)
+        unclipped: Floats = self.mean + self.sd * _inverse_normal(u)
+        return np.clip(unclipped, self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class Lognormal:
     sigma: float
 
     def quantile(self, u: Floats) -> Floats:
-        found: Floats = self.median * np.exp(self.sigma * _inverse_normal(u))
-        return found
+        result: Floats = self.median * np.exp(self.sigma * _inverse_normal(u))
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Weibull:
 
     def quantile(self, u: Floats) -> Floats:
         scale = self.mean / math.gamma(1 + 1 / self.shape)
-        found: Floats = scale * (-np.log1p(-u)) ** (1 / self.shape)
-        return found
+        result: Floats = scale * (-np.log1p(-u)) ** (1 / self.shape)
+        return result
 
     @property
     def second_over_mean_squared(self) -> float:
@@ -71,8 +71,8 @@ class Weibull:
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    least: float
-    most: float
+    low: float
+    high: float
 
     def quantile(self, u: Floats) -> Floats:
-        return self.least + (self.most - self.least) * u
+        return self.low + (self.high - self.low) * u

@@ -1,9 +1,9 @@
-"""Recipes of synthesised workloads. Seconds and tokens.
+"""Recipes of synthesised workloads, in seconds and tokens.
 
 Published (Continuum v3, Table 2 and Figure 5; execution note): mean and deviation of turns, tool
-time and tokens per program, the share of delay that the slowest tenth of `cd` and `fetch_url` calls
-hold, and all of `execution-note`. Everything else here is assumed;
-`docs/reference/trace-formats.md` says from what.
+time and tokens per program, the slowest tenth's share of the delay of `cd` and `fetch_url` calls,
+and all of `execution-note`. Everything else is assumed; `docs/reference/trace-formats.md` gives the
+basis of each assumption.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 WINDOW_TOKENS = 131_072
-"""Llama-3.1's context."""
+"""Context length of Llama-3.1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A kind of tool call; `weight` is its share of all calls."""
+    """A kind of tool call. `weight` is its share of all calls."""
 
     tools: tuple[str, ...]
     weight: float
@@ -40,7 +40,7 @@ class Call:
 
 
 _UNUSED = Uniform(1, 1)
-"""Of a recipe whose prompts are fixed."""
+"""Placeholder in recipes with fixed prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,48 +51,51 @@ class Recipe:
     """System prompt and tool descriptions, the same in all programs."""
     turns: Distribution = _UNUSED
     tokens: Distribution = _UNUSED
-    """Per program, before scaling."""
+    """Tokens per program, before scaling."""
     scale: float = 1.0
-    most_tokens: float = WINDOW_TOKENS
-    """Contexts are cut here, after scaling."""
+    max_tokens: float = WINDOW_TOKENS
+    """Maximum context, after scaling."""
     first_prompt: Distribution = _UNUSED
     output: Distribution = _UNUSED
-    """Per turn."""
+    """Output tokens per turn."""
     tool_output: Distribution = _UNUSED
-    """Relative sizes of what the tools return."""
+    """Relative sizes of tool outputs."""
     turns_tokens_correlation: float = 0.5
     prompt_tokens: tuple[int, ...] | None = None
-    """Fixed prompts; the calls then follow in order."""
+    """Fixed prompt lengths; the calls then follow in order."""
     output_range: tuple[int, int] = (1, 1)
+    """Minimum and maximum output with fixed prompts."""
 
-    def waits(self, counts: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """For so many calls in each program, flat: the kind of each and its seconds."""
+    def draw_calls(self, counts: Ints, rng: np.random.Generator) -> tuple[Ints, Floats]:
+        """Draw `counts[i]` calls for each program i. Return the index into `calls` and the seconds
+        of each, concatenated over the programs."""
         total = int(counts.sum())
         if self.prompt_tokens is not None:
-            places = [np.arange(count) % len(self.calls) for count in counts.tolist()]
-            kinds = np.concatenate(places) if total else np.zeros(0, dtype=np.int64)
+            orders = [np.arange(count) % len(self.calls) for count in counts.tolist()]
+            kinds = np.concatenate(orders) if total else np.zeros(0, dtype=np.int64)
         else:
             edges = np.cumsum([call.weight for call in self.calls])
             kinds = np.searchsorted(edges[:-1] / edges[-1], stratified(total, rng), side="right")
         gaps_s = np.empty(total)
         for kind, call in enumerate(self.calls):
-            mine = np.flatnonzero(kinds == kind)
-            gaps_s[mine] = call.gap_s.quantile(stratified(mine.size, rng))
+            indices = np.flatnonzero(kinds == kind)
+            gaps_s[indices] = call.gap_s.quantile(stratified(indices.size, rng))
         return kinds, gaps_s
 
 
 def _rounded(mean: float, sd: float) -> Normal:
-    """A normal that has this deviation once it is rounded to whole numbers (Sheppard: + 1/12)."""
+    """Return the normal distribution that has this deviation after rounding to whole numbers
+    (Sheppard: + 1/12)."""
     return Normal(mean, math.sqrt(sd**2 - 1 / 12))
 
 
 def _swe_bench_calls(mean_s: float, sd_s: float, cd_share: float, cd_tail: float) -> list[Call]:
-    """Fast commands, uniform on f/2 … 3f/2, and slow ones, exponential with one mean m.
+    """Return fast commands, uniform on f/2 … 3f/2, and slow ones, exponential with mean m.
 
-    Slow commands hold the share p of all calls, and a tenth of the `cd` ones; A and B being what
-    the first and second moments leave to them, p·m = A and p·2m² = B, so m = B/2A, p = A/m. The
-    tail of `cd` is then 0.1·m / (0.1·m + 0.9·f). Fast shares and f depend on p and m: a few rounds
-    settle it.
+    Slow commands are the share p of all calls, and a tenth of the `cd` calls. With their parts A
+    and B of the first and second moments, p·m = A and p·2m² = B, so m = B/2A, p = A/m. The share of
+    the slowest `cd` calls is then 0.1·m / (0.1·m + 0.9·f). The fast shares and f depend on p and m,
+    so the equations are iterated.
     """
     fast = {"sed": 0.28, "grep": 0.24, "cat": 0.22, "ls": 0.1, "nl": 0.08, "git": 0.08}
     slow = {"python": 0.6, "pytest": 0.4}
@@ -115,11 +118,12 @@ def _swe_bench_calls(mean_s: float, sd_s: float, cd_share: float, cd_tail: float
 
 
 def _bfcl_calls(mean_s: float, sd_s: float, fetch_share: float) -> list[Call]:
-    """`fetch_url` has mean a, share w and E[x²] / E[x]² = q; the search b, 1 − w and r. Then
+    """Return `fetch_url` and search calls with the given moments.
 
-    w·a + (1 − w)·b = mean,  w·q·a² + (1 − w)·r·b² = sd² + mean²;  the larger a is taken.
+    `fetch_url` has mean a, share w and E[x²] / E[x]² = q; search has b, 1 − w and r. Then
+    w·a + (1 − w)·b = mean and w·q·a² + (1 − w)·r·b² = sd² + mean². The larger a is used.
     """
-    # With this shape the slowest 10% hold Q(1 + 1/k, ln 10) = 52.5% of the delay (Figure 5a).
+    # With this shape the slowest 10% have Q(1 + 1/k, ln 10) = 52.5% of the delay (Figure 5a).
     fetch, search = Weibull(1.0, 0.5806), Weibull(1.0, 2.5)
     w, q, r = fetch_share, fetch.second_over_mean_squared, search.second_over_mean_squared
     x = w * q + r * w**2 / (1 - w)
@@ -142,7 +146,7 @@ RECIPES = {
         Recipe(
             name="swe-bench",
             turns=_rounded(10.9, 2.1),
-            tokens=Normal(70_126, 19_732, least=8_000, most=WINDOW_TOKENS),
+            tokens=Normal(70_126, 19_732, low=8_000, high=WINDOW_TOKENS),
             calls=tuple(_swe_bench_calls(0.925, 3.550, cd_share=0.35, cd_tail=0.941)),
             prefix_tokens=140,
             first_prompt=Lognormal(median=1_850, sigma=0.24),
@@ -163,7 +167,7 @@ RECIPES = {
         Recipe(
             name="openhands",
             turns=_rounded(30, 9),
-            tokens=Normal(60_000, 18_000, least=12_000, most=WINDOW_TOKENS),
+            tokens=Normal(60_000, 18_000, low=12_000, high=WINDOW_TOKENS),
             calls=(
                 Call(("execute_bash",), 0.6, Weibull(3.0, 0.5)),
                 Call(("str_replace_editor",), 0.37, Uniform(0.02, 0.2)),

@@ -1,10 +1,10 @@
-"""Workloads made to published statistics. In: a recipe, how many programs, an rng. Out: programs.
+"""Synthesises workloads from recipes. In: a recipe, the number of programs, an rng. Out: programs.
 
-Seconds and tokens. Every gap is synthesised and says so. Draws are stratified (one from each of n
-slices of equal probability, in random order), so that already a hundred programs have nearly the
-recipe's moments; programs are therefore not fully independent of each other. What is published and
-what is assumed stands with each recipe (`traces.synthesis.recipes`) and in
-`docs/reference/trace-formats.md`.
+Times are in seconds, lengths in tokens; the provenance of all gaps is synthesised. Draws are
+stratified (one from each of n slices of equal probability, in random order), so that a hundred
+programs already have nearly the recipe's moments. Programs are therefore not fully independent of
+each other. `traces.synthesis.recipes` and `docs/reference/trace-formats.md` list what is published
+and what is assumed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from traces.synthesis.recipes import RECIPES, Recipe
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Reading = Literal["final-context", "sum"]
-"""What "tokens per program" counts: the context of the last turn, or prompts and outputs of all."""
+TokenCount = Literal["final-context", "sum"]
+"""The meaning of tokens per program: the last turn's context, or the sum over all turns."""
 
 MAX_TURN_SCALE = 5
-SHORTEST_TURN_TOKENS = 8
-"""Added by each turn at least: one of output, the rest new prompt."""
+MIN_TURN_TOKENS = 8
+"""Minimum number of tokens that a turn adds: one of output, the others of the prompt."""
 
 
 def synthesize(
@@ -37,16 +37,18 @@ def synthesize(
     rng: np.random.Generator | int,
     *,
     turn_scale: int = 1,
-    tokens: Reading = "final-context",
+    tokens: TokenCount = "final-context",
     scale: float | None = None,
     output_tokens: tuple[int, int] | None = None,
 ) -> list[Program]:
-    """`turn_scale` repeats each program with lengths divided by it (Continuum v3, §6.3); `scale`
-    multiplies tokens in place of the recipe's own factor; `output_tokens` (least, most) replaces
-    the output lengths of `execution-note`."""
+    """Return programs of a recipe.
+
+    `turn_scale` repeats each program's turns with lengths divided by it (Continuum v3, §6.3);
+    `scale` replaces the recipe's factor of all tokens; `output_tokens` (minimum, maximum) replaces
+    the output lengths of `execution-note`. Raises InvalidTrace."""
     chosen = _recipe(recipe)
     if programs < 1:
-        raise InvalidTrace(f"programs is {programs}; ask for 1 or more")
+        raise InvalidTrace(f"programs is {programs}; must be at least 1")
     if not 1 <= turn_scale <= MAX_TURN_SCALE:
         raise InvalidTrace(f"turn scale is {turn_scale}; must be 1 to {MAX_TURN_SCALE}")
     if tokens not in ("final-context", "sum"):
@@ -56,20 +58,20 @@ def synthesize(
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
     if chosen.prompt_tokens is not None:
         if scale is not None or tokens != "final-context":
-            raise InvalidTrace(f"{recipe} has fixed prompts; leave scale and tokens out")
+            raise InvalidTrace(f"{recipe} has fixed prompts; remove scale and tokens")
         shape = _fixed(chosen, programs, generator, output_tokens or chosen.output_range)
     else:
         if output_tokens is not None:
             raise InvalidTrace(f"{recipe} draws its outputs; output_tokens is for execution-note")
         factor = chosen.scale if scale is None else scale
         shape = _drawn(chosen, programs, generator, tokens, factor)
-    waits = _Waits(chosen, shape.turns, generator, join=turn_scale > 1)
+    calls = _Calls(chosen, shape.turns, generator, join=turn_scale > 1)
     source = f"recipe {recipe}, {tokens} tokens"
     if scale is not None:
         source += f", scale {scale:g}"
     if turn_scale > 1:
         source += f", turns x{turn_scale}"
-    return list(_programs(chosen, shape, waits, turn_scale, source))
+    return list(_programs(chosen, shape, calls, turn_scale, source))
 
 
 def _recipe(name: str) -> Recipe:
@@ -81,50 +83,52 @@ def _recipe(name: str) -> Recipe:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Turns and lengths; `new` and `output` are flat, program after program."""
+    """Numbers of turns, and lengths of turns, concatenated over the programs."""
 
     turns: Ints
+    """Turns per program."""
     new: Ints
+    """New prompt tokens per turn."""
     output: Ints
 
 
 def _drawn(
-    recipe: Recipe, programs: int, rng: np.random.Generator, reading: Reading, scale: float
+    recipe: Recipe, programs: int, rng: np.random.Generator, count: TokenCount, scale: float
 ) -> _Shape:
     """Split each program's token budget over its turns.
 
-    A token that turn i adds (i from 0, N turns) costs 1 of a final context, N − i of a sum. Outputs
-    are drawn, and scaled down where they would take more than half of what the first prompt leaves;
-    tool outputs share the rest.
+    A token that turn i adds (i from 0, N turns) counts once in the final context and N − i times in
+    the sum. Outputs are drawn, and scaled down if they would take more than half of the budget that
+    the first prompt leaves; the rest is split over the tool outputs.
     """
     turns = np.clip(np.rint(recipe.turns.quantile(stratified(programs, rng))), 1, None)
     turns = turns.astype(np.int64)
     budget = recipe.tokens.quantile(stratified(programs, rng))
     budget = _rank_correlate(budget, turns, recipe.turns_tokens_correlation, rng) * scale
-    if reading == "final-context" and scale <= recipe.scale:
-        budget = np.minimum(budget, recipe.most_tokens)
+    if count == "final-context" and scale <= recipe.scale:
+        budget = np.minimum(budget, recipe.max_tokens)
     starts = np.concatenate(([0], np.cumsum(turns)[:-1]))
     owner = np.repeat(np.arange(programs), turns)
-    place = np.arange(turns.sum()) - starts[owner]
-    cost = np.ones(place.size) if reading == "final-context" else (turns[owner] - place) * 1.0
+    index = np.arange(turns.sum()) - starts[owner]
+    cost = np.ones(index.size) if count == "final-context" else (turns[owner] - index) * 1.0
     opening_cost = cost[starts]
 
-    floor = np.add.reduceat(cost, starts) * SHORTEST_TURN_TOKENS
+    floor = np.add.reduceat(cost, starts) * MIN_TURN_TOKENS
     budget = np.maximum(budget - floor, 1.0)
     opening = recipe.first_prompt.quantile(stratified(programs, rng))
     opening = np.minimum(opening, 0.3 * budget / opening_cost)
-    left = budget - opening * opening_cost
-    output = recipe.output.quantile(stratified(place.size, rng))
-    output *= np.minimum(1.0, 0.5 * left / np.add.reduceat(output * cost, starts))[owner]
-    left = left - np.add.reduceat(output * cost, starts)
-    weight = recipe.tool_output.quantile(stratified(place.size, rng))
-    alone = turns == 1
-    weight[starts] = alone  # The first prompt has its own length, unless nothing else is there.
-    new = weight * (left / np.add.reduceat(weight * cost, starts))[owner]
+    rest = budget - opening * opening_cost
+    output = recipe.output.quantile(stratified(index.size, rng))
+    output *= np.minimum(1.0, 0.5 * rest / np.add.reduceat(output * cost, starts))[owner]
+    rest = rest - np.add.reduceat(output * cost, starts)
+    weight = recipe.tool_output.quantile(stratified(index.size, rng))
+    # The rest of a program with a single turn is added to its first prompt.
+    weight[starts] = turns == 1
+    new = weight * (rest / np.add.reduceat(weight * cost, starts))[owner]
     new[starts] += opening
     return _Shape(
         turns,
-        np.floor(new).astype(np.int64) + SHORTEST_TURN_TOKENS - 1,
+        np.floor(new).astype(np.int64) + MIN_TURN_TOKENS - 1,
         np.floor(output).astype(np.int64) + 1,
     )
 
@@ -132,7 +136,7 @@ def _drawn(
 def _rank_correlate(
     values: Floats, with_: Ints, correlation: float, rng: np.random.Generator
 ) -> Floats:
-    """Reorder values so that they rise with `with_`; their distribution stays exactly as it is."""
+    """Reorder values so that they correlate with `with_`; their distribution does not change."""
     size = values.size
     rank = np.argsort(np.argsort(with_ + rng.random(size))) / size
     mixed = correlation * rank + (1 - correlation) * rng.random(size)
@@ -145,11 +149,13 @@ def _fixed(
     recipe: Recipe, programs: int, rng: np.random.Generator, outputs: tuple[int, int]
 ) -> _Shape:
     prompts = np.array(recipe.prompt_tokens)
-    least, most = outputs
-    room = int(np.diff(prompts).min()) - 1
-    if not 1 <= least <= most <= room:
-        raise InvalidTrace(f"output_tokens is {outputs}; must be 1 to {room}, the smaller first")
-    output = least + np.floor(stratified(programs * prompts.size, rng) * (most - least + 1))
+    low, high = outputs
+    max_output = int(np.diff(prompts).min()) - 1
+    if not 1 <= low <= high <= max_output:
+        raise InvalidTrace(
+            f"output_tokens is {outputs}; must be 1 to {max_output}, the smaller first"
+        )
+    output = low + np.floor(stratified(programs * prompts.size, rng) * (high - low + 1))
     output = output.astype(np.int64).reshape(programs, -1)
     new = np.tile(prompts, (programs, 1))
     new[:, 1:] -= prompts[:-1] + output[:, :-1]
@@ -157,21 +163,20 @@ def _fixed(
     return _Shape(turns, new.ravel(), output.ravel())
 
 
-class _Waits:
-    """Tool calls between the turns, flat: N − 1 for each program, and one more to join copies."""
+class _Calls:
+    """The tool calls between turns, concatenated over the programs: N − 1 per program of N turns,
+    and one more per program to join repetitions."""
 
     def __init__(
         self, recipe: Recipe, turns: Ints, rng: np.random.Generator, *, join: bool
     ) -> None:
-        self.turns = turns
-        self.calls, self.gaps_s = recipe.waits(turns - 1, rng)
-        self.joins, self.join_gaps_s = (
-            recipe.waits(np.ones_like(turns), rng) if join else (np.zeros(0, np.int64), np.zeros(0))
-        )
+        self.kinds, self.gaps_s = recipe.draw_calls(turns - 1, rng)
+        if join:
+            self.join_kinds, self.join_gaps_s = recipe.draw_calls(np.ones_like(turns), rng)
 
 
 def _programs(
-    recipe: Recipe, shape: _Shape, waits: _Waits, turn_scale: int, source: str
+    recipe: Recipe, shape: _Shape, calls: _Calls, turn_scale: int, source: str
 ) -> Iterator[Program]:
     width = max(4, len(str(shape.turns.size - 1)))
     tools = [call.tools for call in recipe.calls]
@@ -183,15 +188,16 @@ def _programs(
         between = [
             (tools[c], s)
             for c, s in zip(
-                waits.calls[call : call + count - 1].tolist(),
-                waits.gaps_s[call : call + count - 1].round(4).tolist(),
+                calls.kinds[call : call + count - 1].tolist(),
+                calls.gaps_s[call : call + count - 1].round(4).tolist(),
                 strict=True,
             )
         ]
         if turn_scale > 1:
             new = np.tile(np.maximum(new // turn_scale, 1), turn_scale)
             output = np.tile(np.maximum(output // turn_scale, 1), turn_scale)
-            join = (tools[int(waits.joins[number])], round(float(waits.join_gaps_s[number]), 4))
+            join_gap_s = round(float(calls.join_gaps_s[number]), 4)
+            join = (tools[int(calls.join_kinds[number])], join_gap_s)
             between = ([*between, join] * turn_scale)[:-1]
         turns = _turns(new.tolist(), output.tolist(), between)
         shared = min(prefix_tokens, turns[0].prompt_tokens - 1)
