@@ -88,7 +88,7 @@ def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -
     )
     lines.append(failed)
     lines.close()
-    with pytest.raises(InvalidTrace, match="no turn in it has succeeded"):
+    with pytest.raises(InvalidTrace, match="no turn has succeeded"):
         read_traces(path)
 
 

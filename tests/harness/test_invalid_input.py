@@ -77,7 +77,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
         ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
         ("--workers 0", "--workers 0: at least 1"),
-        ("--traces nowhere.json", "nowhere.json: no such file or folder"),
+        ("--traces nowhere.json", "nowhere.json: no such file, folder or pack"),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),

@@ -190,7 +190,7 @@ def test_a_prefix_ends_after_it_begins_and_within_the_prompt(ends: list[int]) ->
 
 def test_a_program_has_one_prefix_or_a_path_of_them() -> None:
     program = one("a", SharedPrefix("x", 20), prefix=SharedPrefix("y", 10))
-    assert "has prefixes, and its program a prefix; remove one" in refusal(program)
+    assert "has prefixes and its program a prefix; remove one" in refusal(program)
 
 
 def test_what_a_turn_keeps_has_the_same_prefixes_in_both_turns() -> None:
@@ -198,6 +198,6 @@ def test_what_a_turn_keeps_has_the_same_prefixes_in_both_turns() -> None:
         Turn(100, 10, prefixes=(SharedPrefix("x", 60),)),
         Turn(150, 10, 110, prefixes=(SharedPrefix("z", 80),)),
     )
-    assert "so both must name the same prefixes for the first 80 tokens" in refusal(
+    assert "so both must have the same prefixes for the first 80 tokens" in refusal(
         Program("a", turns)
     )

@@ -176,5 +176,5 @@ def test_an_unknown_format_is_refused_with_the_known_ones(outside: Path) -> None
 
 
 def test_a_module_without_sniff_and_load_is_refused(outside: Path) -> None:
-    with pytest.raises(InvalidPlugin, match=r"json\.decoder is no trace format: it has no sniff"):
+    with pytest.raises(InvalidPlugin, match=r"json\.decoder is not a trace format: it has"):
         read_traces(outside, format="json.decoder")

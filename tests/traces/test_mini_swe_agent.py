@@ -70,7 +70,7 @@ def test_an_inferred_gap_is_no_longer_than_the_command_may_run() -> None:
         answer("pytest", 1000, 10, 0), user(), answer("ls", 1100, 20, 600), config=config
     )
     assert program.turns[0].tool_gap_s == 30
-    assert repairs == ["an inferred tool gap above the command's time limit: cut to 30 s"]
+    assert repairs == ["an inferred tool gap above the command timeout: cut to 30 s"]
 
 
 @pytest.mark.parametrize(

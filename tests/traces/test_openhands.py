@@ -134,7 +134,7 @@ def test_a_condensers_call_is_a_sub_agent_for_which_the_agent_waits() -> None:
     assert program.turns[1].kept_tokens == 599
     assert program.messages == ()  # what was said is no longer what is sent
     assert repairs == [
-        "a prompt much shorter than the one before: only the first prompt counts as kept"
+        "a prompt much shorter than the previous one: only the first prompt counts as kept"
     ]
 
 
@@ -179,8 +179,8 @@ def test_a_torn_event_is_left_out_and_told(tmp_path: Path) -> None:
     torn.write_bytes(torn.read_bytes()[:20])
     loaded = read_traces(tmp_path)
     assert [note.reason for note in loaded.repairs] == [
-        "an event that is no object: left out",
-        "no time of a response or its observation: tool gap taken as 0",
+        "an event that is not an object: left out",
+        "a response or observation without a time: tool gap set to 0",
     ]
 
 
@@ -267,7 +267,7 @@ def test_turns_before_the_first_counted_prompt_are_left_out() -> None:
     (program,) = load([ASKED, message, ASKED, legacy(3, 9, "a", "ls", 1000, 50)], "file", repairs)
     assert [turn.prompt_tokens for turn in program.turns] == [1000]
     assert program.prompt_messages == (3,)
-    assert repairs.reasons() == ["a response before the first whose prompt was counted: left out"]
+    assert repairs.reasons() == ["a response before the first one with prompt tokens: left out"]
 
 
 def test_old_evaluations_have_pairs_of_action_and_observation() -> None:

@@ -136,7 +136,7 @@ def test_a_used_program_id_gets_a_number_and_its_sub_agents_follow(tmp_path: Pat
     assert [p.id for p in loaded.programs] == ["s", "s/a", "s#2", "s/a#2"]
     assert loaded.programs[3].fork is not None
     assert loaded.programs[3].fork.program_id == "s#2"
-    assert "program id s is used by an earlier file: called s#2" in [
+    assert "program id s is used by an earlier file: renamed to s#2" in [
         note.reason for note in loaded.repairs if note.file == "b.json"
     ]
 
@@ -161,7 +161,7 @@ def test_a_path_that_is_not_there_is_refused_with_the_packs(path: str) -> None:
 
 
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidTrace, match="no trace file in it"):
+    with pytest.raises(InvalidTrace, match="contains no trace file"):
         read_traces(tmp_path)
 
 

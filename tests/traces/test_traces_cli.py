@@ -50,7 +50,7 @@ def test_inspect_names_repairs_and_rejections_with_file_and_reason(tmp_path: Pat
     assert shown.exit_code == 0
     assert "1 program (0 sub-agents) from 1 weka file; 3 repairs, 1 rejection\n" in shown.stdout
     assert "rejected: bad.json: unknown format" in shown.stderr
-    assert "repaired: good.json: a request with 0 output tokens: taken as 1" in shown.stderr
+    assert "repaired: good.json: a request with 0 output tokens: set to 1" in shown.stderr
     as_json = json.loads(bench("inspect", tmp_path, "--json").stdout)
     assert as_json["rejections"][0]["file"] == "bad.json"
     assert as_json["programs"][0]["id"] == "s"

@@ -145,11 +145,11 @@ def test_what_is_messy_is_repaired_and_named() -> None:
     )
     assert [turn.output_tokens for turn in program.turns] == [1, 10]
     assert repairs == [
-        "block_size is None: taken as 64 tokens",
-        "a request with 0 output tokens: taken as 1",
+        "block_size is None: set to 64 tokens",
+        "a request with 0 output tokens: set to 1",
         "a request with 0 prompt tokens: left out",
-        "a request at t = None: put after the one before",
-        "a request without hash_ids: assumed to extend the one before it",
+        "a request at t = None: put after the previous one",
+        "a request without hash_ids: assumed to extend the previous one",
     ]
 
 
