@@ -28,8 +28,7 @@ def common_blocks(a: Sequence[object], b: Sequence[object]) -> int:
 def kept_tokens(
     before_tokens: int, output_tokens: int, prompt_tokens: int, common: int | None, block: int
 ) -> int:
-    """Return how much of the previous prompt, of `before_tokens`, and of its output a prompt
-    repeats.
+    """Return how many tokens of the previous prompt and its output a prompt repeats.
 
     `common` is the number of blocks with which both prompts begin; None if it is not recorded, in
     which case the prompt is assumed to repeat the whole previous one. A prompt that repeats all

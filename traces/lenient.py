@@ -93,8 +93,7 @@ def parse_json(data: bytes) -> Any:
 
 @lru_cache(maxsize=2)
 def _parse_start(data: bytes) -> Any:
-    """Return the JSON value at the start of the bytes, which may be truncated; None if there is
-    none."""
+    """Return the JSON value at the start of the bytes, which may be truncated, or None."""
     try:
         return from_json(data, allow_partial=True)
     except ValueError:
@@ -262,6 +261,5 @@ def items(value: object) -> list[Any]:
 
 
 def text(value: object) -> str:
-    """Return a string with lone surrogates replaced, so that it can be encoded; "" for other
-    values."""
+    """Return a string with lone surrogates replaced, or "" for other values."""
     return value.encode("utf-8", "replace").decode() if isinstance(value, str) else ""

@@ -62,8 +62,7 @@ class Infercept(Policy):
         self._next_release_s = math.inf
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
-        """Return the token-seconds lost by recomputing a context while a batch of `batch_tokens`
-        runs."""
+        """Return the token-seconds lost by recomputing a context beside a batch."""
         own = tokens / 2 if tokens > self.costs.step_tokens else tokens
         return self.costs.prefill_s(tokens) * (own + batch_tokens)
 

@@ -4,7 +4,6 @@ In: names of a machine and a model, or the file of a measured profile. Out: `Pro
 for policies. docs/reference/profiles.md has the formula and the sources.
 """
 
-from servers.errors import DoesNotFit, UnknownProfile
 from servers.profiles.gpus import HARDWARE, Hardware, hardware
 from servers.profiles.llms import MODELS, Model, model
 from servers.profiles.profile import Profile
@@ -14,11 +13,9 @@ from servers.profiles.roofline import analytic_profile, notes
 __all__ = [
     "HARDWARE",
     "MODELS",
-    "DoesNotFit",
     "Hardware",
     "Model",
     "Profile",
-    "UnknownProfile",
     "analytic_profile",
     "costs",
     "hardware",

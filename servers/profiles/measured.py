@@ -177,9 +177,8 @@ def fitted(
     """Return the fields of `Measured` that are computed from the times."""
     if len(prefill) < MIN_MEASUREMENTS or len(decode) < MIN_MEASUREMENTS:
         raise InvalidProfile(
-            f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, and a "
-            f"fit needs {MIN_MEASUREMENTS} of each; give a larger --within-s, --kv-blocks or "
-            "--max-model-len"
+            f"{len(prefill)} prompt lengths and {len(decode)} decode batches were measured, but a "
+            "fit needs 3 of each; give a larger --within-s, --kv-blocks or --max-model-len"
         )
     prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]

@@ -18,12 +18,9 @@ def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
     """Return the time to prefill a prompt of n tokens alone in the engine, in full chunks and a
     rest, with n (n + 1) / 2 query-key pairs."""
     chunks, rest = divmod(tokens, step_tokens)
-    total = chunks * _step_ps(profile, step_tokens) + profile.pair_ps * tokens * (tokens + 1) // 2
-    return total + (_step_ps(profile, rest) if rest else 0)
-
-
-def _step_ps(profile: Profile, tokens: int) -> int:
-    return profile.step_ps(tokens, 1, 0, 0)
+    steps_ps = chunks * profile.step_ps(step_tokens, 1, 0, 0)
+    steps_ps += profile.step_ps(rest, 1, 0, 0) if rest else 0
+    return steps_ps + profile.pair_ps * tokens * (tokens + 1) // 2
 
 
 def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:

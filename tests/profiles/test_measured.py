@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from servers.errors import InvalidProfile
-from servers.profiles import DoesNotFit, analytic_profile
+from servers.errors import DoesNotFit, InvalidProfile
+from servers.profiles import analytic_profile
 from servers.profiles.measured import (
     DecodeTimes,
     Measured,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from servers.profiles import HARDWARE, MODELS, Hardware, Model, UnknownProfile, hardware, model
+from servers.errors import UnknownProfile
+from servers.profiles import HARDWARE, MODELS, Hardware, Model, hardware, model
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import pytest
 
-from servers.profiles import HARDWARE, MODELS, DoesNotFit, analytic_profile, notes
+from servers.errors import DoesNotFit
+from servers.profiles import HARDWARE, MODELS, analytic_profile, notes
 
 PER_MS = 1_000_000_000
 

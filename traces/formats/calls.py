@@ -37,8 +37,7 @@ class Call:
     commands: list[str] = field(default_factory=list)
     tools: tuple[str, ...] = ()
     refused: bool = False
-    """Whether the answer had a format error, so that it is not in the next prompt and no tool ran.
-    """
+    """Whether the answer had a format error, so no tool ran and the next prompt lacks it."""
     characters: int = 0
 
     def answered(self, time_s: float | None) -> None:

@@ -93,9 +93,9 @@ class ConversationBuilder:
     def _usage_since_last(self, utterance: Utterance) -> Mapping[str, Any]:
         """Return the difference between the accumulated usages of this and the last response."""
         names = ("prompt_tokens", "completion_tokens")
-        before = self._totals
-        self._totals = [tokens(utterance.accumulated_usage.get(name)) for name in names]
-        pairs = zip(names, self._totals, before, strict=True)
+        totals = [tokens(utterance.accumulated_usage.get(name)) for name in names]
+        before, self._totals = self._totals, totals
+        pairs = zip(names, totals, before, strict=True)
         return {n: now - then for n, now, then in pairs if now is not None and then is not None}
 
     def _condense(self, utterance: Utterance) -> None:

@@ -84,8 +84,7 @@ class Recipe:
 
 
 def _rounded(mean: float, sd: float) -> Normal:
-    """Return the normal distribution that has this deviation after rounding to whole numbers
-    (Sheppard: + 1/12)."""
+    """Return the normal distribution with this deviation after rounding (Sheppard: + 1/12)."""
     return Normal(mean, math.sqrt(sd**2 - 1 / 12))
 
 

@@ -41,11 +41,9 @@ def synthesize(
     scale: float | None = None,
     output_tokens: tuple[int, int] | None = None,
 ) -> list[Program]:
-    """Return programs of a recipe.
-
-    `turn_scale` repeats each program's turns with lengths divided by it (Continuum v3, §6.3);
-    `scale` replaces the recipe's factor of all tokens; `output_tokens` (minimum, maximum) replaces
-    the output lengths of `execution-note`. Raises InvalidTrace."""
+    """Return programs of a recipe. `turn_scale` repeats each program's turns with lengths divided
+    by it (Continuum v3, §6.3); `scale` replaces the recipe's factor of all tokens; `output_tokens`
+    (minimum, maximum) replaces the output lengths of `execution-note`. Raises InvalidTrace."""
     chosen = _recipe(recipe)
     if programs < 1:
         raise InvalidTrace(f"programs is {programs}; must be at least 1")

@@ -6,8 +6,7 @@ over all samples.
 With n samples sorted as x_1 <= ... <= x_n, eq. 2 asks for the i that maximises i * B/n - x_i: the
 point where a line of slope B/n touches the lower convex hull of (i, x_i). Samples are kept in
 sorted blocks, each with the hull of its points, which does not change when samples before the block
-shift its i. So a new sample updates one hull, and a query searches only blocks that can contain the
-maximum.
+shift its i. A new sample updates one hull; a query searches only blocks with a possible maximum.
 """
 
 from __future__ import annotations
@@ -111,12 +110,10 @@ class _Block:
         return self.counts[index], self.times[index]
 
     def insert(self, t: float) -> list[float]:
-        """Add a sample and return the values.
-
-        All points from t on move one to the right, which flattens only the hull's edge across t.
-        Points left of t stay above the hull; points between t and that edge's end may join it;
-        beyond that end the hull changes only if t is the new smallest value.
-        """
+        """Add a sample and return the values. All points from t on move one to the right, which
+        flattens only the hull's edge across t. Points left of t stay above the hull; points between
+        t and that edge's end may join it; beyond that end the hull changes only if t is the new
+        smallest value."""
         values = self.values
         index = bisect_right(values, t)
         values.insert(index, t)

@@ -27,8 +27,7 @@ class ToolGaps:
         self._open[program_id] = tool, now_s
 
     def closed(self, program_id: str, arrival_s: float) -> ToolTime | None:
-        gap = self._open.pop(program_id)
-        if gap is None:
+        if (gap := self._open.pop(program_id)) is None:
             return None
         tool, finished_s = gap
         return ToolTime(tool, max(arrival_s - finished_s, 0.0))

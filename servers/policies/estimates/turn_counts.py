@@ -18,14 +18,14 @@ class TurnCounts:
     def __init__(self) -> None:
         self._served: Recent[int] = Recent()
         self._pairs = self._k = self._left = self._k2 = self._k_left = 0
-        self._programs = self._turns = 0
+        self._programs = 0
         self.eta = 1.0
         """1 at first, the assumption behind T_default that all programs are equal (v3, §4.2)."""
 
     @property
     def average(self) -> float:
         """Mean number of turns of the finished programs; 0 if there are none."""
-        return self._turns / self._programs if self._programs else 0.0
+        return self._pairs / self._programs if self._programs else 0.0
 
     def served(self, program_id: str) -> None:
         self._served[program_id] = (self._served.get(program_id) or 0) + 1
@@ -40,7 +40,6 @@ class TurnCounts:
         if not n:
             return
         self._programs += 1
-        self._turns += n
         self._pairs += n
         self._k += n * (n - 1) // 2
         self._left += n * (n + 1) // 2

@@ -33,8 +33,7 @@ NOT_STARTED = 125
 
 
 def check_image(image: str) -> None:
-    """Check that the image can be run. It is not pulled, since vLLM's images have ten gigabytes.
-    Raises ContainersUnavailable."""
+    """Raise ContainersUnavailable unless the image exists. vLLM's 10 GB images are not pulled."""
     try:
         import docker
     except ImportError:
@@ -100,8 +99,8 @@ def remove_leftover(folder: Path) -> None:
 
 
 def _remove_leftover(client: Any, folder: str) -> None:
-    labelled = {"label": f"{FOLDER_LABEL}={folder}"}
-    for container in client.containers.list(all=True, filters=labelled):
+    label = {"label": f"{FOLDER_LABEL}={folder}"}
+    for container in client.containers.list(all=True, filters=label):
         container.remove(force=True)
 
 

@@ -48,10 +48,6 @@ class Tier:
         """The tier's server process; None for `native`."""
         self._ports = ports
 
-    @property
-    def pid(self) -> int | None:
-        return None if self.server is None else self.server.pid
-
     def failure(self) -> str | None:
         if self.server is None or (reason := self.server.exit_reason()) is None:
             return None

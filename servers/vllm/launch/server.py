@@ -2,8 +2,7 @@
 
 In: a `ServerConfig` and a folder. Out: a `VllmServer`, and in the folder `server.log`,
 `server.json` (its description) and, with a policy, `costs.json` and `engine.jsonl`. The server ends
-when its parent does, even if that is killed (`servers.processes`). All waits have a timeout; times
-are in seconds.
+when its parent does, even if that is killed (`servers.processes`). All waits have a timeout.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ Progress = Callable[[float, str], None]
 
 
 def server_failed(what: str, log: Path, reason: str | None = None) -> ServerFailed:
-    """Return the error for a server that `what`, such as "exited". The reason defaults to the cause
-    in the log."""
+    """Return the error for a server that `what` ("exited"). The default reason is from the log."""
     message = f"vLLM {what}: {reason or f'{failure_cause(log)} (log: {log})'}"
     return ServerFailed(message, log, last_lines(log, TAIL_LINES))
 
@@ -121,19 +119,12 @@ class VllmServer:
             return server_failed("lost its offload tier", self.log_path, reason)
         return None
 
-    @property
-    def process_groups(self) -> list[int]:
-        """The groups of vLLM and of its tier, each led by a supervisor."""
-        tier = self._tier and self._tier.pid
-        return [self.pid, *([tier] if tier else [])]
-
     def wait(self, timeout_s: float | None = None) -> None:
         """Wait until the server ends. Raises subprocess.TimeoutExpired."""
         self._process.wait(timeout_s)
 
     def external_hit_tokens(self) -> int:
-        """Return the number of prompt tokens loaded from the offload tier since the start. Raises
-        ServerFailed."""
+        """Return how many prompt tokens the offload tier has supplied. Raises ServerFailed."""
         try:
             page = self.request("/metrics")[1].decode()
             return int(sum(s.value for s in samples(page, EXTERNAL_HITS)))
@@ -226,13 +217,9 @@ def _start(
         env = command_line.environment(config, vllm, model, folder, plugin_path)
         command = [vllm.python, "-m", MODULE, *flags]
         if config.image is not None:
+            mounts = _mounts(config, model, folder)
             command = container_command(
-                config.image,
-                command,
-                env,
-                _mounts(config, model, folder),
-                folder,
-                gpus=not vllm.cpu,
+                config.image, command, env, mounts, folder, gpus=not vllm.cpu
             )
         else:
             temporary = _temporary(env)

@@ -1,7 +1,4 @@
-"""Client of `servers.vllm.virtual_time.process`, for environments without vLLM.
-
-Provides vLLM's scheduler in virtual time as an engine of `harness.replay.virtual`.
-"""
+"""Client of `servers.vllm.virtual_time.process`, for environments without vLLM."""
 
 from __future__ import annotations
 
@@ -146,8 +143,7 @@ class RemoteVllm:
         return self._usage
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. All `programs` submit their first turns at the
-        start."""
+        """Run until every submitted turn has ended. This exhausts `programs` at the start."""
         for _ in programs:
             pass
         while True:

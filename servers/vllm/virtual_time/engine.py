@@ -144,8 +144,8 @@ class VirtualVllm:
         )
 
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. Unlike in `servers.sim.Engine`, all `programs`
-        submit their first turns at the start."""
+        """Run until every submitted turn has ended. Unlike `servers.sim.Engine`, this exhausts
+        `programs` at the start."""
         for _ in programs:
             pass
         vllm, runner = self.vllm, self._runner
