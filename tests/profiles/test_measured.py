@@ -95,7 +95,7 @@ def test_a_server_tells_its_policy_what_was_measured(path: Path) -> None:
 def test_a_poor_fit_is_reported_with_its_error_and_place() -> None:
     slow = (*DECODE, DecodeTimes(batch=1, context=100, seconds=(0.1,)))
     notes = measured(decode=slow, **fitted(PREFILL, slow, 2048)).notes()
-    assert any("misses decodes by up to" in note and "batch 1" in note for note in notes)
+    assert any("error for decodes is up to" in note and "batch 1" in note for note in notes)
     assert not any("misses" in note for note in measured().notes())
 
 
