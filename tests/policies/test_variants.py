@@ -100,7 +100,7 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
         (broken("    def __init__(self, costs, x): pass"), r"raised TypeError.*need defaults"),
         (broken("    def __init__(self, costs): pass"), r"must call super\(\).__init__\(costs\)"),
         (broken("    reclaim_when = 'never'"), 'use "stuck" or "pressure"'),
-        (broken("    def rank(self, request): return (1,)"), r"rank\(self, request\) does not match"),
+        (broken("    def rank(self, request): return (1,)"), r"\(self, request\) does not match"),
         (broken("    async def rank(self, r, t): return (1,)"), "rank must be a plain method"),
         (broken("    def rank(self, r, t): return r.id"), "rank returned .* a tuple of numbers"),
         (broken("    def rank(self, r, t): return (r.program_id, r.id)"), "a tuple of numbers"),
