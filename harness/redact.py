@@ -1,8 +1,8 @@
 """Removes secrets from texts that are stored or shown: records, reports, logs.
 
-In: a text, and the secrets or the settings in it. Out: the text with REDACTED in place of each
+In: a text, with known secrets or with settings in it. Out: the text with REDACTED in place of each
 secret. Settings are found with regular expressions instead of parsers, because a text may be a file
-of any format, a fragment or a command line, and everything but the secrets has to stay as it is.
+of any format, a fragment or a command line, and everything except the secrets must stay unchanged.
 """
 
 from __future__ import annotations
@@ -17,55 +17,54 @@ from servers.errors import InvalidInput
 
 REDACTED = "***"
 MIN_CHARS = 8
-"""A shorter value, such as `none`, is not treated as a secret, because it occurs in other words."""
+"""Shorter values, such as `none`, are not treated as secrets, because they occur in other words."""
 DISTINCTIVE_CHARS = 16
-_SURELY = (
+_DEFINITE_ENDINGS = (
     r"api[_-]?key|secret(?:[_-]?(?:access[_-]?)?key)?|passw(?:or)?d|passphrase|authorization"
     r"|credentials?"
 )
-"""The endings of names whose value is always a secret. For other names, such as `eos_token` and
+"""Endings of names whose value is always a secret. With other endings, as in `eos_token` and
 `sort-key`, the value has to look like a key."""
-_ENDS = rf"(?:{_SURELY}|key(?:[_-]?id)?|token|(?<![a-z0-9])pat)"
-_KEY = re.compile(_ENDS + r"\Z", re.IGNORECASE)
-_IS_SURELY = re.compile(rf"(?:{_SURELY})\Z", re.IGNORECASE)
-_LIKE_KEY = r"[\w+/=~-][\w+/=~.:-]{6,}[\w+/=~-]"
-_A_KEY = re.compile(_LIKE_KEY, re.ASCII)
+_ENDINGS = rf"(?:{_DEFINITE_ENDINGS}|key(?:[_-]?id)?|token|(?<![a-z0-9])pat)"
+_SECRET_NAME = re.compile(_ENDINGS + r"\Z", re.IGNORECASE)
+_DEFINITE_NAME = re.compile(rf"(?:{_DEFINITE_ENDINGS})\Z", re.IGNORECASE)
+_KEY_PATTERN = r"[\w+/=~-][\w+/=~.:-]{6,}[\w+/=~-]"
+_KEY_VALUE = re.compile(_KEY_PATTERN, re.ASCII)
 _NAME = re.compile(r"[\w-]+")
-_BEARER = re.compile(rf"\b(Bearer\s+){_LIKE_KEY}", re.IGNORECASE | re.ASCII)
+_BEARER = re.compile(rf"\b(Bearer\s+){_KEY_PATTERN}", re.IGNORECASE | re.ASCII)
 _IN_URL = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _SETTING = re.compile(
-    rf"""(?P<name>(?<![\w-])[\w-]*{_ENDS})(?:["']?\s*(?P<sign>[:=])|(?=[ \t]))[ \t]*""",
+    rf"""(?P<name>(?<![\w-])[\w-]*{_ENDINGS})(?:["']?\s*(?P<sign>[:=])|(?=[ \t]))[ \t]*""",
     re.IGNORECASE,
 )
 _QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'""", re.DOTALL)
-_CLOSES = r"""["'\]},;)]"""
-_WORD_END = re.compile(rf"(?<!{_CLOSES}){_CLOSES}*(?:(?=\s)|\Z)")
+_CLOSING = r"""["'\]},;)]"""
+_WORD_END = re.compile(rf"(?<!{_CLOSING}){_CLOSING}*(?:(?=\s)|\Z)")
 _LINE_END = re.compile(
-    rf"""(?<!{_CLOSES})(?<![ \t])(?:{_CLOSES}*[ \t]*(?=\n|\Z)|{_CLOSES}*["',](?=\s))|\Z"""
+    rf"""(?<!{_CLOSING})(?<![ \t])(?:{_CLOSING}*[ \t]*(?=\n|\Z)|{_CLOSING}*["',](?=\s))|\Z"""
 )
-_BEGINS_LINE = re.compile(r"""[ \t]*(?:- +)*["']?""")
-_NOTHING_YET = re.compile(r"[|>]?[-+0-9]*[ \t]*(?=\n)")
+_LINE_START = re.compile(r"""[ \t]*(?:- +)*["']?""")
+_BLOCK_HEADER = re.compile(r"[|>]?[-+0-9]*[ \t]*(?=\n)")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or an option of that name may hold a secret."""
-    return _KEY.search(name) is not None
+    """Return whether a variable or option with this name may contain a secret."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
-    """The values of the variables whose names say that they hold secrets."""
+    """Return the values of the variables whose names indicate a secret."""
     return tuple(v for name, v in env.items() if is_secret_name(name) and len(v) >= MIN_CHARS)
 
 
 def is_distinctive(key: str) -> bool:
-    """Whether a key cannot be mistaken for a word. `anything` and `postgres` can be: they are keys
-    somewhere, and occur in any conversation."""
+    """Return whether a key is unlikely to occur as a word in a text, as `postgres` may."""
     mixed = any(map(str.isalpha, key)) and any(map(str.isdigit, key))
     return len(key) >= DISTINCTIVE_CHARS or (len(key) >= MIN_CHARS and mixed)
 
 
 def redact(text: str, keys: Iterable[str]) -> str:
-    """Replaces the keys in a text, also in the forms in which JSON and URLs contain them."""
+    """Replace keys in a text, including their forms in JSON strings and URLs."""
     for key in sorted(filter(None, keys), key=len, reverse=True):
         in_json = json.dumps(key)[1:-1]
         in_url = quote(key, safe="", errors="surrogateescape")
@@ -75,10 +74,10 @@ def redact(text: str, keys: Iterable[str]) -> str:
 
 
 def redact_settings(text: str) -> str:
-    """Redacts a file of settings or a command.
+    """Redact a settings file or a command.
 
-    Replaces the values of names that end like those of secrets, tokens after `Bearer`, and what is
-    before the @ of a URL.
+    Replaces the values of names that indicate a secret, tokens after `Bearer`, and credentials in
+    URLs (before the @).
     """
     text = redact(text, secrets_of(os.environ))
     text = _BEARER.sub(rf"\1{REDACTED}", _IN_URL.sub(REDACTED, text))
@@ -97,30 +96,30 @@ def redact_settings(text: str) -> str:
 
 
 def _end_of_key(text: str, found: re.Match[str]) -> int:
-    """The index at which the value of a setting ends, or begins if it is not a secret."""
-    start, secret = found.end(), _IS_SURELY.search(found["name"])
+    """Return the index at which a setting's value ends, or starts if the value is not a secret."""
+    start, secret = found.end(), _DEFINITE_NAME.search(found["name"])
     if quoted := _QUOTED.match(text, start):
-        return quoted.end() if secret or _A_KEY.fullmatch(quoted[0][1:-1]) else start
-    if found["sign"] == ":" and (secret or _NOTHING_YET.match(text, start)):
-        line_end, end = _lines_of(text, found)
+        return quoted.end() if secret or _KEY_VALUE.fullmatch(quoted[0][1:-1]) else start
+    if found["sign"] == ":" and (secret or _BLOCK_HEADER.match(text, start)):
+        line_end, end = _indented_block(text, found)
         first = text[line_end:end].split(None, 1)[:1]
-        if end > line_end and (secret or _A_KEY.fullmatch(first[0])):
+        if end > line_end and (secret or _KEY_VALUE.fullmatch(first[0])):
             return end
     of_words = secret and (found["sign"] == ":" or secret[0].lower() == "authorization")
     ends = (_LINE_END if of_words else _WORD_END).search(text, start)
     end = len(text) if ends is None else ends.start()
-    return end if secret or _A_KEY.fullmatch(text, start, end) else start
+    return end if secret or _KEY_VALUE.fullmatch(text, start, end) else start
 
 
-def _lines_of(text: str, found: re.Match[str]) -> tuple[int, int]:
-    """The end of a YAML setting's line, and the end of its value on the lines below.
+def _indented_block(text: str, found: re.Match[str]) -> tuple[int, int]:
+    """Return the end of a YAML setting's line, and the end of its value on the following lines.
 
-    All lines below that are indented more belong to the value.
+    The value includes all following lines with a deeper indentation.
     """
     line_end = text.find("\n", found.end())
     line_end = len(text) if line_end < 0 else line_end
     before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
-    if not _BEGINS_LINE.fullmatch(before):
+    if not _LINE_START.fullmatch(before):
         return line_end, line_end
     depth = len(before.rstrip("\"'"))
     end = at = line_end
@@ -137,8 +136,8 @@ def _lines_of(text: str, found: re.Match[str]) -> tuple[int, int]:
 
 
 def redact_command_line(words: Sequence[str]) -> list[str]:
-    """Redacts a command line: values of options such as `--api-key`, and credentials in URLs."""
-    found, option = [], ""
+    """Redact a command line: values of options such as `--api-key`, and credentials in URLs."""
+    redacted, option = [], ""
     for word in words:
         name, equals, value = word.partition("=")
         is_option = name.startswith("-")
@@ -149,8 +148,8 @@ def redact_command_line(words: Sequence[str]) -> list[str]:
         else:
             word = redact_settings(word)
         option = name if is_option and not equals and is_secret_name(name) else ""
-        found.append(word)
-    return found
+        redacted.append(word)
+    return redacted
 
 
 def _sets_secret(name: str, value: str) -> bool:
@@ -158,29 +157,29 @@ def _sets_secret(name: str, value: str) -> bool:
 
 
 def _is_secret_value(name: str, value: str) -> bool:
-    return bool(_IS_SURELY.search(name) or _A_KEY.fullmatch(value))
+    return bool(_DEFINITE_NAME.search(name) or _KEY_VALUE.fullmatch(value))
 
 
-def server_url(url: str, asked_as: str) -> str:
-    """Returns the URL of a server without `/v1`.
+def server_url(url: str, label: str) -> str:
+    """Return the URL of a server without `/v1`. Errors begin with `label`, such as `--engine`.
 
     Raises InvalidInput if it is not a URL of a server, or contains a key, which would be visible in
     process lists, shell histories and records.
     """
     base = url.strip().rstrip("/").removesuffix("/v1").rstrip("/")
     shown = re.split("[?#]", url.strip().rpartition("@")[2])[0]
-    no_url = f"{asked_as} {shown}: no URL of a server, such as http://127.0.0.1:8000"
+    invalid = f"{label} {shown}: not the URL of a server, such as http://127.0.0.1:8000"
     try:
         parts = urlsplit(base)
-        known = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
-        raise InvalidInput(no_url) from None
+        raise InvalidInput(invalid) from None
     if "@" in parts.netloc or parts.query or parts.fragment:
         safe = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
         raise InvalidInput(
-            f"{asked_as} {safe.geturl()}: leave out what stands before @ and after ?; a key is "
-            "taken from TURNSTILE_API_KEY"
+            f"{label} {safe.geturl()}: remove the part before @ and after ?; set "
+            "TURNSTILE_API_KEY to give a key"
         )
-    if not known:
-        raise InvalidInput(no_url)
+    if not valid:
+        raise InvalidInput(invalid)
     return base

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from harness.cells.job import Job
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
-from harness.replay.liveness import ServerTimeouts, Watch
+from harness.replay.liveness import ServerMonitor, ServerTimeouts
 from servers.errors import CellFailed
 from servers.records import EventRecord, TurnRecord
 
@@ -51,17 +51,17 @@ def replay_on(
     server that has exited. Raises CellFailed if a server is lost or no program finishes; all turns
     that ended or were active have been recorded by then. Such a cell is run again.
     """
-    watch = Watch(replicas, timeouts, api_key(), failure)
+    monitor = ServerMonitor(replicas, timeouts, api_key(), failure)
     first_error: str | None = None
 
     def turn_ended(record: TurnRecord) -> None:
         nonlocal first_error
         if record.replica is not UNSET:
-            pulse = watch.pulses[record.replica]
+            liveness = monitor.liveness[record.replica]
             if record.error is None:
-                pulse.byte_received()
+                liveness.byte_received()
             else:
-                pulse.doubted, first_error = True, first_error or record.error
+                liveness.suspected, first_error = True, first_error or record.error
         on_turn(record)
 
     async def replay() -> dict[str, Any]:
@@ -78,7 +78,7 @@ def replay_on(
                 api_key=api_key(),
                 on_turn=turn_ended,
                 on_event=on_event,
-                lost_reason=lambda: watch.lost,
+                lost_reason=lambda: monitor.lost_reason,
             )
         return await replay_live(
             job.programs,
@@ -93,25 +93,26 @@ def replay_on(
             turn_timeout_s=turn_timeout_s,
             text=text,
             api_key=api_key(),
-            pulses=watch.pulses,
-            given_up=lambda: watch.lost or "cancelled",
+            liveness=monitor.liveness,
+            lost_reason=lambda: monitor.lost_reason,
             cache_salt=cache_salt,
         )
 
-    done = asyncio.run(_watched(replay, watch))
+    done = asyncio.run(_monitored(replay, monitor))
     if not done["finished_programs"] and first_error is not None:
         raise CellFailed(f"no program finished; the first failed turn: {first_error}")
     return done
 
 
-async def _watched(replay: Any, watch: Watch) -> dict[str, Any]:
+async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:
     replaying: asyncio.Task[dict[str, Any]] = asyncio.create_task(replay())
-    losing = asyncio.create_task(watch.until_lost())
+    losing = asyncio.create_task(monitor.wait_until_lost())
     try:
         await asyncio.wait({replaying, losing}, return_when=asyncio.FIRST_COMPLETED)
         if losing.done():
             losing.result()
-            await asyncio.wait({replaying}, timeout=LAST_RECORDS_S if watch.turns_end else 0)
+            timeout_s = LAST_RECORDS_S if monitor.connections_closed else 0
+            await asyncio.wait({replaying}, timeout=timeout_s)
     finally:
         replaying.cancel()
         losing.cancel()
@@ -119,9 +120,9 @@ async def _watched(replay: Any, watch: Watch) -> dict[str, Any]:
     error = None if replaying.cancelled() else replaying.exception()
     if error is not None and not isinstance(error, CellFailed):
         raise error
-    if watch.lost is None:
+    if monitor.lost_reason is None:
         none_finished = error is not None or not replaying.result()["finished_programs"]
-        await watch.last_look(all_failed=none_finished)
-    if watch.lost is not None:
-        raise CellFailed(watch.lost)
+        await monitor.check_after_replay(all_failed=none_finished)
+    if monitor.lost_reason is not None:
+        raise CellFailed(monitor.lost_reason)
     return replaying.result()

@@ -22,7 +22,7 @@ from harness.load.settings import Prompts, SweepSettings
 from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
-from harness.replay.served_models import models_of, says_vllm
+from harness.replay.served_models import is_vllm, served_models
 from servers.errors import InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
 from servers.records import EventRecord, TurnRecord
@@ -109,7 +109,7 @@ def url_engine(
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
     settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
-    served = models_of(url, "--engine")
+    served = served_models(url, "--engine")
     chosen = _chosen(served, settings.machine.model, url)
     longest = chosen.get("max_model_len")
     if settings.server.events is not None and not settings.server.events.is_file():
@@ -128,7 +128,7 @@ def url_engine(
         turn_timeout_s=settings.server.turn_timeout_s,
         timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
         text=settings.server.prompts is Prompts.TEXT,
-        is_vllm=says_vllm(chosen),
+        is_vllm=is_vllm(chosen),
     )
     return (_as_served(settings.policies),), engine, ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 
-from harness.replay.http import fetched
+from harness.replay.http import fetch
 from servers.errors import ServerUnavailable
 from servers.vllm.launch.metrics_page import cache_config
 from servers.vllm.launch.server import ServerInfo
@@ -20,7 +20,7 @@ def describe(base_url: str) -> ServerInfo:
     """Raises ServerUnavailable if the server is not a vLLM that provides its configuration."""
 
     def get(path: str) -> bytes:
-        return fetched(base_url + path, 10, MAX_BYTES)
+        return fetch(base_url + path, 10, MAX_BYTES)
 
     try:
         model = json.loads(get("/v1/models"))["data"][0]

@@ -1,7 +1,8 @@
-"""Records the turns at a gateway: a line per turn when it ends, and a trace at the end.
+"""Records the turns of programs at a gateway.
 
-In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/reference/run-folder.md), which can
-be read as a trace even if the gateway is killed, and `trace.jsonl`, the same in our format.
+In: the URLs of servers. Out: a folder with `turns.jsonl` (docs/reference/run-folder.md), which gets
+a line when a turn ends and is a valid trace even if the gateway is killed, and at the end
+`trace.jsonl`, the same turns in the native trace format.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
 from harness.redact import server_url
 from harness.replay.http import api_key
-from harness.replay.served_models import models_of, says_vllm
+from harness.replay.served_models import is_vllm, served_models
 from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
 from servers.records import TurnRecord
@@ -37,7 +38,7 @@ class Recording:
     turns: int = 0
     failed: int = 0
     without_messages: int = 0
-    """Turns that succeeded, but whose messages are not recorded, because they were not chats."""
+    """Turns that succeeded, but have no messages, because they were not chats."""
 
     @property
     def lines_file(self) -> Path:
@@ -62,15 +63,12 @@ class Recording:
 def backends(urls: Sequence[str]) -> list[Backend]:
     """Raises InvalidInput for a server that does not respond. Only vLLM gets the program's id,
     because other servers reject fields that they do not know."""
-    found: list[Backend] = []
-    for url in urls:
-        base = server_url(url, "the server")
-        found.append(Backend(base, any(map(says_vllm, models_of(base, "the server")))))
-    return found
+    bases = [server_url(url, "the server") for url in urls]
+    return [Backend(base, any(map(is_vllm, served_models(base, "the server")))) for base in bases]
 
 
 def default_folder(kind: str) -> Path:
-    """A folder that does not exist yet."""
+    """Return the path of a folder that does not exist yet."""
     named = Path("runs") / kind / time.strftime("%Y-%m-%d_%H-%M-%S")
     names = [named, *(named.with_name(f"{named.name}-{k}") for k in range(2, 100))]
     return next((name for name in names if not name.exists()), named)
@@ -86,8 +84,10 @@ async def recording(
     keeps_messages: bool = False,
     token: str | None = None,
 ) -> AsyncIterator[Recording]:
-    """Runs a gateway until the block ends. Raises an OSError if the port is in use, and
-    InvalidInput if the folder contains a sweep."""
+    """Run a gateway until the block ends.
+
+    Raises an OSError if the port is in use, and InvalidInput if the folder contains a sweep.
+    """
     if (folder / "sweep.json").exists():
         raise InvalidInput(f"--out {folder}: contains a sweep (sweep.json); give another folder")
     make_folder(folder)

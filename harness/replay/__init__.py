@@ -1,1 +1,5 @@
-"""Replays programs. In: programs and their arrivals. Out: a record of each turn."""
+"""Replays programs in virtual time (`virtual`) or against live servers (`live`).
+
+In: programs, their arrivals, an engine or servers. Out: a `TurnRecord` per turn and a summary.
+`schedule` decides when each turn is due. `completion` and `http` send a turn to a live server.
+"""

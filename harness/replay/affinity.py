@@ -1,31 +1,24 @@
-"""Which replica serves a job: all its turns and sub-agents go where its KV is.
+"""Assigns jobs to replicas.
 
-A job goes to the replica with the fewest jobs under way when it starts; of several, the first.
+A job and its sub-agents stay on one replica, because their KV cache is there. A new job gets the
+replica with the fewest active jobs; among equals, the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from harness.load.arrivals import root_ids
-from traces import Program
-
 
 class Affinity:
-    def __init__(self, programs: Sequence[Program], replicas: int) -> None:
-        self._job_of = root_ids(programs)
-        self._under_way = [0] * replicas
+    def __init__(self, replicas: int) -> None:
+        self._active_jobs = [0] * replicas
         self._replica_of_job: dict[str, int] = {}
 
-    def replica_of(self, program: Program) -> int:
-        job = self._job_of[program.id]
-        if job not in self._replica_of_job:
-            replica = self._under_way.index(min(self._under_way))
-            self._replica_of_job[job] = replica
-            self._under_way[replica] += 1
-        return self._replica_of_job[job]
+    def replica_of(self, job_id: str) -> int:
+        if job_id not in self._replica_of_job:
+            replica = self._active_jobs.index(min(self._active_jobs))
+            self._replica_of_job[job_id] = replica
+            self._active_jobs[replica] += 1
+        return self._replica_of_job[job_id]
 
-    def ended(self, program: Program) -> None:
-        """A job is over with its root program; sub-agents that outlive it count no more."""
-        if self._job_of[program.id] == program.id:
-            self._under_way[self._replica_of_job[program.id]] -= 1
+    def job_ended(self, job_id: str) -> None:
+        """Call it when the job's root program ends, even if sub-agents are still active."""
+        self._active_jobs[self._replica_of_job[job_id]] -= 1

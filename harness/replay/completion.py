@@ -1,8 +1,8 @@
-"""One streamed turn on an OpenAI-compatible server: its request body and its answer.
+"""Builds the request of a turn for an OpenAI-compatible server, and parses its streamed answer.
 
-Token mode (`/v1/completions`): the prompt is token ids, and the ids that the engine produced come
-back (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
-messages. A turn whose answer has another length than requested has failed. Times are seconds on the
+Token mode (`/v1/completions`): the prompt is token ids, and the answer contains the generated token
+ids (`return_token_ids`, vLLM 0.10.2 and newer). Text mode (`/v1/chat/completions`): the prompt is
+messages. A turn fails if its answer does not have the requested length. Times in seconds on the
 clock of the caller, who reads the stream.
 """
 
@@ -23,9 +23,9 @@ from servers.records import TurnRecord
 from traces import Message, Turn
 from traces.lenient import mapping, seconds, tokens
 
-MESSAGE_CHARS = 200
-MOST_IDS = 4_000_000
-"""Limit for one answer, because a server may stream without end."""
+MAX_MESSAGE_CHARS = 200
+MAX_OUTPUT_TOKENS = 4_000_000
+"""Limit of one answer, because a server may stream without end."""
 
 
 def completion_body(
@@ -79,12 +79,12 @@ class Answer:
     text: bool = False
     """Text mode: token ids are not required, as the server's tokenizer may differ."""
     secrets: tuple[str, ...] = ()
-    """Values that no error message may contain."""
+    """Keys that error messages must not contain."""
     ids: list[int] = field(default_factory=list)
     first_token_at_s: float | None = None
     last_byte_at_s: float = math.nan
     complete: bool = False
-    """The stream sent `[DONE]`."""
+    """Whether `[DONE]` has arrived."""
     usage: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     _events: Events = field(default_factory=Events)
@@ -113,7 +113,7 @@ class Answer:
             self._append_ids(ids or [])
             if ids is None and content and not self.text:
                 raise TurnFailed(
-                    "the answer comes without token ids: token mode needs a server that supports "
+                    "the answer contains no token ids: token mode needs a server that supports "
                     "return_token_ids, such as vLLM 0.10.2 or newer"
                 )
         self.usage = mapping(chunk.get("usage")) or self.usage
@@ -123,8 +123,8 @@ class Answer:
         if not all(type(id) is int and 0 <= id < 1 << 32 for id in ids):
             raise ValueError("token_ids contains a value that is not a token id")
         self.ids += ids
-        if len(self.ids) > MOST_IDS:
-            raise ValueError(f"more than {MOST_IDS:,} tokens")
+        if len(self.ids) > MAX_OUTPUT_TOKENS:
+            raise ValueError(f"more than {MAX_OUTPUT_TOKENS:,} tokens")
 
     def check(self, turn: Turn) -> None:
         """Raise TurnFailed unless the stream is complete and prompt and answer have the recorded
@@ -135,12 +135,12 @@ class Answer:
         prompt_tokens = counted[0] if self.text else turn.prompt_tokens
         if counted != (prompt_tokens, turn.output_tokens):
             raise TurnFailed(
-                f"the server counts {counted[0]} prompt and {counted[1]} output tokens, recorded "
-                f"are {turn.prompt_tokens} and {turn.output_tokens}"
+                f"the server counted {counted[0]} prompt and {counted[1]} output tokens, but the "
+                f"trace has {turn.prompt_tokens} and {turn.output_tokens}"
             )
         if len(self.ids) != turn.output_tokens and (self.ids or not self.text):
             raise TurnFailed(
-                f"{counted[1]} output tokens, but {len(self.ids)} token ids in the stream"
+                f"the server counted {counted[1]} output tokens, but sent {len(self.ids)} token ids"
             )
 
     def prompt_tokens(self, turn: Turn) -> int:
@@ -174,7 +174,7 @@ def count(value: object) -> int | None:
 
 
 def queue_s(metrics: Mapping[str, Any]) -> float | None:
-    """Seconds in the engine's queue; None if the server does not report them."""
+    """Seconds in the engine's queue; None if the server does not report the time."""
     value = metrics.get("queue_time_ms")
     queued_ms = None if isinstance(value, str) else seconds(value)
     return None if queued_ms is None else queued_ms / 1000
@@ -193,8 +193,8 @@ def set_measured(
 ) -> None:
     """Add what a client measures to a turn's record.
 
-    Prefill and decode are as the client sees them: prefill includes the network and reloads, decode
-    includes preemptions. With `queue_s` the three sum to the turn's time.
+    Prefill is measured by the client and includes the network and reloads; decode includes
+    preemptions. If `queue_s` is known, the three sum to the turn's time.
     """
     record.sent_at_s = sent_s
     record.first_token_at_s = first_token_s
@@ -210,7 +210,7 @@ def set_measured(
 
 
 def measure(record: TurnRecord, turn: Turn, answer: Answer, finished_s: float) -> None:
-    """Add what the answer of a replayed turn shows to its record."""
+    """Add the times and token counts of a replayed turn's answer to its record."""
     set_measured(
         record,
         sent_s=answer.sent_at_s,
@@ -224,9 +224,11 @@ def measure(record: TurnRecord, turn: Turn, answer: Answer, finished_s: float) -
 
 
 def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
-    """The message in an error body of vLLM or OpenAI, or the body's text. Servers may repeat
-    secrets in it, so they are redacted before the text is shortened, and again after JSON is
-    decoded, as JSON can escape a text in several ways."""
+    """Return the message in an error body of vLLM or OpenAI, or the body's text.
+
+    Servers may repeat secrets in it. They are redacted before the text is shortened, and again
+    after JSON is decoded, because JSON can escape a text in several ways.
+    """
     plain = redact(body.decode(errors="replace"), secrets)
     try:
         value = orjson.loads(plain)
@@ -242,13 +244,15 @@ def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:
 
 def shortened(text: str) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= MESSAGE_CHARS else text[: MESSAGE_CHARS - 1] + "…"
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
 def _without_prompt(event: bytes) -> bytes:
-    """The event with `prompt_token_ids` emptied: vLLM sends back the prompt's ids, and parsing them
-    would take longer than all the rest. The search cannot match inside a JSON string, where the
-    quotes of the key would be escaped."""
+    """Return the event with an empty `prompt_token_ids`. vLLM repeats the prompt's ids there, and
+    parsing them would take longer than parsing everything else.
+
+    The search cannot match inside a JSON string, where the quotes of the key would be escaped.
+    """
     start = event.find(b'"prompt_token_ids":[')
     if start < 0:
         return event

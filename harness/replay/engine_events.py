@@ -1,9 +1,8 @@
-"""The engine's own measurements of each turn, from the events that the vLLM plug-in writes to a
-file.
+"""Reads the vLLM plug-in's events, and adds what the engine measured to the turns' records.
 
-In: a JSONL file of `EventRecord`s with `t` in seconds of this machine's monotonic clock
-(`servers.vllm.plugin.event_log`), read as it grows. Out: the events on the cell's clock, and fields
-of each turn's record that its client cannot measure.
+In: a JSONL file of `EventRecord`s, read as it grows, with `t` in seconds on the machine's monotonic
+clock (`servers.vllm.plugin.event_log`). Out: the events on the cell's clock, and the fields of each
+turn's record that its client cannot measure.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class ServedTurn:
-    """What the events say about one turn; times on the cell's clock."""
+    """The events of one turn. Times in seconds on the cell's clock."""
 
     arrived_s: float
     pinned_hit: bool
     admitted_s: float | None = None
     hit_tokens: int | None = None
     external_tokens: int = 0
-    """The part of `hit_tokens` that an offload tier brought."""
+    """The part of `hit_tokens` that was loaded from an offload tier."""
     loading_s: list[float] = field(default_factory=list)
     loaded_s: list[float] = field(default_factory=list)
     preempted_s: list[float] = field(default_factory=list)
@@ -43,7 +42,7 @@ class EngineLog:
         started_monotonic_s: float,
         on_event: Callable[[EventRecord], None] | None,
     ) -> None:
-        """Events that the file already holds are skipped: they belong to earlier cells."""
+        """Events that are already in the file are skipped: they belong to earlier cells."""
         self._file = path.open("rb")
         self._file.seek(0, 2)
         self._rest = b""
@@ -59,9 +58,9 @@ class EngineLog:
     def complete(self, record: TurnRecord) -> None:
         """Add what the engine measured to the record of an ended turn.
 
-        Loads and preemptions come out of prefill or decode, whichever they fell into, so that the
-        parts still sum to the turn's time. The events do not name the tier of a hit: all external
-        hits count as DRAM.
+        The time of loads and preemptions is subtracted from prefill or decode, depending on when
+        they happened, so that the parts still sum to the turn's time. All external hits count as
+        DRAM, because the events do not name the tier.
         """
         self.read()
         served = self._served.pop((record.program_id, record.turn), None)
@@ -78,8 +77,8 @@ class EngineLog:
                 self._on_event(event)
 
     def _follow(self, event: EventRecord) -> None:
-        program, key, now_s = event.program_id, (event.program_id, event.turn), event.t
-        name = event.event
+        program, now_s, name = event.program_id, event.t, event.event
+        key = program, event.turn
         if name == "arrival":
             self._served[key] = ServedTurn(now_s, program in self._pinned)
         elif name == "pinned":
@@ -116,7 +115,7 @@ class EngineLogs:
         ]
 
     def complete(self, record: TurnRecord) -> None:
-        """Add what the engine of the record's `replica` measured."""
+        """Add what the engine of the record's replica measured."""
         if record.replica is UNSET:
             raise RuntimeError("a live turn without a replica")
         log = self._logs[record.replica]
@@ -133,7 +132,7 @@ class EngineLogs:
 def _add(served: ServedTurn, record: TurnRecord) -> None:
     sent_s, first_s, end_s = record.sent_at_s, record.first_token_at_s, record.finished_at_s
     if end_s is None:
-        raise RuntimeError("a turn is completed after its end")
+        raise RuntimeError("the turn has not ended")
     early_s, late_s, preemptions = _before_and_after(
         first_s, served.preempted_s, served.resumed_s, end_s
     )
@@ -160,8 +159,10 @@ def _add(served: ServedTurn, record: TurnRecord) -> None:
 def _before_and_after(
     first_s: float | None, starts_s: list[float], ends_s: list[float], end_s: float
 ) -> tuple[float, float, int]:
-    """Seconds of all spans before the first token and after it, and the number of spans. A span
-    without an end lasts to the turn's end."""
+    """Return the seconds of all spans before and after the first token, and the number of spans.
+
+    A span without an end lasts until the turn ends.
+    """
     spans = list(zip(starts_s, ends_s + [end_s] * (len(starts_s) - len(ends_s)), strict=True))
     early_s = sum(b - a for a, b in spans if first_s is None or a < first_s)
     return early_s, sum(b - a for a, b in spans) - early_s, len(spans)

@@ -1,7 +1,7 @@
-"""How an OpenAI-compatible server is asked: many long answers at once, each read as it comes.
+"""HTTP client for OpenAI-compatible servers. Reads many long streams concurrently.
 
-In: a body, an `Answer` to fill. Out: the answer filled, or why there is none, in one line. Times
-are seconds on the caller's clock.
+In: a request's body and an `Answer` to fill. Out: the filled answer, or an error in one line. Times
+in seconds on the caller's clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import resource
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from typing import Any
 
 import aiohttp
 
@@ -20,16 +19,16 @@ from harness.redact import redact, secrets_of
 from harness.replay.completion import Answer, error_message, shortened
 from servers.errors import TurnFailed
 
-CONNECT_S = 10.0
-KEEP_CONNECTION_S = 2.0
-"""Less than servers keep idle connections (uvicorn, and so vLLM: 5 s), so that none is closed under
-a turn that is just being sent."""
+CONNECT_TIMEOUT_S = 10.0
+KEEPALIVE_TIMEOUT_S = 2.0
+"""Less than servers keep idle connections open (uvicorn and vLLM: 5 s). Otherwise a server might
+close a connection while a turn is sent on it."""
 API_KEY = "TURNSTILE_API_KEY"
-"""A variable, not an option: command lines are kept in run folders and shown in process lists."""
-MOST_OPEN_FILES = 65536
-ERROR_BODY_BYTES = 4096
+"""An environment variable, because options appear in run folders and process lists."""
+MAX_OPEN_FILES = 65536
+MAX_ERROR_BYTES = 4096
 FAILURES = (TurnFailed, aiohttp.ClientError, OSError, TimeoutError)
-"""What `ask` raises, for `reason` to tell."""
+"""Errors that `stream_completion` raises and `failure_reason` describes."""
 
 
 def api_key() -> str | None:
@@ -37,7 +36,7 @@ def api_key() -> str | None:
 
 
 def known_keys(key: str | None) -> tuple[str, ...]:
-    """That no message may tell: the one that we send, and those of the environment."""
+    """Return the secrets that messages must not contain: `key`, and those of the environment."""
     return (*secrets_of(os.environ), *([key] if key else ()))
 
 
@@ -45,50 +44,52 @@ def authorization(key: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-class _Stays(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: object) -> None:
-        """A key is for the server that the user named: a redirect is an error, and not followed."""
+        """Treat a redirect as an error: the API key is only for the server that the user named."""
 
 
-_OPENER = urllib.request.build_opener(_Stays)
+_OPENER = urllib.request.build_opener(_NoRedirects)
 
 
-def fetched(url: str, within_s: float, most_bytes: int) -> bytes:
-    """With the user's key. Raises an OSError (for other answers than 200 an HTTPError), an
-    HTTPException or a ValueError."""
+def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
+    """Send a GET request with the user's API key, and return the start of the response.
+
+    Raises an OSError (HTTPError for any status except 200), an HTTPException or a ValueError.
+    """
     request = urllib.request.Request(url, headers=authorization(api_key()))  # noqa: S310
     try:
-        with _OPENER.open(request, timeout=within_s) as answer:
-            found: bytes = answer.read(most_bytes)
-            return found
+        with _OPENER.open(request, timeout=timeout_s) as response:
+            body: bytes = response.read(max_bytes)
+            return body
     except urllib.error.HTTPError as error:
         error.close()
         raise
 
 
-def client_session(**options: Any) -> aiohttp.ClientSession:
-    """For thousands of long answers at once; `options` are aiohttp's own. Nothing is unpacked: what
-    is a kilobyte packed may be a megabyte."""
-    plain = {"Accept-Encoding": "identity"}
+def client_session(headers: dict[str, str] | None = None) -> aiohttp.ClientSession:
+    """Return a session for thousands of concurrent streams.
+
+    Responses are not decompressed, because a compressed kilobyte may expand to a megabyte.
+    """
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_CONNECTION_S),
-        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_TIMEOUT_S),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
         cookie_jar=aiohttp.DummyCookieJar(),
         auto_decompress=False,
-        headers=plain | options.pop("headers", {}),
-        **options,
+        headers={"Accept-Encoding": "identity", **(headers or {})},
     )
 
 
 def allow_many_connections() -> None:
-    """Each turn under way is an open file; the usual soft limit is 1024."""
+    """Raise the limit of open files, usually 1024: each active turn has an open connection."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < limit:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-async def ask(
+async def stream_completion(
     session: aiohttp.ClientSession,
     url: str,
     body: io.BytesIO,
@@ -96,37 +97,42 @@ async def ask(
     now_s: Callable[[], float],
     headers: dict[str, str] | None = None,
 ) -> None:
-    """Raises one of FAILURES. A whole stream may still be none of use: `answer.check`."""
+    """Send a completion request and fill `answer` with the stream. Raises one of FAILURES.
+
+    Call `answer.check` afterwards: a complete stream may still have the wrong length.
+    """
     async with session.post(url, data=body, headers=headers, allow_redirects=False) as response:
         if response.status != 200:
-            body_start = await response.content.read(ERROR_BODY_BYTES)
-            told = error_message(body_start, answer.secrets)
-            hint = f"; a key is taken from {API_KEY}" if response.status == 401 else ""
-            raise TurnFailed(f"the server answered {response.status}: {told}{hint}")
+            message = error_message(await response.content.read(MAX_ERROR_BYTES), answer.secrets)
+            hint = f"; set {API_KEY} to a valid key" if response.status == 401 else ""
+            raise TurnFailed(f"the server answered {response.status}: {message}{hint}")
         if response.content_type != "text/event-stream":
             raise TurnFailed(f"the server answered {response.content_type}, not a stream")
-        if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
-            raise TurnFailed(f"the server packs its stream ({shortened(packed)}), unasked")
-        body.truncate(0)  # it is sent: a long prompt need not stay for the answer
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise TurnFailed(
+                f"the server compressed its stream ({shortened(encoding)}) without being asked to"
+            )
+        body.truncate(0)  # frees the memory of a long prompt, which has been sent
         async for received in response.content.iter_any():
             answer.take(received, now_s())
 
 
-def reason(
+def failure_reason(
     failure: Exception, url: str, answer: Answer, turn_timeout_s: float | None = None
 ) -> str:
-    so_far = f"{len(answer.ids)} of the answer's tokens had come"
+    """Return the text of one of FAILURES for the turn's record, without secrets."""
+    progress = f"after {len(answer.ids)} output tokens"
     match failure:
         case TurnFailed():
             return redact(str(failure), answer.secrets)
         case aiohttp.ConnectionTimeoutError():
-            return f"no connection to {url} within {CONNECT_S:g} s"
+            return f"no connection to {url} within {CONNECT_TIMEOUT_S:g} s"
         case TimeoutError() if turn_timeout_s is not None:
-            return f"not over within {turn_timeout_s:g} s; {so_far}"
+            return f"turn timeout of {turn_timeout_s:g} s exceeded {progress}"
         case aiohttp.ClientConnectorError():
-            why = os.strerror(failure.os_error.errno or 0)
-            return f"cannot connect to {url}: {why.lower()}"
+            cause = os.strerror(failure.os_error.errno or 0)
+            return f"cannot connect to {url}: {cause.lower()}"
         case aiohttp.ServerDisconnectedError() | aiohttp.ClientPayloadError() | OSError():
-            return f"the connection was lost; {so_far}"
-    told = redact(f"{type(failure).__name__}: {failure}", answer.secrets)
-    return shortened(f"{told}; {so_far}")
+            return f"connection lost {progress}"
+    message = redact(f"{type(failure).__name__}: {failure}", answer.secrets)
+    return shortened(f"{message} {progress}")

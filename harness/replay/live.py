@@ -1,9 +1,9 @@
-"""Replay of programs against live OpenAI-compatible servers: each turn is sent when it is due.
+"""Replays programs against live OpenAI-compatible servers.
 
 In: programs, their arrivals, servers. Out: a `TurnRecord` per turn and a summary; fields that only
-an engine can measure are null (docs/design/live-replay.md). `harness.replay.schedule` decides when
-each turn is due; it is sent at that deadline on the monotonic clock, so that lateness never
-accumulates. A turn that fails for any reason gets a record with its `error`.
+an engine can measure are null (docs/design/live-replay.md). Each turn is sent when it is due
+(`harness.replay.schedule`), at an absolute time on the monotonic clock, so that lateness does not
+accumulate. A turn that fails for any reason gets a record with its `error`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
     FAILURES,
     allow_many_connections,
-    ask,
     authorization,
     client_session,
+    failure_reason,
     known_keys,
-    reason,
+    stream_completion,
 )
 from harness.replay.liveness import Liveness
 from harness.replay.schedule import ActiveProgram, TurnSchedule
@@ -39,9 +39,11 @@ from servers.records import EventRecord, TurnRecord
 from traces import Program, Turn
 
 START_S = 0.2
-"""Time from the call to the cell's time 0, and how long before its start a program is set up."""
+"""Time from the call to the cell's time 0. Programs are also prepared this long before they
+start."""
 PREPARE_S = 0.02
-"""How long before a turn is due its body is built: a long prompt takes milliseconds to encode."""
+"""The body of a turn is built this long before the turn is due, because encoding a long prompt
+takes milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class _Live:
         api_key: str | None,
         on_turn: Callable[[TurnRecord], None],
         on_event: Callable[[EventRecord], None] | None,
-        pulses: Sequence[Liveness],
-        given_up: Callable[[], str],
+        liveness: Sequence[Liveness],
+        lost_reason: Callable[[], str | None],
         cache_salt: str | None,
     ) -> None:
         self.schedule = TurnSchedule(programs, self._send)
@@ -92,10 +94,10 @@ class _Live:
         self._turn_timeout_s = turn_timeout_s
         self._on_turn = on_turn
         self._on_event = on_event
-        self._pulses = pulses
-        self._given_up = given_up
+        self._liveness = liveness
+        self._lost_reason = lost_reason
         self._cache_salt = cache_salt
-        self._affinity = Affinity(programs, len(replicas))
+        self._affinity = Affinity(len(replicas))
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -132,34 +134,37 @@ class _Live:
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        record.replica = replica = self._affinity.replica_of(program)
+        record.replica = replica = self._affinity.replica_of(run.job_id)
         serving = self._replicas[replica]
         url = serving.chat_url if self._text else serving.url
         answer, error = Answer(self._now_s(), self._text, self._secrets), None
-        pulse = self._pulses[replica]
-        pulse.turn_started()
+        liveness = self._liveness[replica]
+        liveness.turn_started()
         try:
             async with asyncio.timeout(self._turn_timeout_s):
-                await ask(self._session, url, body, answer, partial(self._heard_s, pulse))
+                received_s = partial(self._received_s, liveness)
+                await stream_completion(self._session, url, body, answer, received_s)
             answer.check(turn)
         except asyncio.CancelledError:
-            self._finish(record, turn, answer, self._now_s(), self._given_up())
+            reason = self._lost_reason() or "cancelled"
+            self._finish(record, turn, answer, self._now_s(), reason)
             raise
         except FAILURES as failure:
-            error = reason(failure, url, answer, self._turn_timeout_s)
-        pulse.turn_ended()
+            error = failure_reason(failure, url, answer, self._turn_timeout_s)
+        liveness.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._finish(record, turn, answer, finished_s, error)
         if error is not None or run.is_last:
             del self._conversations[program.id]
-            self._affinity.ended(program)
+            if program.id == run.job_id:
+                self._affinity.job_ended(run.job_id)
         else:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
 
-    def _heard_s(self, pulse: Liveness) -> float:
-        """The time at which bytes have just arrived."""
-        pulse.byte_received()
+    def _received_s(self, liveness: Liveness) -> float:
+        """Return the current time, when bytes have just arrived."""
+        liveness.byte_received()
         return self._now_s()
 
     async def _until(self, at_s: float) -> None:
@@ -190,8 +195,8 @@ async def replay_live(
     api_key: str | None = None,
     text: bool = False,
     on_event: Callable[[EventRecord], None] | None = None,
-    pulses: Sequence[Liveness] | None = None,
-    given_up: Callable[[], str] = lambda: "cancelled",
+    liveness: Sequence[Liveness] | None = None,
+    lost_reason: Callable[[], str | None] = lambda: None,
     cache_salt: str | None = None,
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
@@ -199,9 +204,9 @@ async def replay_live(
     `starts_s` and `in_flight` are as for `harness.replay.virtual.replay`. `vocabulary`: the token
     ids that prompts may contain; `text`: send the recorded messages instead. Events of the replicas
     go to `on_event` on the cell's clock and complete the turns' records. On cancellation (Ctrl-C
-    under `asyncio.run`) each active turn gets a record with `given_up()` as its error. `pulses`:
-    one per replica, to which turns and bytes are reported. `cache_salt`, in text mode: vLLM shares
-    KV only between turns with the same salt.
+    under `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its
+    error. `liveness`: one per replica, updated with its turns and bytes. `cache_salt`, in text
+    mode: vLLM shares KV only between turns with the same salt.
     """
     prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
@@ -217,8 +222,8 @@ async def replay_live(
             api_key,
             on_turn,
             on_event,
-            pulses or [Liveness() for _ in replicas],
-            given_up,
+            liveness or [Liveness() for _ in replicas],
+            lost_reason,
             cache_salt,
         )
         try:

@@ -1,9 +1,9 @@
-"""Whether a cell's servers still serve: asked only while nothing is heard of them.
+"""Detects when a cell's servers are lost or stuck.
 
-In: what is heard of each (bytes of answers, turns that fail), and its `/v1/models`, which needs no
-engine. Out: why one counts as lost, so that a cell ends soon and says so. Bytes of any turn count
-for the whole server, so that a turn may wait in its queue, or compute its prompt, as long as it
-takes. Seconds of this machine's monotonic clock.
+In: for each server the bytes and failed turns that the replay reports, and the responses of
+`/v1/models`, which do not need the engine. Out: the reason why a server counts as lost, with which
+the cell fails. A byte of any turn counts for its whole server, so a turn may be in the queue or in
+prefill for any time. Times in seconds on the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -17,47 +17,47 @@ from typing import Protocol
 
 import aiohttp
 
-from harness.replay.http import CONNECT_S, authorization
+from harness.replay.http import CONNECT_TIMEOUT_S, authorization
 
-LOOK_EVERY_S = 0.5
-ASK_EVERY_S = 1.0
+POLL_INTERVAL_S = 0.5
+HEALTH_CHECK_INTERVAL_S = 1.0
 QUIET_S = 5.0
-"""So long nothing is asked of a server after a byte of its own."""
-ENDS_WITHIN_S = 10.0
-REFUSALS = 2
-"""In a row, and nobody listens there any more."""
-REFUSES = "it refuses connections"
-SILENT = "it does not answer"
+"""A server gets no health check for this time after it sent a byte."""
+EXIT_TIMEOUT_S = 10.0
+MAX_REFUSALS = 2
+"""A server is lost if it refuses this many connections in succession while turns need it."""
+REFUSED = "connection refused"
+NO_RESPONSE = "no response"
 
 
 @dataclass(frozen=True, slots=True)
 class ServerTimeouts:
     lost_after_s: float = 60.0
-    """With a server that answers nothing."""
+    """A server is lost if it does not respond for this time."""
     stuck_after_s: float = 900.0
-    """With one that answers, while no byte comes of its turns under way."""
+    """A server is stuck if it responds, but its active turns receive no byte for this time."""
 
 
 class Liveness:
-    """What is heard of one server."""
+    """Activity of one server."""
 
     def __init__(self) -> None:
-        self.heard_at_s = time.monotonic()
-        """The last byte, or when it got something to do after it had nothing."""
-        self.under_way = 0
-        self.doubted = False
-        """A turn failed, and it has not answered since."""
+        self.last_active_s = time.monotonic()
+        """Time of the last byte, or of the start of a turn while no other was active."""
+        self.active_turns = 0
+        self.suspected = False
+        """Whether a turn has failed since the server last responded to a health check."""
 
     def turn_started(self) -> None:
-        if not self.under_way:
-            self.heard_at_s = time.monotonic()
-        self.under_way += 1
+        if not self.active_turns:
+            self.last_active_s = time.monotonic()
+        self.active_turns += 1
 
     def byte_received(self) -> None:
-        self.heard_at_s = time.monotonic()
+        self.last_active_s = time.monotonic()
 
     def turn_ended(self) -> None:
-        self.under_way -= 1
+        self.active_turns -= 1
 
 
 class Server(Protocol):
@@ -65,136 +65,139 @@ class Server(Protocol):
     def root(self) -> str: ...
 
 
-class Watch:
+class ServerMonitor:
     def __init__(
         self,
         servers: Sequence[Server],
-        patience: ServerTimeouts,
+        timeouts: ServerTimeouts,
         api_key: str | None = None,
         failure: Callable[[], Exception | None] | None = None,
     ) -> None:
-        """`failure` says why a process of ours no longer runs."""
-        self.pulses = [Liveness() for _ in servers]
-        self.lost: str | None = None
-        """Why a server counts as lost."""
-        self.turns_end = True
-        """By themselves, each with its own reason: their connections are gone."""
+        """`failure` returns the error of a server process of ours that has exited."""
+        self.liveness = [Liveness() for _ in servers]
+        self.lost_reason: str | None = None
+        """The reason why a server counts as lost."""
+        self.connections_closed = True
+        """Whether the turns of a lost server fail with errors of their own."""
         self._servers = servers
-        self._patience = patience
+        self._timeouts = timeouts
         self._api_key = api_key
         self._failure = failure
 
-    async def until_lost(self) -> None:
+    async def wait_until_lost(self) -> None:
         async with self._session() as session:
-            looking = [asyncio.create_task(self._process())]
-            looking += [
-                asyncio.create_task(self._follow(session, place))
-                for place in range(len(self._servers))
+            checks = [asyncio.create_task(self._wait_for_exit())]
+            checks += [
+                asyncio.create_task(self._check_repeatedly(session, index))
+                for index in range(len(self._servers))
             ]
             try:
-                ended, _ = await asyncio.wait(looking, return_when=asyncio.FIRST_COMPLETED)
-                self.lost = next(iter(ended)).result()
+                done, _ = await asyncio.wait(checks, return_when=asyncio.FIRST_COMPLETED)
+                self.lost_reason = next(iter(done)).result()
             finally:
-                for each in looking:
-                    each.cancel()
-                await asyncio.wait(looking)
+                for check in checks:
+                    check.cancel()
+                await asyncio.wait(checks)
 
-    async def last_look(self, *, all_failed: bool) -> None:
-        """After the last turn: is one lost whose turns failed too fast for us to see it?"""
-        self.lost = await self._ending() if all_failed else self._process_ended()
-        doubted = [place for place, pulse in enumerate(self.pulses) if pulse.doubted]
-        if self.lost is None and doubted:
+    async def check_after_replay(self, *, all_failed: bool) -> None:
+        """Detect a lost server whose turns all failed before a health check noticed it."""
+        self.lost_reason = await self._exit_reason() if all_failed else self._process_error()
+        suspected = [index for index, server in enumerate(self.liveness) if server.suspected]
+        if self.lost_reason is None and suspected:
             async with self._session() as session:
-                for place in doubted:
-                    self.lost = self.lost or await self._no_answer(session, place)
+                for index in suspected:
+                    self.lost_reason = self.lost_reason or await self._check_once(session, index)
 
-    async def _process(self) -> str:
-        while (why := self._process_ended()) is None:
-            await asyncio.sleep(LOOK_EVERY_S)
-        return why
+    async def _wait_for_exit(self) -> str:
+        while (reason := self._process_error()) is None:
+            await asyncio.sleep(POLL_INTERVAL_S)
+        return reason
 
-    def _process_ended(self) -> str | None:
-        failed = None if self._failure is None else self._failure()
-        return None if failed is None else str(failed)
+    def _process_error(self) -> str | None:
+        error = None if self._failure is None else self._failure()
+        return None if error is None else str(error)
 
-    async def _no_answer(self, session: aiohttp.ClientSession, place: int) -> str | None:
-        """None once it answers."""
-        began_s, refusals = time.monotonic(), 0
-        while (silence := await self._ask(session, place)) is not None:
-            refusals = refusals + 1 if silence == REFUSES else 0
-            if refusals == REFUSALS:
-                return await self._gone(place)
-            if time.monotonic() - began_s > self._patience.lost_after_s:
-                return self._silent(place, silence)
-            await asyncio.sleep(ASK_EVERY_S)
-        return None
-
-    async def _gone(self, place: int) -> str:
-        return await self._ending() or f"{self._name(place)} is lost: {REFUSES}"
-
-    def _silent(self, place: int, silence: str) -> str:
-        after_s = self._patience.lost_after_s
-        return f"{self._name(place)} is lost: {silence} for {after_s:g} s (--lost-after-s)"
-
-    async def _ending(self) -> str | None:
-        """A server of ours fails its turns, and closes its port, some time before it ends; its end
-        says why."""
+    async def _exit_reason(self) -> str | None:
+        """Wait for our server's process to exit, because its error is the actual cause. The server
+        fails its turns and closes its port some time before that."""
         if self._failure is not None:
             with suppress(TimeoutError):
-                return await asyncio.wait_for(self._process(), ENDS_WITHIN_S)
+                return await asyncio.wait_for(self._wait_for_exit(), EXIT_TIMEOUT_S)
         return None
 
-    async def _follow(self, session: aiohttp.ClientSession, place: int) -> str:
-        pulse, patience = self.pulses[place], self._patience
-        quiet_s = min(QUIET_S, patience.lost_after_s / 4)
-        answered_at_s, refusals = time.monotonic(), 0
+    async def _check_once(self, session: aiohttp.ClientSession, index: int) -> str | None:
+        """Return None as soon as the server responds, or the reason why it is lost."""
+        started_s, refusals = time.monotonic(), 0
+        while (problem := await self._health_check(session, index)) is not None:
+            refusals = refusals + 1 if problem == REFUSED else 0
+            if refusals == MAX_REFUSALS:
+                return await self._refused(index)
+            if time.monotonic() - started_s > self._timeouts.lost_after_s:
+                return self._unresponsive(index, problem)
+            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S)
+        return None
+
+    async def _check_repeatedly(self, session: aiohttp.ClientSession, index: int) -> str:
+        """Return the reason when the server is lost or stuck."""
+        liveness, timeouts = self.liveness[index], self._timeouts
+        quiet_s = min(QUIET_S, timeouts.lost_after_s / 4)
+        responded_s, refusals = time.monotonic(), 0
         while True:
-            await asyncio.sleep(ASK_EVERY_S if refusals else LOOK_EVERY_S)
-            silent_s = time.monotonic() - pulse.heard_at_s
-            if silent_s < quiet_s and not pulse.doubted:
+            await asyncio.sleep(HEALTH_CHECK_INTERVAL_S if refusals else POLL_INTERVAL_S)
+            if time.monotonic() - liveness.last_active_s < quiet_s and not liveness.suspected:
                 refusals = 0
                 continue
-            silence = await self._ask(session, place)
+            problem = await self._health_check(session, index)
             now_s = time.monotonic()
-            # One that nobody asks anything may be away for a while: it hits no turn.
-            wanted = pulse.under_way > 0 or pulse.doubted
-            refusals = refusals + 1 if silence == REFUSES and wanted else 0
-            if silence is None:
-                answered_at_s, pulse.doubted = now_s, False
-                if pulse.under_way and now_s - pulse.heard_at_s > patience.stuck_after_s:
-                    self.turns_end = False
-                    return _stuck(self._name(place), pulse.under_way, patience.stuck_after_s)
-                await asyncio.sleep(ASK_EVERY_S if wanted else quiet_s)
-            elif refusals == REFUSALS:
-                return await self._gone(place)
-            elif now_s - max(answered_at_s, pulse.heard_at_s) > patience.lost_after_s:
-                self.turns_end = False
-                return self._silent(place, silence)
+            # A server without turns may be unreachable for a while, since no turn is affected.
+            needed = liveness.active_turns > 0 or liveness.suspected
+            refusals = refusals + 1 if problem == REFUSED and needed else 0
+            if problem is None:
+                responded_s, liveness.suspected = now_s, False
+                inactive_s = now_s - liveness.last_active_s
+                if liveness.active_turns and inactive_s > timeouts.stuck_after_s:
+                    self.connections_closed = False
+                    return self._stuck(index)
+                await asyncio.sleep(HEALTH_CHECK_INTERVAL_S if needed else quiet_s)
+            elif refusals == MAX_REFUSALS:
+                return await self._refused(index)
+            elif now_s - max(responded_s, liveness.last_active_s) > timeouts.lost_after_s:
+                self.connections_closed = False
+                return self._unresponsive(index, problem)
 
-    async def _ask(self, session: aiohttp.ClientSession, place: int) -> str | None:
-        """None, or what it does instead of answering."""
-        within_s = min(CONNECT_S, self._patience.lost_after_s)
+    async def _health_check(self, session: aiohttp.ClientSession, index: int) -> str | None:
+        """Return None if the server responds with a status below 500, or else the problem."""
         try:
-            async with asyncio.timeout(within_s):
-                url = f"{self._servers[place].root}/v1/models"
-                async with session.get(url, allow_redirects=False) as answer:
-                    return f"{SILENT} ({answer.status})" if answer.status >= 500 else None
+            async with asyncio.timeout(min(CONNECT_TIMEOUT_S, self._timeouts.lost_after_s)):
+                url = f"{self._servers[index].root}/v1/models"
+                async with session.get(url, allow_redirects=False) as response:
+                    return f"status {response.status}" if response.status >= 500 else None
         except aiohttp.ClientConnectorError as error:
-            return REFUSES if isinstance(error.os_error, ConnectionRefusedError) else SILENT
+            refused = isinstance(error.os_error, ConnectionRefusedError)
+            return REFUSED if refused else NO_RESPONSE
         except (aiohttp.ClientError, OSError, TimeoutError):
-            return SILENT
+            return NO_RESPONSE
 
     def _session(self) -> aiohttp.ClientSession:
-        """A connection for each question: a kept one may be dead without a sign."""
+        """Return a session that opens a connection per request, since an idle one may be dead."""
         headers = {"Connection": "close", **authorization(self._api_key)}
         connector = aiohttp.TCPConnector(force_close=True)
         return aiohttp.ClientSession(connector=connector, headers=headers)
 
-    def _name(self, place: int) -> str:
-        url = self._servers[place].root
-        return url if len(self._servers) == 1 else f"replica {place} ({url})"
+    async def _refused(self, index: int) -> str:
+        return await self._exit_reason() or f"{self._name(index)} is lost: {REFUSED}"
 
+    def _unresponsive(self, index: int, problem: str) -> str:
+        after_s = self._timeouts.lost_after_s
+        return f"{self._name(index)} is lost: {problem} for {after_s:g} s (--lost-after-s)"
 
-def _stuck(name: str, turns: int, after_s: float) -> str:
-    what = "turn" if turns == 1 else f"{turns} turns"
-    return f"{name} is stuck: no byte of the {what} under way for {after_s:g} s (--stuck-after-s)"
+    def _stuck(self, index: int) -> str:
+        turns, after_s = self.liveness[index].active_turns, self._timeouts.stuck_after_s
+        active = f"{turns} active turn{'' if turns == 1 else 's'}"
+        return (
+            f"{self._name(index)} is stuck: no byte for {active} in {after_s:g} s (--stuck-after-s)"
+        )
+
+    def _name(self, index: int) -> str:
+        url = self._servers[index].root
+        return url if len(self._servers) == 1 else f"replica {index} ({url})"

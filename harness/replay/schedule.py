@@ -1,10 +1,10 @@
-"""The schedule of a replay: when each turn is due, and the first fields of its record.
+"""Schedules the turns of a replay.
 
-In: programs, their start times or how many may be in flight, and how each turn ended. Out: a call
-of `send` for each turn as soon as its due time is known. Open loop: a program starts at its time
-whatever the server does; a turn is due when the previous one has ended, plus the recorded tool
-gap, plus the wait for sub-agents that join there. A program stops at a failed turn. The schedule
-knows neither engine nor clock: times are whole picoseconds since the start, virtual or real. It
+In: programs, their start times or the number of programs in flight, and the end of each turn. Out:
+a call of `send` for each turn, as soon as the turn's due time is known. In an open loop a program
+starts at its arrival time, independently of the server. A turn is due when the previous one has
+ended, its sub-agents that join there have ended, and the recorded tool gap has passed. A program
+stops at a failed turn. Times in whole picoseconds since the start, virtual or real. The schedule
 keeps state only for active programs.
 """
 
@@ -29,9 +29,9 @@ class ActiveProgram:
     job_id: str
     turn: int = 0
     waits_for: int = 0
-    """Number of sub-agents that its next turn still waits for."""
+    """Number of active sub-agents that its next turn waits for."""
     ready_ps: int = 0
-    """When its last turn ended, or the last sub-agent that it waited for."""
+    """End of its last turn, or of the last sub-agent that it waited for, whichever is later."""
     finished_ps: int = 0
 
     @property
@@ -44,7 +44,7 @@ class ActiveProgram:
 
 
 Send = Callable[[ActiveProgram, int, TurnRecord], None]
-"""Takes a program, the time in ps at which its next turn is due, and the turn's record so far."""
+"""Called with a program, the due time of its next turn in ps, and the turn's incomplete record."""
 
 
 class TurnSchedule:
@@ -63,9 +63,11 @@ class TurnSchedule:
     def arrivals(
         self, starts_s: Iterable[float] | None, in_flight: int | None
     ) -> Iterator[tuple[Program, int]]:
-        """Yields root programs and their start times in ps, in order of time; the caller passes
-        each to `start`. With `starts_s` these are all roots, at these times. Without, the first
-        `in_flight` roots (closed loop); the schedule starts the others as programs end."""
+        """Yield root programs and their start times in ps, in order of time.
+
+        The caller passes each to `start`. Without `starts_s`, only the first `in_flight` roots are
+        yielded (closed loop); the schedule starts the others when programs end.
+        """
         roots = (p for p in self._programs if p.fork is None)
         if starts_s is not None:
             indices = [index for index, p in enumerate(self._programs) if p.fork is None]
@@ -76,7 +78,7 @@ class TurnSchedule:
             self._backlog = roots
             yield from ((program, 0) for program in islice(roots, in_flight))
         else:
-            raise ValueError("replay needs arrival times or a number of programs in flight")
+            raise ValueError("neither arrival times nor a number of programs in flight")
 
     def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
@@ -147,7 +149,7 @@ class TurnSchedule:
 
 
 def shared_prefix(program: Program, turn: int) -> PromptPrefix | UnsetType:
-    """The record's `system` field: what the program's prompts share with others, in turn 0."""
+    """Return the record's `system` field: in turn 0, the prefix that other programs share."""
     if turn or program.prefix is None:
         return UNSET
     return PromptPrefix(program.prefix.id, program.prefix.tokens)

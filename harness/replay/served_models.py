@@ -1,4 +1,4 @@
-"""Asks a server that runs already which models it serves."""
+"""Lists the models that a running server serves."""
 
 from __future__ import annotations
 
@@ -7,53 +7,44 @@ import json
 import urllib.error
 from typing import Any
 
-from harness.replay.http import API_KEY, api_key, fetched
+from harness.replay.http import API_KEY, api_key, fetch
 from servers.errors import ServerUnavailable
 from traces.lenient import one_line
 
-ANSWER_WITHIN_S = 10.0
+TIMEOUT_S = 10.0
+MAX_BYTES = 16 << 20
 
 
-NO_ANSWER = (OSError, http.client.HTTPException, ValueError)
-
-
-NO_LIST = (ValueError, LookupError, TypeError, RecursionError)
-
-
-MOST_MODELS_BYTES = 16 << 20
-
-
-def says_vllm(model: dict[str, Any]) -> bool:
+def is_vllm(model: dict[str, Any]) -> bool:
     return model.get("owned_by") == "vllm"
 
 
-def models_of(url: str, asked_as: str) -> list[dict[str, Any]]:
-    """What a server says that it serves. Raises ServerUnavailable, which begins with `asked_as`."""
+def served_models(url: str, label: str) -> list[dict[str, Any]]:
+    """Return the models of a server. Raises ServerUnavailable, whose message begins with `label`
+    (the option that gave the URL)."""
     try:
-        said = fetched(f"{url}/v1/models", ANSWER_WITHIN_S, MOST_MODELS_BYTES)
+        body = fetch(f"{url}/v1/models", TIMEOUT_S, MAX_BYTES)
     except urllib.error.HTTPError as error:
-        hint = _hint(error.code)
         raise ServerUnavailable(
-            f"{asked_as} {url}: /v1/models answered {error.code}{hint}"
+            f"{label} {url}: /v1/models answered {error.code}{_hint(error.code)}"
         ) from None
-    except NO_ANSWER as error:
-        why = one_line(str(getattr(error, "reason", error)))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = one_line(str(getattr(error, "reason", error)))
         raise ServerUnavailable(
-            f"{asked_as} {url}: no OpenAI-compatible server answers ({why})"
+            f"{label} {url}: no OpenAI-compatible server responds ({reason})"
         ) from None
     try:
-        models = [m for m in json.loads(said)["data"] if isinstance(m, dict)]
-    except NO_LIST:
+        return [model for model in json.loads(body)["data"] if isinstance(model, dict)]
+    except (ValueError, LookupError, TypeError, RecursionError):
         raise ServerUnavailable(
-            f"{asked_as} {url}: /v1/models answered no JSON list of models; give the address of an "
+            f"{label} {url}: /v1/models did not return a JSON list of models; give the URL of an "
             "OpenAI-compatible server"
         ) from None
-    return models
 
 
 def _hint(status: int) -> str:
     if 300 <= status < 400:
-        return ", a redirect, which is not followed; give the address of the server itself"
+        return ", a redirect, which is not followed; give the URL of the server itself"
     if status != 401:
         return ""
-    return f"; it refuses the key of {API_KEY}" if api_key() else f"; set {API_KEY}"
+    return f"; it rejected the key in {API_KEY}" if api_key() else f"; set {API_KEY}"

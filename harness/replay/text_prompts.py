@@ -1,7 +1,7 @@
-"""Messages of each prompt that a live engine is sent (text mode): as recorded, verbatim.
+"""Messages of each prompt for a live engine (text mode).
 
-So a next prompt holds the recorded answers, not those that this engine gave; hits end where the
-recorded conversation and its own part.
+Prompts contain the recorded messages verbatim. A prompt thus repeats the recorded answers and not
+those of this engine, so cache hits end where the two differ.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class RecordedConversation:
         return self._messages[: next(self._ends)]
 
     def answered(self, _ids: Sequence[int]) -> None:
-        """What it said is not sent again."""
+        """Ignore the engine's answer."""
 
 
 class TextPrompts:
     def __init__(self, programs: Sequence[Program]) -> None:
-        if silent := next((p for p in programs if not p.messages), None):
+        if program := next((p for p in programs if not p.messages), None):
             raise InvalidInput(
-                f"program {silent.id}: its trace has no messages; leave --prompts text away"
+                f"program {program.id}: its trace has no messages; remove --prompts text"
             )
 
     def conversation(self, program: Program) -> RecordedConversation:

@@ -1,12 +1,11 @@
-"""Token ids of each prompt that a live engine is sent (token mode).
+"""Token ids of each prompt for a live engine (token mode).
 
-In: programs, the ids that may be used, a seed. A prompt is made of its prefixes, then of what it
-keeps of the previous turn's context, which holds the ids that the engine generated, then of new
-ids, drawn for this program alone. A prefix has the same ids in every prompt that names it. So two
-prompts share what `harness.replay.virtual.Contents` says, except for new ids that happen to be
-equal, and for an answer inside a prefix, which is sent as the prefix has it and not as the engine
-generated it. The same program, vocabulary and seed give the same ids in whatever order turns are
-sent.
+In: programs, a vocabulary, a seed. Out: prompts. A prompt consists of its prefixes, the kept part
+of the previous turn's context, with the ids that the engine generated, and new random ids. A prefix
+has the same ids in all prompts that contain it. Two prompts thus share the same tokens as in
+`harness.replay.virtual.Contents`, except for new ids that are equal by chance, and for an answer
+inside a prefix, where the prefix's ids replace the generated ones. The ids depend on the program,
+the vocabulary and the seed, and not on the order in which turns are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Ids = NDArray[np.uint32]
 
 
 class Conversation:
-    """The context of one program: 4 bytes per token, for as long as it is in flight."""
+    """The context of one active program. Takes 4 bytes per token."""
 
     def __init__(self, program: Program, vocabulary: range, seed: int) -> None:
         self._vocabulary = vocabulary
@@ -34,9 +33,9 @@ class Conversation:
         self._started = False
 
     def prompt(self, turn: Turn) -> Ids:
-        keeps = turn.kept_tokens if self._started else turn.prompt_tokens - 1
+        kept_tokens = turn.kept_tokens if self._started else turn.prompt_tokens - 1
         shared = self._shared(turn.prefixes)
-        kept = np.concatenate([shared, self._context[len(shared) : max(keeps, len(shared))]])
+        kept = np.concatenate([shared, self._context[len(shared) : max(kept_tokens, len(shared))]])
         new = _draw(self._rng, self._vocabulary, turn.prompt_tokens - len(kept))
         self._context = np.concatenate([kept, new])
         self._started = True
@@ -46,11 +45,11 @@ class Conversation:
         self._context = np.concatenate([self._context, np.array(ids, np.uint32)])
 
     def _shared(self, prefixes: Sequence[SharedPrefix]) -> Ids:
-        """Each prefix has a stream of its own, of which a prompt takes the first ids."""
-        begins = [0, *(prefix.tokens for prefix in prefixes)]
+        """Draw each prefix from its own random stream, of which a prompt uses the first ids."""
+        starts = [0, *(prefix.tokens for prefix in prefixes)]
         drawn = [
-            _draw(rng_for(self._seed, f"prefix {p.id}"), self._vocabulary, p.tokens - begin)
-            for p, begin in zip(prefixes, begins, strict=False)
+            _draw(rng_for(self._seed, f"prefix {p.id}"), self._vocabulary, p.tokens - start)
+            for p, start in zip(prefixes, starts, strict=False)
         ]
         return np.concatenate([np.empty(0, np.uint32), *drawn])
 
@@ -58,7 +57,7 @@ class Conversation:
 class Prompts:
     def __init__(self, vocabulary: range, seed: int) -> None:
         if vocabulary.step != 1 or not 0 <= vocabulary.start < vocabulary.stop <= 2**32:
-            raise ValueError(f"vocabulary {vocabulary}: give the token ids as range(first, last+1)")
+            raise ValueError(f"vocabulary {vocabulary}: must be range(first id, last id + 1)")
         self._vocabulary = vocabulary
         self._seed = seed
 

@@ -1,7 +1,7 @@
-"""Replay of programs in virtual time: their contents as paths, and the record of each turn.
+"""Replays programs in virtual time.
 
-In: programs, their arrivals, a policy, a profile. Out: a `TurnRecord` per turn and a summary.
-`harness.replay.schedule` decides when each turn is due; in virtual time no turn is sent late.
+In: programs, their arrivals, an engine. Out: a `TurnRecord` per turn and a summary. Each turn is
+sent exactly when it is due (`harness.replay.schedule`).
 """
 
 from __future__ import annotations
@@ -39,16 +39,22 @@ class VirtualEngine(Protocol):
     def end_program(self, program_id: str) -> None: ...
     def usage(self) -> Usage: ...
     def run(self, programs: Iterable[object]) -> None:
-        """Run until all turns have ended. Taking an item of `programs` submits a program's first
-        turn; the engine takes each at the latest when the one before has arrived."""
+        """Run until all turns have ended.
+
+        Taking an item of `programs` submits a program's first turn. The engine takes the next item
+        at the latest when the previous program has arrived.
+        """
 
 
 MAX_USAGE_POINTS = 500
 
 
 class Contents:
-    """Positions of each turn's tokens in the tree of contents. A prefix is there once; the rest of
-    a program has a branch of its own, and one more wherever it rewrote its history."""
+    """Places the tokens of turns in a tree, in which equal beginnings of contexts share segments.
+
+    Programs share the segments of their common prefixes. The rest of a program is a separate
+    branch, and a further one from each point at which it rewrote its history.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self._block = block_tokens
@@ -57,13 +63,13 @@ class Contents:
     def paths(self, program: Program) -> Iterator[Path]:
         """Yield the path of each turn's prompt and answer, in order.
 
-        Tokens that the next turn does not keep are a leaf off the branch, so that a path has few
-        segments even in a long program.
+        Tokens that the next turn does not keep become a leaf beside the branch, so that a path has
+        few segments even in a long program.
         """
         pieces: list[tuple[Segment, int]] = []
         """Segments of the branch, each with the token at which the path leaves it."""
         own = False
-        """Whether the last segment belongs to this program alone and still grows."""
+        """Whether the last segment belongs only to this program and still grows."""
         prefixes: tuple[SharedPrefix, ...] = () if program.prefix is None else (program.prefix,)
         for turn, following in zip_longest(program.turns, program.turns[1:]):
             keeps = turn.kept_tokens
@@ -94,9 +100,9 @@ class Contents:
     def _shared(
         self, prefixes: Sequence[SharedPrefix], turn: Turn, following: Turn | None
     ) -> tuple[list[tuple[Segment, int]], int]:
-        """The segments of a context that are prefixes, and the token at which the last is left.
+        """Return the segments of a context that are prefixes, and the token at which they end.
 
-        The next prompt may name prefixes that reach into this turn's answer, which it repeats.
+        The prefixes of the next prompt may include this turn's answer, which it repeats.
         """
         end = turn.prompt_tokens
         if following is not None and following.prefixes and prefixes[-1].tokens >= end:
@@ -113,7 +119,7 @@ class Contents:
         return shared, begins
 
 
-class MakesEngine(Protocol):
+class EngineFactory(Protocol):
     """For example `functools.partial(servers.sim.Engine, policy, profile, limits)`."""
 
     def __call__(self, *, on_end: OnEnd) -> VirtualEngine: ...
@@ -123,7 +129,7 @@ class Replay:
     def __init__(
         self,
         programs: Sequence[Program],
-        engine: MakesEngine,
+        engine: EngineFactory,
         on_turn: OnTurn,
         *,
         bound: bool,
@@ -135,7 +141,7 @@ class Replay:
         self._contents = Contents(self.engine.profile.block_tokens)
         self._sent: dict[Served, tuple[ActiveProgram, TurnRecord]] = {}
         self._upcoming: dict[str, tuple[Iterator[Path], list[Future]]] = {}
-        """By active program: the paths of its next turns, and their `Future`s for a bound."""
+        """By active program: the paths of its next turns, and all its `Future`s for a bound."""
         self.usage: list[Usage] = []
         self._usage_every = 1
         self._usage_seen = 0
@@ -172,7 +178,7 @@ class Replay:
         self._on_turn(record)
         self._sample_usage()
         if served.finished_ps is None:
-            raise RuntimeError("a turn ended without a time")
+            raise RuntimeError("a turn has no end time")
         failed = served.error is not None
         if failed:
             self.engine.end_program(run.program.id)
@@ -181,7 +187,7 @@ class Replay:
         self.schedule.ended(run, served.finished_ps, failed=failed)
 
     def _sample_usage(self) -> None:
-        """Sample the engine's usage. Halving keeps at most `MAX_USAGE_POINTS` of any run."""
+        """Sample the engine's usage, less often in a long run, to keep at most MAX_USAGE_POINTS."""
         self._usage_seen += 1
         if self._usage_seen % self._usage_every:
             return
@@ -197,14 +203,13 @@ def _refuse_changed_request(served: Served) -> None:
     answered = served.error is None and view.output_tokens != sent.output_tokens
     if answered or (view.prompt_tokens, view.is_last) != (sent.prompt_tokens, sent.is_last):
         raise ValueError(
-            f"the policy changed a request of {sent.program_id}: a policy may read requests, not "
-            "modify them"
+            f"the policy changed a request of {sent.program_id}; a policy must not modify requests"
         )
 
 
 def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
-    """Complete the record. The fixed time of a request counts as prefill, as a live client sees
-    it."""
+    """Complete the record. The fixed time of a request counts as prefill, as a live client would
+    measure it."""
     spent = served.spent_ps
     hits = dict(served.hits or ())
     record.first_token_at_s = _seconds(served.first_token_ps)
@@ -230,7 +235,7 @@ def _seconds(ps: int | None) -> float | None:
 
 
 def _futures(turns: Sequence[Turn]) -> list[Future]:
-    """The future that a bound gets with each turn."""
+    """Return the future that a bound gets with each turn."""
     futures = []
     prompt = output = 0
     for index in range(len(turns) - 1, -1, -1):
@@ -246,16 +251,16 @@ def replay(
     programs: Sequence[Program],
     starts_s: Iterable[float] | None,
     in_flight: int | None,
-    engine: MakesEngine,
+    engine: EngineFactory,
     on_turn: OnTurn,
     *,
     bound: bool = False,
 ) -> dict[str, object]:
-    """Run all programs to their end.
+    """Run all programs to their end. Returns the contents of done.json.
 
     `starts_s` are the arrival times of the root programs, in their order; without them,
     `in_flight` root programs run at a time (closed loop). `bound`: the policy gets each program's
-    future. Returns the contents of done.json.
+    future.
     """
     run = Replay(programs, engine, on_turn, bound=bound)
     run.engine.run(run.starting(starts_s, in_flight))

@@ -65,7 +65,7 @@ REPLAYED = [
     Fault(
         "Server killed (SIGKILL)",
         "killed",
-        "the connection was lost; 0 of the answer's tokens had come",
+        "connection lost after 0 output tokens",
         Outcome.FAILED,
         "vLLM was ended by signal 9 (out of memory?): … (log: …/server.log)",
         PROCESS,
@@ -73,33 +73,33 @@ REPLAYED = [
     Fault(
         "Server stopped (SIGSTOP), or its machine hangs",
         "stopped",
-        "http://… is lost: it does not answer for 5 s (--lost-after-s)",
+        "http://… is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
-        "http://… is lost: it does not answer for 5 s (--lost-after-s)",
+        "http://… is lost: no response for 5 s (--lost-after-s)",
         "`--lost-after-s` (60 s) without a byte and an answer to `/v1/models`, and 10 s",
     ),
     Fault(
         "Engine hangs, its HTTP server answers",
         "stuck",
-        "http://… is stuck: no byte of the … under way for 6 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 6 s (--stuck-after-s)",
         Outcome.FAILED,
-        "http://… is stuck: no byte of the … under way for 6 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 6 s (--stuck-after-s)",
         "`--stuck-after-s` (900 s) without a byte of any turn",
     ),
     Fault(
         "Server closes its port and lives",
         "refuses",
-        "the connection was lost; 0 of the answer's tokens had come",
+        "connection lost after 0 output tokens",
         Outcome.FAILED,
-        "http://… is lost: it refuses connections",
+        "http://… is lost: connection refused",
         GONE + "; then 10 s for its end",
     ),
     Fault(
         "Every answer has the wrong length",
         "all one short",
-        "the server counts … prompt and 5 output tokens, recorded are … and 6",
+        "the server counted … prompt and 5 output tokens, but the trace has … and 6",
         Outcome.FAILED,
-        "no program finished; the first failed turn: the server counts …",
+        "no program finished; the first failed turn: the server counted …",
         TURN,
     ),
     Fault(
@@ -117,7 +117,7 @@ OF_A_TURN = [
         (
             "Connection cut in an answer",
             "cut",
-            "the connection was lost; 3 of the answer's tokens had come",
+            "connection lost after 3 output tokens",
             TURN,
         ),
         ("Stream ends early", "ends early", "the stream was cut after 3 tokens", TURN),
@@ -130,13 +130,13 @@ OF_A_TURN = [
         (
             "Answer too short",
             "one short",
-            "the server counts 26 prompt and 5 output tokens, recorded are 26 and 6",
+            "the server counted 26 prompt and 5 output tokens, but the trace has 26 and 6",
             TURN,
         ),
         (
             "Prompt cut short by the server",
             "prompt cut short",
-            "the server counts 25 prompt and 6 output tokens, recorded are 26 and 6",
+            "the server counted 25 prompt and 6 output tokens, but the trace has 26 and 6",
             TURN,
         ),
         ("Answers 500", "500", "the server answered 500: EngineDeadError …", TURN),
@@ -144,13 +144,13 @@ OF_A_TURN = [
         (
             "One turn hangs, others go on",
             "hangs",
-            "not over within 8 s; 0 of the answer's tokens had come",
+            "turn timeout of 8 s exceeded after 0 output tokens",
             "`--turn-timeout-s` (3600 s)",
         ),
         (
             "A turn is slow beyond measure",
             "slow",
-            "not over within 8 s; … of the answer's tokens had come",
+            "turn timeout of 8 s exceeded after … output tokens",
             "`--turn-timeout-s` (3600 s)",
         ),
     ]
@@ -195,7 +195,7 @@ REPLICAS = [
     Fault(
         "One of several replicas killed",
         "killed",
-        "the connection was lost; 0 of the answer's tokens had come",
+        "connection lost after 0 output tokens",
         Outcome.FAILED,
         "vLLM was ended by signal 9 (out of memory?): … (log: …/replica-0/server.log)",
         PROCESS,
@@ -213,9 +213,9 @@ BEHIND_THE_GATEWAY = [
     Fault(
         "The same, stopped (SIGSTOP)",
         "stopped",
-        "replica … (http://…) is lost: it does not answer for 5 s (--lost-after-s)",
+        "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
-        "replica … (http://…) is lost: it does not answer for 5 s (--lost-after-s)",
+        "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
         "`--lost-after-s` (60 s) without a finished turn and an answer to `/v1/models`, and 10 s",
     ),
 ]
@@ -223,9 +223,9 @@ OF_A_URL = [
     Fault(
         "`--engine URL`: server killed",
         "killed",
-        "the connection was lost; 0 of the answer's tokens had come",
+        "connection lost after 0 output tokens",
         Outcome.FAILED,
-        "http://… is lost: it refuses connections",
+        "http://… is lost: connection refused",
         GONE,
     ),
     Fault(
@@ -233,7 +233,7 @@ OF_A_URL = [
         "gone",
         "cannot connect to …: connection refused",
         Outcome.FAILED,
-        "http://… is lost: it refuses connections",
+        "http://… is lost: connection refused",
         GONE,
     ),
     Fault(
@@ -241,7 +241,7 @@ OF_A_URL = [
         "gone",
         None,
         Outcome.REFUSED,
-        "bench: --engine …: no OpenAI-compatible server answers (… Connection refused)",
+        "bench: --engine …: no OpenAI-compatible server responds (… Connection refused)",
         "10 s",
     ),
 ]
@@ -273,9 +273,9 @@ REAL = [
     Fault(
         "vLLM: EngineCore stopped (SIGSTOP); `/health` answers 200 all the while",
         "core stopped",
-        "http://… is stuck: no byte of the … under way for 12 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 12 s (--stuck-after-s)",
         Outcome.FAILED,
-        "http://… is stuck: no byte of the … under way for 12 s (--stuck-after-s)",
+        "http://… is stuck: no byte for … in 12 s (--stuck-after-s)",
         "`--stuck-after-s` (900 s) without a byte of any turn",
     ),
 ]

@@ -191,7 +191,7 @@ def test_a_command_that_is_none_and_a_server_that_is_none_are_refused(
         [bench, "record", "http://127.0.0.1:9", "--", "true"], capture_output=True, text=True
     )
     assert refused.returncode == 2
-    assert "no OpenAI-compatible server answers" in refused.stderr
+    assert "no OpenAI-compatible server responds" in refused.stderr
 
 
 def test_ctrl_c_ends_a_gateway_with_its_trace(bench: str, tmp_path: Path) -> None:

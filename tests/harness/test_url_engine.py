@@ -104,7 +104,7 @@ def test_an_unreachable_url_is_one_line(bench: str, tmp_path: Path) -> None:
     result = sweep(bench, tmp_path, "http://127.0.0.1:9")
     assert result.returncode == 2
     assert result.stderr == (
-        "bench: --engine http://127.0.0.1:9: no OpenAI-compatible server answers "
+        "bench: --engine http://127.0.0.1:9: no OpenAI-compatible server responds "
         "([Errno 111] Connection refused)\n"
     )
 
@@ -148,7 +148,7 @@ NAME = "a name is a text of 1 to 400 characters without control characters"
         ),
         (
             "<h1>welcome</h1>",
-            "/v1/models answered no JSON list of models; give the address of an "
+            "/v1/models did not return a JSON list of models; give the URL of an "
             "OpenAI-compatible server",
         ),
     ],
@@ -164,7 +164,7 @@ def test_a_server_whose_model_has_no_name_of_use_is_refused(listed: str, complai
 
 @pytest.mark.parametrize(
     ("key", "hint"),
-    [("", "set TURNSTILE_API_KEY"), ("sk-mine", "it refuses the key of TURNSTILE_API_KEY")],
+    [("", "set TURNSTILE_API_KEY"), ("sk-mine", "it rejected the key in TURNSTILE_API_KEY")],
 )
 def test_a_missing_key_and_a_refused_key_give_different_errors(
     key: str, hint: str, monkeypatch: pytest.MonkeyPatch

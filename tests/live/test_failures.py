@@ -23,14 +23,16 @@ ERRORS = {
     "500": "the server answered 500: EngineDeadError EngineDeadError",
     "503 html": "the server answered 503: <h1>out of service</h1>",
     "no stream": "the server answered application/json, not a stream",
-    "cut": "the connection was lost; 3 of the answer's tokens had come",
+    "cut": "connection lost after 3 output tokens",
     "ends early": "the stream was cut after 3 tokens",
-    "one short": "the server counts 26 prompt and 5 output tokens, recorded are 26 and 6",
-    "prompt cut short": "the server counts 25 prompt and 6 output tokens, recorded are 26 and 6",
-    "no ids": "the answer comes without token ids: token mode needs a server that supports",
+    "one short": "the server counted 26 prompt and 5 output tokens, but the trace has 26 and 6",
+    "prompt cut short": (
+        "the server counted 25 prompt and 6 output tokens, but the trace has 26 and 6"
+    ),
+    "no ids": "the answer contains no token ids: token mode needs a server that supports",
     "engine error": "the engine failed: CUDA error",
     "garbage": "the stream is not a completion: ",
-    "hangs": "not over within 0.3 s; 0 of the answer's tokens had come",
+    "hangs": "turn timeout of 0.3 s exceeded after 0 output tokens",
 }
 
 
@@ -162,6 +164,6 @@ def test_a_key_is_sent_and_never_recorded_even_if_the_server_repeats_it() -> Non
     refusing = Server(faults={("p", 0): "401"})
     lines, _ = replayed([program("p")], refusing, api_key="sk-secret-123")
     assert lines["p", 0]["error"] == (
-        "the server answered 401: Incorrect API key: Bearer ***; a key is taken from "
-        "TURNSTILE_API_KEY"
+        "the server answered 401: Incorrect API key: Bearer ***; set TURNSTILE_API_KEY to a valid "
+        "key"
     )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from harness.replay.live import Replica
-from harness.replay.liveness import Liveness, ServerTimeouts, Watch
+from harness.replay.liveness import Liveness, ServerMonitor, ServerTimeouts
 from tests.live.server import Server, serving
 
 SHORT = ServerTimeouts(lost_after_s=0.5, stuck_after_s=1.5)
@@ -36,41 +36,41 @@ def watched(
     *,
     meanwhile: Callable[[Liveness], object],
     within_s: float,
-    patience: ServerTimeouts = SHORT,
+    timeouts: ServerTimeouts = SHORT,
 ) -> str | None:
     """Why it counts as lost; None if not within that time. `meanwhile` is called every 0.1 s."""
 
     async def go() -> str | None:
         async with serving(server) as url:
-            watch = Watch([Replica(url)], patience)
-            looking = asyncio.create_task(watch.until_lost())
+            monitor = ServerMonitor([Replica(url)], timeouts)
+            watching = asyncio.create_task(monitor.wait_until_lost())
             for _ in range(round(within_s / 0.1)):
-                meanwhile(watch.pulses[0])
-                if (await asyncio.wait({looking}, timeout=0.1))[0]:
+                meanwhile(monitor.liveness[0])
+                if (await asyncio.wait({watching}, timeout=0.1))[0]:
                     break
-            looking.cancel()
-            await asyncio.wait({looking})
-            return watch.lost and watch.lost.replace(url, "URL")
+            watching.cancel()
+            await asyncio.wait({watching})
+            return monitor.lost_reason and monitor.lost_reason.replace(url, "URL")
 
     return asyncio.run(go())
 
 
-def nothing(_pulse: Liveness) -> None:
+def nothing(_liveness: Liveness) -> None:
     pass
 
 
 def test_a_server_that_sends_bytes_gets_no_health_check() -> None:
     server = Asked()
-    assert watched(server, meanwhile=Liveness.byte_received, within_s=2, patience=LONG) is None
+    assert watched(server, meanwhile=Liveness.byte_received, within_s=2, timeouts=LONG) is None
     assert server.times == 0
 
 
 def test_a_turn_may_wait_for_ever_while_others_of_its_server_go_on() -> None:
-    def two_under_way_and_one_goes_on(pulse: Liveness) -> None:
-        pulse.under_way = 2
-        pulse.byte_received()
+    def two_active_and_one_receives(liveness: Liveness) -> None:
+        liveness.active_turns = 2
+        liveness.byte_received()
 
-    assert watched(Asked(), meanwhile=two_under_way_and_one_goes_on, within_s=3) is None
+    assert watched(Asked(), meanwhile=two_active_and_one_receives, within_s=3) is None
 
 
 def test_a_server_without_turns_may_be_silent() -> None:
@@ -80,36 +80,37 @@ def test_a_server_without_turns_may_be_silent() -> None:
 
 
 def test_one_with_turns_may_not() -> None:
-    def one_under_way(pulse: Liveness) -> None:
-        pulse.under_way = 1
+    def one_active(liveness: Liveness) -> None:
+        liveness.active_turns = 1
 
-    assert watched(Asked(), meanwhile=one_under_way, within_s=60) == (
-        "URL is stuck: no byte of the turn under way for 1.5 s (--stuck-after-s)"
+    assert watched(Asked(), meanwhile=one_active, within_s=60) == (
+        "URL is stuck: no byte for 1 active turn in 1.5 s (--stuck-after-s)"
     )
 
 
 def test_an_unresponsive_server_is_lost_also_without_turns() -> None:
     silent = Asked()
     silent.answer = None
-    lost = "URL is lost: it does not answer for 0.5 s (--lost-after-s)"
+    lost = "URL is lost: no response for 0.5 s (--lost-after-s)"
     assert watched(silent, meanwhile=nothing, within_s=60) == lost
     behind_a_proxy = Asked()
     behind_a_proxy.answer = 502
-    lost = "URL is lost: it does not answer (502) for 0.5 s (--lost-after-s)"
+    lost = "URL is lost: status 502 for 0.5 s (--lost-after-s)"
     assert watched(behind_a_proxy, meanwhile=nothing, within_s=60) == lost
 
 
 def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
     """Restarted between two turns, say."""
-    began_s, down = time.monotonic(), Watch([Replica("http://127.0.0.1:9")], SHORT)
-    asyncio.run(asyncio.wait_for(down.until_lost(), 60))
+    began_s, down = time.monotonic(), ServerMonitor([Replica("http://127.0.0.1:9")], SHORT)
+    asyncio.run(asyncio.wait_for(down.wait_until_lost(), 60))
     assert (
-        down.lost == "http://127.0.0.1:9 is lost: it refuses connections for 0.5 s (--lost-after-s)"
+        down.lost_reason
+        == "http://127.0.0.1:9 is lost: connection refused for 0.5 s (--lost-after-s)"
     )
     assert time.monotonic() - began_s > SHORT.lost_after_s
 
 
-def test_after_the_last_turn_a_doubted_server_has_as_long_as_any() -> None:
+def test_after_the_last_turn_a_suspected_server_has_the_usual_time_to_respond() -> None:
     class Once(Asked):
         async def models(self, request: web.Request) -> web.Response:
             self.answer = 503 if not self.times else 200
@@ -117,10 +118,10 @@ def test_after_the_last_turn_a_doubted_server_has_as_long_as_any() -> None:
 
     async def go() -> str | None:
         async with serving(Once()) as url:
-            watch = Watch([Replica(url)], LONG)
-            watch.pulses[0].doubted = True
-            await watch.last_look(all_failed=False)
-            return watch.lost
+            monitor = ServerMonitor([Replica(url)], LONG)
+            monitor.liveness[0].suspected = True
+            await monitor.check_after_replay(all_failed=False)
+            return monitor.lost_reason
 
     assert asyncio.run(go()) is None
 
@@ -134,9 +135,9 @@ def test_one_that_refuses_to_say_what_it_serves_is_there() -> None:
 def test_a_failed_turn_starts_health_checks_until_the_server_responds() -> None:
     server, doubts = Asked(), iter([True])
 
-    def one_failed(pulse: Liveness) -> None:
-        pulse.byte_received()
-        pulse.doubted |= next(doubts, False)
+    def one_failed(liveness: Liveness) -> None:
+        liveness.byte_received()
+        liveness.suspected |= next(doubts, False)
 
-    assert watched(server, meanwhile=one_failed, within_s=3, patience=LONG) is None
+    assert watched(server, meanwhile=one_failed, within_s=3, timeouts=LONG) is None
     assert server.times == 1

@@ -106,5 +106,5 @@ def test_only_the_ids_allowed_are_sent() -> None:
 
 @pytest.mark.parametrize("vocabulary", [range(0), range(-1, 5), range(0, 10, 2)])
 def test_a_vocabulary_that_is_no_range_of_ids_is_refused(vocabulary: range) -> None:
-    with pytest.raises(ValueError, match="give the token ids as range"):
+    with pytest.raises(ValueError, match="must be range"):
         Prompts(vocabulary, 0)

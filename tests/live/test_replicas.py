@@ -12,14 +12,13 @@ from tests.live.server import Server, serving
 from traces import Fork
 
 
-def test_the_next_job_goes_to_the_replica_with_the_fewest_under_way() -> None:
-    jobs = [program(f"j{k}") for k in range(5)]
-    affinity = Affinity(jobs, 2)
-    assert [affinity.replica_of(job) for job in jobs[:3]] == [0, 1, 0]
-    affinity.ended(jobs[0])
-    affinity.ended(jobs[2])
-    assert [affinity.replica_of(job) for job in jobs[3:]] == [0, 0]
-    assert affinity.replica_of(jobs[1]) == 1  # where it began
+def test_the_next_job_goes_to_the_replica_with_the_fewest_active_jobs() -> None:
+    affinity = Affinity(2)
+    assert [affinity.replica_of(job) for job in "abc"] == [0, 1, 0]
+    affinity.job_ended("a")
+    affinity.job_ended("c")
+    assert [affinity.replica_of(job) for job in "de"] == [0, 0]
+    assert affinity.replica_of("b") == 1
 
 
 def test_turns_and_sub_agents_of_a_job_meet_on_one_server() -> None:

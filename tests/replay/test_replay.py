@@ -43,7 +43,7 @@ def lines(
 
 
 def test_a_policy_that_writes_what_it_is_shown_ends_the_cell() -> None:
-    with pytest.raises(ValueError, match="the policy changed a request of p: a policy may read"):
+    with pytest.raises(ValueError, match="the policy changed a request of p; a policy must not"):
         lines(Forger, [Program("p", (Turn(100, 5),))])
 
 

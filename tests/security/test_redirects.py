@@ -16,8 +16,8 @@ from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.replay.http import API_KEY
 from harness.replay.live import Replica
-from harness.replay.liveness import ServerTimeouts, Watch
-from harness.replay.served_models import models_of
+from harness.replay.liveness import ServerMonitor, ServerTimeouts
+from harness.replay.served_models import served_models
 from servers.errors import MeasurementFailed, ServerUnavailable
 from tests.gateway.test_proxy import ASK, post
 from tests.harness.in_process import bench
@@ -54,7 +54,7 @@ class Elsewhere:
 
 async def lists_models(url: str) -> None:
     with pytest.raises(ServerUnavailable, match="a redirect, which is not followed"):
-        await asyncio.to_thread(models_of, url, "--engine")
+        await asyncio.to_thread(served_models, url, "--engine")
 
 
 async def describes(url: str) -> None:
@@ -63,10 +63,10 @@ async def describes(url: str) -> None:
 
 
 async def watches(url: str) -> None:
-    watch = Watch([Replica(url)], ServerTimeouts(5.0), KEY)
-    watch.pulses[0].doubted = True
-    await watch.last_look(all_failed=False)
-    assert watch.lost is None
+    monitor = ServerMonitor([Replica(url)], ServerTimeouts(5.0), KEY)
+    monitor.liveness[0].suspected = True
+    await monitor.check_after_replay(all_failed=False)
+    assert monitor.lost_reason is None
 
 
 async def warms_up(url: str) -> None:
@@ -115,6 +115,6 @@ def test_a_sweep_on_a_redirect_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
             assert code == 2
             assert complaint.endswith(
                 f"{url}: /v1/models answered 302, a redirect, which is not followed; give the "
-                "address of the server itself\n"
+                "URL of the server itself\n"
             )
     assert server.came == []

@@ -28,7 +28,7 @@ from harness.redact import (
     server_url,
 )
 from harness.replay.completion import Answer, error_message
-from harness.replay.http import known_keys, reason
+from harness.replay.http import failure_reason, known_keys
 from servers.errors import TurnFailed
 from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
@@ -221,7 +221,7 @@ def test_a_key_in_a_url_is_refused_and_not_repeated(
 ) -> None:
     ran = run(tmp_path, bench, *command, URL)
     assert ran.returncode == 2
-    assert "leave out what stands before @ and after ?" in ran.stderr
+    assert "remove the part before @ and after ?" in ran.stderr
     assert ran.stderr.count("\n") == 1
     assert leaks(tmp_path, ran) == {}
 
@@ -234,7 +234,7 @@ def test_a_key_in_a_url_is_refused_and_not_repeated(
     ],
 )
 def test_a_key_anywhere_in_a_url_is_not_printed(url: str) -> None:
-    with pytest.raises(ValueError, match="leave out what stands before @") as refused:
+    with pytest.raises(ValueError, match="remove the part before @") as refused:
         server_url(url, "--engine")
     assert "planted" not in str(refused.value)
 
@@ -383,7 +383,7 @@ def test_live_and_guided_turns_hide_all_the_environments_keys(
     with pytest.raises(TurnFailed, match=r"^the engine failed: \*\*\* \*\*\*$"):
         answer.take(event, 1.0)
     failure = TurnFailed("the server answered mine-mine, not a stream")
-    assert reason(failure, "http://h", answer) == "the server answered ***, not a stream"
+    assert failure_reason(failure, "http://h", answer) == "the server answered ***, not a stream"
 
 
 def test_a_key_is_found_however_it_is_written() -> None:
@@ -401,7 +401,7 @@ def test_a_key_is_found_however_it_is_written() -> None:
     ],
 )
 def test_an_invalid_server_url_is_reported(url: str, told: str) -> None:
-    no_url = f"--engine {told}: no URL of a server, such as http://127.0.0.1:8000"
+    no_url = f"--engine {told}: not the URL of a server, such as http://127.0.0.1:8000"
     with pytest.raises(ValueError, match=f"^{re.escape(no_url)}$"):
         server_url(url, "--engine")
 
