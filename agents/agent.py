@@ -67,7 +67,7 @@ class Agent(Protocol):
         """
 
     def check(self) -> str:
-        """Returns the agent's version. Raises InvalidInput if it is not installed."""
+        """Return the agent's version. Raises InvalidInput if it is not installed."""
 
     def command(self, launch_file: Path) -> list[str]: ...
     def readable(self) -> list[Path]:
@@ -77,7 +77,7 @@ class Agent(Protocol):
 
 
 def read_result(folder: Path) -> Result:
-    """Reads the result in a program's folder, which is untrusted: the agent may write anything."""
+    """Read the result in a program's folder, which is untrusted: the agent may write anything."""
     try:
         found = orjson.loads(_read_file(folder / RESULT))
     except (OSError, orjson.JSONDecodeError):

@@ -37,7 +37,7 @@ class CommandAgent:
         return [_PLACEHOLDER.sub(lambda found: str(launch[found[1]]), word) for word in self.words]
 
     def readable(self) -> list[Path]:
-        """The program, the Python environment around it, and the files that the line names.
+        """Return the program, the Python environment around it, and the files that the line names.
 
         Files beside those may be private, so the user has to name them (--agent-reads)."""
         found = [*_environment(Path(self.words[0]))]
@@ -89,7 +89,7 @@ def _is_file(word: str) -> bool:
 
 
 def _environment(program: Path) -> list[Path]:
-    """Returns a venv and its base, or a Python's folder, or the program's file alone."""
+    """Return a venv and its base, or a Python's folder, or the program's file alone."""
     home, real = program.parent.parent, program.resolve()
     if (home / "pyvenv.cfg").is_file():
         return [home, (home / "bin" / "python").resolve().parent.parent]

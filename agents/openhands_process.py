@@ -56,7 +56,7 @@ def main() -> int:
 
 
 def _isolate(folder: str) -> None:
-    """Sets the home folder and turns off telemetry and look-ups, before the SDK is imported."""
+    """Set the home folder and turns off telemetry and look-ups, before the SDK is imported."""
     for name in [name for name in os.environ if name.startswith(TRACING)]:
         del os.environ[name]
     os.environ.pop("OH_PERSISTENCE_DIR", None)
@@ -116,7 +116,7 @@ def _exit_status(conversation: Any) -> str:
 
 
 def _diff(workspace: str, folder: str) -> str:
-    """The diff of the workspace, with new files, computed in a temporary index.
+    """Return the diff of the workspace, with new files, computed in a temporary index.
 
     It is empty if the workspace is not the root of a repository."""
     git = shutil.which("git")

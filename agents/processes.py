@@ -76,7 +76,7 @@ class Process:
         return self._process.pid
 
     async def ready(self) -> None:
-        """Waits until the process prints `ready`. Raises AgentStartError if it does not."""
+        """Wait until the process prints `ready`. Raises AgentStartError if it does not."""
         if self._process.stdout is None:
             raise RuntimeError("started without a pipe")
         try:
@@ -98,24 +98,24 @@ class Process:
         self._log_tasks.add(asyncio.create_task(self._log_all(self._process.stdout)))
 
     async def wait(self) -> int:
-        """Returns the exit code; 128 + number for a signal."""
+        """Return the exit code; 128 + number for a signal."""
         code = await self._process.wait()
         await self._drain_log()
         return code if code >= 0 else 128 - code
 
     async def _drain_log(self) -> None:
-        """Waits for output that is not logged yet. A descendant may still hold the output open."""
+        """Wait for output that is not logged yet. A descendant may still hold the output open."""
         await asyncio.wait(self._log_tasks, timeout=LOGGED_WITHIN_S)
 
     async def _log_all(self, output: asyncio.StreamReader | None) -> None:
-        """Logs up to MAX_LOG_BYTES; drops the rest, so that the process is never blocked."""
+        """Log up to MAX_LOG_BYTES; drops the rest, so that the process is never blocked."""
         while output is not None and (piece := await output.read(PIECE_BYTES)):
             room = max(MAX_LOG_BYTES - os.fstat(self._log_fd).st_size, 0)
             with suppress(OSError):  # the disk is full
                 os.write(self._log_fd, piece[:room])
 
     def last_log_line(self) -> str:
-        """The last line of the log, after a colon; empty if there is none."""
+        """Return the last line of the log, after a colon; empty if there is none."""
         start = max(os.fstat(self._log_fd).st_size - LAST_BYTES, 0)
         tail = os.pread(self._log_fd, LAST_BYTES, start).decode(errors="replace")
         # Control characters would change the user's terminal.

@@ -36,7 +36,7 @@ print(json.dumps(wrong))
 
 
 def find_python(given: str | None, variable: str, default: str) -> str:
-    """Returns the given path, or the variable's, or `default` in this folder or our checkout."""
+    """Return the given path, or the variable's, or `default` in this folder or our checkout."""
     checkout = Path(__file__).parent.parent
     candidates = [Path(default).absolute(), checkout / default]
     found = next((path for path in candidates if path.is_file()), candidates[0])
@@ -44,7 +44,7 @@ def find_python(given: str | None, variable: str, default: str) -> str:
 
 
 def installed_version(python: str, distribution: str, module: str, remedy: str) -> str:
-    """The version of a distribution in that environment. Raises InvalidInput with the remedy."""
+    """Return the version of a distribution in that environment. Raises InvalidInput with the remedy."""
     if not Path(python).is_file():
         raise InvalidInput(f"{distribution}: no Python at {python}; {remedy}")
     found: dict[str, Any] = _run(python, _VERSION_SCRIPT, distribution, module)
@@ -54,7 +54,7 @@ def installed_version(python: str, distribution: str, module: str, remedy: str) 
 
 
 def prefixes(python: str) -> list[Path]:
-    """The folders of the environment and of the Python that it is based on."""
+    """Return the folders of the environment and of the Python that it is based on."""
     return [Path(prefix) for prefix in _run(python, _PREFIXES_SCRIPT)]
 
 

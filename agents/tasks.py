@@ -44,7 +44,7 @@ class Tasks:
     tasks: tuple[Task, ...]
 
     def programs(self) -> tuple[Program, ...]:
-        """Returns programs whose turns are not known in advance."""
+        """Return programs whose turns are not known in advance."""
         return tuple(Program(task.id, (), source=self.name) for task in self.tasks)
 
 
@@ -69,7 +69,7 @@ def read_tasks(path: Path) -> Tasks:
 
 
 def tasks_of(programs: Sequence[Program]) -> Tasks:
-    """The tasks of recorded programs: the first message of each that is not the system's."""
+    """Return the tasks of recorded programs: the first message of each that is not the system's."""
     tasks = tuple(
         Task(p.id, next((m.content for m in p.messages if m.role != "system"), p.id))
         for p in programs

@@ -22,7 +22,7 @@ GIT_ENV = {
 
 
 def make_workspace(path: Path, source: Path | None) -> None:
-    """Makes a copy of `source`, or an empty folder.
+    """Make a copy of `source`, or an empty folder.
 
     It becomes a git repository if it is not one, so that an agent's changes are a diff. Raises
     InvalidInput or OSError."""
@@ -55,7 +55,7 @@ def make_workspace(path: Path, source: Path | None) -> None:
 
 
 def remove_workspace(path: Path) -> None:
-    """Removes the folder, even if it is deep or has unreadable folders in it.
+    """Remove the folder, even if it is deep or has unreadable folders in it.
 
     What cannot be removed stays in the cell's folder."""
     for command in (REMOVE, ("chmod", "-R", "u+rwX"), REMOVE):

@@ -60,7 +60,7 @@ class Bubblewrap:
     """Whether to share the host's network, including loopback."""
 
     def check(self) -> None:
-        """Runs `true` in a sandbox. Raises InvalidInput if that fails."""
+        """Run `true` in a sandbox. Raises InvalidInput if that fails."""
         if shutil.which("bwrap") is None:
             raise InvalidInput(
                 "sandbox: bwrap is not installed; get it with: apt-get install bubblewrap"
@@ -86,7 +86,7 @@ class Bubblewrap:
             ) from None
 
     def gateway_url(self, url: str) -> str:
-        """The URL inside the sandbox of a gateway that is at `url` on the host."""
+        """Return the URL inside the sandbox of a gateway that is at `url` on the host."""
         return url if self.network else f"http://127.0.0.1:{INSIDE_PORT}"
 
     def wrap(
@@ -99,7 +99,7 @@ class Bubblewrap:
         readable: Sequence[Path] = (),
         socket: Path | None = None,
     ) -> tuple[list[str], dict[str, str]]:
-        """Returns the command line that runs `command` in the sandbox, and its whole environment.
+        """Return the command line that runs `command` in the sandbox, and its whole environment.
 
         Variables are not put on the command line, which every user can read, because one may be a
         key. The command starts in `workspace`. It can read and write `workspace` and `writable`,

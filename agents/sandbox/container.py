@@ -81,11 +81,11 @@ class Containers:
         return f"{LABEL}={self.run}", f"{PROGRAM}={program}"
 
     def remove(self) -> None:
-        """Removes all containers of the run. Its agents must have ended, since they start more."""
+        """Remove all containers of the run. Its agents must have ended, since they start more."""
         remove(self.executable, f"{LABEL}={self.run}")
 
     def remove_program(self, program: str) -> None:
-        """Removes the containers of one program. Failures are ignored: `remove` comes later."""
+        """Remove the containers of one program. Failures are ignored: `remove` comes later."""
         with suppress(OSError, subprocess.SubprocessError, ValueError):
             remove(self.executable, *self._labels(program))
 
@@ -110,7 +110,7 @@ class Containers:
 
     @contextmanager
     def cleaned_up(self, log: Path) -> Iterator[None]:
-        """Removes containers of earlier runs before the block, and all containers after it.
+        """Remove containers of earlier runs before the block, and all containers after it.
 
         A supervised process removes them if we are killed.
         """

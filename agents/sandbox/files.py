@@ -66,7 +66,7 @@ class DiskUsage:
         )
 
     def exceeded_limit(self) -> str | None:
-        """The limit that the files exceed, such as "10 GiB of files"; None if there is none."""
+        """Return the limit that the files exceed, such as "10 GiB of files"; None if there is none."""
         used = _usage(self._folder)
         recount = time.monotonic() - self._counted_s >= RECOUNT_S
         if recount:
@@ -91,7 +91,7 @@ def _usage(folder: Path) -> dict[Kind, int]:
 
 
 def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
-    """The usage of a process tree: files in the folder, and files that are deleted and open."""
+    """Return the usage of a process tree: files in the folder, and files that are deleted and open."""
     in_folder = folder_usage(folder, kind)
     pids = [process.pid for process in process_tree(pid)]
     open_only = deleted_files(pids, os.stat(folder).st_dev)
@@ -101,7 +101,7 @@ def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
 
 
 def folder_usage(folder: Path, kind: Kind) -> int | None:
-    """The bytes or number of the files in a folder; None if they cannot be counted.
+    """Return the bytes or number of the files in a folder; None if they cannot be counted.
 
     A program may make folders unreadable, or so many that counting takes too long. Files that are
     removed during the count do no harm. 0 if `du` (busybox) does not support this kind.

@@ -56,7 +56,7 @@ def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
 
 
 def _lock_uid(lock: int) -> int:
-    """Locks the byte of a free uid in the lock file.
+    """Lock the byte of a free uid in the lock file.
 
     The lock belongs to the open file, so it lasts as long as the forwarder runs, and the kernel
     releases it when the sandbox ends.
@@ -72,7 +72,7 @@ def _lock_uid(lock: int) -> int:
 
 
 def _write_etc(uid: int) -> None:
-    """Writes names of the user and the host, without which some programs fail."""
+    """Write names of the user and the host, without which some programs fail."""
     home = os.environ["HOME"]
     for name, text in zip(
         ETC,
@@ -115,7 +115,7 @@ def _change_owner(folders: list[str], uid: int) -> None:
 
 
 def _fork_forwarder(path: str | None, port: int) -> None:
-    """Starts the forwarder, which is no child of the command: that may wait for its children."""
+    """Start the forwarder, which is no child of the command: that may wait for its children."""
     listener = socket.create_server(("127.0.0.1", port), backlog=1024) if path else None
     child = os.fork()
     if child:
@@ -167,7 +167,7 @@ async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copies until the reader ends; forwards its end as an end, and its failure as an abort."""
+    """Copy until the reader ends; forwards its end as an end, and its failure as an abort."""
     try:
         while piece := await reader.read(PIECE_BYTES):
             writer.write(piece)

@@ -9,7 +9,7 @@ import psutil
 
 
 def memory_of(pid: int, more_than_bytes: int = 0) -> int:
-    """Bytes of memory that a process and its descendants use, with shared pages counted once.
+    """Return bytes of memory that a process and its descendants use, with shared pages counted once.
 
     Counting shared pages once (PSS) is expensive, because the kernel walks every page. If the sum
     of the resident sizes (RSS), which is never less, is at most `more_than_bytes`, that sum is
@@ -23,7 +23,7 @@ def memory_of(pid: int, more_than_bytes: int = 0) -> int:
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """A process and its descendants; empty if the process has ended."""
+    """Return a process and its descendants; empty if the process has ended."""
     with suppress(psutil.Error):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]

@@ -15,7 +15,7 @@ BLOCK_BYTES = 512
 
 
 def deleted_files(processes: Iterable[int], device: int) -> dict[int, int] | None:
-    """Bytes of each deleted file on a device, by inode.
+    """Return bytes of each deleted file on a device, by inode.
 
     None if a process does not permit reading its open files.
     """
@@ -44,7 +44,7 @@ def _deleted(thread: Path, device: int) -> dict[int, int]:
 
 
 def _is_running(thread: Path) -> bool:
-    """Whether a thread has neither ended nor is a zombie."""
+    """Return whether a thread has neither ended nor is a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False

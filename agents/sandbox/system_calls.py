@@ -96,6 +96,6 @@ def _refuse_unless(test: int, constant: int, number: int) -> list[Step]:
 
 
 def _for_call(call: int, argument: int, steps: list[Step]) -> list[Step]:
-    """Checks an argument of one system call; what `steps` do not refuse is allowed."""
+    """Check an argument of one system call; what `steps` do not refuse is allowed."""
     allowed: Step = (RETURN, 0, 0, ALLOW)
     return [(JUMP_EQUAL, 0, len(steps) + 2, call), (LOAD, 0, 0, argument), *steps, allowed]

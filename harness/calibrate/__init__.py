@@ -1,1 +1,5 @@
-"""Measures a live engine. In: a server. Out: step times, reload times, pins, fidelity runs."""
+"""Measures live engines.
+
+In: a server. Out: its step times and reload times (`bench profile`), whether it holds pins (`bench
+verify`), and the sweeps that compare it with virtual time (`bench fidelity`).
+"""

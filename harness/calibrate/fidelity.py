@@ -1,8 +1,7 @@
-"""Prepares what `bench fidelity` runs: the same cells in virtual time and, repeatedly, live.
+"""Prepares the sweeps of `bench fidelity`: the same cells in virtual time and live.
 
-In: settings and a folder. Out: the settings of its sweeps (`OUT/sim`, `OUT/live-1`, …), which
-`harness.cli.run_from_settings` runs and resumes like any other, and the profile that both use
-(`OUT/profile.json`).
+In: settings and a folder. Out: the settings of the sweeps (`OUT/sim`, `OUT/live-1`, …), which
+`harness.cli.run_from_settings` runs and resumes, and the profile that all use (`OUT/profile.json`).
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ from servers.profiles.measured import is_file, read_measured
 from servers.variants import variants
 
 PROFILE = "profile.json"
-OURS = (PROFILE, "sim", "live-1", "fidelity.html", "fidelity.json")
-"""A folder that holds one of these was made by `bench fidelity`."""
+OUTPUTS = (PROFILE, "sim", "live-1", "fidelity.html", "fidelity.json")
+"""A folder of `bench fidelity` contains at least one of these."""
 
 
 def check(settings: SweepSettings) -> None:
-    """Raises `InvalidInput` for invalid settings. The machine is not checked: it may not have been
-    measured yet."""
+    """Raises InvalidInput for invalid settings. The machine is not checked, because it may not have
+    been measured yet."""
     for variant in variants(settings.policies):
         if variant.offload is not None:
             raise InvalidInput(
-                f"--policies {variant.name}: a fidelity card has no policies over an offload tier; "
+                f"--policies {variant.name}: policies with an offload tier are not supported here; "
                 "remove it"
             )
     if settings.machine.hardware is not None and not is_file(settings.machine.hardware):
         raise InvalidInput(
-            f"--hardware {settings.machine.hardware}: is not a measured profile; give a file that "
-            "bench profile wrote, or remove it to measure one first"
+            f"--hardware {settings.machine.hardware}: not a measured profile; give a file that "
+            "bench profile wrote, or remove the option to measure the engine first"
         )
     machine = settings.machine
-    anywhere = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
-    resolve(replace(settings, machine=anywhere, server=Server()))
+    default = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
+    resolve(replace(settings, machine=default, server=Server()))
 
 
 def default_folder(settings: SweepSettings) -> Path:
-    """A readable name, which is the same for equal settings only; `vllm_python` does not count."""
+    """Return a readable name that identifies the settings, except for `vllm_python`."""
     values = asdict(replace(settings, server=replace(settings.server, vllm_python=None)))
     digest = hashlib.sha256(orjson.dumps(values, default=str)).hexdigest()[:8]
     load = "+".join(Path(source).name for source in settings.load.traces)
@@ -54,32 +53,32 @@ def default_folder(settings: SweepSettings) -> Path:
     return Path("runs") / "_".join(slug(part) for part in parts if part)
 
 
-def claim(out: Path, given: str | None) -> Path:
-    """Makes the folder, copies the given profile into it, and returns the path of the profile."""
+def prepare_folder(out: Path, given: str | None) -> Path:
+    """Make the folder and copy the given profile into it. Returns the path of the profile."""
     if out.exists() and not out.is_dir():
-        raise InvalidInput(f"--out {out}: is a file; name a folder")
-    if out.exists() and any(out.iterdir()) and not any((out / name).exists() for name in OURS):
-        raise InvalidInput(f"--out {out}: holds files, but no fidelity card; name an empty folder")
-    kept = out / PROFILE
+        raise InvalidInput(f"--out {out}: is a file; give a folder")
+    if out.exists() and any(out.iterdir()) and not any((out / name).exists() for name in OUTPUTS):
+        raise InvalidInput(f"--out {out}: contains files of something else; give an empty folder")
+    profile = out / PROFILE
     if given is not None:
         read_measured(Path(given))
         content = Path(given).read_bytes()
-        if kept.exists() and kept.read_bytes() != content:
+        if profile.exists() and profile.read_bytes() != content:
             raise InvalidInput(
-                f"--out {out}: was begun with another profile than {given}; name another folder"
+                f"--out {out}: was started with a profile other than {given}; give another folder"
             )
     make_folder(out)
-    if given is not None and not kept.exists():
-        write_file(kept, content)
-    return kept
+    if given is not None and not profile.exists():
+        write_file(profile, content)
+    return profile
 
 
 def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSettings, SweepSettings]:
-    """The settings of each live sweep, and of the one in virtual time.
+    """Return the settings of each live sweep, and of the one in virtual time.
 
-    Both get the same memory: of vLLM's N blocks one is its null block, which no turn gets, so
-    virtual time has N − 1. Both take the same longest context, so that none leaves out a program
-    that the other runs.
+    Turns have the same memory in both: virtual time gets N − 1 blocks, because one of vLLM's N
+    blocks is its null block. Both have the same longest context, so that they drop the same
+    programs.
     """
     measured = read_measured(profile)
     blocks = settings.machine.kv_blocks or measured.kv_blocks
@@ -95,23 +94,26 @@ def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSetti
     longest, _ = plan.engine.longest
     machine = replace(machine, engine="sim", kv_blocks=blocks - 1, max_model_len=longest)
     virtual = replace(live, machine=machine, server=Server())
-    _check_same(plan, resolve(virtual))
+    _check_same_workload(plan, resolve(virtual))
     return live, virtual
 
 
-def _check_same(live: SweepPlan, virtual: SweepPlan) -> None:
-    for what in ("programs", "turns"):
-        one, other = (q.workload.as_json()[what] for q in (live, virtual))
-        if one != other:
+def _check_same_workload(live: SweepPlan, virtual: SweepPlan) -> None:
+    for unit in ("programs", "turns"):
+        on_vllm, in_sim = (plan.workload.as_json()[unit] for plan in (live, virtual))
+        if on_vllm != in_sim:
             raise InvalidInput(
-                f"live {one} {what} fit, in virtual time {other}; give --max-model-len, so that "
-                "both drop the same programs"
+                f"{on_vllm} {unit} fit into vLLM, but {in_sim} in virtual time; give "
+                "--max-model-len, so that both drop the same programs"
             )
 
 
-def arriving_s(settings: SweepSettings, repeats: int) -> float:
-    """Seconds for which jobs arrive, summed over all live cells: a lower bound of their duration.
-    0 in a closed loop, where arrivals depend on the engine."""
+def arrivals_s(settings: SweepSettings, repeats: int) -> float:
+    """Return the seconds during which jobs arrive, summed over all live cells.
+
+    This is a lower bound of their duration. It is 0 in a closed loop, where arrivals depend on the
+    engine.
+    """
     plan = resolve(settings)
     programs = plan.workload.programs
     draws = [plan.arrivals.draw(programs, cell.jps, cell.seed) for cell in plan.cells()]

@@ -1,7 +1,7 @@
 """Sends single prompts to an idle engine over HTTP, and records when each token arrives.
 
-In: a `Target`. Out: answers with the times of their tokens, on the machine's monotonic clock.
-Times in seconds, lengths in tokens.
+In: a `Target`. Out: answers with the arrival times of their tokens, in seconds on the machine's
+monotonic clock. Lengths in tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import aiohttp
 import numpy as np
 
 from harness.replay.completion import Answer, completion_body, error_message
-from harness.replay.http import api_key, authorization, known_keys
+from harness.replay.http import MAX_ERROR_BYTES, api_key, authorization, known_keys
 from harness.replay.live import Replica
 from harness.replay.token_prompts import Ids
 from servers.errors import MeasurementFailed, TurnFailed
 from traces import Turn
 
-REQUEST_WITHIN_S = 300.0
+REQUEST_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class Target:
 
 
 @asynccontextmanager
-async def probing(target: Target) -> AsyncIterator[Probe]:
+async def open_probe(target: Target) -> AsyncIterator[Probe]:
     async with aiohttp.ClientSession(
-        # A reused connection may be closed by the server while a request is sent.
+        # A server may close a reused connection while a request is sent.
         connector=aiohttp.TCPConnector(limit=0, force_close=True),
-        timeout=aiohttp.ClientTimeout(total=REQUEST_WITHIN_S),
+        timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
         headers={"Content-Type": "application/json", **authorization(api_key())},
     ) as session:
         yield Probe(target, session)
@@ -51,16 +51,17 @@ class Probe:
         self.target = target
         self._session = session
         self._url = Replica(target.base_url).url
-        self._rng = (
-            np.random.default_rng()
-        )  # no fixed seed: the server may have cached earlier prompts
+        # Without a fixed seed, since the server may have cached prompts of an earlier run.
+        self._rng = np.random.default_rng()
 
-    def new(self, tokens: int) -> Ids:
+    def new_prompt(self, tokens: int) -> Ids:
         ids = self.target.vocabulary
         return self._rng.integers(ids.start, ids.stop, tokens, dtype=np.uint32)
 
-    async def ask(self, prompt: Ids, output_tokens: int) -> tuple[Answer, list[tuple[float, int]]]:
-        """Returns the answer, and (time, tokens received so far) per chunk."""
+    async def complete(
+        self, prompt: Ids, output_tokens: int
+    ) -> tuple[Answer, list[tuple[float, int]]]:
+        """Return the answer, and for each chunk its time and the number of tokens until then."""
         turn = Turn(len(prompt), output_tokens)
         body = completion_body(self.target.model, prompt, turn, "profile", 0, True)
         answer = Answer(time.monotonic(), secrets=known_keys(api_key()))
@@ -68,20 +69,21 @@ class Probe:
         try:
             async with self._session.post(self._url, data=body, allow_redirects=False) as response:
                 if response.status != 200:
-                    what = error_message(await response.content.read(4096), answer.secrets)
-                    raise TurnFailed(f"the server answered {response.status}: {what}")
+                    body_start = await response.content.read(MAX_ERROR_BYTES)
+                    message = error_message(body_start, answer.secrets)
+                    raise TurnFailed(f"the server answered {response.status}: {message}")
                 async for received in response.content.iter_any():
                     now_s = time.monotonic()
                     answer.take(received, now_s)
                     marks.append((now_s, len(answer.ids)))
             answer.check(turn)
         except (TurnFailed, aiohttp.ClientError, OSError, TimeoutError) as error:
-            why = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
             raise MeasurementFailed(
-                f"{self.target.base_url}: a prompt of {len(prompt)} tokens failed: {why}"
+                f"{self.target.base_url}: a prompt of {len(prompt)} tokens failed: {reason}"
             ) from None
         return answer, marks
 
-    async def first_token(self, prompt: Ids) -> tuple[float, Answer]:
-        answer, marks = await self.ask(prompt, 1)
-        return next(at for at, n in marks if n) - answer.sent_at_s, answer
+    async def time_to_first_token(self, prompt: Ids) -> tuple[float, Answer]:
+        answer, marks = await self.complete(prompt, 1)
+        return next(at_s for at_s, tokens in marks if tokens) - answer.sent_at_s, answer

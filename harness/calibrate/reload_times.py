@@ -1,7 +1,7 @@
-"""Measures the time of a prompt whose KV is in the offload tier.
+"""Measures the time to first token of a prompt whose KV is in the offload tier.
 
-In: a server of ours with a tier, started with VLLM_SERVER_DEV_MODE=1, which lets its own prefix
-cache be emptied. Out: `ReloadTimes`. A prompt is computed, the cache emptied, the prompt sent
+In: a server of ours with a tier, started with VLLM_SERVER_DEV_MODE=1, which permits resetting the
+prefix cache. Out: `ReloadTimes`. Each round sends a prompt, resets the cache, and sends the prompt
 again.
 """
 
@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import asyncio
 
-from harness.calibrate.probe import Probe, Target, probing
+from harness.calibrate.probe import Probe, Target, open_probe
 from servers.errors import MeasurementFailed
 from servers.profiles.measured import ReloadTimes
 from servers.vllm.launch.server import VllmServer
 
 ROUNDS = 3
-LONGEST_TOKENS = 8_192
-STORED_S = 1.0
-"""Time after which the KV of a prompt is in the tier."""
+MAX_PROMPT_TOKENS = 8_192
+STORE_S = 1.0
+"""Time for the KV of a prompt to be stored in the tier."""
 DEV_MODE = {"VLLM_SERVER_DEV_MODE": "1"}
 
 
@@ -26,10 +26,13 @@ def measure_reload(server: VllmServer, target: Target) -> ReloadTimes:
 
 
 async def _measure(server: VllmServer, target: Target) -> ReloadTimes:
-    """The least that came from the tier in any round counts: other tokens are computed, and their
-    time counts as reload. The first round warms up."""
-    tokens = min(LONGEST_TOKENS, target.max_model_len - 1, target.kv_tokens // 2)
-    async with probing(target) as probe:
+    """Measure `ROUNDS` rounds after one of warm-up.
+
+    The tokens from the tier are the minimum of all rounds; the time of the others, which were
+    computed, counts as reload time.
+    """
+    tokens = min(MAX_PROMPT_TOKENS, target.max_model_len - 1, target.kv_tokens // 2)
+    async with open_probe(target) as probe:
         rounds = [await _round(server, probe, tokens) for _ in range(1 + ROUNDS)][1:]
     from_tier = min(hits for _, hits in rounds)
     if from_tier == 0:
@@ -42,16 +45,16 @@ async def _measure(server: VllmServer, target: Target) -> ReloadTimes:
 
 
 async def _round(server: VllmServer, probe: Probe, tokens: int) -> tuple[float, int]:
-    prompt = probe.new(tokens)
-    await probe.ask(prompt, 1)
-    await asyncio.sleep(STORED_S)
-    _empty_cache(server)
+    prompt = probe.new_prompt(tokens)
+    await probe.complete(prompt, 1)
+    await asyncio.sleep(STORE_S)
+    _reset_cache(server)
     before = server.external_hit_tokens()
-    seconds, _ = await probe.first_token(prompt)
+    seconds, _ = await probe.time_to_first_token(prompt)
     return seconds, server.external_hit_tokens() - before
 
 
-def _empty_cache(server: VllmServer) -> None:
+def _reset_cache(server: VllmServer) -> None:
     status, _ = server.request("/reset_prefix_cache", method="POST")
     if status != 200:
         raise MeasurementFailed(f"{server.base_url}/reset_prefix_cache answered {status}")

@@ -1,8 +1,8 @@
-"""Checks that a real engine holds pins: runs the turns of one program, and reads vLLM's gauge of
-its KV memory between them (execution note, §4).
+"""Checks that a real engine holds pins (execution note, §4).
 
-In: a server with a policy inside. Out: for each tool gap the blocks that virtual time says are
-held under the same policy, and the least and most that the gauge showed. Tokens, blocks, seconds.
+Runs the turns of one program, and samples vLLM's KV usage metric between them. In: a server with a
+policy inside. Out: for each tool gap the blocks that the same policy holds in virtual time, and the
+smallest and largest number of blocks that the metric showed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from servers.vllm.launch.server import ServerInfo
 from traces import Program, Turn
 
 LENGTHS = ((66, 7), (131, 9), (279, 12), (397, 8), (503, 7))
-"""Prompt and output tokens of the note's turns; each prompt begins with the context before."""
+"""Prompt and output tokens of the note's turns. Each prompt repeats the whole previous context."""
 TOOLS = ("ls", "cat", "grep", "git", "pytest")
 EXPENSIVE_PREFILL = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
-"""One second per token, so that each policy that compares costs with a short gap pins."""
+"""One second per token, so that policies that compare costs with a short tool gap pin."""
 EXPENSIVE_COSTS = Costs(prefill_s=float)
 """The same costs for virtual time."""
-LOOK_EVERY_S = 0.1
-SETTLED_S = 0.2
-"""Time after a turn's last byte until the gauge includes its blocks."""
+SAMPLE_INTERVAL_S = 0.1
+SETTLE_S = 0.2
+"""Time after a turn's last byte until the metric includes its blocks."""
 AFTERWARDS_S = 1.0
+"""Time for samples after the last turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +48,19 @@ class Gap:
 
     turn: int
     held_tokens: int
-    """Prompt and output, less the last token, which has no KV yet."""
+    """Prompt and output without the last token, which has no KV."""
     expected_blocks: int
-    least_blocks: int
-    most_blocks: int
+    min_blocks: int
+    max_blocks: int
     next_hit_tokens: int | None
     """Cached tokens of the next turn; None after the last turn."""
 
     @property
     def good(self) -> bool:
-        return self.least_blocks == self.most_blocks == self.expected_blocks
+        return self.min_blocks == self.max_blocks == self.expected_blocks
 
 
-def job(gap_s: float) -> Program:
+def _program(gap_s: float) -> Program:
     turns, context = [], 0
     for (prompt, output), tool in zip(LENGTHS, TOOLS, strict=True):
         turns.append(Turn(prompt, output, context, (tool,), None, tool_gap_s=gap_s))
@@ -68,7 +69,7 @@ def job(gap_s: float) -> Program:
 
 
 def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: int) -> list[int]:
-    """Blocks pinned after each turn in virtual time; 0 where the policy frees."""
+    """Return the blocks pinned after each turn in virtual time; 0 where the policy frees them."""
     held = [0] * len(LENGTHS)
 
     def on_event(event: EventRecord) -> None:
@@ -79,20 +80,22 @@ def expected_blocks(policy: Policy, gap_s: float, block_tokens: int, kv_blocks: 
         "b200", "llama-3.1-8b", kv_blocks=kv_blocks, block_tokens=block_tokens
     )
     engine = partial(Engine, policy, profile, Limits(), on_event=on_event)
-    replay([job(gap_s)], [0.0], None, engine, on_turn=lambda _: None)
+    replay([_program(gap_s)], [0.0], None, engine, on_turn=lambda _: None)
     return held
 
 
-def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float) -> list[Gap]:
-    records, usages, origin_s = asyncio.run(_drive(info, replica, gap_s))
+def measure_gaps(
+    info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: float
+) -> list[Gap]:
+    records, usages, origin_s = asyncio.run(_replay_and_sample(info, replica, gap_s))
     records.sort(key=lambda record: record.turn)
     if failed := next((record for record in records if record.error), None):
         raise RuntimeError(f"turn {failed.turn} failed: {failed.error}")
     ends = [record.sent_at_s for record in records[1:]] + [math.inf]
     gaps = []
     for number, (record, end_s) in enumerate(zip(records, ends, strict=True)):
-        since_s = (record.finished_at_s or 0.0) + SETTLED_S
-        seen = [
+        since_s = (record.finished_at_s or 0.0) + SETTLE_S
+        blocks = [
             round(usage * (info.kv_blocks - 1))  # vLLM reserves one block
             for at_s, usage in usages
             if since_s <= at_s - origin_s < end_s
@@ -104,23 +107,23 @@ def watch(info: ServerInfo, replica: Replica, expected: Sequence[int], gap_s: fl
                 turn=number,
                 held_tokens=held_tokens,
                 expected_blocks=expected[number],
-                least_blocks=min(seen),
-                most_blocks=max(seen),
+                min_blocks=min(blocks),
+                max_blocks=max(blocks),
                 next_hit_tokens=None if following is None else following.device_hit_tokens,
             )
         )
     return gaps
 
 
-async def _drive(
+async def _replay_and_sample(
     info: ServerInfo, replica: Replica, gap_s: float
 ) -> tuple[list[TurnRecord], list[tuple[float, float]], float]:
     records: list[TurnRecord] = []
     usages: list[tuple[float, float]] = []
-    watching = asyncio.create_task(_watch(replica.base_url, usages))
+    sampling = asyncio.create_task(_sample(replica.base_url, usages))
     try:
         done = await replay_live(
-            [job(gap_s)],
+            [_program(gap_s)],
             [0.0],
             None,
             replicas=[replica],
@@ -132,23 +135,23 @@ async def _drive(
         )
         await asyncio.sleep(AFTERWARDS_S)
     finally:
-        watching.cancel()
+        sampling.cancel()
         with suppress(asyncio.CancelledError):
-            await watching
+            await sampling
     return records, usages, done["started_monotonic_s"]
 
 
-async def _watch(base_url: str, usages: list[tuple[float, float]]) -> None:
+async def _sample(base_url: str, usages: list[tuple[float, float]]) -> None:
     clock = asyncio.get_running_loop().time
     async with aiohttp.ClientSession() as session:
         while True:
-            async with session.get(f"{base_url}/metrics") as answer:
-                usages.append((clock(), kv_usage(await answer.text())))
-            await asyncio.sleep(LOOK_EVERY_S)
+            async with session.get(f"{base_url}/metrics") as response:
+                usages.append((clock(), kv_usage(await response.text())))
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
 
 
 def kv_usage(metrics: str) -> float:
-    """The share of the KV memory in use, from 0 to 1, as vLLM reports it."""
-    if found := samples(metrics, KV_USAGE):
-        return float(found[0].value)
+    """Return the share of the KV memory in use, from 0 to 1."""
+    if usages := samples(metrics, KV_USAGE):
+        return float(usages[0].value)
     raise RuntimeError(f"/metrics has no {KV_USAGE}; is this vLLM?")

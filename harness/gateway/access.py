@@ -1,4 +1,4 @@
-"""Which clients may send requests to a gateway (docs/howto/gateway.md, SECURITY.md).
+"""Decides which clients may send requests to a gateway (docs/howto/gateway.md, SECURITY.md).
 
 A request over a program's socket, or with a program's key, may come from that program only. A
 request with the gateway's token may name any program. Without a token the gateway accepts all
@@ -25,42 +25,40 @@ TOKEN = "TURNSTILE_GATEWAY_TOKEN"  # noqa: S105
 """An environment variable, because all users of a machine can read command lines."""
 MIN_TOKEN_CHARS = 16
 MAX_ACTIVE_REQUESTS = 32
-"""Limit of concurrent requests of a program that has its own socket or key. Known agents send one
-request at a time, and the gateway buffers up to 32 MiB for each."""
+"""Limit of concurrent requests of a program with a socket or key. The known agents send one request
+at a time, and the gateway buffers up to 32 MiB for each."""
 
 _PROGRAM: ContextVar[str | None] = ContextVar("program")
-"""The program that sent the request which the current task answers. A context variable, because
-the way to store values on a request differs between versions of aiohttp."""
+"""The program that sent the current task's request. A context variable, because versions of aiohttp
+differ in how to store values on a request."""
 _PORT = re.compile(r":[0-9]*$")
 
 
 def refusal(status: int, message: str, kind: str = "invalid_request_error") -> web.Response:
-    """An error of the gateway itself, in the format of OpenAI's API."""
+    """Return an error of the gateway itself, in the format of OpenAI's API."""
     error = {"message": message, "type": kind, "param": None, "code": None}
     return web.json_response({"error": error}, status=status)
 
 
 class Access:
     def __init__(self, token: str | None = None, *, keyed: bool = False) -> None:
-        """`token`: clients have to send it. `keyed`: requests over TCP have to carry the key of a
-        program."""
+        """`token`: required from clients. `keyed`: requests over TCP need the key of a program."""
         self._token = token
         self._keyed = keyed
         self._keys: dict[bytes, str] = {}
-        """Program ids by digest of their key, so that the time of a look-up reveals nothing about a
-        key."""
+        """Program ids by the digest of their key: the time of a lookup must not reveal a key."""
         self.programs_by_socket: dict[str, str] = {}
-        """The program of each Unix socket, by the socket's name."""
+        """Program ids by the name of their Unix socket."""
         self._active: Counter[str] = Counter()
 
     @property
     def strips_client_key(self) -> bool:
-        """Whether the clients' API key is for the gateway, and is not forwarded to the server."""
+        """Whether clients send a key for the gateway, which is not forwarded to the server."""
         return self._keyed or self._token is not None
 
     @contextmanager
     def issue_key(self, program_id: str) -> Iterator[str]:
-        """A new key of the program, valid until the block ends."""
+        """Issue a key for the program, valid until the block ends."""
         key = secrets.token_urlsafe()
         self._keys[_digest(key)] = program_id
         try:
@@ -69,10 +67,10 @@ class Access:
             del self._keys[_digest(key)]
 
     def admit(self, request: web.Request) -> web.Response | None:
-        """Returns None if the request is admitted, or else the response that refuses it.
+        """Return None if the request is admitted, or else an error response.
 
-        Determines the program of the request (`admitted_as`) before its body is read, because its
-        key or socket may end while the body arrives.
+        The program of the request (`admitted_as`) is determined before the body is read, because
+        its key or socket may become invalid while the body arrives.
         """
         program = self._program(request)
         _PROGRAM.set(program)
@@ -85,7 +83,7 @@ class Access:
         if _socket(request) is not None:
             return refusal(403, "the program of this socket has ended")
         if self._keyed:
-            return refusal(401, "only agents may use this gateway: send OPENAI_API_KEY as API key")
+            return refusal(401, "this gateway is for agents only: send OPENAI_API_KEY as API key")
         if self._token is not None:
             if hmac.compare_digest(_key(request).encode(), self._token.encode()):
                 return None
@@ -117,7 +115,7 @@ class Access:
 
 
 def admitted_as() -> str | None:
-    """The program that the current task's request was admitted as; None if it may name any."""
+    """Return the program that sent the current request, or None if the request may name any."""
     return _PROGRAM.get()
 
 
@@ -127,28 +125,25 @@ def check_listen(address: str, token: str | None) -> None:
         local = ipaddress.ip_address(address).is_loopback
     except ValueError:
         raise InvalidInput(
-            f"--listen {address}: is not an address of this machine, such as 127.0.0.1"
+            f"--listen {address}: not an IP address of this machine, such as 127.0.0.1"
         ) from None
     if token is None and not local:
         raise InvalidInput(
-            f"--listen {address}: other machines could use your server; set {TOKEN} to a secret of "
-            f"{MIN_TOKEN_CHARS} or more characters, which clients send as their API key"
+            f"--listen {address}: accessible from other machines; set {TOKEN} to a secret of at "
+            f"least {MIN_TOKEN_CHARS} characters, which clients send as their API key"
         )
     if token is not None and (len(token) < MIN_TOKEN_CHARS or not token.isascii()):
-        raise InvalidInput(
-            f"{TOKEN}: must have at least {MIN_TOKEN_CHARS} ASCII characters, so that it cannot be "
-            "guessed"
-        )
+        raise InvalidInput(f"{TOKEN}: must have at least {MIN_TOKEN_CHARS} characters, all ASCII")
 
 
 def _socket(request: web.Request) -> str | None:
-    """The Unix socket over which the request came, if any."""
+    """Return the name of the Unix socket that received the request, if any."""
     name = request.transport and request.transport.get_extra_info("sockname")
     return name if isinstance(name, str) else None
 
 
 def _key(request: web.Request) -> str:
-    """The API key, in the header in which OpenAI's clients send it."""
+    """Return the bearer token, which OpenAI's clients use for the API key."""
     kind, _, key = request.headers.get("Authorization", "").partition(" ")
     return key.strip() if kind.lower() == "bearer" else ""
 
@@ -158,7 +153,7 @@ def _digest(key: str) -> bytes:
 
 
 def _web_page(request: web.Request) -> str | None:
-    """Returns the header that shows that a browser sends the request for a web page, if any.
+    """Return the header that shows that a web page in a browser sent the request, if any.
 
     Such a request has an Origin or Sec-Fetch-Site header, or its Host is neither an address nor
     localhost (DNS rebinding).

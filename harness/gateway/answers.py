@@ -1,7 +1,7 @@
 """Parses a server's answer while it is forwarded to the client.
 
-In: the bytes of a streamed or complete answer (chat completions or completions). Out: the bytes for
-the client, and the answer's text, tool calls, token counts and the times that the server reports.
+In: the bytes of a streamed or whole answer (chat completions or completions). Out: the bytes for
+the client, and the answer's text, tool calls, token counts, and times reported by the server.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Answer:
     usage: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     error: str | None = None
-    """The error that the server sent instead of an answer, or within a stream."""
+    """The error that the server returned instead of an answer, or sent within a stream."""
     complete: bool = False
     texts: list[str] = field(default_factory=list)
-    """The text in the pieces in which it arrived."""
+    """The text of each chunk."""
     _calls: dict[int, _Call] = field(default_factory=dict)
     _stored_bytes: int = 0
 
@@ -57,11 +57,11 @@ class Answer:
 
     @property
     def prompt_tokens(self) -> int:
-        return _count(self.usage, "prompt_tokens")
+        return count(self.usage.get("prompt_tokens")) or 0
 
     @property
     def output_tokens(self) -> int:
-        return _count(self.usage, "completion_tokens")
+        return count(self.usage.get("completion_tokens")) or 0
 
     @property
     def cached_tokens(self) -> int | None:
@@ -72,24 +72,26 @@ class Answer:
         return queue_s(self.metrics)
 
     def message(self) -> dict[str, Any]:
-        """The answer as a message of the next prompt."""
-        calls = [{"function": call.function()} for _, call in sorted(self._calls.items())]
+        """Return the answer as a message of the next prompt."""
+        calls = [{"function": function} for function in self._functions()]
         return {"role": "assistant", "content": self.text, "tool_calls": calls}
 
     @property
     def tools(self) -> tuple[str, ...]:
-        """Names of the tools. For a call that runs a shell command, the names of its programs."""
+        """The names of the called tools; for a shell command, the names of its programs."""
         if not self._calls:
             return tool_names(self.text)
-        called = [call.function() for _, call in sorted(self._calls.items())]
         return tuple(
             name
-            for call in called
+            for call in self._functions()
             for name in call_names(call["name"], command_in(call["arguments"]))
         )
 
+    def _functions(self) -> list[dict[str, str]]:
+        return [call.function() for _, call in sorted(self._calls.items())]
+
     def read_whole(self, body: bytes, at_s: float) -> None:
-        """Parses an answer that is not streamed."""
+        """Parse an answer that is not streamed."""
         self.last_byte_at_s = at_s
         try:
             parsed = orjson.loads(body)
@@ -103,7 +105,7 @@ class Answer:
         self.first_token_at_s = None  # unknown without a stream
 
     def read_event(self, data: bytes, at_s: float) -> bool:
-        """Parses an event of a stream. Returns whether it contains only the usage."""
+        """Parse an event of a stream. Returns whether it contains only the usage."""
         self.last_byte_at_s = at_s
         if data == b"[DONE]":
             self.complete = True
@@ -138,13 +140,13 @@ class Answer:
 
     def _call(self, call: Mapping[str, Any], position: int) -> None:
         index = call.get("index", position)
-        known = self._calls.setdefault(index if type(index) is int else position, _Call())
+        merged = self._calls.setdefault(index if type(index) is int else position, _Call())
         function = mapping(call.get("function"))
-        known.names.append(self._within_limit(_text(function.get("name"))))
-        known.arguments.append(self._within_limit(_text(function.get("arguments"))))
+        merged.names.append(self._within_limit(_text(function.get("name"))))
+        merged.arguments.append(self._within_limit(_text(function.get("arguments"))))
 
     def _within_limit(self, text: str) -> str:
-        """Raises a ValueError if the answer is now longer than MAX_ANSWER_BYTES."""
+        """Count the text. Raises ValueError if the answer exceeds MAX_ANSWER_BYTES."""
         self._stored_bytes += len(text) + CHUNK_OVERHEAD_BYTES
         if self._stored_bytes > MAX_ANSWER_BYTES:
             raise ValueError(f"the answer is longer than {MAX_ANSWER_BYTES >> 20} MiB")
@@ -164,11 +166,13 @@ class Tap:
         self._hide = hide_usage
         self._rest = bytearray()
         self._carriage_return = b""
-        """A carriage return that a line feed may follow."""
+        """A carriage return at the end of the received bytes: a line feed may follow."""
 
     def feed(self, received: bytes, at_s: float) -> bytes:
-        """Returns the complete events for the client. Raises a ValueError for an event that is
-        longer than MAX_EVENT_BYTES."""
+        """Return the complete events for the client.
+
+        Raises ValueError for an event that is longer than MAX_EVENT_BYTES.
+        """
         received = self._carriage_return + received
         self._carriage_return = b"\r" if received.endswith(b"\r") else b""
         seen = max(0, len(self._rest) - 1)
@@ -192,27 +196,23 @@ class Tap:
         return b"".join(passed)
 
     def end(self) -> bytes:
-        """Returns the rest of a stream that was cut."""
+        """Return the incomplete event at the end of the stream."""
         return redact_error(bytes(self._rest) + self._carriage_return, self._key)
 
 
 def redact_error(error: bytes, key: str | None) -> bytes:
-    """Removes the API key from an error of the server."""
+    """Remove the API key from an error of the server."""
     if key is None or len(key) < MIN_CHARS:
         return error
     return redact(error.decode(errors="surrogateescape"), [key]).encode(errors="surrogateescape")
 
 
-def _count(usage: Mapping[str, Any], name: str) -> int:
-    return count(usage.get(name)) or 0
-
-
-def _text(said: object) -> str:
-    return said if isinstance(said, str) else ""
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def command_in(arguments: str) -> str:
-    """The `command` in the arguments of a call; "" if there is none."""
+    """Return the `command` in the arguments of a call; "" if there is none."""
     try:
         parsed = orjson.loads(arguments)
     except orjson.JSONDecodeError:

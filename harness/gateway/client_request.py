@@ -1,8 +1,8 @@
-"""Reads a completion request: which program sent it, and the body to send to the server.
+"""Finds the program that sent a completion request, and rewrites the body for the server.
 
-In: the request's path, headers and body. Out: the ids of the program and its job if the request
-names them, and the client's body with the fields that the gateway adds. Ids are looked up in this
-order: `/programs/<id>/v1/…`, a header, a field of the body, a field of its `vllm_xargs`.
+In: the request's path, headers and body. Out: the ids of the program and its job, if the request
+has them, and the body with the gateway's own fields. Ids are looked up in this order:
+`/programs/<id>/v1/…`, a header, a field of the body, a field of its `vllm_xargs`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from servers.errors import InvalidProgramId
 HEADERS = ("X-Program-Id", "X-Job-Id", "X-Session-Id")
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
 GATEWAY_FIELDS = ("program_id", "job_id", "session_id")
-"""Removed from the body, because a server may reject a field that it does not know."""
+"""Removed from the body, because servers may reject unknown fields."""
 RESERVED_XARGS = ("ended", "warm_up")
 """Removed from the client's `vllm_xargs`: `ended` would end another program, and a turn with
 `warm_up` belongs to no program."""
@@ -59,8 +59,11 @@ def _id(field: str, value: object) -> str:
 
 
 def parse_body(raw: bytes) -> Any:
-    """Parses a JSON body. Raises an orjson.JSONDecodeError also for a body that orjson cannot
-    serialize again: it reads values nested 1024 deep, and writes 254."""
+    """Parse a JSON body. Raises orjson.JSONDecodeError.
+
+    This includes bodies that orjson cannot serialize again: it parses up to 1024 levels of nesting,
+    and serializes 254.
+    """
     body = orjson.loads(raw)
     try:
         orjson.dumps([[[[[[[[body]]]]]]]])  # the deepest level at which we nest parts of a body
@@ -72,10 +75,10 @@ def parse_body(raw: bytes) -> Any:
 def rewrite_body(
     body: dict[str, Any], raw: bytes, tag: Mapping[str, object] | None
 ) -> tuple[bool, bytes]:
-    """Returns whether the usage event has to be hidden from the client, and the body to send.
+    """Return whether to hide the usage event from the client, and the body for the server.
 
-    The usage event is hidden if the gateway requests it and the client did not. `tag`: fields to
-    add to `vllm_xargs`. `raw` is returned unchanged if there is nothing to add or remove.
+    The usage event is hidden if only the gateway requests it. `tag`: fields to add to `vllm_xargs`.
+    Returns `raw` if there is nothing to add or remove.
     """
     added: dict[str, Any] = {}
     options = body.get("stream_options")

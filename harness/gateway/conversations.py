@@ -1,7 +1,7 @@
-"""Finds the program whose conversation a prompt continues, and how much of it the prompt repeats.
+"""Finds the program whose conversation a prompt continues, and the part that the prompt repeats.
 
-In: bodies of completion requests. Out: prompts as digests of their pieces. Each digest covers its
-piece and all before it, so that two prompts share exactly the pieces whose digests are equal.
+In: bodies of completion requests. Out: prompts as digests of their pieces. Each digest also covers
+the previous pieces, so two prompts share exactly the pieces with equal digests.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import orjson
 
 PIECE = 256
-"""Characters, or token ids, in one piece of a prompt without messages."""
+"""Length of a piece in characters or token ids. In a chat, each message is a piece."""
 MAX_DIGESTS = 200_000
-"""Number of digests stored, of the most recently active programs; they take 30 MB."""
+"""Limit of stored digests, which take 30 MB; those of the most recent programs are kept."""
 
 SYSTEM = ("system", "developer")
 
@@ -26,16 +27,15 @@ SYSTEM = ("system", "developer")
 class Prompt:
     digests: tuple[bytes, ...]
     ends: tuple[int, ...]
-    """Length of the prompt up to the end of each piece, in characters or ids. The last piece ends
-    where the prompt ends."""
+    """Offset of the end of each piece, in characters or ids. The last one is the whole length."""
     identifying: int
-    """Number of leading pieces that identify a program: up to the first message after the system
-    messages (the task), or all pieces of a prompt without messages."""
+    """Number of leading pieces that identify a program: the system messages and the first message
+    after them (the task), or all pieces of a prompt without messages."""
     system: int = 0
     """Length of the system messages at the beginning."""
 
     def shared(self, other: Prompt) -> int:
-        """Number of leading pieces that both prompts have."""
+        """Return the number of leading pieces that both prompts have."""
         pairs = zip(self.digests, other.digests, strict=False)
         return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(self), len(other)))
 
@@ -65,22 +65,19 @@ def _piece_starts(prompt: str | list[Any]) -> range:
 
 def _of_messages(messages: list[Any]) -> Prompt:
     pieces = [message_piece(message) for message in messages]
-    ends, end = [], 0
-    for piece in pieces:
-        end += len(piece)
-        ends.append(end)
+    digests, ends = tuple(_digests(pieces)), tuple(accumulate(map(len, pieces)))
     roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
     system = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
     if system == len(pieces):  # without a task, no piece identifies the program
-        return Prompt(tuple(_digests(pieces)), tuple(ends), system)
-    length = ends[system - 1] if system else 0
-    return Prompt(tuple(_digests(pieces)), tuple(ends), system + 1, length)
+        return Prompt(digests, ends, system)
+    return Prompt(digests, ends, system + 1, ends[system - 1] if system else 0)
 
 
 def message_piece(message: Any) -> bytes:
-    """The parts of a message that are compared: its role, its text and its tool calls.
+    """Return the parts of a message that are compared: its role, its text and its tool calls.
 
-    Clients return an answer in different forms (null for an empty text, calls with other keys).
+    Other parts are ignored, because clients change them when they repeat an answer (null for an
+    empty text, calls with other keys).
     """
     if not isinstance(message, Mapping):
         return orjson.dumps(message, default=str)
@@ -113,7 +110,7 @@ def _digests(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def with_answer(prompt: Prompt, answer: Mapping[str, Any]) -> Prompt:
-    """The prompt followed by its answer, as the next prompt will contain them."""
+    """Return the prompt followed by its answer, as the next prompt will contain them."""
     piece = message_piece(answer)
     before = prompt.digests[-1] if prompt.digests else b""
     digest = hashlib.blake2b(before + piece, digest_size=16).digest()
@@ -126,7 +123,7 @@ class Conversations:
 
     def __init__(self) -> None:
         self._programs: OrderedDict[bytes, dict[str, int]] = OrderedDict()
-        """By digest: the programs with this beginning, the most recent one last, and its length."""
+        """By digest of a beginning: its length, by program; the most recent program is last."""
 
     def remember(self, program_id: str, prompt: Prompt) -> None:
         first = max(prompt.identifying - 1, 0)
@@ -139,10 +136,10 @@ class Conversations:
             self._programs.popitem(last=False)
 
     def find(self, prompt: Prompt, idle: Callable[[str], bool]) -> str | None:
-        """Returns the idle program that shares the longest beginning, of several the most recent.
+        """Return the idle program that shares the longest beginning; among equals, the most recent.
 
-        A prompt that is contained in another one starts a new program, because the next turn of a
-        program always adds something.
+        A prompt that is the beginning of another one starts a new program, because each turn of a
+        program adds something to the prompt.
         """
         for digest in reversed(prompt.digests):
             for program_id, end in reversed(self._programs.get(digest, {}).items()):

@@ -1,6 +1,6 @@
-"""Forwards a client's completion request to a server, and the answer to the client as it arrives.
+"""Forwards completion requests to a server, and streams the answers back.
 
-The server's answer is not changed, except that the user's key is removed from errors. If the client
+Answers are not changed, except that the user's key is removed from errors. If the client
 disconnects, the request to the server is cancelled, so that the server stops generating.
 """
 
@@ -77,9 +77,9 @@ class Forwarding:
         self._strips_client_key = strips_client_key
 
     async def other(self, request: web.Request, path: str) -> web.StreamResponse:
-        """Forwards a request that is not a completion to the first server, if its path is allowed.
+        """Forward a request that is not a completion to the first server, if its path is allowed.
 
-        Most paths are refused, because they would act with the user's key (files, adapters,
+        Other paths are refused, because such requests would use the user's key (files, adapters,
         batches), or would not be recorded.
         """
         if not _is_forwarded(request.method, path):
@@ -146,20 +146,20 @@ class Forwarding:
         headers = self._headers(request)
         async with self._session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
-        ) as coming:
-            if coming.content_type != "text/event-stream":
-                response = await _whole(coming)
+        ) as upstream:
+            if upstream.content_type != "text/event-stream":
+                response = await _whole(upstream)
                 answer.read_whole(bytes(response.body or b""), now_s())  # type: ignore[arg-type]
                 return response if answer.error is None else self._redacted(response)
-            streamed.set_status(coming.status)
-            streamed.headers.update(_end_to_end_headers(coming.headers))
+            streamed.set_status(upstream.status)
+            streamed.headers.update(_end_to_end_headers(upstream.headers))
             await streamed.prepare(request)
-            tap, left = Tap(answer, hide_usage, self._api_key), MAX_ANSWER_BYTES
-            async for received in coming.content.iter_any():
-                if (left := left - len(received)) < 0:
+            tap, remaining = Tap(answer, hide_usage, self._api_key), MAX_ANSWER_BYTES
+            async for received in upstream.content.iter_any():
+                if (remaining := remaining - len(received)) < 0:
                     raise ValueError(TOO_LONG)
-                if passed := tap.feed(received, now_s()):
-                    await streamed.write(passed)
+                if events := tap.feed(received, now_s()):
+                    await streamed.write(events)
             if rest := tap.end():
                 await streamed.write(rest)
             await streamed.write_eof()
@@ -168,7 +168,7 @@ class Forwarding:
     def _end_turn(
         self, turn: ActiveTurn, body: dict[str, Any], answer: Answer, error: str | None
     ) -> None:
-        """End the turn, with a record even if the answer cannot be understood."""
+        """End the turn and record it, even if the answer is invalid."""
         finished_s = answer.last_byte_at_s if error is None else None
         finished_s = self._turns.now_s() if finished_s is None else finished_s
         reason: str | None = UNREADABLE
@@ -185,7 +185,7 @@ class Forwarding:
         finished_s: float,
         error: str | None,
     ) -> TurnRecord:
-        """The turn's record with what the request and its answer show; without secrets."""
+        """Return the turn's record with data from the request and its answer, without secrets."""
         record, program = copy(turn.record), turn.started.program
         kept = self._turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
         set_measured(
@@ -209,13 +209,12 @@ class Forwarding:
         return record
 
     def _secrets(self, request: web.Request) -> tuple[str, ...]:
-        """Keys that a server may repeat in its answer."""
-        sent = [request.headers.get(name, "").rpartition(" ")[2] for name in KEY_HEADERS]
-        sent = [key for key in sent if len(key) >= MIN_CHARS]
-        return (*known_keys(self._api_key), *sent)
+        """Return the keys that a server may repeat in its answer."""
+        keys = (request.headers.get(name, "").rpartition(" ")[2] for name in KEY_HEADERS)
+        return (*known_keys(self._api_key), *(key for key in keys if len(key) >= MIN_CHARS))
 
     def _redacted(self, response: web.Response) -> web.Response:
-        """Removes the user's key, because some servers repeat the headers that they reject."""
+        """Remove the user's key, because some servers repeat the headers that they reject."""
         response.body = redact_error(bytes(response.body or b""), self._api_key)  # type: ignore[arg-type]
         return response
 
@@ -236,7 +235,7 @@ def _is_forwarded(method: str, path: str) -> bool:
 
 
 def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
-    """Remove secrets from the texts that the request and its answer brought."""
+    """Remove secrets from the texts of the request and its answer."""
     if not keys:
         return
     record.tools = tuple(redact(name, keys) for name in record.tools or ())
@@ -249,8 +248,10 @@ def _redact(record: TurnRecord, keys: Sequence[str]) -> None:
 
 
 def _system(turn: ActiveTurn, answer: Answer) -> PromptPrefix | UnsetType:
-    """The system prompt of a first turn, which a trace shares between programs; its tokens are
-    estimated by its share of the prompt's characters."""
+    """Return the system prompt of a first turn, which programs of a trace share.
+
+    Its tokens are estimated from its share of the prompt's characters.
+    """
     prompt = turn.prompt
     if turn.started.turn or not prompt.system:
         return UNSET

@@ -1,8 +1,8 @@
-"""Guided replay: real agents with real tools, whose answers come from recorded programs.
+"""Guided replay: real agents with real tools get the answers of recorded programs.
 
-An agent's k-th request as program p is the k-th turn of the recorded program p. The engine computes
-that turn as in live replay (token mode: docs/design/live-replay.md), and the agent gets the
-recorded answer when the engine's last token arrives. A program stops at a failed turn.
+The k-th request of program p is the k-th turn of the recorded program p. The engine computes that
+turn as in live replay (token mode: docs/design/live-replay.md), and the agent gets the recorded
+answer when the engine's last token arrives. A program stops at a failed turn.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from harness.gateway.recorded import RecordedAnswer
 from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.completion import Answer, completion_body, measure
-from harness.replay.http import FAILURES, ask, authorization, known_keys, reason
+from harness.replay.http import (
+    FAILURES,
+    authorization,
+    failure_reason,
+    known_keys,
+    stream_completion,
+)
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.errors import InvalidInput
@@ -43,10 +49,10 @@ class _GuidedProgram:
     stopped: str | None = None
     """The error of the turn that failed."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held during a turn; a second request of the program waits for it."""
+    """Held during a turn, so that a second request of the program waits."""
 
     def end_reason(self) -> str | None:
-        """Why there is no further turn; None if there is one."""
+        """Return the reason why there is no next turn, or None if there is one."""
         if self.stopped is not None:
             return f"the recorded program stopped at turn {self.index}: {self.stopped}"
         if self.index == len(self.program.turns):
@@ -55,11 +61,11 @@ class _GuidedProgram:
 
 
 class Guide:
-    """Recorded programs, and the contexts of those that are running."""
+    """The recorded programs, and the contexts of the active ones."""
 
     def __init__(self, programs: Sequence[Program], vocabulary: range, seed: int) -> None:
-        """`vocabulary`: the token ids for prompts. Raises InvalidInput for a program whose messages
-        are not recorded."""
+        """`vocabulary`: the token ids for prompts. Raises InvalidInput for a program without
+        messages."""
         if unrecorded := next((program for program in programs if not program.messages), None):
             raise InvalidInput(
                 f"program {unrecorded.id}: its trace has no messages, so its agent has no answers; "
@@ -76,7 +82,7 @@ class Guide:
         return self._guided.get(program_id)
 
     def remove(self, program_id: str) -> None:
-        """Ends a program: its next request starts it again with the first turn."""
+        """End a program. Its next request starts it again with the first turn."""
         self._guided.pop(program_id, None)
 
 
@@ -103,10 +109,10 @@ class Guided:
             return refusal(400, "guided replay needs the program in the URL: /programs/<id>/v1/…")
         guided = self._guide.guided_program(caller.program_id)
         if guided is None:
-            return refusal(400, f"no recorded program is called {caller.program_id}")
+            return refusal(400, f"no recorded program has the id {caller.program_id}")
         async with guided.lock:
-            if (reason_ended := guided.end_reason()) is not None:
-                return refusal(400, reason_ended)
+            if (reason := guided.end_reason()) is not None:
+                return refusal(400, reason)
             index = guided.index
             await self._turn(guided, caller, body.get("model"))
             if guided.stopped is not None:
@@ -116,7 +122,7 @@ class Guided:
         return await _send(request, body, recorded)
 
     async def _turn(self, guided: _GuidedProgram, caller: Caller, model: Any) -> None:
-        """Runs the program's next turn on the engine."""
+        """Run the program's next turn on the engine."""
         program, index = guided.program, guided.index
         turn = program.turns[index]
         active = self._turns.start(caller, model)
@@ -125,8 +131,8 @@ class Guided:
         answer = Answer(active.sent_s, secrets=self._secrets)
         try:
             prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
-            sent = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))
-            await ask(self._session, url, sent, answer, self._turns.now_s, headers)
+            body = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))
+            await stream_completion(self._session, url, body, answer, self._turns.now_s, headers)
             answer.check(turn)
             guided.index += 1
             guided.conversation.answered(answer.ids)
@@ -134,7 +140,7 @@ class Guided:
             guided.stopped = active.cancelled
             raise
         except FAILURES as failure:
-            guided.stopped = reason(failure, url, answer)
+            guided.stopped = failure_reason(failure, url, answer)
         finally:
             self._end_turn(active, guided, turn, answer)
 

@@ -1,4 +1,4 @@
-"""The active programs of a gateway: turn numbers, tool gaps, and the tokens that a prompt keeps.
+"""The programs of a gateway, with their turn numbers, tool gaps and kept tokens.
 
 Times in seconds on the caller's clock, lengths in tokens.
 """
@@ -16,7 +16,7 @@ from harness.gateway.client_request import Caller
 from harness.gateway.conversations import Conversations, Prompt, with_answer
 
 MAX_PROGRAMS = 100_000
-"""Limit of the programs remembered, because not every client reports that a program has ended."""
+"""Limit of the programs in memory, because not every client reports the end of a program."""
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class Program:
     id: str
     job_id: str
     named: bool
-    """Whether its requests name it; other programs are recognized by their conversations."""
+    """Whether its requests contain its id; others are recognized by their conversations."""
     replica: int = 0
     """The server of its last turn."""
     model: Any = None
@@ -46,13 +46,13 @@ class StartedTurn(NamedTuple):
     program: Program
     turn: int
     gap_s: float
-    """Time since the last turn ended; 0 in a first turn, and while another turn is active."""
+    """Time since the last turn ended; 0 for a first turn, and if another turn is active."""
 
 
 class Programs:
     def __init__(self) -> None:
         self._programs: OrderedDict[str, Program] = OrderedDict()
-        """In order of their last request."""
+        """Ordered by the time of the last request."""
         self._programs_of_job: Counter[str] = Counter()
         self._conversations = Conversations()
         self._unnamed = 0
@@ -75,26 +75,26 @@ class Programs:
         return started
 
     def kept_tokens(self, program: Program, prompt: Prompt, prompt_tokens: int) -> int:
-        """Returns the number of the prompt's tokens that repeat the last turn's context.
+        """Return the number of prompt tokens that repeat the last turn's context.
 
-        It is inferred from the messages that are equal; if the history was rewritten, from their
+        The number follows from the equal messages; if the program rewrote its history, from their
         share of its characters (docs/reference/trace-formats.md).
         """
         before = program.prompt
         if before is None:
             return 0
-        common, most = before.shared(prompt), prompt_tokens - 1
+        common, limit = before.shared(prompt), prompt_tokens - 1
         if common >= len(before) and not program.reasoned:
-            return min(program.prompt_tokens + program.output_tokens, most)
+            return min(program.prompt_tokens + program.output_tokens, limit)
         if common >= program.prompt_pieces:
-            return min(program.prompt_tokens, most)
+            return min(program.prompt_tokens, limit)
         if not common:
             return 0
         share = before.ends[common - 1] / before.ends[program.prompt_pieces - 1]
-        return min(int(share * program.prompt_tokens), most)
+        return min(int(share * program.prompt_tokens), limit)
 
     def record_answer(self, program: Program, prompt: Prompt, answer: Answer) -> None:
-        """Stores the context of the turn, to compare the next prompt with it."""
+        """Store the turn's context for the comparison with the next prompt."""
         program.prompt = with_answer(prompt, answer.message())
         program.prompt_pieces = len(prompt)
         program.prompt_tokens, program.output_tokens = answer.prompt_tokens, answer.output_tokens
@@ -117,17 +117,17 @@ class Programs:
                 del self._programs_of_job[program.job_id]
         return program
 
-    def evict(self, most: int = MAX_PROGRAMS) -> Iterator[Program]:
-        """Removes the least recently active programs beyond `most`; those with an active turn
-        stay."""
-        for id in list(islice(self._programs, max(0, len(self._programs) - most))):
+    def evict(self, limit: int = MAX_PROGRAMS) -> Iterator[Program]:
+        """Remove and yield the least recently active programs beyond the limit. Programs with an
+        active turn stay."""
+        for id in list(islice(self._programs, max(0, len(self._programs) - limit))):
             if self._programs[id].active_turns:
                 self._programs.move_to_end(id)
             elif (program := self.remove(id)) is not None:
                 yield program
 
     def has_job(self, job_id: str) -> bool:
-        """Whether a program of the job is known."""
+        """Return whether a program of the job is known."""
         return job_id in self._programs_of_job
 
     def _idle(self, program_id: str) -> bool:

@@ -1,4 +1,4 @@
-"""The gateway: handles HTTP requests, and starts and ends programs.
+"""Handles the gateway's HTTP requests, and starts and ends programs.
 
 A completion is a turn of a program, forwarded or guided, and results in a `TurnRecord`
 (docs/reference/run-folder.md). A program ends when `end` or `abandon` is called.
@@ -29,13 +29,13 @@ from servers.records import EventRecord, TurnRecord
 
 MAX_BODY_BYTES = 32 << 20
 END_TIMEOUT_S = 5.0
-"""Limit of the request that tells a server that a program has ended; nothing depends on it."""
+"""Timeout of the request that reports the end of a program to its server. A failure is ignored."""
 HEALTH = "/health"
 COMPLETIONS = ("chat/completions", "completions")
 
 
 class Gateway:
-    """Use it with `async with`, which opens and closes the connections to its servers."""
+    """An async context manager that opens and closes the connections to the servers."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Gateway:
         on_event: Callable[[EventRecord], None] | None = None,
         access: Access | None = None,
     ) -> None:
-        """`guide`: answer with recorded programs. `keeps_messages`: record the messages of turns.
-        `on_event`: called with each event from the servers' event files."""
+        """`guide`: reply with recorded answers. `keeps_messages`: record the messages of turns.
+        `on_event`: called with each event of the servers' event files."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
@@ -82,8 +82,8 @@ class Gateway:
             self._logs.close()
 
     def set_origin(self, origin_s: float) -> None:
-        """Sets time 0 of all records, on the machine's monotonic clock. The default is the time at
-        which the gateway was opened. Call it before the first request."""
+        """Set time 0 of all records, on the machine's monotonic clock. Call it before the first
+        request; the default is the time when the gateway was opened."""
         if self._logs is not None:
             self._logs.close()
         self.origin_s = origin_s
@@ -99,25 +99,24 @@ class Gateway:
         return app
 
     def set_lateness(self, program_id: str, seconds: float) -> None:
-        """Sets by how much the program's first turn is behind its schedule."""
+        """Set the lateness of the program's first turn."""
         self._turns.set_lateness(program_id, seconds)
 
     async def abandon(self, program_id: str, reason: str) -> None:
-        """Ends a program that is killed or has crashed; its last record has `reason` as error.
-
-        If it is called before the process ends, that is the record of the active turn.
+        """End a program that is killed or has crashed. Its last record has `reason` as its error:
+        the active turn's, or else that of an additional turn.
         """
         await self._turns.abandon(program_id, reason)
         await self.end(program_id)
 
     async def end_all(self) -> None:
-        """Ends all programs, when no client is left."""
+        """End all programs. Call it when no client is left."""
         for program_id in self._turns.programs.ids():
             await self.end(program_id)
 
     async def end(self, program_id: str) -> None:
-        """Ends a program: the server releases its pins, and the next turn with this id is the first
-        turn of a new program."""
+        """End a program. The server releases its pins, and the next request with this id starts a
+        new program."""
         if self._guide is not None:
             self._guide.remove(program_id)
         removed = self._turns.remove_program(program_id)
@@ -147,7 +146,7 @@ class Gateway:
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Checks access before the body is read. The health check needs no access."""
+        """Check access before the body is read. The health check is always allowed."""
         if request.path == HEALTH:
             healthy: web.StreamResponse = await handler(request)
             return healthy
@@ -194,7 +193,7 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 @web.middleware
 async def _as_openai(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Converts aiohttp's own errors to the format of OpenAI's API."""
+    """Convert aiohttp's own errors to the format of OpenAI's API."""
     try:
         response: web.StreamResponse = await handler(request)
         return response

@@ -1,8 +1,7 @@
-"""Formats the recorded answer of a turn as the response that an agent's request expects.
+"""Formats the recorded answer of a turn as a response to an agent's request.
 
 In: a program with its messages, the turn's index, the request's body. Out: a chat completion or a
-completion (OpenAI's API), as one body or as the events of a stream. Token counts are the recorded
-ones.
+completion (OpenAI's API), as one body or as the events of a stream, with the recorded token counts.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class Call(NamedTuple):
 
 
 def text_of(program: Program, index: int) -> str:
-    """The text of a turn's answer; "" if it is not recorded (the agent rejected it)."""
+    """Return the text of a turn's answer, or "" if it was not recorded (the agent rejected it)."""
     position = program.prompt_messages[index]
     role, text = program.messages[position] if position < len(program.messages) else ("", "")
     return text if role == "assistant" else ""
 
 
 def call_of(program: Program, index: int, text: str, tools: object) -> Call | None:
-    """The tool call of a turn's answer: the agent's shell tool with the turn's command.
+    """Return the tool call of a turn's answer: the agent's shell tool with the turn's command.
 
     If the agent offers `finish` and `think` (OpenHands, which stops at an answer without a call),
     the last turn calls `finish`, and a turn without a command calls `think`.

@@ -49,7 +49,7 @@ class Recording:
         return self.folder / "trace.jsonl"
 
     def write_trace(self) -> TraceSet | None:
-        """Writes the trace after the gateway has ended. Returns None if no turn succeeded."""
+        """Write the trace after the gateway has ended. Returns None if no turn succeeded."""
         try:
             loaded = read_traces(
                 self.lines_file, messages=self.keeps_messages and not self.without_messages

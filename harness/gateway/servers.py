@@ -1,4 +1,4 @@
-"""The servers behind a gateway, and which of them serves a job."""
+"""The servers behind a gateway, and the assignment of jobs to them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Backend:
 
 
 AVOIDED_S = 30.0
-"""For how long a server that failed a turn gets no new jobs, if another can take them."""
+"""A server gets no new jobs for this time after a failed turn, if another server is available."""
 
 
 class ServerAssignment:
@@ -31,10 +31,10 @@ class ServerAssignment:
         self._avoided_until_s = [0.0] * servers
 
     def replica_of(self, job_id: str, now_s: float) -> int:
-        """Returns the job's server; a new job gets the one with the fewest jobs.
+        """Return the job's server; a new job gets the one with the fewest jobs.
 
-        A job stays on its server, because its KV cache is there. A server that failed is avoided
-        for a while: jobs on a dead server end fast, so it would always have the fewest.
+        A job stays on its server, because its KV cache is there. A server is avoided after a
+        failure, because jobs on a dead server end fast, so it would always have the fewest.
         """
         if job_id not in self._replicas:
             avoided = [until_s > now_s for until_s in self._avoided_until_s]

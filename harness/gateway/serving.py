@@ -19,13 +19,13 @@ DRAIN_S = 1.0
 """Time for active requests to finish when the gateway is closed."""
 LISTEN_BACKLOG = 4096
 """Limit of connections that are not accepted yet. The kernel drops further ones, and clients retry
-seconds later. 4096 is the limit of Linux; aiohttp's default is 128."""
+seconds later. 4096 is the maximum on Linux; aiohttp's default is 128."""
 
 
 def tune_garbage_collector() -> None:
-    """Makes garbage collections rare and short, because each one delays all streams.
+    """Make garbage collections rare and short, because each one delays all streams.
 
-    Excludes all objects that exist now. Meant for a process that only runs a gateway.
+    All existing objects are excluded from collection. Use it in processes that only run a gateway.
     """
     gc.collect()
     gc.freeze()
@@ -34,7 +34,7 @@ def tune_garbage_collector() -> None:
 
 @contextmanager
 def _short_path(path: Path) -> Iterator[Path]:
-    """A short path to the same file: a socket's address has at most 108 bytes (unix(7))."""
+    """Yield a short path to the same file: a socket's address has at most 108 bytes (unix(7))."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield Path(f"/proc/self/fd/{folder}", path.name)
@@ -46,7 +46,7 @@ def _short_path(path: Path) -> Iterator[Path]:
 async def serve_gateway(
     gateway: Gateway, host: str = LOOPBACK, port: int = 0
 ) -> AsyncIterator[str]:
-    """Yields the base URL, with the machine's name if the gateway listens on all addresses.
+    """Yield the base URL, with the machine's name if the gateway listens on all addresses.
 
     Port 0 chooses a free port. Raises an OSError if the port is in use.
     """
@@ -74,9 +74,9 @@ async def serve_gateway(
 
 @asynccontextmanager
 async def program_socket(gateway: Gateway, path: Path, program_id: str) -> AsyncIterator[None]:
-    """Opens a Unix socket of a running gateway for one program: requests over it come from it.
+    """Open a Unix socket of a running gateway, over which requests come from this program only.
 
-    Only the socket's owner and root may use it. Raises an OSError if the path cannot be a socket.
+    Only the socket's owner and root may use it. Raises OSError if the path cannot be a socket.
     """
     with _short_path(path) as short:
         site = web.UnixSite(gateway.runner, short, backlog=LISTEN_BACKLOG)

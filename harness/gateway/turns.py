@@ -16,7 +16,7 @@ from harness.gateway.programs import Program, Programs, StartedTurn
 from harness.gateway.servers import ServerAssignment
 from servers.records import TurnRecord
 
-CLIENT_DISCONNECTED = "the client went away"
+CLIENT_DISCONNECTED = "the client disconnected"
 NO_PROMPT = Prompt((), (), 0)
 
 
@@ -24,14 +24,14 @@ NO_PROMPT = Prompt((), (), 0)
 class ActiveTurn:
     started: StartedTurn
     record: TurnRecord
-    """The record of a turn without an answer; whoever serves the turn fills it in."""
+    """Has no data of the answer until `Forwarding` or `Guided` adds them."""
     prompt: Prompt
     sent_s: float
     replica: int
     task: asyncio.Task[Any]
     """The task that answers the request."""
     cancelled: str = CLIENT_DISCONNECTED
-    """The reason if the task is cancelled."""
+    """The turn's error if the task is cancelled."""
 
 
 class Turns:
@@ -49,11 +49,10 @@ class Turns:
         self._late_s[program_id] = seconds
 
     def start(self, caller: Caller, model: object, prompt: Prompt = NO_PROMPT) -> ActiveTurn:
-        """Start a turn. Call it in the task that answers the request; `abandon` cancels this
-        task."""
+        """Start a turn. Call it in the task that answers the request, which `abandon` cancels."""
         now_s, task = self.now_s(), asyncio.current_task()
         if task is None:
-            raise RuntimeError("a turn has to be started in the task that answers it")
+            raise RuntimeError("a turn must be started in the task that answers it")
         started = self.programs.start_turn(caller, prompt, now_s)
         program = started.program
         program.model = model or program.model
@@ -92,8 +91,8 @@ class Turns:
         self._on_turn(turn.record)
 
     async def abandon(self, program_id: str, reason: str) -> None:
-        """End the program's active turns with this error; if there is none, record a turn that
-        failed with it."""
+        """End the program's active turns with this error. If there are none, record a failed turn
+        with it."""
         active = [turn for turn in self._active if turn.started.program.id == program_id]
         for turn in active:
             turn.cancelled = reason
@@ -105,7 +104,7 @@ class Turns:
             self.end(turn, turn.sent_s, reason)
 
     def remove_program(self, program_id: str) -> tuple[Program, int] | None:
-        """Returns the program and the replica of its last turn; None for an unknown program."""
+        """Return the program and the replica of its last turn; None for an unknown program."""
         program = self.programs.remove(program_id)
         self._late_s.pop(program_id, None)
         if program is None:

@@ -53,7 +53,7 @@ class Launches:
         return self.folder / f"{index:05d}-{slug(program.id)[:NAME_CHARS]}"
 
     def prepare(self, index: int, program: Program) -> Launch:
-        """Creates the program's folder and workspace, and writes `launch.json` into the folder."""
+        """Create the program's folder and workspace, and writes `launch.json` into the folder."""
         plan, task = self.plan, self.plan.tasks[program.id]
         folder = self.folder_of(index, program)
         workspace = folder / WORKSPACE
@@ -84,7 +84,7 @@ class Launches:
         return {"environment_class": "docker", **({"image": image} if image else {}), **docker}
 
     def process(self, launch: Launch, key: str) -> tuple[list[str], dict[str, str]]:
-        """The command line and environment. `key`: the program's API key for the gateway."""
+        """Return the command line and environment. `key`: the program's API key for the gateway."""
         plan, agent = self.plan, self.plan.agent
         command = agent.command(launch.file)
         env = {

@@ -33,7 +33,7 @@ class ProgramLimits:
         self._counting.shutdown(wait=False, cancel_futures=True)
 
     async def exceeded(self, pid: int, folder: Path, since_s: float) -> str:
-        """Waits until the program exceeds a limit, and returns the limit as text.
+        """Wait until the program exceeds a limit, and returns the limit as text.
 
         `pid`: the root of its processes. `folder`: the folder with all its files. `since_s`: the
         time that it has run already. Raises an OSError if the usage cannot be read.

@@ -146,7 +146,7 @@ class _Agents:
     async def _watch(
         self, program: Program, run: _ProgramRun, process: Process, folder: Path
     ) -> None:
-        """Waits until the process ends or exceeds a limit, which also fails the active turn."""
+        """Wait until the process ends or exceeds a limit, which also fails the active turn."""
         ended = asyncio.create_task(process.wait())
         since_s = self.starts.now_s() - (run.started_s or 0.0)
         exceeded = asyncio.create_task(self._limits.exceeded(process.pid, folder, since_s))
@@ -200,7 +200,7 @@ def _start_error(error: OSError | ValueError) -> str:
 
 
 def _ending(run: _ProgramRun) -> str:
-    """The exit status of an agent that reported none."""
+    """Return the exit status of an agent that reported none."""
     if run.abandoned:
         return "ended by the harness"
     if run.exit_code:

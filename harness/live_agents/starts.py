@@ -33,7 +33,7 @@ class Starts:
 
     @asynccontextmanager
     async def boot(self) -> AsyncIterator[None]:
-        """Limits how many programs boot at once. Call `go` afterwards, unless booting fails."""
+        """Limit how many programs boot at once. Call `go` afterwards, unless booting fails."""
         await self._waiting.acquire()
         try:
             async with self._cores:
@@ -50,7 +50,7 @@ class Starts:
 
     @asynccontextmanager
     async def go(self, arrival_s: float | None) -> AsyncIterator[float]:
-        """Waits for the arrival, or for a slot in a closed loop; yields the time of the arrival."""
+        """Wait for the arrival, or for a slot in a closed loop; yields the time of the arrival."""
         try:
             await self._started.wait()
             if arrival_s is None:

@@ -144,7 +144,7 @@ class Answer:
             )
 
     def prompt_tokens(self, turn: Turn) -> int:
-        """The recorded length, or in text mode the server's count."""
+        """Return the recorded length, or in text mode the server's count."""
         return (self._counted("prompt_tokens") if self.text else None) or turn.prompt_tokens
 
     @property
@@ -169,7 +169,7 @@ def cached_tokens(usage: Mapping[str, Any]) -> int | None:
 
 
 def count(value: object) -> int | None:
-    """A plausible number of tokens, else None."""
+    """Return a plausible number of tokens, else None."""
     return tokens(value) if type(value) is int else None
 
 

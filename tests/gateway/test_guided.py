@@ -191,7 +191,7 @@ def test_what_was_not_recorded_is_refused_and_is_no_turn() -> None:
     found, turns = asyncio.run(go())
     assert [status for status, _ in found] == [200, 400, 400, 400]
     assert b"the recorded program has no turn 1" in found[1][1]
-    assert b"no recorded program is called q" in found[2][1]
+    assert b"no recorded program has the id q" in found[2][1]
     assert b"guided replay needs the program in the URL" in found[3][1]
     assert orjson.loads(found[1][1])["error"]["type"] == "invalid_request_error"
     assert turns == 1

@@ -218,7 +218,7 @@ def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
 
     given_up, line = asyncio.run(go())
     assert given_up == 1
-    assert line["error"] == "the client went away"
+    assert line["error"] == "the client disconnected"
 
 
 def test_an_unreachable_server_gives_an_error_in_openais_format() -> None:

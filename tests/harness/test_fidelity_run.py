@@ -110,7 +110,7 @@ def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> 
 
     clash = CliRunner().invoke(app, [*COMMAND.split(), "--hardware", "here.json"])
     assert clash.exit_code == 2
-    assert "--out card: was begun with another profile than here.json" in clash.stderr
+    assert "--out card: was started with a profile other than here.json" in clash.stderr
 
 
 def test_without_kv_blocks_both_have_what_was_measured(stage: Stage) -> None:

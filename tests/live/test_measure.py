@@ -59,7 +59,7 @@ def test_a_batch_whose_steps_cannot_be_seen_is_asked_for_longer_answers_if_there
     assert measured(server, longest=300).decode[0].context == 200
     short = measured(server, longest=180)
     assert short.decode == []
-    assert short.left_out[0] == "batches of 1 at 128 tokens: never at work all at once"
+    assert short.left_out[0] == "batches of 1 at 128 tokens: never all in decode at once"
 
 
 def test_a_prompt_that_is_cached_already_is_no_prefill() -> None:

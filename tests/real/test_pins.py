@@ -17,7 +17,7 @@ from harness.calibrate.verify_pins import (
     EXPENSIVE_PREFILL,
     expected_blocks,
     kv_usage,
-    watch,
+    measure_gaps,
 )
 from harness.gateway import Gateway, serve_gateway
 from harness.gateway.recording import backends
@@ -79,10 +79,10 @@ def test_the_notes_table_with_blocks_of_32(server: VllmServer) -> None:
     """Execution note, §4.2: 72, 139, 290, 404 tokens are held, with their partly filled block."""
     policy = make_policy(variants("continuum-preview")[0], EXPENSIVE_COSTS)
     expected = expected_blocks(policy, GAP_S, 32, 500)
-    gaps = watch(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
+    gaps = measure_gaps(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
     assert [gap.held_tokens for gap in gaps] == [72, 139, 290, 404, 509]
-    assert [gap.least_blocks for gap in gaps] == [3, 5, 10, 13, 0]
-    assert [gap.most_blocks for gap in gaps] == [3, 5, 10, 13, 0]
+    assert [gap.min_blocks for gap in gaps] == [3, 5, 10, 13, 0]
+    assert [gap.max_blocks for gap in gaps] == [3, 5, 10, 13, 0]
     assert [gap.next_hit_tokens for gap in gaps] == [64, 128, 288, 384, None]  # whole blocks
     assert all(gap.good for gap in gaps)
 

@@ -176,15 +176,15 @@ def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_p
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        ("--hardware a100-80g", "--hardware a100-80g: is not a measured profile; give a file"),
+        ("--hardware a100-80g", "--hardware a100-80g: not a measured profile; give a file"),
         ("--hardware nowhere.json", "nowhere.json: No such file or directory; "),
-        ("--policies continuum+", "--policies continuum.: a fidelity card has no policies over an"),
+        ("--policies continuum+", "--policies continuum.: policies with an offload tier are not"),
         ("--policies contineum", "no policy is called 'contineum'"),
         ("--jps 0", "--jps '0': a rate or step of zero"),
         ("--seeds 3..1", "the range is reversed"),
         ("--traces nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
         ("--out /dev/null", "--out /dev/null: is a file"),
-        ("--out .", r"--out \.: holds files, but no fidelity card"),
+        ("--out .", r"--out \.: contains files of something else"),
     ],
 )
 def test_invalid_input_starts_nothing(

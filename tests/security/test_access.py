@@ -328,7 +328,7 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
 @pytest.mark.parametrize(
     ("address", "token", "told"),
     [
-        ("0.0.0.0", None, rf"other machines could use your server; set {TOKEN} to a secret"),  # noqa: S104
+        ("0.0.0.0", None, rf"accessible from other machines; set {TOKEN} to a secret"),  # noqa: S104
         ("::", None, "other machines could use your server"),
         ("192.168.0.1", None, "other machines could use your server"),
         ("everywhere", SECRET, "not an address of this machine"),

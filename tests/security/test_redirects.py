@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from harness.calibrate.probe import Target, probing
+from harness.calibrate.probe import Target, open_probe
 from harness.engines.vllm_at_url import describe
 from harness.engines.warm_up import warm_up
 from harness.gateway import Backend, Gateway, serve_gateway
@@ -74,9 +74,9 @@ async def warms_up(url: str) -> None:
 
 
 async def probes(url: str) -> None:
-    async with probing(Target(url, "m", range(9), 99, 99, 9, 9)) as probe:
+    async with open_probe(Target(url, "m", range(9), 99, 99, 9, 9)) as probe:
         with pytest.raises(MeasurementFailed, match="the server answered 30"):
-            await probe.first_token(probe.new(2))
+            await probe.time_to_first_token(probe.new_prompt(2))
 
 
 async def is_told_an_end(url: str) -> None:

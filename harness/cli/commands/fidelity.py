@@ -156,18 +156,18 @@ def _run(
     with one_line_errors():
         own.check(settings)
         folder = out or own.default_folder(settings)
-        profile = own.claim(folder, settings.machine.hardware)
+        profile = own.prepare_folder(folder, settings.machine.hardware)
     if not profile.exists():
         _measure(settings, profile, within_s)
     with one_line_errors():
         on_vllm, in_sim = own.live_and_virtual(settings, profile)
         measured = read_measured(profile)
-        arriving_s = own.arriving_s(on_vllm, repeats)
+        arrivals_s = own.arrivals_s(on_vllm, repeats)
     _, failed = run_from_settings(in_sim, folder / "sim", workers)
     if failed:
         raise typer.Exit(1)  # the errors are printed; live cells could not be compared
     print(
-        f"live: jobs arrive for {arriving_s / 60:.0f} minutes in total, plus the start of servers",
+        f"live: jobs arrive for {arrivals_s / 60:.0f} minutes in total, plus the start of servers",
         file=sys.stderr,
     )
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]

@@ -60,7 +60,7 @@ def pins(
         EXPENSIVE_COSTS,
         EXPENSIVE_PREFILL,
         expected_blocks,
-        watch,
+        measure_gaps,
     )
     from harness.cli.start_server import booted, fresh_folder
     from harness.cli.tables import show_rows
@@ -81,7 +81,8 @@ def pins(
             info = server.info
             chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
             expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
-            gaps = watch(info, Replica(server.base_url, server.events_path), expected, gap_s)
+            replica = Replica(server.base_url, server.events_path)
+            gaps = measure_gaps(info, replica, expected, gap_s)
     print(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
         f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"
@@ -99,8 +100,8 @@ def pins(
             str(gap.turn),
             str(gap.held_tokens),
             str(gap.expected_blocks),
-            str(gap.least_blocks),
-            str(gap.most_blocks),
+            str(gap.min_blocks),
+            str(gap.max_blocks),
             "–" if gap.next_hit_tokens is None else str(gap.next_hit_tokens),
             "ok" if gap.good else "WRONG",
         )
