@@ -1,7 +1,7 @@
 """The interface between the harness and an agent.
 
-Each program is one process. It reads its task from a file, `launch.json`, and writes `result.json`
-beside it, so that no task appears on a command line.
+Each program is one process. It reads its task from `launch.json`, so that the task does not appear
+on a command line, and writes `result.json` beside it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from typing import Any, Protocol
 
 import orjson
 
+from traces.lenient import mapping
+
 RESULT = "result.json"
 MAX_RESULT_BYTES = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The contents of `launch.json`: what one process needs to run one program."""
+    """The contents of `launch.json`, with which a process runs one program."""
 
     program_id: str
     task: str
     base_url: str
-    """The gateway's URL up to `/v1`, as the process reaches it; the path identifies the program."""
+    """The gateway's URL up to `/v1`, as seen by the process. Its path identifies the program."""
     model: str
     workspace: str
     """The folder in which the agent's commands run."""
@@ -35,9 +37,9 @@ class Launch:
     max_turns: int | None
     """None for no limit."""
     environment: Mapping[str, Any]
-    """mini-swe-agent's settings of the environment in which its commands run."""
+    """mini-swe-agent's settings for the environment of its commands."""
     socket: str | None = None
-    """The gateway's unix socket, for a sandbox without network; the process does not use it."""
+    """The gateway's Unix socket, used by a sandbox without network, not by the process."""
     config: str | None = None
     """The file with the agent's own settings."""
 
@@ -52,7 +54,7 @@ class Launch:
 @dataclass(frozen=True, slots=True)
 class Result:
     exit_status: str
-    """As the agent reports it; empty if it wrote no result."""
+    """Empty if the agent wrote no result."""
     submission: str = ""
 
 
@@ -63,7 +65,7 @@ class Agent(Protocol):
     def boots_early(self) -> bool:
         """Whether a process can be started before its program arrives.
 
-        Such a process prints `ready` when it has booted, and begins when it reads a line.
+        Such a process prints `ready` when it has booted, and starts its task when it reads a line.
         """
 
     def check(self) -> str:
@@ -77,14 +79,12 @@ class Agent(Protocol):
 
 
 def read_result(folder: Path) -> Result:
-    """Read the result in a program's folder, which is untrusted: the agent may write anything."""
+    """Read the result in a program's folder. It is untrusted: an agent may write anything."""
     try:
-        found = orjson.loads(_read_file(folder / RESULT))
+        result = mapping(orjson.loads(_read_file(folder / RESULT)))
     except (OSError, orjson.JSONDecodeError):
         return Result("")
-    if not isinstance(found, dict):
-        return Result("")
-    status, submission = found.get("exit_status"), found.get("submission")
+    status, submission = result.get("exit_status"), result.get("submission")
     return Result(
         status[:200] if isinstance(status, str) else "",
         submission if isinstance(submission, str) else "",
@@ -92,7 +92,7 @@ def read_result(folder: Path) -> Result:
 
 
 def _read_file(path: Path) -> bytes:
-    """Raises OSError if it is not a regular file; reading from a pipe would block."""
+    """Raises OSError for other files than regular ones: reading from a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         status = os.fstat(handle)

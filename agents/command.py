@@ -1,7 +1,7 @@
-"""Runs any agent by a command line: `--agent-command 'my-agent {task} --base-url {base_url}'`.
+"""Runs any agent by its command line: `--agent-command 'my-agent {task} --base-url {base_url}'`.
 
-The line is split into words as a shell does it, before placeholders are replaced. A task is thus
-one word whatever it contains, and no shell ever interprets it.
+The line is split into words like in a shell, before placeholders are replaced. So a task is always
+one word, and no shell interprets it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PLACEHOLDER = re.compile(r"\{([A-Za-z_-]+)\}")
 @dataclass(frozen=True, slots=True)
 class CommandAgent:
     words: tuple[str, ...]
-    """The command line; placeholders are in braces."""
+    """The command line, with placeholders in braces."""
     name: str = "command"
     boots_early: bool = False
 
@@ -34,15 +34,16 @@ class CommandAgent:
 
     def command(self, launch_file: Path) -> list[str]:
         launch = orjson.loads(launch_file.read_bytes())
-        return [_PLACEHOLDER.sub(lambda found: str(launch[found[1]]), word) for word in self.words]
+        return [_PLACEHOLDER.sub(lambda match: str(launch[match[1]]), word) for word in self.words]
 
     def readable(self) -> list[Path]:
-        """Return the program, the Python environment around it, and the files that the line names.
+        """Return the program, its Python environment, and the files on the command line.
 
-        Files beside those may be private, so the user has to name them (--agent-reads)."""
-        found = [*_environment(Path(self.words[0]))]
-        found += [Path(word) for word in self.words[1:] if Path(word).is_file()]
-        return [path for path in found if not path.is_relative_to("/usr")]
+        Other files may be private, so the user has to name them (--agent-reads).
+        """
+        files = [Path(word) for word in self.words[1:] if Path(word).is_file()]
+        paths = [*_environment(Path(self.words[0])), *files]
+        return [path for path in paths if not path.is_relative_to("/usr")]
 
     def env(self) -> Mapping[str, str]:
         return {}
@@ -59,21 +60,21 @@ def command_agent(line: str) -> CommandAgent:
     for word in words:
         for name in _PLACEHOLDER.findall(word):
             if name not in PLACEHOLDERS:
-                known = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
+                known = ", ".join(f"{{{placeholder}}}" for placeholder in PLACEHOLDERS)
                 raise InvalidInput(
                     f"--agent-command: {{{one_line(name)}}} is not a placeholder; use {known}"
                 )
     if not any("{task}" in word or "{folder}" in word for word in words):
         raise InvalidInput(
-            "--agent-command: {task} is missing; add it, or else all programs would do the same"
+            "--agent-command: {task} is missing; add it, or else all programs would be identical"
         )
     program = shutil.which(words[0])
     if program is None:
-        reason = "cannot be executed" if _is_file(words[0]) else "no such program"
+        reason = "not executable" if _is_file(words[0]) else "no such program"
         raise InvalidInput(f"--agent-command: {one_line(words[0])}: {reason}")
     if Path(program).parent.name == "shims":
         raise InvalidInput(
-            f"--agent-command: {program} is a shim, which needs files outside the sandbox; name "
+            f"--agent-command: {program} is a shim, which needs files outside the sandbox; give "
             f"the program itself (pyenv which {words[0]})"
         )
     # Programs run in another folder, so relative paths are made absolute.
@@ -89,7 +90,7 @@ def _is_file(word: str) -> bool:
 
 
 def _environment(program: Path) -> list[Path]:
-    """Return a venv and its base, or a Python's folder, or the program's file alone."""
+    """Return a program's virtual environment and base, a Python's folder, or only the program."""
     home, real = program.parent.parent, program.resolve()
     if (home / "pyvenv.cfg").is_file():
         return [home, (home / "bin" / "python").resolve().parent.parent]

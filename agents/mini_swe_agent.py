@@ -15,14 +15,14 @@ PYTHON = "TURNSTILE_AGENT_PYTHON"
 DEFAULT_PYTHON = ".venv-agents/bin/python"
 REMEDY = (
     "install it: python3 -m venv .venv-agents && .venv-agents/bin/pip install mini-swe-agent mcp; "
-    "or name a Python that has it with --agent-python"
+    "or give its Python with --agent-python"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class MiniSweAgent:
     python: str | None = None
-    """None to search for one."""
+    """None to search for it."""
     name: str = "mini-swe-agent"
     boots_early: bool = True
 
@@ -41,7 +41,7 @@ class MiniSweAgent:
         return version
 
     def check_config(self, file: Path) -> None:
-        """Raises InvalidInput if the settings cannot be read."""
+        """Raises InvalidInput if the file is not a valid configuration."""
         if (reason := yaml_error(self._python, file)) is not None:
             raise InvalidInput(one_line(f"--agent-config {file}: {reason}"))
 

@@ -1,8 +1,8 @@
 """Runs one task with mini-swe-agent: PYTHON mini_swe_agent_process.py LAUNCH.json (`agents.agent`).
 
-Runs in the Python that has mini-swe-agent. Prints `ready` when everything is imported, begins when
-it reads a line, and writes `trajectory.json` and `result.json`. The exit code is 0 unless the agent
-raised an exception.
+Runs in mini-swe-agent's Python. Prints `ready` when everything is imported, starts when it reads a
+line, and writes `trajectory.json` and `result.json`. The exit code is 0 unless the agent raised an
+exception.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_CONFIG = {"local": "mini.yaml", "docker": "benchmarks/swebench.yaml"}
-"""mini-swe-agent's own configuration for each environment."""
+"""mini-swe-agent's built-in configuration for each environment."""
 NO_TIMEOUT_S = 86400
-"""The harness limits the duration of a turn; a timeout here would send the request again."""
+"""The harness limits the duration of turns. A timeout here would send the request again."""
 
 
 def main() -> int:
@@ -35,11 +35,11 @@ def main() -> int:
     if launch["config"] is not None:
         configs.append(get_config_from_spec(launch["config"]))
     config = recursive_merge(*configs, _overrides(launch))
-    # The key is in OPENAI_API_KEY instead, because the trajectory contains the settings.
+    # The key comes from OPENAI_API_KEY instead, because the trajectory contains these settings.
     config["model"]["model_kwargs"].pop("api_key", None)
     model = get_model(config=config["model"])
     folder = Path(launch["folder"])
-    # The container is started before the time limit of the task begins.
+    # This starts the container, before the time limit of the task begins.
     commands = get_environment(dict(config["environment"]))
     print("ready", file=ready, flush=True)
     sys.stdin.readline()
@@ -64,16 +64,18 @@ def main() -> int:
 
 
 def _overrides(launch: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the harness, which replace those of the agent's configuration."""
+    """Return the harness's settings, which override the agent's configuration."""
     limit = {} if launch["max_turns"] is None else {"step_limit": launch["max_turns"]}
-    url = {"api_base": launch["base_url"]}
-    retries = {"timeout": NO_TIMEOUT_S, "max_retries": 0}
     return {
         "agent": {"cost_limit": 0.0, **limit},
         "environment": launch["environment"],
         "model": {
             "model_name": f"openai/{launch['model']}",
-            "model_kwargs": {**url, **retries},
+            "model_kwargs": {
+                "api_base": launch["base_url"],
+                "timeout": NO_TIMEOUT_S,
+                "max_retries": 0,
+            },
         },
     }
 

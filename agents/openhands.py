@@ -13,15 +13,15 @@ from servers.errors import InvalidInput
 PYTHON = "TURNSTILE_OPENHANDS_PYTHON"
 DEFAULT_PYTHON = ".venv-openhands/bin/python"
 REMEDY = (
-    "install it: make openhands (needs Python 3.12 or newer); or name a Python that has "
-    "openhands-sdk and openhands-tools with --openhands-python"
+    "install it: make openhands (needs Python 3.12 or newer); or give a Python with openhands-sdk "
+    "and openhands-tools with --openhands-python"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenHands:
     python: str | None = None
-    """None to search for one."""
+    """None to search for it."""
     name: str = "openhands"
     boots_early: bool = True
 
@@ -37,11 +37,11 @@ class OpenHands:
         return version
 
     def command(self, launch_file: Path) -> list[str]:
-        # -I keeps our own openhands.py, beside the script, off the path.
+        # With -I, our own openhands.py beside the script is not on the path.
         return [self._python, "-I", openhands_process.__file__, str(launch_file)]
 
     def readable(self) -> list[Path]:
         return [*prefixes(self._python), Path(openhands_process.__file__)]
 
     def env(self) -> Mapping[str, str]:
-        return {}  # the process sets its variables itself, before it imports the SDK
+        return {}  # the process sets its variables before it imports the SDK

@@ -1,13 +1,13 @@
 """Runs one OpenHands conversation: PYTHON -I openhands_process.py LAUNCH.json (`agents.agent`).
 
-Runs in the Python that has openhands-sdk and openhands-tools. Prints `ready` when everything is
-imported and the tools have started, and begins when it reads a line. Writes `openhands/ID/` (the
-events that the SDK persists) and `result.json`: `exit_status` is finished, stuck, max iterations or
-error, `submission` the diff of the workspace. The exit code is 0 unless the SDK raised an
-exception.
+Runs in the Python with openhands-sdk and openhands-tools. Prints `ready` when everything is
+imported and the tools have started, and starts the task when it reads a line. Writes
+`openhands/ID/` (the events that the SDK persists) and `result.json`: `exit_status` is finished,
+stuck, max iterations or error, and `submission` is the diff of the workspace. The exit code is 0
+unless the SDK raised an exception.
 
-The agent is the SDK's default one without a browser, with the SDK's own prompts, tools and
-condenser. With `max_turns` it has no condenser, because its calls would count as turns.
+The agent is the SDK's default agent without a browser. With `max_turns` it has no condenser,
+because the condenser's calls would count as turns.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-TURN_WITHIN_S = 24 * 3600
-"""The harness limits the duration of a turn; a timeout here would send the request again."""
-ATTEMPTS = 1
-"""A failed turn fails its job, so a retry cannot help."""
+NO_TIMEOUT_S = 24 * 3600
+"""The harness limits the duration of turns. A timeout here would send the request again."""
 TRACING = ("OTEL_", "LMNR_", "LAMINAR_", "LANGFUSE_", "OPENHANDS_OBSERVABILITY_")
 
 
@@ -33,7 +31,7 @@ def main() -> int:
     launch = json.loads(Path(sys.argv[1]).read_bytes())
     _isolate(launch["folder"])
     ready = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of libraries goes to the log
+    os.dup2(2, 1)  # the output of libraries goes to the log
     conversation = _conversation(launch)
     conversation.send_message(launch["task"])  # starts the tools, without a model call
     print("ready", file=ready, flush=True)
@@ -56,7 +54,7 @@ def main() -> int:
 
 
 def _isolate(folder: str) -> None:
-    """Set the home folder and turns off telemetry and look-ups, before the SDK is imported."""
+    """Set the home folder and disable telemetry. Call it before the SDK is imported."""
     for name in [name for name in os.environ if name.startswith(TRACING)]:
         del os.environ[name]
     os.environ.pop("OH_PERSISTENCE_DIR", None)
@@ -79,13 +77,13 @@ def _conversation(launch: dict[str, Any]) -> Any:
         base_url=launch["base_url"],
         api_key=os.environ.get("OPENAI_API_KEY") or "none",
         api_mode="chat",
-        timeout=TURN_WITHIN_S,
-        num_retries=ATTEMPTS,
+        timeout=NO_TIMEOUT_S,
+        num_retries=1,  # attempts; a failed turn fails its job, so a retry cannot help
         input_cost_per_token=0.0,
         output_cost_per_token=0.0,
     )
     agent = get_default_agent(llm, cli_mode=True)
-    # A tmux server would outlive this process.
+    # The default terminal, a tmux server, would outlive this process.
     params = {"terminal": {"terminal_type": "subprocess"}}
     tools = [
         tool.model_copy(update={"params": params.get(tool.name, tool.params)})
@@ -94,7 +92,7 @@ def _conversation(launch: dict[str, Any]) -> Any:
     changes: dict[str, Any] = {"tools": tools}
     limits = {}
     if (max_turns := launch["max_turns"]) is not None:
-        changes["condenser"] = None  # its calls would count as turns
+        changes["condenser"] = None
         limits = {"max_iteration_per_run": max_turns}
     return Conversation(
         agent=agent.model_copy(update=changes),
@@ -116,15 +114,16 @@ def _exit_status(conversation: Any) -> str:
 
 
 def _diff(workspace: str, folder: str) -> str:
-    """Return the diff of the workspace, with new files, computed in a temporary index.
+    """Return the diff of the workspace including new files, computed with a temporary index.
 
-    It is empty if the workspace is not the root of a repository."""
+    It is empty if the workspace is not the root of a repository.
+    """
     git = shutil.which("git")
     if git is None:
         return ""
     index = Path(folder, "submission.index").resolve()
-    above = str(Path(workspace).resolve().parent)
-    env = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_CEILING_DIRECTORIES": above}
+    parent = str(Path(workspace).resolve().parent)
+    env = {**os.environ, "GIT_INDEX_FILE": str(index), "GIT_CEILING_DIRECTORIES": parent}
     output = b""
     for command in (["read-tree", "HEAD"], ["add", "--all"], ["diff", "--cached"]):
         output = subprocess.run(  # noqa: S603

@@ -10,7 +10,7 @@ from typing import Any
 
 from servers.errors import InvalidInput
 
-SCRIPT_WITHIN_S = 60.0
+SCRIPT_TIMEOUT_S = 60.0
 _VERSION_SCRIPT = """
 import importlib.metadata, importlib.util, json, sys
 try:
@@ -27,30 +27,30 @@ print(json.dumps(sorted({sys.prefix, sys.base_prefix, sys.exec_prefix})))
 _YAML_SCRIPT = """
 import json, sys, yaml
 try:
-    found = yaml.safe_load(open(sys.argv[1], "rb").read())
-    wrong = None if isinstance(found, dict) else f"not a mapping, but a {type(found).__name__}"
+    config = yaml.safe_load(open(sys.argv[1], "rb").read())
+    reason = None if isinstance(config, dict) else f"{type(config).__name__}, not a mapping"
 except (yaml.YAMLError, ValueError, RecursionError) as error:
-    wrong = " ".join(str(error).split())
-print(json.dumps(wrong))
+    reason = " ".join(str(error).split())
+print(json.dumps(reason))
 """
 
 
 def find_python(given: str | None, variable: str, default: str) -> str:
-    """Return the given path, or the variable's, or `default` in this folder or our checkout."""
+    """Return the given path, that of the variable, or `default` in this folder or our checkout."""
     checkout = Path(__file__).parent.parent
     candidates = [Path(default).absolute(), checkout / default]
-    found = next((path for path in candidates if path.is_file()), candidates[0])
-    return given or os.environ.get(variable) or str(found)
+    path = next((path for path in candidates if path.is_file()), candidates[0])
+    return given or os.environ.get(variable) or str(path)
 
 
 def installed_version(python: str, distribution: str, module: str, remedy: str) -> str:
-    """Return the version of a distribution in that environment. Raises InvalidInput with the remedy."""
+    """Return the version of a distribution. Raises InvalidInput if it is not installed."""
     if not Path(python).is_file():
         raise InvalidInput(f"{distribution}: no Python at {python}; {remedy}")
-    found: dict[str, Any] = _run(python, _VERSION_SCRIPT, distribution, module)
-    if found["version"] is None:
+    version = _run(python, _VERSION_SCRIPT, distribution, module)["version"]
+    if version is None:
         raise InvalidInput(f"{distribution} is not installed in {python}; {remedy}")
-    return str(found["version"])
+    return str(version)
 
 
 def prefixes(python: str) -> list[Path]:
@@ -59,21 +59,21 @@ def prefixes(python: str) -> list[Path]:
 
 
 def yaml_error(python: str, file: Path) -> str | None:
-    """Return the reason why the YAML library of that environment cannot read settings from a file,
-    or None if it can."""
-    found: str | None = _run(python, _YAML_SCRIPT, str(file))
-    return found
+    """Return the reason why a file is not a YAML mapping, or None if it is. Uses the environment's
+    YAML library."""
+    reason: str | None = _run(python, _YAML_SCRIPT, str(file))
+    return reason
 
 
 def _run(python: str, code: str, *args: str) -> Any:
     try:
-        ran = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             [python, "-I", "-c", code, *args],
             capture_output=True,
             text=True,
-            timeout=SCRIPT_WITHIN_S,
+            timeout=SCRIPT_TIMEOUT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise InvalidInput(f"{python}: cannot be run ({error})") from None
-    return json.loads(ran.stdout)
+    return json.loads(process.stdout)

@@ -1,8 +1,8 @@
 """Reads the tasks of agents from a file.
 
-In: JSON lines (or a JSON list) of SWE-bench rows (`instance_id`, `problem_statement`, and
-`image_name` or `docker_image`, as `mini-extra swebench` reads them), or of `id` and `task`. An
-optional `workspace` is a folder that is copied. Out: `Tasks`, in the order of the file.
+In: JSON Lines (or a JSON list) of SWE-bench rows (`instance_id`, `problem_statement`, and
+`image_name` or `docker_image`, like `mini-extra swebench`), or of `id` and `task`. `workspace`,
+which is optional, is a folder to copy. Out: `Tasks`, in the order of the file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from traces.lenient import one_line
 
 IDS = ("instance_id", "id", "task_id", "program_id")
 MAX_ID_CHARS = 190
-"""The gateway accepts 200, and a repeated program's id is a few characters longer."""
+"""The gateway's limit is 200, and copies of a program have ids a few characters longer."""
 TEXTS = ("problem_statement", "task", "prompt", "question")
 IMAGES = ("image_name", "docker_image", "image")
 SWE_BENCH_IMAGE = "docker.io/swebench/sweb.eval.x86_64.{}:latest"
-"""The image of a SWE-bench row without one; an image's name cannot contain the `__` of an id."""
+"""The image of a SWE-bench row without one. Names of images cannot contain the `__` of an id."""
 REMEDY = "a task is a JSON object with an id (instance_id) and a text (problem_statement)"
 
 
@@ -49,7 +49,7 @@ class Tasks:
 
 
 def read_tasks(path: Path) -> Tasks:
-    """Raises InvalidInput, which names file, row and field."""
+    """Raises InvalidInput with the file, row and field."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -57,19 +57,19 @@ def read_tasks(path: Path) -> Tasks:
     rows = _rows(data, path)
     tasks = tuple(_task(row, number, path) for number, row in enumerate(rows, 1))
     if not tasks:
-        raise InvalidInput(f"--tasks {path}: no task in it; {REMEDY}")
+        raise InvalidInput(f"--tasks {path}: contains no task; {REMEDY}")
     seen: set[str] = set()
     for task in tasks:
         if task.id in seen:
             raise InvalidInput(
-                f"--tasks {path}: two tasks have the id {task.id}; give each its own"
+                f"--tasks {path}: two tasks have the id {task.id}; make the ids unique"
             )
         seen.add(task.id)
     return Tasks(path.name, hashlib.sha256(data).hexdigest(), tasks)
 
 
 def tasks_of(programs: Sequence[Program]) -> Tasks:
-    """Return the tasks of recorded programs: the first message of each that is not the system's."""
+    """Return the tasks of recorded programs: the first message after the system messages."""
     tasks = tuple(
         Task(p.id, next((m.content for m in p.messages if m.role != "system"), p.id))
         for p in programs
@@ -106,7 +106,7 @@ def _task(row: Any, number: int, path: Path) -> Task:
         raise InvalidInput(f"{where}: {type(row).__name__}, not an object; {REMEDY}")
     id = _first(row, IDS)
     if id is None:
-        raise InvalidInput(f"{where}: no text in {', '.join(IDS)}; {REMEDY}")
+        raise InvalidInput(f"{where}: none of {', '.join(IDS)} is a text; {REMEDY}")
     if len(id) > MAX_ID_CHARS or not id.isprintable():
         raise InvalidInput(
             f"{where}: {id[:40]!a}: an id has at most {MAX_ID_CHARS} printable characters"

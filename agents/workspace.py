@@ -10,7 +10,7 @@ from pathlib import Path
 from servers.errors import InvalidInput
 
 REMOVE = ("rm", "-rf", "--one-file-system")
-"""`shutil.rmtree` keeps a file open for each level, so a deep tree exceeds its limits."""
+"""Not `shutil.rmtree`, which opens a file per level, so a deep tree exceeds the limit of files."""
 COMMITTER = ("-c", "user.name=Turnstile", "-c", "user.email=turnstile@localhost")
 
 GIT_ENV = {
@@ -18,19 +18,20 @@ GIT_ENV = {
     "GIT_CONFIG_GLOBAL": os.devnull,
     "GIT_CONFIG_SYSTEM": os.devnull,
 }
-"""Ignores the user's git settings, which may ask for signed commits."""
+"""Without the user's git settings, which may require signed commits."""
 
 
 def make_workspace(path: Path, source: Path | None) -> None:
-    """Make a copy of `source`, or an empty folder.
+    """Make a copy of `source`, or an empty folder, at `path`.
 
-    It becomes a git repository if it is not one, so that an agent's changes are a diff. Raises
-    InvalidInput or OSError."""
+    The folder becomes a git repository, so that the agent's changes can be shown as a diff. Raises
+    InvalidInput or OSError.
+    """
     if source is None:
         path.mkdir()
     elif path.is_relative_to(source):
         raise InvalidInput(
-            f"workspace {source}: it contains the folder of this run; choose another --out"
+            f"workspace {source}: contains the folder of this run; give another --out"
         )
     else:
         shutil.copytree(source, path, symlinks=True)
@@ -43,21 +44,22 @@ def make_workspace(path: Path, source: Path | None) -> None:
         "--quiet",
         "--no-verify",
         "--allow-empty",
-        "--message",
+        "-m",
         "initial state",
     )
     for words in (("init", "--quiet", "--template="), ("add", "--all"), commit):
         command = [git, "-C", str(path), *words]
-        ran = subprocess.run(command, capture_output=True, text=True, env=GIT_ENV)  # noqa: S603
-        if ran.returncode:
-            reason = (ran.stderr.strip() or f"exit code {ran.returncode}").splitlines()[-1]
+        process = subprocess.run(command, capture_output=True, text=True, env=GIT_ENV)  # noqa: S603
+        if process.returncode:
+            reason = (process.stderr.strip() or f"exit code {process.returncode}").splitlines()[-1]
             raise InvalidInput(f"workspace {source or path}: git {words[0]}: {reason}")
 
 
 def remove_workspace(path: Path) -> None:
-    """Remove the folder, even if it is deep or has unreadable folders in it.
+    """Remove the folder, even if it is deep or contains unreadable folders.
 
-    What cannot be removed stays in the cell's folder."""
+    Files that cannot be removed are left in the cell's folder.
+    """
     for command in (REMOVE, ("chmod", "-R", "u+rwX"), REMOVE):
         if os.path.lexists(path):
             subprocess.run([*command, "--", str(path)], capture_output=True)  # noqa: S603

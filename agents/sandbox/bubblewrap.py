@@ -1,8 +1,8 @@
 """Runs an agent, and all commands of its model, in bubblewrap.
 
-The sandbox contains a read-only system, the workspace, paths that the caller names, and a small
-/tmp. It has no network except the gateway at 127.0.0.1:INSIDE_PORT, which `agents.sandbox.inside`
-forwards to the gateway's unix socket. docs/design/sandbox.md lists the guarantees.
+The sandbox contains a read-only system, the workspace, paths given by the caller, and a small
+/tmp. Its only network is the gateway at 127.0.0.1:INSIDE_PORT, which `agents.sandbox.inside`
+forwards to the gateway's Unix socket. docs/design/sandbox.md lists the guarantees.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from servers.errors import InvalidInput
 
 INSIDE_PORT = 17331
 HOME = "/tmp/home"  # noqa: S108
-CHECK_WITHIN_S = 30
+CHECK_TIMEOUT_S = 30
 SHM_BYTES = 64 << 20
 RUN_BYTES = 1 << 20
 UIDS = Path("/run/turnstile-uids")
 CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_CHOWN", "CAP_DAC_READ_SEARCH")
-"""If we are root, `inside` needs these to change owners and to become another user."""
+"""Needed by `inside` if we are root, to change owners and to become another user."""
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 ETC = (
     *("alternatives", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime", "nsswitch.conf"),
@@ -35,22 +35,21 @@ ETC = (
     *("profile", "profile.d", "bash.bashrc", "bashrc", "inputrc", "os-release", "debian_version"),
     *("host.conf", "services", "protocols"),
 )
-"""The files that git, Python, shells and TLS read. The rest of /etc is not visible."""
+"""Files for git, Python, shells and TLS. The rest of /etc is not visible."""
 ETC_OF_NETWORK = ("hosts", "resolv.conf")
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     processes: int = 256
-    """Includes threads. A parallel build fits, and a fork bomb ends at a few MB."""
+    """Includes threads. Enough for a parallel build; a fork bomb takes only a few MB."""
     memory_bytes: int = 4 << 30
-    """Limit of each process (heap and stack), and of all processes together, which the harness
-    measures (`agents.sandbox.memory`). Most test suites need less than 1 GiB."""
+    """Limit of each process (heap and stack), and of all processes together, as measured by
+    `agents.sandbox.memory`. Most test suites need less than 1 GiB."""
     file_bytes: int = 1 << 30
     """Limit of each file, and of all of /tmp."""
     disk_bytes: int = 10 << 30
-    """Limit of all files of the program together, which the harness measures
-    (`agents.sandbox.files`)."""
+    """Limit of all files of the program together, as measured by `agents.sandbox.files`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Bubblewrap:
                     capture_output=True,
                     text=True,
                     check=True,
-                    timeout=CHECK_WITHIN_S,
+                    timeout=CHECK_TIMEOUT_S,
                 )
         except (OSError, subprocess.SubprocessError) as error:
             reason = (getattr(error, "stderr", None) or str(error)).splitlines()[-1]
@@ -86,7 +85,7 @@ class Bubblewrap:
             ) from None
 
     def gateway_url(self, url: str) -> str:
-        """Return the URL inside the sandbox of a gateway that is at `url` on the host."""
+        """Return the URL inside the sandbox of the gateway at `url`."""
         return url if self.network else f"http://127.0.0.1:{INSIDE_PORT}"
 
     def wrap(
@@ -101,9 +100,9 @@ class Bubblewrap:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command line that runs `command` in the sandbox, and its whole environment.
 
-        Variables are not put on the command line, which every user can read, because one may be a
-        key. The command starts in `workspace`. It can read and write `workspace` and `writable`,
-        and read `readable`, all at their own paths. `socket` is the gateway's, outside of these
+        The command line contains no variables, because all users can read it, and a variable may be
+        a key. The command starts in `workspace`. It can read and write `workspace` and `writable`,
+        and read `readable`, all at their paths outside. `socket` is the gateway's, in none of these
         folders. Raises InvalidInput if a path does not exist.
         """
         owned = [Path(os.path.abspath(path)) for path in (workspace, *writable)]
@@ -121,8 +120,8 @@ class Bubblewrap:
             wrapped += ["--bind", str(UIDS), "/run/uids"]
         wrapped += ["--ro-bind", inside.__file__, "/run/inside.py", "--chdir", str(owned[0])]
         wrapped += ["--remount-ro", "/dev", "--remount-ro", "/", "--"]
-        within = [*_python_command("/run/inside.py"), json.dumps(launch)]
-        return [*wrapped, *within, *command], {**_defaults(), **env}
+        first_process = [*_python_command("/run/inside.py"), json.dumps(launch)]
+        return [*wrapped, *first_process, *command], {**_default_env(), **env}
 
 
 def _filter_command() -> list[str]:
@@ -154,8 +153,8 @@ def _system(sandbox: Bubblewrap) -> list[str]:
             command += ["--symlink", os.readlink(path), str(path)]
         elif path.is_dir():
             command += ["--ro-bind", str(path), str(path)]
-    for where, size_bytes in (("/tmp", sandbox.limits.file_bytes), ("/dev/shm", SHM_BYTES)):  # noqa: S108
-        command += ["--perms", "1777", "--size", str(size_bytes), "--tmpfs", where]
+    for folder, size_bytes in (("/tmp", sandbox.limits.file_bytes), ("/dev/shm", SHM_BYTES)):  # noqa: S108
+        command += ["--perms", "1777", "--size", str(size_bytes), "--tmpfs", folder]
     command += ["--size", str(RUN_BYTES), "--tmpfs", "/run", "--dir", HOME]
     command += ["--perms", "0755", "--dir", "/etc"]
     names = (*ETC, *ETC_OF_NETWORK) if sandbox.network else ETC
@@ -169,23 +168,23 @@ def _system(sandbox: Bubblewrap) -> list[str]:
 def _mounts(shown: Mapping[Path, str]) -> list[str]:
     command = []
     # A folder is mounted before paths inside it, so that it does not hide them.
-    for path, how in sorted(shown.items(), key=lambda item: len(item[0].parts)):
+    for path, option in sorted(shown.items(), key=lambda item: len(item[0].parts)):
         if not path.exists():
             raise InvalidInput(f"sandbox: {path} does not exist")
-        # bubblewrap makes missing parent folders readable by its own user only.
+        # bubblewrap would make missing parent folders readable only by its own user.
         for parent in reversed(path.parents[:-1]):
             command += ["--perms", "0755", "--dir", str(parent)]
-        command += [how, str(path), str(path)]
+        command += [option, str(path), str(path)]
     return command
 
 
 def _python() -> tuple[Path, Path]:
-    """Our Python without its virtual environment: the program, and the folder that it needs."""
+    """Return our Python's program outside the virtual environment, and the folder that it needs."""
     prefix = Path(sys.base_prefix)
     return prefix / f"bin/python{sys.version_info.major}.{sys.version_info.minor}", prefix
 
 
-def _defaults() -> dict[str, str]:
+def _default_env() -> dict[str, str]:
     names = dict.fromkeys(("USER", "LOGNAME"), "agent")
     system = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": HOME, "LANG": "C.UTF-8"}
     return {**system, **names, "TMPDIR": "/tmp"}  # noqa: S108

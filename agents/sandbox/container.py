@@ -1,9 +1,9 @@
 """Confines and removes the containers in which mini-swe-agent runs a model's commands.
 
-Its environment `docker` starts them itself (`podman run -d …run_args… IMAGE sleep`, then `podman
-exec` for each command). This module gives the options that confine and limit them, and removes them
-when a run ends, however it ends: each has the run's label, and `python -m agents.sandbox.container
-podman LABEL` waits for SIGTERM and then removes all containers with that label.
+mini-swe-agent's environment `docker` starts them (`podman run -d …run_args… IMAGE sleep`, then
+`podman exec` for each command). This module provides the options that confine and limit them, and
+removes them when a run ends or is killed. Each container has the run's label, and a process `python
+-m agents.sandbox.container podman LABEL` removes all containers with that label at SIGTERM.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from servers.processes.supervised import SupervisedProcess
 LABEL = "turnstile.run"
 PROGRAM = "turnstile.program"
 DROPPED = ("MKNOD", "NET_RAW", "AUDIT_WRITE")
-"""Capabilities that Docker gives to root and podman does not."""
+"""Capabilities that Docker gives to root, but podman does not."""
 STORAGE = ("Store.GraphRoot", "DockerRootDir")
-"""The field's name in podman and in Docker. The program `docker` may be podman."""
-ANSWERS_WITHIN_S = 60
-REMOVED_WITHIN_S = 120
+"""The name of the field in podman and in Docker. A program called `docker` may be podman."""
+COMMAND_TIMEOUT_S = 60
+REMOVE_TIMEOUT_S = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class Containers:
     executable: str
     """The podman or docker program."""
     folder: Path
-    """The run's folder. A later run in the same folder removes containers of an earlier one."""
+    """The run's folder. A later run in the same folder removes the containers of earlier ones."""
     limits: Limits = field(default_factory=Limits)
-    """`memory_bytes` limits all processes of a container together, without swap."""
+    """`memory_bytes` is the limit of all processes of a container together, without swap."""
     network: bool = False
 
     @property
@@ -67,12 +67,12 @@ class Containers:
         memory = str(self.limits.memory_bytes)
         limits = ["--pids-limit", str(self.limits.processes)]
         limits += ["--memory", memory, "--memory-swap", memory]
-        # Without an init, orphans would stay as zombies and count as processes. The main process is
-        # a sleep, so it needs no time to stop.
+        # Without an init process, orphans would remain as zombies and count as processes. The main
+        # process is a sleep, which can be killed immediately.
         ends = ["--rm", "--init", "--stop-timeout", "0"]
         ends += [word for label in self._labels(program) for word in ("--label", label)]
         network = [] if self.network else ["--network", "none"]
-        # Images expect root, so the other capabilities of root are left.
+        # Images expect root, so its other capabilities are kept.
         rights = ["--security-opt", "no-new-privileges"]
         rights += [word for name in DROPPED for word in ("--cap-drop", name)]
         return [*ends, *limits, *network, *rights]
@@ -81,24 +81,24 @@ class Containers:
         return f"{LABEL}={self.run}", f"{PROGRAM}={program}"
 
     def remove(self) -> None:
-        """Remove all containers of the run. Its agents must have ended, since they start more."""
+        """Remove all containers of the run. Call it after its agents have ended."""
         remove(self.executable, f"{LABEL}={self.run}")
 
     def remove_program(self, program: str) -> None:
-        """Remove the containers of one program. Failures are ignored: `remove` comes later."""
+        """Remove the containers of one program. Failures are ignored, since `remove` follows later."""
         with suppress(OSError, subprocess.SubprocessError, ValueError):
             remove(self.executable, *self._labels(program))
 
     def disk_usage(self, program: str) -> DiskUsage | None:
-        """Usage of what a program writes in its containers; None if they are on another machine."""
+        """Return the usage of a program's containers, or None if they are on another machine."""
         for kind in STORAGE:
             with suppress(OSError, subprocess.SubprocessError):
-                found = _output_of(self.executable, "info", "--format", f"{{{{.{kind}}}}}")
-                written = partial(self._written, program)
-                return DiskUsage(Path(found.strip()), self.limits.disk_bytes, written)
+                folder = _output_of(self.executable, "info", "--format", f"{{{{.{kind}}}}}")
+                count = partial(self._count, program)
+                return DiskUsage(Path(folder.strip()), self.limits.disk_bytes, count)
         return None
 
-    def _written(self, program: str, kind: Kind) -> int | None:
+    def _count(self, program: str, kind: Kind) -> int | None:
         if kind is not Kind.BYTES:
             return 0
         try:
@@ -110,9 +110,9 @@ class Containers:
 
     @contextmanager
     def cleaned_up(self, log: Path) -> Iterator[None]:
-        """Remove containers of earlier runs before the block, and all containers after it.
+        """Remove the containers of earlier runs before the block, and all containers after it.
 
-        A supervised process removes them if we are killed.
+        If we are killed, a supervised process removes them.
         """
         self.remove()
         label = f"{LABEL}={self.run}"
@@ -126,15 +126,15 @@ class Containers:
 
 
 def remove(executable: str, *labels: str) -> None:
-    deadline_s = time.monotonic() + REMOVED_WITHIN_S
+    deadline_s = time.monotonic() + REMOVE_TIMEOUT_S
     while ids := _output_of(executable, *_list_command(labels)).split():
         if time.monotonic() > deadline_s:
             raise InvalidInput(
-                f"containers: cannot be removed; remove them: {executable} rm -f {ids[0]} …"
+                f"containers: could not be removed; remove them: {executable} rm -f {ids[0]} …"
             )
-        # A failure is not an error: --rm may have removed a container first.
+        # Failures are ignored: --rm may have removed a container in the meantime.
         subprocess.run(  # noqa: S603
-            [executable, "rm", "--force", *ids], capture_output=True, timeout=REMOVED_WITHIN_S
+            [executable, "rm", "--force", *ids], capture_output=True, timeout=REMOVE_TIMEOUT_S
         )
 
 
@@ -145,7 +145,7 @@ def _list_command(labels: Sequence[str]) -> list[str]:
 
 def _output_of(*command: str) -> str:
     return subprocess.run(  # noqa: S603
-        command, capture_output=True, text=True, check=True, timeout=ANSWERS_WITHIN_S
+        command, capture_output=True, text=True, check=True, timeout=COMMAND_TIMEOUT_S
     ).stdout
 
 

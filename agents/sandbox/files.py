@@ -1,9 +1,9 @@
-"""Limits the disk space and the number of files of a program, at little cost.
+"""Limits the disk space and the number of files of a program, at low cost.
 
-Counting files means walking all of them. A program's files cannot have grown by more than the usage
-of their file system, which takes one call (statvfs). So they are counted only if that growth could
-have exceeded the limit, and every RECOUNT_S, in case other programs have freed as much meanwhile. A
-deleted file counts as long as the program has it open.
+Counting files means walking all of them. But a program's files cannot have grown by more than the
+usage of their file system, which one call returns (statvfs). So files are counted only if that
+growth could have exceeded the limit, and every RECOUNT_S, since other programs may have freed space
+in the meantime. A deleted file counts while the program has it open.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from pathlib import Path
 from agents.sandbox.memory import process_tree
 from agents.sandbox.open_files import deleted_files
 
-MOST_FILES = 2_000_000
+MAX_FILES = 2_000_000
 RECOUNT_S = 300.0
-WALK_WITHIN_S = 60.0
+WALK_TIMEOUT_S = 60.0
 DU = ("du", "-s", "-x")
 UNIT_BYTES = 1024
 
 
 class Kind(StrEnum):
-    """What is limited: the option of `du`, which counts bytes in units of `UNIT_BYTES`."""
+    """The limited quantity, as the option of `du` that counts it (bytes in units of UNIT_BYTES)."""
 
     BYTES = "-k"
     NUMBER = "--inodes"
@@ -41,19 +41,19 @@ class _Limit:
     maximum: int
     label: str
     file_system_usage: int
-    """Usage of the whole file system at the last look."""
+    """Usage of the whole file system at the last check."""
     upper_bound: int = 0
-    """The program's usage cannot be more."""
+    """Upper bound of the program's usage."""
 
 
 class DiskUsage:
     def __init__(
         self, folder: Path, limit_bytes: int, count: Callable[[Kind], int | None] | None = None
     ) -> None:
-        """To be made before the program starts. Raises OSError.
+        """Create it before the program starts. Raises OSError.
 
-        `folder` is on the file system of the files. `count` returns their bytes or number, or None
-        if they cannot be counted; by default everything in `folder` is counted.
+        `folder` is on the file system of the program's files. `count` returns their bytes or
+        number, or None if they cannot be counted; by default it counts all files in `folder`.
         """
         self._folder = folder
         self._count = count or partial(folder_usage, folder)
@@ -62,11 +62,11 @@ class DiskUsage:
         gib = f"{limit_bytes / (1 << 30):g} GiB of files"
         self._limits = (
             _Limit(Kind.BYTES, limit_bytes, gib, used[Kind.BYTES]),
-            _Limit(Kind.NUMBER, MOST_FILES, f"{MOST_FILES} files", used[Kind.NUMBER]),
+            _Limit(Kind.NUMBER, MAX_FILES, f"{MAX_FILES} files", used[Kind.NUMBER]),
         )
 
     def exceeded_limit(self) -> str | None:
-        """Return the limit that the files exceed, such as "10 GiB of files"; None if there is none."""
+        """Return the limit that the files exceed ("10 GiB of files"), or None."""
         used = _usage(self._folder)
         recount = time.monotonic() - self._counted_s >= RECOUNT_S
         if recount:
@@ -91,7 +91,7 @@ def _usage(folder: Path) -> dict[Kind, int]:
 
 
 def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
-    """Return the usage of a process tree: files in the folder, and files that are deleted and open."""
+    """Return the usage of a process tree: files in the folder, and deleted files that are open."""
     in_folder = folder_usage(folder, kind)
     pids = [process.pid for process in process_tree(pid)]
     open_only = deleted_files(pids, os.stat(folder).st_dev)
@@ -101,19 +101,19 @@ def program_usage(folder: Path, pid: int, kind: Kind) -> int | None:
 
 
 def folder_usage(folder: Path, kind: Kind) -> int | None:
-    """Return the bytes or number of the files in a folder; None if they cannot be counted.
+    """Return the bytes or number of the files in a folder, or None if they cannot be counted.
 
-    A program may make folders unreadable, or so many that counting takes too long. Files that are
-    removed during the count do no harm. 0 if `du` (busybox) does not support this kind.
+    A program may make folders unreadable, or so many that counting takes too long. Files may be
+    removed during the count. Returns 0 if `du` (of busybox) does not support this kind.
     """
     try:
         if kind is Kind.NUMBER and not _counts_files():
             return 0
-        ran = _du(kind, folder)
-        counted = int(ran.stdout.split()[0])
+        process = _du(kind, folder)
+        counted = int(process.stdout.split()[0])
     except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
         return None
-    if "Permission denied" in ran.stderr:
+    if "Permission denied" in process.stderr:
         return None
     return counted * UNIT_BYTES if kind is Kind.BYTES else counted
 
@@ -130,6 +130,6 @@ def _du(kind: Kind, path: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        timeout=WALK_WITHIN_S,
+        timeout=WALK_TIMEOUT_S,
         check=False,
     )

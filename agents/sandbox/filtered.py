@@ -1,8 +1,8 @@
 """Runs bubblewrap with a filter of system calls: `python filtered.py HEX BWRAP ARGUMENT…`.
 
-bubblewrap reads the filter from an open file and applies it to all processes in the sandbox,
-including its own first one. Otherwise a process could use ptrace on that one to make system calls
-that the filter refuses.
+bubblewrap reads the filter from an open file, and applies it to all processes in the sandbox,
+including its own first process. Otherwise a process could use ptrace to make that first process
+call what the filter refuses.
 """
 
 from __future__ import annotations

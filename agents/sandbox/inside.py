@@ -1,11 +1,11 @@
 """The first process in the sandbox. `python inside.py JSON COMMAND…` sets limits and runs COMMAND.
 
 JSON: `processes`, `memory_bytes`, `file_bytes`; `owned`: folders that the command will own;
-`socket` (or null): the gateway's, to which 127.0.0.1:`port` is forwarded; `uids` (or null): the
-file in which sandboxes of root lock their uids. Linux; standard library only.
+`socket` (or null): the gateway's socket, to which 127.0.0.1:`port` is forwarded; `uids` (or null):
+the file in which sandboxes of root lock their uids. Linux; standard library only.
 
 RLIMIT_NPROC counts the processes of a user, and does not apply to root. So if we are root, the
-command runs as a user that no other sandbox on this machine uses at the same time.
+command runs as a user that no other active sandbox on this machine has.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 UIDS = range(61184, 65520)
-"""The range that systemd uses for dynamic users of services, so no account has one of them."""
+"""systemd's range for dynamic users of services, which no account has."""
 ETC = ("passwd", "group", "hosts")
 HOSTNAME = "sandbox"
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
-"""The exit codes that shells use."""
-PIECE_BYTES = 64 * 1024
+"""Exit codes as in shells."""
+READ_BYTES = 64 * 1024
 RETRY_S = 0.01
 
 
@@ -45,7 +45,7 @@ def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-    # Python ignores these signals, and ignored signals stay ignored across exec.
+    # Python ignores these signals, and exec would keep them ignored.
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
@@ -56,10 +56,10 @@ def main(launch: dict[str, Any], command: list[str]) -> NoReturn:
 
 
 def _lock_uid(lock: int) -> int:
-    """Lock the byte of a free uid in the lock file.
+    """Lock the byte of a free uid in the lock file, and return the uid.
 
-    The lock belongs to the open file, so it lasts as long as the forwarder runs, and the kernel
-    releases it when the sandbox ends.
+    The forwarder keeps the file open, and thus the lock. The kernel releases it when the sandbox
+    ends.
     """
     first = int.from_bytes(os.urandom(4), "little")
     for number in range(len(UIDS)):
@@ -72,7 +72,7 @@ def _lock_uid(lock: int) -> int:
 
 
 def _write_etc(uid: int) -> None:
-    """Write names of the user and the host, without which some programs fail."""
+    """Write the names of the user and the host, which some programs require."""
     home = os.environ["HOME"]
     for name, text in zip(
         ETC,
@@ -88,7 +88,7 @@ def _write_etc(uid: int) -> None:
 
 
 def _limit(launch: dict[str, Any]) -> None:
-    # If memory runs out, the kernel should kill the sandbox and not the engine.
+    # If the machine runs out of memory, the kernel should kill the sandbox and not the engine.
     with suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjustment:
         adjustment.write("1000")
     for kind, limit in (
@@ -105,9 +105,9 @@ def _limit(launch: dict[str, Any]) -> None:
 def _change_owner(folders: list[str], uid: int) -> None:
     for folder in folders:
         os.lchown(folder, uid, uid)
-        for _, folders_in, files_in, at in os.fwalk(folder):
-            for name in (*folders_in, *files_in):
-                os.chown(name, uid, uid, dir_fd=at, follow_symlinks=False)
+        for _, folder_names, file_names, folder_fd in os.fwalk(folder):
+            for name in (*folder_names, *file_names):
+                os.chown(name, uid, uid, dir_fd=folder_fd, follow_symlinks=False)
     # Otherwise the command cannot open /dev/stdout.
     for fd in (0, 1, 2):
         if stat.S_ISFIFO(os.fstat(fd).st_mode):
@@ -115,7 +115,7 @@ def _change_owner(folders: list[str], uid: int) -> None:
 
 
 def _fork_forwarder(path: str | None, port: int) -> None:
-    """Start the forwarder, which is no child of the command: that may wait for its children."""
+    """Start the forwarder. It is not a child of the command, which may wait for its children."""
     listener = socket.create_server(("127.0.0.1", port), backlog=1024) if path else None
     child = os.fork()
     if child:
@@ -128,7 +128,7 @@ def _fork_forwarder(path: str | None, port: int) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
-    # If we are root, the forwarder stays root, which owns the socket, without capabilities.
+    # If we are root, the forwarder remains root, which owns the socket, but has no capabilities.
     ctypes.CDLL(None).capset(struct.pack("Ii", 0x20080522, 0), bytes(24))
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
@@ -159,7 +159,7 @@ async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
         try:
             upstream.connect(path)
             return await asyncio.open_unix_connection(sock=upstream)
-        except BlockingIOError:  # the queue is full; asyncio would treat that as connected
+        except BlockingIOError:  # the queue is full; asyncio would take that for a connection
             await asyncio.sleep(RETRY_S)
         except OSError:
             upstream.close()
@@ -167,10 +167,10 @@ async def _connect(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Copy until the reader ends; forwards its end as an end, and its failure as an abort."""
+    """Copy until the reader ends. Its end is forwarded as an end, and its failure as an abort."""
     try:
-        while piece := await reader.read(PIECE_BYTES):
-            writer.write(piece)
+        while data := await reader.read(READ_BYTES):
+            writer.write(data)
             await writer.drain()
         writer.write_eof()
     except OSError:

@@ -1,4 +1,4 @@
-"""Memory of a sandbox's processes, measured from outside the sandbox."""
+"""Measures the memory of a sandbox's processes from outside the sandbox."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import psutil
 
 
 def memory_of(pid: int, more_than_bytes: int = 0) -> int:
-    """Return bytes of memory that a process and its descendants use, with shared pages counted once.
+    """Return the memory of a process and its descendants in bytes, with shared pages counted once.
 
-    Counting shared pages once (PSS) is expensive, because the kernel walks every page. If the sum
-    of the resident sizes (RSS), which is never less, is at most `more_than_bytes`, that sum is
+    Counting shared pages once (PSS) is expensive, because the kernel walks all pages. If the sum of
+    the resident sizes (RSS), which is never smaller, is at most `more_than_bytes`, that sum is
     returned instead. Files in a tmpfs are not counted.
     """
     tree = process_tree(pid)
@@ -23,7 +23,7 @@ def memory_of(pid: int, more_than_bytes: int = 0) -> int:
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
-    """Return a process and its descendants; empty if the process has ended."""
+    """Return a process and its descendants, or an empty list if the process has ended."""
     with suppress(psutil.Error):
         root = psutil.Process(pid)
         return [root, *root.children(recursive=True)]
@@ -33,6 +33,6 @@ def process_tree(pid: int) -> list[psutil.Process]:
 def _sum(processes: Iterable[psutil.Process], read: Callable[[psutil.Process], int]) -> int:
     total = 0
     for process in processes:
-        with suppress(psutil.Error):  # it has ended, or belongs to another user
+        with suppress(psutil.Error):  # the process has ended, or belongs to another user
             total += read(process)
     return total

@@ -1,6 +1,6 @@
-"""Finds files that a program has deleted and still has open, which take disk space.
+"""Finds deleted files that a program still has open, because they take disk space.
 
-Reads /proc (Linux). Files that are only mapped, or were sent to a socket, are not found.
+Reads /proc (Linux). Files that are only mapped, or were sent over a socket, are not found.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ BLOCK_BYTES = 512
 
 
 def deleted_files(processes: Iterable[int], device: int) -> dict[int, int] | None:
-    """Return bytes of each deleted file on a device, by inode.
+    """Return the bytes of each deleted file on a device, by inode.
 
-    None if a process does not permit reading its open files.
+    Returns None if the open files of a process cannot be read.
     """
     found: dict[int, int] = {}
     for pid in processes:
@@ -44,7 +44,7 @@ def _deleted(thread: Path, device: int) -> dict[int, int]:
 
 
 def _is_running(thread: Path) -> bool:
-    """Return whether a thread has neither ended nor is a zombie."""
+    """Return whether a thread has not ended, not even as a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False

@@ -1,10 +1,10 @@
-"""The filter of system calls for programs in a sandbox (seccomp(2)).
+"""Builds the filter of system calls for programs in a sandbox (seccomp(2)).
 
-The filter refuses system calls that the kernel permits to ordinary users, that few programs need,
-and that have been used to escape from sandboxes: creating user namespaces (which give access to
-calls reserved for root), keyrings, BPF programs, io_uring, terminal input injection, and socket
-families that network namespaces do not isolate. Out: a classic BPF program; empty for processors
-whose system call numbers are not listed here.
+The filter refuses system calls that ordinary users may make, few programs need, and attackers have
+used to escape from sandboxes: creating user namespaces (which give access to calls reserved for
+root), keyrings, BPF programs, io_uring, terminal input injection, and socket families that network
+namespaces do not isolate. Out: a classic BPF program, or b"" for processors that are not in
+PROCESSORS.
 
 The program is assembled here because pyseccomp, the Python binding on PyPI, has had no release
 since January 2021 and needs libseccomp.so on the machine.
@@ -22,13 +22,13 @@ from dataclasses import dataclass
 CLONE_NEWUSER = 0x10000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
-"""The socket families that are allowed. AF_VSOCK is not, since it reaches the host of a VM."""
+"""The allowed socket families. AF_VSOCK is not allowed, since it reaches the host of a VM."""
 LOAD, JUMP_EQUAL, JUMP_FROM, JUMP_BITS, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 NUMBER, ARCHITECTURE, FIRST, SECOND = 0, 4, 16, 24
-"""Offsets in `struct seccomp_data`; of an argument, its lower 32 bits."""
+"""Offsets in `struct seccomp_data`; for an argument, the offset of its lower 32 bits."""
 X32 = 0x40000000
-"""The bit that marks x86-64's second set of numbers for the same calls."""
+"""The bit that marks x86-64's second set of system call numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ PROCESSORS: Mapping[str, Numbers] = {
 
 
 def filter_for(processor: str) -> bytes:
-    """`processor` is a name as in `platform.machine()`. Returns b"" if it is not known."""
+    """Return the filter for a processor, named as in `platform.machine()`."""
     numbers = PROCESSORS.get(processor)
     if numbers is None:
         return b""
@@ -61,7 +61,7 @@ def filter_for(processor: str) -> bytes:
         *_refuse_unless(JUMP_EQUAL, numbers.architecture, errno.ENOSYS),
         (LOAD, 0, 0, NUMBER),
         *_refuse_if(JUMP_FROM, X32, errno.ENOSYS),
-        # A filter cannot read its flags, which are in memory. C libraries fall back to clone.
+        # A filter cannot read clone3's flags, which are in memory. C libraries fall back to clone.
         *_refuse_if(JUMP_EQUAL, numbers.clone3, errno.ENOSYS),
     ]
     for number in (*numbers.refused, *IO_URING):
@@ -80,7 +80,7 @@ def filter_for_this_machine() -> bytes:
 
 
 Step = tuple[int, int, int, int]
-"""Code, steps that a jump skips if its test is true, steps if it is false, constant."""
+"""Code, number of steps to skip if the test is true, number if it is false, constant."""
 
 
 def _error(number: int) -> Step:
@@ -96,6 +96,6 @@ def _refuse_unless(test: int, constant: int, number: int) -> list[Step]:
 
 
 def _for_call(call: int, argument: int, steps: list[Step]) -> list[Step]:
-    """Check an argument of one system call; what `steps` do not refuse is allowed."""
+    """Check an argument of one system call. A call that `steps` do not refuse is allowed."""
     allowed: Step = (RETURN, 0, 0, ALLOW)
     return [(JUMP_EQUAL, 0, len(steps) + 2, call), (LOAD, 0, 0, argument), *steps, allowed]

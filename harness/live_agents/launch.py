@@ -1,4 +1,4 @@
-"""Prepares the process of an agent program: its folder, its launch file and its sandbox.
+"""Prepares the process of each agent program: its folder, launch file and sandbox.
 
 In: a job's `AgentPlan`, and the URL of its gateway. Out: a `Launch` per program, and the command
 line and environment of its process.
@@ -28,9 +28,9 @@ WORKSPACE = "workspace"
 
 
 def readable(plan: AgentPlan) -> tuple[Path, ...]:
-    """Paths outside its folder that a sandbubblewrap agent may read.
+    """Return the paths outside its folder that an agent in bubblewrap may read.
 
-    Runs the agent's Python, which takes too long for an event loop that forwards streams.
+    This runs the agent's Python, which would block an event loop for too long.
     """
     if not isinstance(plan.sandbox, Bubblewrap):
         return ()
@@ -42,18 +42,18 @@ def readable(plan: AgentPlan) -> tuple[Path, ...]:
 class Launches:
     plan: AgentPlan
     folder: Path
-    """Absolute path of the folder that holds a folder for each program."""
+    """Absolute path of the parent of all programs' folders."""
     model: str
     base_url: str
     containers: Containers | None
     readable: tuple[Path, ...]
-    """Result of the function `readable`, the same for every program."""
+    """Result of the function `readable`, which is the same for all programs."""
 
     def folder_of(self, index: int, program: Program) -> Path:
         return self.folder / f"{index:05d}-{slug(program.id)[:NAME_CHARS]}"
 
     def prepare(self, index: int, program: Program) -> Launch:
-        """Create the program's folder and workspace, and writes `launch.json` into the folder."""
+        """Create the program's folder and workspace, and write `launch.json` into the folder."""
         plan, task = self.plan, self.plan.tasks[program.id]
         folder = self.folder_of(index, program)
         workspace = folder / WORKSPACE

@@ -1,6 +1,6 @@
-"""Limits of an agent program's time, memory and disk space, checked while it runs.
+"""Checks the time, memory and disk space of agent programs while they run.
 
-Each limit is checked in its own task, because counting files may take minutes.
+Each limit has its own task, because counting files may take minutes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,23 @@ CHECK_INTERVAL_S = 0.5
 
 
 class ProgramLimits:
-    """Checks the limits of a cell's programs."""
-
     def __init__(
         self, limit_s: float, sandbox: Bubblewrap | Containers | None, programs: int
     ) -> None:
         self._limit_s, self._sandbox = limit_s, sandbox
-        # One thread per program, so that no count waits for another program's.
+        # One thread per program, so that programs do not wait for each other's counts.
         self._counting = ThreadPoolExecutor(max(1, programs), "files")
 
     def close(self) -> None:
         self._counting.shutdown(wait=False, cancel_futures=True)
 
-    async def exceeded(self, pid: int, folder: Path, since_s: float) -> str:
-        """Wait until the program exceeds a limit, and returns the limit as text.
+    async def exceeded(self, pid: int, folder: Path, elapsed_s: float) -> str:
+        """Wait until the program exceeds a limit, and return the limit as text.
 
-        `pid`: the root of its processes. `folder`: the folder with all its files. `since_s`: the
-        time that it has run already. Raises an OSError if the usage cannot be read.
+        `pid`: the root of its process tree. `folder`: contains all its files. `elapsed_s`: the time
+        since its start. Raises OSError if the usage cannot be read.
         """
-        checks = {asyncio.create_task(self._time(since_s))}
+        checks = {asyncio.create_task(self._time(elapsed_s))}
         if self._sandbox is not None:
             checks.add(asyncio.create_task(self._memory(self._sandbox, pid)))
             checks.add(asyncio.create_task(self._disk(self._sandbox, pid, folder)))
@@ -49,8 +47,8 @@ class ProgramLimits:
             for check in checks:
                 check.cancel()
 
-    async def _time(self, since_s: float) -> str:
-        await asyncio.sleep(self._limit_s - since_s)
+    async def _time(self, elapsed_s: float) -> str:
+        await asyncio.sleep(self._limit_s - elapsed_s)
         return f"{self._limit_s:g} s"
 
     async def _memory(self, sandbox: Bubblewrap | Containers, pid: int) -> str:
@@ -61,18 +59,18 @@ class ProgramLimits:
 
     async def _disk(self, sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> str:
         loop = asyncio.get_running_loop()
-        files = await loop.run_in_executor(self._counting, _files, sandbox, pid, folder)
+        usages = await loop.run_in_executor(self._counting, _disk_usages, sandbox, pid, folder)
         while True:
-            for each in files:
-                limit = await loop.run_in_executor(self._counting, each.exceeded_limit)
+            for usage in usages:
+                limit = await loop.run_in_executor(self._counting, usage.exceeded_limit)
                 if limit is not None:
                     return limit
             await asyncio.sleep(CHECK_INTERVAL_S)
 
 
-def _files(sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> list[DiskUsage]:
+def _disk_usages(sandbox: Bubblewrap | Containers, pid: int, folder: Path) -> list[DiskUsage]:
     of_folder = DiskUsage(folder, sandbox.limits.disk_bytes, partial(program_usage, folder, pid))
     if isinstance(sandbox, Bubblewrap):
         return [of_folder]
-    written = sandbox.disk_usage(folder.name)
-    return [of_folder, *([written] if written else [])]
+    in_containers = sandbox.disk_usage(folder.name)
+    return [of_folder, *([in_containers] if in_containers else [])]

@@ -1,7 +1,7 @@
 """Runs one cell of real agents: a process per program, started at its arrival, behind a gateway.
 
-In: servers, and a job with its `AgentPlan`. Out: a record per turn as in `harness.gateway`, a line
-per program in `programs.jsonl`, predictions in SWE-bench's format, and a summary.
+In: servers, and a job with its `AgentPlan`. Out: a `TurnRecord` per turn (`harness.gateway`), a
+line per program in `programs.jsonl`, predictions in SWE-bench's format, and a summary.
 """
 
 from __future__ import annotations
@@ -38,17 +38,15 @@ from traces import Program
 
 @dataclass(slots=True)
 class _ProgramRun:
-    """Times and outcome of one program."""
-
     arrival_s: float | None
     started_s: float | None = None
     finished_s: float | None = None
     exit_code: int | None = None
     error: str | None = None
-    """Why the program failed; None if it finished."""
+    """The reason for which the program failed; None if it finished."""
     last_log_line: str = ""
     abandoned: bool = False
-    """Whether `Gateway.abandon` was called with the error."""
+    """Whether the harness ended the program, by `Gateway.abandon`, with the error."""
 
 
 class _Agents:
@@ -60,7 +58,7 @@ class _Agents:
         turns: Counter[str],
         lost_reason: Callable[[], str | None],
     ) -> None:
-        """`turns`: number of turns so far, by program."""
+        """`turns`: number of recorded turns by program; updated by the caller."""
         self._lost_reason = lost_reason
         self._job, self._plan, self._gateway = job, launches.plan, gateway
         self._launches = launches
@@ -72,12 +70,7 @@ class _Agents:
         self._limits = ProgramLimits(launches.plan.task_limit_s, sandbox, len(job.programs))
         self.statuses: Counter[str] = Counter()
         self.finished = 0
-        self._first_error: str | None = None
-
-    def refuse_if_none_finished(self) -> None:
-        """Raises CellFailed: a cell without a finished program has no result and is run again."""
-        if not self.finished:
-            raise CellFailed(f"no program finished; the first to end: {self._first_error}")
+        self.first_error: str | None = None
 
     async def run(self) -> None:
         arrivals = self._job.starts_s
@@ -101,7 +94,7 @@ class _Agents:
                 raise
             except AgentStartError as error:
                 run.error = f"the agent's process {error}"
-            except (OSError, ValueError) as error:  # such as a missing path, or a task with a NUL
+            except (OSError, ValueError) as error:  # e.g. a missing path, or a task with a NUL
                 run.error = f"the agent's process cannot be started: {_start_error(error)}"
         run.finished_s = self.starts.now_s()
         if run.error is None and not self._turns[program.id]:
@@ -146,21 +139,22 @@ class _Agents:
     async def _watch(
         self, program: Program, run: _ProgramRun, process: Process, folder: Path
     ) -> None:
-        """Wait until the process ends or exceeds a limit, which also fails the active turn."""
+        """Wait until the process exits. If it exceeds a limit, fail its active turn."""
         ended = asyncio.create_task(process.wait())
-        since_s = self.starts.now_s() - (run.started_s or 0.0)
-        exceeded = asyncio.create_task(self._limits.exceeded(process.pid, folder, since_s))
+        elapsed_s = self.starts.now_s() - (run.started_s or 0.0)
+        exceeded = asyncio.create_task(self._limits.exceeded(process.pid, folder, elapsed_s))
         try:
             await asyncio.wait({ended, exceeded}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                run.error = f"the program was ended at its limit of {exceeded.result()}"
+                run.error = f"the program exceeded its limit of {exceeded.result()}"
                 await self._gateway.abandon(program.id, run.error)
                 run.abandoned = True
                 return
             run.exit_code, run.last_log_line = ended.result(), process.last_log_line()
             if run.exit_code:
-                code = f"exited with code {run.exit_code}"
-                run.error = f"the agent's process {code}{run.last_log_line}"
+                run.error = (
+                    f"the agent's process exited with code {run.exit_code}{run.last_log_line}"
+                )
         finally:
             ended.cancel()
             exceeded.cancel()
@@ -168,9 +162,9 @@ class _Agents:
     def _record_program(self, index: int, program: Program, run: _ProgramRun) -> None:
         result = read_result(self._launches.folder_of(index, program))
         task = self._plan.tasks[program.id]
-        status = result.exit_status or _ending(run)
+        status = result.exit_status or _default_status(run)
         self.statuses[status] += 1
-        self._first_error = self._first_error or run.error
+        self.first_error = self.first_error or run.error
         self._programs.append(
             {
                 "program_id": program.id,
@@ -185,27 +179,31 @@ class _Agents:
         )
         self._programs.flush()
         if program.id != task.id:
-            return  # a copy of a program: an evaluation accepts one prediction per task
+            return  # the program is a copy; an evaluation accepts one prediction per task
         agent, variant = self._plan.agent.name, self._job.variant.name
-        named = f"{self._launches.model}/{agent}/{variant}"
-        patch = {"model_name_or_path": named, "model_patch": result.submission}
-        self._predictions.append({"instance_id": task.id, **patch})
+        self._predictions.append(
+            {
+                "instance_id": task.id,
+                "model_name_or_path": f"{self._launches.model}/{agent}/{variant}",
+                "model_patch": result.submission,
+            }
+        )
         self._predictions.flush()
 
 
 def _start_error(error: OSError | ValueError) -> str:
     if getattr(error, "errno", None) == errno.E2BIG:
-        return "its task is too long for a command line; it is also in {folder}/launch.json"
+        return "its task is too long for a command line; read it from {folder}/launch.json instead"
     return getattr(error, "strerror", None) or str(error)
 
 
-def _ending(run: _ProgramRun) -> str:
+def _default_status(run: _ProgramRun) -> str:
     """Return the exit status of an agent that reported none."""
     if run.abandoned:
         return "ended by the harness"
     if run.exit_code:
         return f"exited with code {run.exit_code}"
-    return "said nothing" if run.error is None else "did not run"
+    return "not reported" if run.error is None else "did not run"
 
 
 async def run_agents(
@@ -219,16 +217,16 @@ async def run_agents(
     api_key: str | None,
     on_turn: Callable[[TurnRecord], None],
     on_event: Callable[[EventRecord], None],
-    lost_reason: Callable[[], str | None] = lambda: None,
+    lost_reason: Callable[[], str | None],
 ) -> dict[str, Any]:
-    """Run all programs to their end and return the contents of done.json.
+    """Run all programs to their end. Returns the contents of done.json.
 
-    `tagged`: whether the servers accept `vllm_xargs`. If the task is cancelled, every process is
-    ended, and each active turn is recorded with `lost_reason()` as its error, if there is one.
+    `tagged`: whether the servers accept `vllm_xargs`. On cancellation all processes are ended. If
+    `lost_reason()` returns a reason then, active turns are recorded with it as their error.
     """
     plan = job.agents
     if plan is None:
-        raise RuntimeError("a job without agents")
+        raise RuntimeError("the job has no agents")
     turns: Counter[str] = Counter()
     failed = 0
 
@@ -254,7 +252,8 @@ async def run_agents(
         agents = _Agents(job, gateway, launches, turns, lost_reason)
         with containers.cleaned_up(folder / "log") if containers else nullcontext():
             await agents.run()
-        agents.refuse_if_none_finished()
+        if not agents.finished:  # the cell has no result and is run again
+            raise CellFailed(f"no program finished; the first error: {agents.first_error}")
         live_s = agents.starts.now_s()
     return {
         "finished_programs": agents.finished,

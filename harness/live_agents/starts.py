@@ -1,8 +1,8 @@
-"""Schedules when the process of a program boots, and when the program starts.
+"""Schedules the boots of agents' processes and the starts of their programs.
 
-Processes boot before their arrival, one per core at a time. The cell's clock starts when the first
-ones have booted, so that booting does not compete with the measured programs for cores. Times in
-seconds on that clock.
+Processes boot before their programs arrive, at most one per core at a time. The cell's clock starts
+when the first ones have booted, so that booting competes less with measured programs for cores.
+Times in seconds on that clock.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 MAX_WAITING = 32
-"""Limit of the programs that boot or have booted, and have not started."""
+"""Limit of the programs that are booting, or have booted but not started."""
 START_DELAY_S = 0.2
 
 
@@ -20,8 +20,8 @@ class Starts:
     def __init__(
         self, programs: int, in_flight: int | None, cores: int, on_start: Callable[[float], None]
     ) -> None:
-        """`in_flight`: limit of concurrent programs without an arrival time. `on_start` is called
-        with time 0, on the machine's monotonic clock."""
+        """`in_flight`: limit of concurrent programs in a closed loop. `on_start`: called with the
+        cell's time 0 on the machine's monotonic clock."""
         self._on_start = on_start
         self._waiting = asyncio.Semaphore(MAX_WAITING)
         self._cores = asyncio.Semaphore(cores)
@@ -33,7 +33,7 @@ class Starts:
 
     @asynccontextmanager
     async def boot(self) -> AsyncIterator[None]:
-        """Limit how many programs boot at once. Call `go` afterwards, unless booting fails."""
+        """Limit how many programs boot at once. Use `go` afterwards, unless booting fails."""
         await self._waiting.acquire()
         try:
             async with self._cores:
@@ -50,7 +50,7 @@ class Starts:
 
     @asynccontextmanager
     async def go(self, arrival_s: float | None) -> AsyncIterator[float]:
-        """Wait for the arrival, or for a slot in a closed loop; yields the time of the arrival."""
+        """Wait for the arrival, or in a closed loop for a slot. Yields the arrival time."""
         try:
             await self._started.wait()
             if arrival_s is None:

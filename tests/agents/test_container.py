@@ -70,7 +70,7 @@ def test_an_engine_that_fails_once_fails_no_cell(
     says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of one program; at the run's, all of its containers are removed."""
-    monkeypatch.setattr(container, "REMOVED_WITHIN_S", 0)
+    monkeypatch.setattr(container, "REMOVE_TIMEOUT_S", 0)
     podman = tmp_path / "podman"
     podman.write_bytes(f"#!/bin/sh\n{says}\n".encode(errors="surrogateescape"))
     podman.chmod(0o755)

@@ -164,11 +164,11 @@ def test_a_tool_that_hangs_ends_at_the_limit_and_its_cell_fails_the_gate(
     _, err = run.communicate(timeout=120)
     assert run.returncode == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
-    assert ends["hangs"]["error"] == "the program was ended at its limit of 3 s"
+    assert ends["hangs"]["error"] == "the program exceeded its limit of 3 s"
     assert ends["fine"]["error"] is None
     last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
-    assert last["error"] == "the program was ended at its limit of 3 s"
-    first = "the program was ended at its limit of 3 s"
+    assert last["error"] == "the program exceeded its limit of 3 s"
+    first = "the program exceeded its limit of 3 s"
     assert f"1 failed turn in 1 job (first: {first})" in err
 
 

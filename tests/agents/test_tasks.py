@@ -51,10 +51,10 @@ def test_a_workspace_is_looked_for_beside_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "complaint"),
     [
-        ([], "no task in it"),
+        ([], "contains no task"),
         (["{"], "line 1: not JSON"),
         ([ROW, 7], "task 2: int, not an object"),
-        ([{"problem_statement": "x"}], "task 1: no text in instance_id, id"),
+        ([{"problem_statement": "x"}], "task 1: none of instance_id, id"),
         ([{"id": "a"}], "task 1 (a): none of problem_statement, task"),
         ([{"id": "a\nb", "task": "t"}], "'a\\nb': an id has at most 190 printable characters"),
         ([ROW, ROW], "two tasks have the id astropy__astropy-7166"),

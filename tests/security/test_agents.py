@@ -46,7 +46,7 @@ def test_a_program_that_fills_the_disk_is_ended_and_the_others_go_on(
     run.communicate(timeout=120)
     assert run.returncode == 1
     assert ends(tmp_path) == {
-        "a": "the program was ended at its limit of 0.1 GiB of files",
+        "a": "the program exceeded its limit of 0.1 GiB of files",
         "b": None,
     }
     assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
@@ -85,7 +85,7 @@ ORDER = ("f_frsize", "f_blocks", "f_bfree", "f_bfree", "f_files", "f_ffree")
 def test_so_many_files_are_too_much_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MOST_FILES", 100)
+    monkeypatch.setattr(files, "MAX_FILES", 100)
     watched = DiskUsage(tmp_path, 1 << 40)
     for number in range(101):
         (tmp_path / str(number)).touch()
