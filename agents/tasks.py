@@ -80,24 +80,19 @@ def tasks_of(programs: Sequence[Program]) -> Tasks:
 
 def _rows(data: bytes, path: Path) -> list[Any]:
     if data.lstrip()[:1] == b"[":
-        try:
-            whole = orjson.loads(data)
-        except orjson.JSONDecodeError as error:
-            raise InvalidInput(
-                f"--tasks {path}: not JSON ({error}); give JSON Lines or a JSON list"
-            ) from None
-        return whole if isinstance(whole, list) else []
-    rows = []
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            rows.append(orjson.loads(line))
-        except orjson.JSONDecodeError as error:
-            raise InvalidInput(
-                f"--tasks {path}, line {number}: not JSON ({error}); give JSON Lines or a JSON list"
-            ) from None
-    return rows
+        return list(_parse(data, f"--tasks {path}"))
+    return [
+        _parse(line, f"--tasks {path}, line {number}")
+        for number, line in enumerate(data.splitlines(), 1)
+        if line.strip()
+    ]
+
+
+def _parse(data: bytes, where: str) -> Any:
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise InvalidInput(f"{where}: not JSON ({error}); give JSON Lines or a JSON list") from None
 
 
 def _task(row: Any, number: int, path: Path) -> Task:

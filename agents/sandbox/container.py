@@ -85,12 +85,12 @@ class Containers:
         remove(self.executable, f"{LABEL}={self.run}")
 
     def remove_program(self, program: str) -> None:
-        """Remove the containers of one program. Failures are ignored, since `remove` follows later."""
+        """Remove the containers of one program. Failures are ignored: `remove` comes later."""
         with suppress(OSError, subprocess.SubprocessError, ValueError):
             remove(self.executable, *self._labels(program))
 
     def disk_usage(self, program: str) -> DiskUsage | None:
-        """Return the usage of a program's containers, or None if they are on another machine."""
+        """Return the usage of a program's containers, or None if these are on another machine."""
         for kind in STORAGE:
             with suppress(OSError, subprocess.SubprocessError):
                 folder = _output_of(self.executable, "info", "--format", f"{{{{.{kind}}}}}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from harness.gateway.messages import add_messages
 from harness.gateway.servers import Backend
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.redact import MIN_CHARS, is_distinctive, redact
-from harness.replay.completion import set_measured, shortened
+from harness.replay.completion import measure, shortened
 from harness.replay.http import known_keys
 from servers.records import ChatMessage, PromptPrefix, TurnRecord
 
@@ -57,24 +58,15 @@ KEY_HEADERS = ("authorization", "x-api-key", "api-key")
 NO_ANSWER = (aiohttp.ClientError, OSError, TimeoutError)
 
 
+@dataclass(frozen=True, slots=True)
 class Forwarding:
-    def __init__(
-        self,
-        backends: Sequence[Backend],
-        session: aiohttp.ClientSession,
-        api_key: str | None,
-        turns: Turns,
-        keeps_messages: bool = False,
-        *,
-        strips_client_key: bool = False,
-    ) -> None:
-        """`strips_client_key`: the clients' API key is not forwarded to the server."""
-        self._backends = backends
-        self._session = session
-        self._api_key = api_key
-        self._turns = turns
-        self._keeps_messages = keeps_messages
-        self._strips_client_key = strips_client_key
+    backends: Sequence[Backend]
+    session: aiohttp.ClientSession
+    api_key: str | None
+    turns: Turns
+    keeps_messages: bool
+    strips_client_key: bool
+    """The clients' API key is not forwarded to the server."""
 
     async def other(self, request: web.Request, path: str) -> web.StreamResponse:
         """Forward a request that is not a completion to the first server, if its path is allowed.
@@ -87,9 +79,9 @@ class Forwarding:
                 404, f"{request.method} /v1/{path[:SHOWN_CHARS]} is not forwarded: {SUPPORTED}"
             )
         body = await request.read() if request.can_read_body else None
-        url = f"{self._backends[0].url}/v1/{quote(path, safe=SAFE)}"
+        url = f"{self.backends[0].url}/v1/{quote(path, safe=SAFE)}"
         try:
-            async with self._session.request(
+            async with self.session.request(
                 request.method,
                 URL(url, encoded=True),
                 params=request.query,
@@ -110,7 +102,7 @@ class Forwarding:
         self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         answer = Answer(secrets=self._secrets(request))
-        turn = self._turns.start(caller, body.get("model"), prompt_of(body))
+        turn = self.turns.start(caller, body.get("model"), prompt_of(body))
         streamed = web.StreamResponse()
         error: str | None = None
         try:
@@ -140,11 +132,11 @@ class Forwarding:
         answer: Answer,
         streamed: web.StreamResponse,
     ) -> web.StreamResponse:
-        backend, started, now_s = self._backends[turn.replica], turn.started, self._turns.now_s
+        backend, started, now_s = self.backends[turn.replica], turn.started, self.turns.now_s
         tag = {"program_id": started.program.id, "turn": started.turn} if backend.tagged else None
         hide_usage, data = rewrite_body(body, raw, tag)
         headers = self._headers(request)
-        async with self._session.post(
+        async with self.session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
         ) as upstream:
             if upstream.content_type != "text/event-stream":
@@ -154,7 +146,7 @@ class Forwarding:
             streamed.set_status(upstream.status)
             streamed.headers.update(_end_to_end_headers(upstream.headers))
             await streamed.prepare(request)
-            tap, remaining = Tap(answer, hide_usage, self._api_key), MAX_ANSWER_BYTES
+            tap, remaining = Tap(answer, hide_usage, self.api_key), MAX_ANSWER_BYTES
             async for received in upstream.content.iter_any():
                 if (remaining := remaining - len(received)) < 0:
                     raise ValueError(TOO_LONG)
@@ -170,12 +162,12 @@ class Forwarding:
     ) -> None:
         """End the turn and record it, even if the answer is invalid."""
         finished_s = answer.last_byte_at_s if error is None else None
-        finished_s = self._turns.now_s() if finished_s is None else finished_s
+        finished_s = self.turns.now_s() if finished_s is None else finished_s
         reason: str | None = UNREADABLE
         try:
             turn.record, reason = self._measured(turn, body, answer, finished_s, error), error
         finally:
-            self._turns.end(turn, finished_s, reason)
+            self.turns.end(turn, finished_s, reason)
 
     def _measured(
         self,
@@ -187,43 +179,34 @@ class Forwarding:
     ) -> TurnRecord:
         """Return the turn's record with data from the request and its answer, without secrets."""
         record, program = copy(turn.record), turn.started.program
-        kept = self._turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
-        set_measured(
-            record,
-            sent_s=turn.sent_s,
-            first_token_s=answer.first_token_at_s,
-            finished_s=finished_s,
-            prompt_tokens=answer.prompt_tokens,
-            output_tokens=answer.output_tokens,
-            cached_tokens=answer.cached_tokens,
-            queue_s=answer.queue_s,
-        )
+        kept = self.turns.programs.kept_tokens(program, turn.prompt, answer.prompt_tokens)
+        measure(record, answer, answer.prompt_tokens, turn.sent_s, finished_s)
         record.kept_tokens, record.tools = max(kept, 0), tuple(answer.tools)
         record.system = _system(turn, answer)
         if error is None:
-            if self._keeps_messages:
+            if self.keeps_messages:
                 repeated = program.prompt.shared(turn.prompt) if program.prompt else 0
                 add_messages(record, body, repeated, answer)
-            self._turns.programs.record_answer(program, turn.prompt, answer)
+            self.turns.programs.record_answer(program, turn.prompt, answer)
         _redact(record, [key for key in answer.secrets if is_distinctive(key)])
         return record
 
     def _secrets(self, request: web.Request) -> tuple[str, ...]:
         """Return the keys that a server may repeat in its answer."""
         keys = (request.headers.get(name, "").rpartition(" ")[2] for name in KEY_HEADERS)
-        return (*known_keys(self._api_key), *(key for key in keys if len(key) >= MIN_CHARS))
+        return (*known_keys(self.api_key), *(key for key in keys if len(key) >= MIN_CHARS))
 
     def _redacted(self, response: web.Response) -> web.Response:
         """Remove the user's key, because some servers repeat the headers that they reject."""
-        response.body = redact_error(bytes(response.body or b""), self._api_key)  # type: ignore[arg-type]
+        response.body = redact_error(bytes(response.body or b""), self.api_key)  # type: ignore[arg-type]
         return response
 
     def _headers(self, request: web.Request) -> dict[str, str]:
         headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
-        if self._strips_client_key:
+        if self.strips_client_key:
             headers = {k: v for k, v in headers.items() if k.lower() not in KEY_HEADERS}
-        if self._api_key is not None:
-            headers["Authorization"] = f"Bearer {self._api_key}"
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
         return headers
 
 

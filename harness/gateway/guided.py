@@ -86,28 +86,20 @@ class Guide:
         self._guided.pop(program_id, None)
 
 
+@dataclass(frozen=True, slots=True)
 class Guided:
-    def __init__(
-        self,
-        guide: Guide,
-        backends: Sequence[Backend],
-        session: aiohttp.ClientSession,
-        api_key: str | None,
-        turns: Turns,
-    ) -> None:
-        self._guide = guide
-        self._backends = backends
-        self._session = session
-        self._api_key = api_key
-        self._secrets = known_keys(api_key)
-        self._turns = turns
+    guide: Guide
+    backends: Sequence[Backend]
+    session: aiohttp.ClientSession
+    api_key: str | None
+    turns: Turns
 
     async def complete(
         self, request: web.Request, path: str, body: dict[str, Any], raw: bytes, caller: Caller
     ) -> web.StreamResponse:
         if caller.program_id is None:
             return refusal(400, "guided replay needs the program in the URL: /programs/<id>/v1/…")
-        guided = self._guide.guided_program(caller.program_id)
+        guided = self.guide.guided_program(caller.program_id)
         if guided is None:
             return refusal(400, f"no recorded program has the id {caller.program_id}")
         async with guided.lock:
@@ -125,14 +117,14 @@ class Guided:
         """Run the program's next turn on the engine."""
         program, index = guided.program, guided.index
         turn = program.turns[index]
-        active = self._turns.start(caller, model)
-        url = f"{self._backends[active.replica].url}/v1/completions"
-        headers = {**JSON, **authorization(self._api_key)}
-        answer = Answer(active.sent_s, secrets=self._secrets)
+        active = self.turns.start(caller, model)
+        url = f"{self.backends[active.replica].url}/v1/completions"
+        headers = {**JSON, **authorization(self.api_key)}
+        answer = Answer(active.sent_s, secrets=known_keys(self.api_key))
         try:
             prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
             body = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))
-            await stream_completion(self._session, url, body, answer, self._turns.now_s, headers)
+            await stream_completion(self.session, url, body, answer, self.turns.now_s, headers)
             answer.check(turn)
             guided.index += 1
             guided.conversation.answered(answer.ids)
@@ -147,12 +139,12 @@ class Guided:
     def _end_turn(
         self, active: ActiveTurn, guided: _GuidedProgram, turn: Turn, answer: Answer
     ) -> None:
-        finished_s = answer.last_byte_at_s if guided.stopped is None else self._turns.now_s()
+        finished_s = answer.last_byte_at_s if guided.stopped is None else self.turns.now_s()
         record = active.record
-        measure(record, turn, answer, finished_s)
+        measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.kept_tokens, record.tools = turn.kept_tokens, turn.tools
         record.system = shared_prefix(guided.program, active.started.turn)
-        self._turns.end(active, finished_s, guided.stopped)
+        self.turns.end(active, finished_s, guided.stopped)
 
 
 async def _send(

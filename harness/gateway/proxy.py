@@ -10,11 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
 
 import aiohttp
 import orjson
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from harness.gateway.access import Access, admitted_as, refusal
 from harness.gateway.client_request import Caller, identify_caller, parse_body
@@ -68,9 +68,7 @@ class Gateway:
         allow_many_connections()
         self._session = client_session()
         common = self._backends, self._session, self._api_key, self._turns
-        self._forwarding = Forwarding(
-            *common, self._keeps_messages, strips_client_key=self.access.strips_client_key
-        )
+        self._forwarding = Forwarding(*common, self._keeps_messages, self.access.strips_client_key)
         self._complete = self._forwarding.complete
         if self._guide is not None:
             self._complete = Guided(self._guide, *common).complete
@@ -145,16 +143,14 @@ class Gateway:
         return web.Response(status=204)
 
     @web.middleware
-    async def _admitted(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check access before the body is read. The health check is always allowed."""
         if request.path == HEALTH:
-            healthy: web.StreamResponse = await handler(request)
-            return healthy
+            return await handler(request)
         if (refused := self.access.admit(request)) is not None:
             return refused
         with self.access.active_request():
-            response: web.StreamResponse = await handler(request)
-            return response
+            return await handler(request)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         path = request.match_info["path"]
@@ -192,11 +188,10 @@ async def _healthy(_request: web.Request) -> web.Response:
 
 
 @web.middleware
-async def _as_openai(request: web.Request, handler: Any) -> web.StreamResponse:
+async def _as_openai(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Convert aiohttp's own errors to the format of OpenAI's API."""
     try:
-        response: web.StreamResponse = await handler(request)
-        return response
+        return await handler(request)
     except web.HTTPException as refused:
         if refused.status == 404:
             message = f"Invalid URL ({request.method} {request.path})"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 
@@ -180,47 +180,36 @@ def queue_s(metrics: Mapping[str, Any]) -> float | None:
     return None if queued_ms is None else queued_ms / 1000
 
 
-def set_measured(
-    record: TurnRecord,
-    *,
-    sent_s: float,
-    first_token_s: float | None,
-    finished_s: float,
-    prompt_tokens: int,
-    output_tokens: int,
-    cached_tokens: int | None,
-    queue_s: float | None,
-) -> None:
-    """Add what a client measures to a turn's record.
+class MeasuredAnswer(Protocol):
+    @property
+    def first_token_at_s(self) -> float | None: ...
+    @property
+    def output_tokens(self) -> int: ...
+    @property
+    def cached_tokens(self) -> int | None: ...
+    @property
+    def queue_s(self) -> float | None: ...
 
-    Prefill is measured by the client and includes the network and reloads; decode includes
-    preemptions. If `queue_s` is known, the three sum to the turn's time.
+
+def measure(
+    record: TurnRecord, answer: MeasuredAnswer, prompt_tokens: int, sent_s: float, finished_s: float
+) -> None:
+    """Add the times and token counts of an answer to the turn's record.
+
+    The times are those that a client measures: prefill includes the network and reloads, decode
+    includes preemptions. If the answer has `queue_s`, the three sum to the turn's time.
     """
     record.sent_at_s = sent_s
-    record.first_token_at_s = first_token_s
+    record.first_token_at_s = first_token_s = answer.first_token_at_s
     record.finished_at_s = finished_s
     record.prompt_tokens = prompt_tokens
-    record.output_tokens = output_tokens
-    record.device_hit_tokens = cached_tokens
-    record.queue_s = queue_s
+    record.output_tokens = answer.output_tokens
+    record.device_hit_tokens = answer.cached_tokens
+    record.queue_s = answer.queue_s
     if first_token_s is not None:
         record.decode_s = finished_s - first_token_s
-        if queue_s is not None:
-            record.prefill_s = first_token_s - sent_s - queue_s
-
-
-def measure(record: TurnRecord, turn: Turn, answer: Answer, finished_s: float) -> None:
-    """Add the times and token counts of a replayed turn's answer to its record."""
-    set_measured(
-        record,
-        sent_s=answer.sent_at_s,
-        first_token_s=answer.first_token_at_s,
-        finished_s=finished_s,
-        prompt_tokens=answer.prompt_tokens(turn),
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
-        queue_s=answer.queue_s,
-    )
+        if record.queue_s is not None:
+            record.prefill_s = first_token_s - sent_s - record.queue_s
 
 
 def error_message(body: bytes, secrets: Sequence[str] = ()) -> str:

@@ -68,36 +68,26 @@ class Replica:
         return self.base_url.rstrip("/").removesuffix("/v1")
 
 
+@dataclass
 class _Live:
-    def __init__(
-        self,
-        programs: Sequence[Program],
-        prompts: Prompts | TextPrompts,
-        session: aiohttp.ClientSession,
-        replicas: Sequence[Replica],
-        model: str,
-        turn_timeout_s: float | None,
-        api_key: str | None,
-        on_turn: Callable[[TurnRecord], None],
-        on_event: Callable[[EventRecord], None] | None,
-        liveness: Sequence[Liveness],
-        lost_reason: Callable[[], str | None],
-        cache_salt: str | None,
-    ) -> None:
-        self.schedule = TurnSchedule(programs, self._send)
-        self._prompts = prompts
-        self._text = isinstance(prompts, TextPrompts)
-        self._secrets = known_keys(api_key)
-        self._session = session
-        self._replicas = replicas
-        self._model = model
-        self._turn_timeout_s = turn_timeout_s
-        self._on_turn = on_turn
-        self._on_event = on_event
-        self._liveness = liveness
-        self._lost_reason = lost_reason
-        self._cache_salt = cache_salt
-        self._affinity = Affinity(len(replicas))
+    programs: Sequence[Program]
+    prompts: Prompts | TextPrompts
+    session: aiohttp.ClientSession
+    replicas: Sequence[Replica]
+    model: str
+    turn_timeout_s: float | None
+    api_key: str | None
+    on_turn: Callable[[TurnRecord], None]
+    on_event: Callable[[EventRecord], None] | None
+    liveness: Sequence[Liveness]
+    lost_reason: Callable[[], str | None]
+    cache_salt: str | None
+
+    def __post_init__(self) -> None:
+        self.schedule = TurnSchedule(self.programs, self._send)
+        self._text = isinstance(self.prompts, TextPrompts)
+        self._secrets = known_keys(self.api_key)
+        self._affinity = Affinity(len(self.replicas))
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -105,8 +95,8 @@ class _Live:
         self._clock = asyncio.get_running_loop().time
         self.origin_s = self._clock() + START_S
         """The cell's time 0 on this machine's monotonic clock, which engines' events use."""
-        events = [replica.events for replica in self._replicas]
-        self._logs = EngineLogs(events, self.origin_s, self._on_event)
+        events = [replica.events for replica in self.replicas]
+        self._logs = EngineLogs(events, self.origin_s, self.on_event)
         try:
             async with asyncio.TaskGroup() as self._turns:
                 for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
@@ -126,31 +116,31 @@ class _Live:
         await self._until(due_s - PREPARE_S)
         program, turn = run.program, run.next_turn
         if not run.turn:
-            self._conversations[program.id] = self._prompts.conversation(program)
+            self._conversations[program.id] = self.prompts.conversation(program)
         conversation = self._conversations[program.id]
         make: Callable[..., bytes] = completion_body
         if self._text:
-            make = partial(chat_body, cache_salt=self._cache_salt)
+            make = partial(chat_body, cache_salt=self.cache_salt)
         prompt = conversation.prompt(turn)
-        body = io.BytesIO(make(self._model, prompt, turn, program.id, run.turn, run.is_last))
+        body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
         record.replica = replica = self._affinity.replica_of(run.job_id)
-        serving = self._replicas[replica]
+        serving = self.replicas[replica]
         url = serving.chat_url if self._text else serving.url
         answer, error = Answer(self._now_s(), self._text, self._secrets), None
-        liveness = self._liveness[replica]
+        liveness = self.liveness[replica]
         liveness.turn_started()
         try:
-            async with asyncio.timeout(self._turn_timeout_s):
+            async with asyncio.timeout(self.turn_timeout_s):
                 received_s = partial(self._received_s, liveness)
-                await stream_completion(self._session, url, body, answer, received_s)
+                await stream_completion(self.session, url, body, answer, received_s)
             answer.check(turn)
         except asyncio.CancelledError:
-            reason = self._lost_reason() or "cancelled"
+            reason = self.lost_reason() or "cancelled"
             self._finish(record, turn, answer, self._now_s(), reason)
             raise
         except FAILURES as failure:
-            error = failure_reason(failure, url, answer, self._turn_timeout_s)
+            error = failure_reason(failure, url, answer, self.turn_timeout_s)
         liveness.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._finish(record, turn, answer, finished_s, error)
@@ -175,10 +165,10 @@ class _Live:
     def _finish(
         self, record: TurnRecord, turn: Turn, answer: Answer, finished_s: float, error: str | None
     ) -> None:
-        measure(record, turn, answer, finished_s)
+        measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error
         self._logs.complete(record)
-        self._on_turn(record)
+        self.on_turn(record)
 
 
 async def replay_live(

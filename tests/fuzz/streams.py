@@ -100,7 +100,7 @@ def live(data: bytes) -> bool:
         conversation.prompt(TURN)
         conversation.answered(answer.ids)
     record = empty_record()
-    measure(record, TURN, answer, 2.0)
+    measure(record, answer, answer.prompt_tokens(TURN), answer.sent_at_s, 2.0)
     _assert_line(record)
     return good
 
