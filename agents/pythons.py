@@ -17,8 +17,8 @@ try:
     version = importlib.metadata.version(sys.argv[1])
 except importlib.metadata.PackageNotFoundError:
     version = None
-there = importlib.util.find_spec(sys.argv[2].partition(".")[0]) is not None
-print(json.dumps({"version": version if there else None, "python": list(sys.version_info[:2])}))
+importable = importlib.util.find_spec(sys.argv[2].partition(".")[0]) is not None
+print(json.dumps(version if importable else None))
 """
 _PREFIXES_SCRIPT = """
 import json, sys
@@ -47,10 +47,10 @@ def installed_version(python: str, distribution: str, module: str, remedy: str) 
     """Return the version of a distribution. Raises InvalidInput if it is not installed."""
     if not Path(python).is_file():
         raise InvalidInput(f"{distribution}: no Python at {python}; {remedy}")
-    version = _run(python, _VERSION_SCRIPT, distribution, module)["version"]
+    version: str | None = _run(python, _VERSION_SCRIPT, distribution, module)
     if version is None:
         raise InvalidInput(f"{distribution} is not installed in {python}; {remedy}")
-    return str(version)
+    return version
 
 
 def prefixes(python: str) -> list[Path]:

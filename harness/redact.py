@@ -58,7 +58,7 @@ def secrets_of(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def is_distinctive(key: str) -> bool:
-    """Return whether a key is unlikely to occur as a word in a text, as `postgres` may."""
+    """Return whether a key cannot be confused with a word, unlike `postgres`."""
     mixed = any(map(str.isalpha, key)) and any(map(str.isdigit, key))
     return len(key) >= DISTINCTIVE_CHARS or (len(key) >= MIN_CHARS and mixed)
 
@@ -82,43 +82,43 @@ def redact_settings(text: str) -> str:
     text = redact(text, secrets_of(os.environ))
     text = _BEARER.sub(rf"\1{REDACTED}", _IN_URL.sub(REDACTED, text))
     parts, done = [], 0
-    while found := _SETTING.search(text, done):
-        is_option = found["sign"] is None and found["name"].startswith("-")
-        given = found["sign"] is not None or is_option
-        end = _end_of_key(text, found) if given else found.end()
-        parts.append(text[done : found.end()])
-        if text[found.end() : end].strip():
+    while setting := _SETTING.search(text, done):
+        is_option = setting["sign"] is None and setting["name"].startswith("-")
+        given = setting["sign"] is not None or is_option
+        end = _value_end(text, setting) if given else setting.end()
+        parts.append(text[done : setting.end()])
+        if text[setting.end() : end].strip():
             parts.append(REDACTED)
         else:
-            end = found.end()
+            end = setting.end()
         done = end
     return "".join(parts) + text[done:]
 
 
-def _end_of_key(text: str, found: re.Match[str]) -> int:
+def _value_end(text: str, setting: re.Match[str]) -> int:
     """Return the index at which a setting's value ends, or starts if the value is not a secret."""
-    start, secret = found.end(), _DEFINITE_NAME.search(found["name"])
+    start, secret = setting.end(), _DEFINITE_NAME.search(setting["name"])
     if quoted := _QUOTED.match(text, start):
         return quoted.end() if secret or _KEY_VALUE.fullmatch(quoted[0][1:-1]) else start
-    if found["sign"] == ":" and (secret or _BLOCK_HEADER.match(text, start)):
-        line_end, end = _indented_block(text, found)
+    if setting["sign"] == ":" and (secret or _BLOCK_HEADER.match(text, start)):
+        line_end, end = _indented_block(text, setting)
         first = text[line_end:end].split(None, 1)[:1]
         if end > line_end and (secret or _KEY_VALUE.fullmatch(first[0])):
             return end
-    of_words = secret and (found["sign"] == ":" or secret[0].lower() == "authorization")
-    ends = (_LINE_END if of_words else _WORD_END).search(text, start)
+    is_phrase = secret and (setting["sign"] == ":" or secret[0].lower() == "authorization")
+    ends = (_LINE_END if is_phrase else _WORD_END).search(text, start)
     end = len(text) if ends is None else ends.start()
     return end if secret or _KEY_VALUE.fullmatch(text, start, end) else start
 
 
-def _indented_block(text: str, found: re.Match[str]) -> tuple[int, int]:
+def _indented_block(text: str, setting: re.Match[str]) -> tuple[int, int]:
     """Return the end of a YAML setting's line, and the end of its value on the following lines.
 
     The value includes all following lines with a deeper indentation.
     """
-    line_end = text.find("\n", found.end())
+    line_end = text.find("\n", setting.end())
     line_end = len(text) if line_end < 0 else line_end
-    before = text[text.rfind("\n", 0, found.start()) + 1 : found.start()]
+    before = text[text.rfind("\n", 0, setting.start()) + 1 : setting.start()]
     if not _LINE_START.fullmatch(before):
         return line_end, line_end
     depth = len(before.rstrip("\"'"))

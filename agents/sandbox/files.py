@@ -2,8 +2,8 @@
 
 Counting files means walking all of them. But a program's files cannot have grown by more than the
 usage of their file system, which one call returns (statvfs). So files are counted only if that
-growth could have exceeded the limit, and every RECOUNT_S, since other programs may have freed space
-in the meantime. A deleted file counts while the program has it open.
+growth could have exceeded the limit, and every RECOUNT_S, since space that other programs free
+hides growth. A deleted file counts while the program has it open.
 """
 
 from __future__ import annotations

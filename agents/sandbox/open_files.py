@@ -19,32 +19,32 @@ def deleted_files(processes: Iterable[int], device: int) -> dict[int, int] | Non
 
     Returns None if the open files of a process cannot be read.
     """
-    found: dict[int, int] = {}
+    deleted: dict[int, int] = {}
     for pid in processes:
         with suppress(FileNotFoundError, ProcessLookupError):
             # A thread may have its own table of open files.
             for thread in Path(f"/proc/{pid}/task").iterdir():
                 try:
-                    found |= _deleted(thread, device)
+                    deleted |= _deleted(thread, device)
                 except PermissionError:
                     if _is_running(thread):
                         return None
-    return found
+    return deleted
 
 
 def _deleted(thread: Path, device: int) -> dict[int, int]:
-    found = {}
+    deleted = {}
     with suppress(FileNotFoundError, ProcessLookupError):
         for fd in os.listdir(thread / "fd"):
             with suppress(FileNotFoundError, ProcessLookupError):
                 status = os.stat(thread / "fd" / fd)
                 if status.st_nlink == 0 and status.st_dev == device:
-                    found[status.st_ino] = status.st_blocks * BLOCK_BYTES
-    return found
+                    deleted[status.st_ino] = status.st_blocks * BLOCK_BYTES
+    return deleted
 
 
 def _is_running(thread: Path) -> bool:
-    """Return whether a thread has not ended, not even as a zombie."""
+    """Return whether a thread exists and is not a zombie."""
     with suppress(FileNotFoundError, ProcessLookupError):
         return (thread / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     return False

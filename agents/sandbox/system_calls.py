@@ -69,8 +69,8 @@ def filter_for(processor: str) -> bytes:
     program += _for_call(numbers.clone, FIRST, _refuse_if(JUMP_BITS, CLONE_NEWUSER, errno.EPERM))
     terminal = [_refuse_if(JUMP_EQUAL, request, errno.EPERM) for request in (TIOCSTI, TIOCLINUX)]
     program += _for_call(numbers.ioctl, SECOND, [*terminal[0], *terminal[1]])
-    known = [(JUMP_EQUAL, len(FAMILIES) - index, 0, each) for index, each in enumerate(FAMILIES)]
-    program += _for_call(numbers.socket, FIRST, [*known, _error(errno.EAFNOSUPPORT)])
+    allowed = [(JUMP_EQUAL, len(FAMILIES) - k, 0, family) for k, family in enumerate(FAMILIES)]
+    program += _for_call(numbers.socket, FIRST, [*allowed, _error(errno.EAFNOSUPPORT)])
     program.append((RETURN, 0, 0, ALLOW))
     return b"".join(struct.pack("=HBBI", *step) for step in program)
 

@@ -182,7 +182,7 @@ class Tap:
                 raise ValueError(f"an event of the stream is longer than {MAX_EVENT_BYTES} bytes")
             return b""
         *events, rest = bytes(self._rest).split(b"\n\n")
-        passed = []
+        forwarded = []
         for event in events:
             data = b"\n".join(
                 line[5:].removeprefix(b" ") for line in event.split(b"\n") if line[:5] == b"data:"
@@ -191,9 +191,9 @@ class Tap:
             if self._answer.error is not None:
                 event = redact_error(event, self._key)
             if not (only_usage and self._hide):
-                passed.append(event + b"\n\n")
+                forwarded.append(event + b"\n\n")
         self._rest = bytearray(rest)
-        return b"".join(passed)
+        return b"".join(forwarded)
 
     def end(self) -> bytes:
         """Return the incomplete event at the end of the stream."""

@@ -21,7 +21,7 @@ from servers.errors import TurnFailed
 
 CONNECT_TIMEOUT_S = 10.0
 KEEPALIVE_TIMEOUT_S = 2.0
-"""Less than servers keep idle connections open (uvicorn and vLLM: 5 s). Otherwise a server might
+"""Shorter than the keep-alive timeout of servers (uvicorn and vLLM: 5 s). Otherwise a server might
 close a connection while a turn is sent on it."""
 API_KEY = "TURNSTILE_API_KEY"
 """An environment variable, because options appear in run folders and process lists."""
@@ -53,7 +53,7 @@ _OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
-    """Send a GET request with the user's API key, and return the start of the response.
+    """Send a GET request with the user's API key, and return the first bytes of the body.
 
     Raises an OSError (HTTPError for any status except 200), an HTTPException or a ValueError.
     """

@@ -2,10 +2,10 @@
 
 In: programs, their start times or the number of programs in flight, and the end of each turn. Out:
 a call of `send` for each turn, as soon as the turn's due time is known. In an open loop a program
-starts at its arrival time, independently of the server. A turn is due when the previous one has
-ended, its sub-agents that join there have ended, and the recorded tool gap has passed. A program
-stops at a failed turn. Times in whole picoseconds since the start, virtual or real. The schedule
-keeps state only for active programs.
+starts at its arrival time, independently of the server. A turn is due one recorded tool gap after
+the end of the previous turn and of the sub-agents that join before it. A program stops at a failed
+turn. Times in whole picoseconds since the start, virtual or real. The schedule keeps state only for
+active programs.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class TurnSchedule:
         self._next(run, gap_s=0.0)
 
     def ended(self, run: ActiveProgram, finished_ps: int, *, failed: bool) -> None:
-        """Report that the program's last sent turn has ended."""
+        """Report that the program's active turn has ended."""
         run.ready_ps = run.finished_ps = finished_ps
         if failed:
             self.failed_turns += 1
