@@ -329,10 +329,10 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
     ("address", "token", "told"),
     [
         ("0.0.0.0", None, rf"accessible from other machines; set {TOKEN} to a secret"),  # noqa: S104
-        ("::", None, "other machines could use your server"),
-        ("192.168.0.1", None, "other machines could use your server"),
-        ("everywhere", SECRET, "not an address of this machine"),
-        ("127.0.0.1", "short", f"{TOKEN}: must have at least 16 ASCII characters"),
+        ("::", None, "accessible from other machines"),
+        ("192.168.0.1", None, "accessible from other machines"),
+        ("everywhere", SECRET, "not an IP address of this machine"),
+        ("127.0.0.1", "short", f"{TOKEN}: must have at least 16 characters, all ASCII"),
     ],
 )
 def test_a_token_is_required_outside_loopback(address: str, token: str | None, told: str) -> None:
@@ -359,9 +359,7 @@ def test_bench_gateway_refuses_to_be_open_to_all(bench: str, tmp_path: Path) -> 
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith(
-        "bench: --listen 0.0.0.0: other machines could use your server; set"
-    )
+    assert ran.stderr.startswith("bench: --listen 0.0.0.0: accessible from other machines; set")
     assert ran.stderr.count("\n") == 1
 
 
