@@ -1,24 +1,26 @@
-"""docs/reference/reliability.md from the rows that the tests assert: python -m tests.faults.page"""
+"""Writes docs/reference/reliability.md from the rows that the tests check:
+python -m tests.faults.page
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tests.faults.table import REAL, STANDING_IN, Fault, Outcome
+from tests.faults.table import FAKE_SERVER, REAL, Fault, Outcome
 
 PAGE = Path(__file__).parents[2] / "docs/reference/reliability.md"
 HEAD = Path(__file__).with_name("reliability.md")
 COLUMNS = (
-    "what goes wrong",
+    "fault",
     "cell",
-    "noticed after",
-    "the turn's `error`",
-    "reported as",
+    "detected after",
+    "`error` of the turn",
+    "message",
 )
 
 
 def page() -> str:
-    tables = {"{{engines}}": STANDING_IN, "{{vllm}}": REAL}
+    tables = {"{{engines}}": FAKE_SERVER, "{{vllm}}": REAL}
     text = HEAD.read_text().replace("{{outcomes}}", "\n".join(_outcomes()))
     for place, rows in tables.items():
         text = text.replace(place, "\n".join(_table(rows)))
@@ -31,11 +33,11 @@ def _table(rows: list[Fault]) -> list[str]:
 
 
 def _row(row: Fault) -> str:
-    said = "no turn is affected" if row.error is None else f"`{row.error}`"
-    why = f"`{row.why}`" if row.why else "not reported: nothing is lost"
-    if row.why == row.error:
-        why = "the same"
-    return f"| {' | '.join((row.name, row.outcome.cell, row.noticed, said, why))} |"
+    error = "no turn is affected" if row.error is None else f"`{row.error}`"
+    message = f"`{row.message}`" if row.message else "none, because nothing is lost"
+    if row.message == row.error:
+        message = "the same"
+    return f"| {' | '.join((row.name, row.outcome.cell, row.detected, error, message))} |"
 
 
 def _outcomes() -> list[str]:
@@ -44,7 +46,7 @@ def _outcomes() -> list[str]:
         for each in Outcome
     ]
     return [
-        "| cell | | `--on-error continue` | `--on-error stop` | exit code |",
+        "| cell | result | `--on-error continue` | `--on-error stop` | exit code |",
         "|---|---|---|---|---|",
         *rows,
     ]

@@ -1,8 +1,6 @@
-"""What goes wrong with an engine, and what becomes of it: the rows of
-docs/reference/reliability.md.
+"""Faults of an engine and their outcomes: the rows of docs/reference/reliability.md.
 
-`tests/faults` and `tests/real/test_faults.py` assert each row as it stands here; "…" stands for
-anything.
+`tests/faults` and `tests/real/test_faults.py` check each row. "…" stands for any text.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from enum import Enum
 
 
 class Outcome(Enum):
-    """What becomes of the cell, what the sweep then does, and its exit code."""
+    """State of the cell after a fault, what the sweep does next, and its exit code."""
 
     FINE = ("finished", "`done.json`", "continues", "continues", 0)
     MARKED = (
@@ -46,19 +44,19 @@ class Outcome(Enum):
 class Fault:
     name: str
     key: str
-    """By which the tests bring it about."""
+    """Selects the fault in the tests."""
     error: str | None
-    """What the line of the turn that it hits says; None: no turn is hit."""
+    """`error` in the record of the affected turn; None if no turn is affected."""
     outcome: Outcome
-    why: str
-    """What `failed.json`, the gate or stderr says."""
-    noticed: str
-    """How soon, and what sets that."""
+    message: str
+    """Message in `failed.json`, of the validity gate or on stderr; empty if none."""
+    detected: str
+    """Time until the fault is detected, and what determines it."""
 
 
 PROCESS = "0.5 s; its process is checked"
 TURN = "at once; each answer is checked"
-GONE = "2 s after a turn that failed because of it, else 7 s without a byte of a running turn"
+GONE = "2 s after a turn failed because of it, or 7 s without a byte of any running turn"
 START = "`--ready-within-s` (900 s)"
 
 REPLAYED = [
@@ -76,7 +74,7 @@ REPLAYED = [
         "http://… is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
         "http://… is lost: no response for 5 s (--lost-after-s)",
-        "`--lost-after-s` (60 s) without a byte and an answer to `/v1/models`, and 10 s",
+        "`--lost-after-s` (60 s) without a byte or an answer to `/v1/models`, plus 10 s",
     ),
     Fault(
         "Engine hangs, its HTTP server answers",
@@ -87,12 +85,12 @@ REPLAYED = [
         "`--stuck-after-s` (900 s) without a byte of any turn",
     ),
     Fault(
-        "Server closes its port and lives",
+        "Server closes its port but keeps running",
         "refuses",
         "connection lost after 0 output tokens",
         Outcome.FAILED,
         "http://… is lost: connection refused",
-        GONE + "; then 10 s for its end",
+        GONE + ", plus 10 s for its exit",
     ),
     Fault(
         "Every answer has the wrong length",
@@ -103,12 +101,12 @@ REPLAYED = [
         TURN,
     ),
     Fault(
-        "Port stolen between its choice and its use",
+        "Another process takes the port between its choice and its use",
         "port stolen",
         None,
         Outcome.FINE,
         "",
-        "at once; another port is taken, three times at most",
+        "at once; up to three other ports are tried",
     ),
 ]
 OF_A_TURN = [
@@ -122,7 +120,7 @@ OF_A_TURN = [
         ),
         ("Stream ends early", "ends early", "the stream was cut after 3 tokens", TURN),
         (
-            "Stream is no completion",
+            "Stream is not a completion",
             "garbage",
             "the stream is not a completion: …",
             TURN,
@@ -139,16 +137,16 @@ OF_A_TURN = [
             "the server counted 25 prompt and 6 output tokens, but the trace has 26 and 6",
             TURN,
         ),
-        ("Answers 500", "500", "the server answered 500: EngineDeadError …", TURN),
+        ("Server answers 500", "500", "the server answered 500: EngineDeadError …", TURN),
         ("Error inside a stream", "engine error", "the engine failed: CUDA error", TURN),
         (
-            "One turn hangs, others go on",
+            "One turn hangs, the others continue",
             "hangs",
             "turn timeout of 8 s exceeded after 0 output tokens",
             "`--turn-timeout-s` (3600 s)",
         ),
         (
-            "A turn is slow beyond measure",
+            "A turn is extremely slow",
             "slow",
             "turn timeout of 8 s exceeded after … output tokens",
             "`--turn-timeout-s` (3600 s)",
@@ -183,7 +181,7 @@ TIER = [
         PROCESS,
     ),
     Fault(
-        "LMCache brings nothing back",
+        "LMCache delivers no tokens",
         "no hits",
         None,
         Outcome.MARKED,
@@ -203,7 +201,7 @@ REPLICAS = [
 ]
 BEHIND_THE_GATEWAY = [
     Fault(
-        "The same, with agents behind the gateway",
+        "One of several replicas killed, for agents behind the gateway",
         "killed",
         "no answer from the server: …",
         Outcome.FAILED,
@@ -211,12 +209,12 @@ BEHIND_THE_GATEWAY = [
         PROCESS,
     ),
     Fault(
-        "The same, stopped (SIGSTOP)",
+        "One of several replicas stopped (SIGSTOP), for agents behind the gateway",
         "stopped",
         "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
         Outcome.FAILED,
         "replica … (http://…) is lost: no response for 5 s (--lost-after-s)",
-        "`--lost-after-s` (60 s) without a finished turn and an answer to `/v1/models`, and 10 s",
+        "`--lost-after-s` (60 s) without a finished turn or an answer to `/v1/models`, plus 10 s",
     ),
 ]
 OF_A_URL = [
@@ -229,7 +227,7 @@ OF_A_URL = [
         GONE,
     ),
     Fault(
-        "`--engine URL`: nobody listens when a cell begins",
+        "`--engine URL`: no server listens when a cell begins",
         "gone",
         "cannot connect to …: connection refused",
         Outcome.FAILED,
@@ -237,7 +235,7 @@ OF_A_URL = [
         GONE,
     ),
     Fault(
-        "`--engine URL`: nobody listens when the sweep begins",
+        "`--engine URL`: no server listens when the sweep begins",
         "gone",
         None,
         Outcome.REFUSED,
@@ -255,7 +253,7 @@ REAL = [
         "when vLLM ends, within seconds",
     ),
     Fault(
-        "vLLM: a worker killed (SIGKILL), as the kernel does when memory is out",
+        "vLLM: a worker killed (SIGKILL), as by the kernel when out of memory",
         "worker killed",
         "…: EngineCore encountered an issue…",
         Outcome.FAILED,
@@ -271,7 +269,7 @@ REAL = [
         "when vLLM ends, within seconds",
     ),
     Fault(
-        "vLLM: EngineCore stopped (SIGSTOP); `/health` answers 200 all the while",
+        "vLLM: EngineCore stopped (SIGSTOP); `/health` still answers 200",
         "core stopped",
         "http://… is stuck: no byte for … in 12 s (--stuck-after-s)",
         Outcome.FAILED,
@@ -279,8 +277,8 @@ REAL = [
         "`--stuck-after-s` (900 s) without a byte of any turn",
     ),
 ]
-"""With vLLM itself: `make test-real`."""
-STANDING_IN = [
+"""Faults of a real vLLM: `make test-real`."""
+FAKE_SERVER = [
     *REPLAYED,
     *OF_A_TURN,
     *AT_START,
@@ -291,6 +289,8 @@ STANDING_IN = [
 ]
 
 
-def says(expected: str, told: str) -> bool:
-    """As a whole, "…" being anything."""
-    return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), told, re.DOTALL) is not None
+def matches(expected: str, message: str) -> bool:
+    """Return whether the whole message matches `expected`, in which "…" matches any text."""
+    return (
+        re.fullmatch(".*".join(map(re.escape, expected.split("…"))), message, re.DOTALL) is not None
+    )

@@ -25,7 +25,7 @@ from tests.faults.table import (
     TIER,
     Fault,
     Outcome,
-    says,
+    matches,
 )
 
 NOTICED_S = 60.0
@@ -89,11 +89,11 @@ def rows(rows: list[Fault]) -> Callable[..., pytest.MarkDecorator]:
 
 def holds(row: Fault, cell: Cell, complaints: str, program_id: str = AT[0]) -> None:
     if row.error is not None:
-        assert says(row.error, cell.error_of(program_id))
+        assert matches(row.error, cell.error_of(program_id))
     failed = cell.failed()
     if row.outcome is Outcome.FAILED:
         assert failed is not None
-        assert says(row.why, failed["error"])
+        assert matches(row.message, failed["error"])
         assert failed["traceback"] is None
         assert not cell.is_done()
         assert cell.noticed_within_s() < NOTICED_S
@@ -101,7 +101,7 @@ def holds(row: Fault, cell: Cell, complaints: str, program_id: str = AT[0]) -> N
     assert (failed, cell.is_done()) == (None, True)
     gates = [line for line in complaints.splitlines() if f" {cell.folder.name}: " in line]
     if row.outcome is Outcome.MARKED:
-        assert says(f"failed: {cell.folder.name}: {row.why}…", gates[0])
+        assert matches(f"failed: {cell.folder.name}: {row.message}…", gates[0])
     else:  # a busy machine may fail the gate on lateness, and no other
         assert all("client lateness" in gate and "; " not in gate for gate in gates)
 
@@ -177,7 +177,7 @@ def test_a_lost_server_at_a_url_fails_its_cells_soon(
         url = (sweeps["url"].folder / "url").read_text()
         refused = sweep(bench, tmp_path, "--engine", url, *REPLAY).ended()
         assert refused[0] == row.outcome.exit_code
-        assert says(row.why + "\n", refused[1])
+        assert matches(row.message + "\n", refused[1])
         assert not (tmp_path / "o").exists()
         return
     assert exit_code == row.outcome.exit_code

@@ -1,5 +1,4 @@
-"""What docs/reference/reliability.md says of vLLM: one sweep, and in each of its cells another
-fault."""
+"""The rows of docs/reference/reliability.md for vLLM: one sweep with another fault in each cell."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ import pytest
 
 from servers.processes.supervisor import descendants
 from tests.faults.sweeping import Cell
-from tests.faults.table import REAL, Fault, says
+from tests.faults.table import REAL, Fault, matches
 from tests.faults.test_faults import rows
 from tests.real.test_sweep import begin, until, until_gone
 
@@ -91,9 +90,9 @@ def test_vllm_that_fails_is_a_failed_cell_with_the_reason(row: Fault, folder: Pa
     cell = _cell(folder, 1 + REAL.index(row))
     failed = cell.failed()
     assert failed is not None
-    assert says(row.why, failed["error"]), failed["error"]
+    assert matches(row.message, failed["error"]), failed["error"]
     assert failed["traceback"] is None
     assert not cell.is_done()
     assert cell.noticed_within_s() < NOTICED_S
     errors = [line["error"] for line in cell.lines() if line["error"] is not None]
-    assert any(says(str(row.error), error) for error in errors), errors
+    assert any(matches(str(row.error), error) for error in errors), errors
