@@ -1,7 +1,7 @@
 """Writes reports of run folders.
 
-In: a run folder. Out: its answer, figures and tables. pandas takes half a second to
-import, so it is imported when a report is written.
+In: a run folder. Out: its answer, figures and tables. pandas takes half a second to import, so it
+is imported only when a report is written.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ __all__ = ["write_report"]
 
 
 def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
-    """Writes `report.html`, `cells.csv` and `cells.json` into a run folder, each whole or not at
-    all. The same folder gives the same bytes. `gantt` names cells to be drawn program by program;
-    without, those of the answer are."""
+    """Write `report.html`, `cells.csv` and `cells.json` into a run folder, each atomically.
+
+    The same folder gives the same bytes. `gantt` names the cells that are drawn program by program;
+    by default those of the answer.
+    """
     from reports.page.write import write
 
     return write(run_folder, gantt)

@@ -17,15 +17,15 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MANY = 400
+MIN_ITEMS = 400
 """With fewer items, starting the processes and their imports takes longer than it saves."""
 ITEMS_PER_TASK = 20
 
 
 def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yields results in the order of the items. Function, items and results must be picklable."""
+    """Yield results in the order of the items. Function, items and results must be picklable."""
     cores = len(os.sched_getaffinity(0))
-    if len(items) < MANY or cores < 2:
+    if len(items) < MIN_ITEMS or cores < 2:
         yield from map(function, items)
         return
     # Processes are not forked, because NumPy and PyArrow have threads.
@@ -35,7 +35,7 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
 
 
 def _initialize() -> None:
-    """Ignores Ctrl-C, which the parent handles after the items in progress."""
+    """Ignore Ctrl-C, which the parent handles after the items in progress."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_end_with_parent, daemon=True).start()
 

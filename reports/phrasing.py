@@ -13,7 +13,7 @@ def seconds(value: float) -> str:
 
 
 def times(value: float) -> str:
-    """`1.9x`, with a second decimal below 1.1."""
+    """Format a factor such as `1.9x`, with a second decimal below 1.1."""
     return f"{value:.{decimals(value)}f}x"
 
 

@@ -1,10 +1,10 @@
-"""Makes texts of traces and servers safe for spreadsheets, so that none is read as a formula."""
+"""Makes texts of traces and servers safe for spreadsheets, which would execute formulas."""
 
 from __future__ import annotations
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def harmless(text: str) -> str:
-    """Puts a `'`, which spreadsheets do not show, before a formula (OWASP, CSV injection)."""
+def escape_formula(text: str) -> str:
+    """Put a `'`, which spreadsheets do not show, before a formula (OWASP, CSV injection)."""
     return f"'{text}" if text.startswith(FORMULA) else text

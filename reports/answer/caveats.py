@@ -1,4 +1,4 @@
-"""The caveats of an answer, a sentence each. Rules: docs/design/statistics.md, "The answer"."""
+"""Writes the caveats of an answer, one sentence each (docs/design/statistics.md, "The answer")."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from typing import Any
 
 from reports.metrics.cells import Results
 from reports.phrasing import counted, listed, seconds
-from reports.statistics.bootstrap import FEWEST_SEEDS
+from reports.statistics.bootstrap import MIN_SEEDS
 from reports.statistics.points import Point
 
-SETTLES = 8
-"""A run whose arrivals take fewer mean JCTs than this is short."""
+SETTLING_JCTS = 8
+"""A run is short if its arrivals take fewer mean JCTs than this."""
 
 
 def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
-    """A queue settles within a few mean JCTs. A shorter run shows a burst, not a rate."""
+    """Return a caveat if the run is too short for the queue to settle."""
     if winner.jps is None or winner.saturated:
         return []
     mean_s, jobs = winner.jct_mean_s.value, winner.jobs // len(sweep["seeds"])
     window_s = jobs / winner.jps
-    if mean_s * SETTLES <= window_s:
+    if mean_s * SETTLING_JCTS <= window_s:
         return []
-    enough = math.ceil(mean_s * SETTLES * winner.jps / 100) * 100
+    enough = math.ceil(mean_s * SETTLING_JCTS * winner.jps / 100) * 100
     remedy = f"--programs {enough}" if enough <= 20 * jobs else "lower rates"
-    arrive, take = f"{jobs:,} jobs arrive", f"take {seconds(mean_s)} each"
-    if jobs == 1:
-        arrive, take = "1 job arrives", f"takes {seconds(mean_s)}"
+    arrive = "1 job arrives" if jobs == 1 else f"{jobs:,} jobs arrive"
     return [
-        f"Short run: {arrive} within {seconds(window_s)} and {take}, so the queue does not"
-        f" settle. Saturation starts at lower rates than this run shows, and gains are"
-        f" underestimated. Use {remedy}."
+        f"Short run: {arrive} within {seconds(window_s)} and the mean JCT is {seconds(mean_s)}, so"
+        " the queue does not settle. Saturation starts at lower rates than this run shows, and"
+        f" gains are underestimated. Use {remedy}."
     ]
 
 
 def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
-    """Those that concern all cells, whatever the answer is."""
+    """Return the caveats that concern all cells."""
     return [
         *_saturated(points),
         *_cells_without_a_valid_result(results),
@@ -67,8 +65,8 @@ def _cells_without_a_valid_result(results: Results) -> list[str]:
     if missing:
         name, why = missing[0]
         caveats.append(
-            f"{counted(len(missing), 'cell')} of {len(missing) + len(results.cells)} without a"
-            f" result; the first, {name}: {why.rstrip('.')}."
+            f"No result: {counted(len(missing), 'cell')} of {len(missing) + len(results.cells)};"
+            f" the first, {name}: {why.rstrip('.')}."
         )
     return caveats
 
@@ -81,7 +79,7 @@ def _more_scheduling_time(points: Sequence[Point], sweep: dict[str, Any]) -> lis
     return [
         f"Each step of a variant with offload includes {offload['base_ps'] / 1e9:.2f} ms of"
         f" scheduling, each step of the others {plain['base_ps'] / 1e9:.2f} ms (Continuum v3,"
-        " Table 4). So variants with offload are slower where memory is free."
+        " Table 4). Variants with offload are therefore slower if there is enough KV memory."
     ]
 
 
@@ -90,13 +88,13 @@ def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
     if programs := (sweep.get("workload") or {}).get("left_out"):
         first = programs[0]
         caveats.append(
-            f"{counted(len(programs), 'program')} left out; the first, {first['program_id']}:"
+            f"Left out: {counted(len(programs), 'program')}; the first, {first['program_id']}:"
             f" {first['reason']}."
         )
     if files := sweep.get("rejected_files"):
         first = files[0]
         caveats.append(
-            f"{counted(len(files), 'file')} not read; the first, {first['file']}:"
+            f"Not read: {counted(len(files), 'file')}; the first, {first['file']}:"
             f" {first['reason']}."
         )
     return caveats
@@ -104,7 +102,7 @@ def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
 
 def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     seeds = len(sweep["seeds"])
-    if seeds >= FEWEST_SEEDS or not len(results.cells):
+    if seeds >= MIN_SEEDS or not len(results.cells):
         return []
     return [
         f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals cover the"
@@ -114,21 +112,21 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
 
 
 def _first_loads(saturated: Sequence[Point], points: Sequence[Point]) -> str:
-    """`fcfs from 0.15 jobs/s; all others from 0.3 jobs/s`"""
+    """Return a phrase such as `fcfs from 0.15 jobs/s; all others from 0.3 jobs/s`."""
     since: dict[str, list[str]] = {}
     for variant in dict.fromkeys(p.variant for p in saturated):
         load = next(p.load for p in saturated if p.variant == variant)
         since.setdefault(load, []).append(variant)
-    everyone = len({p.variant for p in points})
+    count = len({p.variant for p in points})
     loads = list(dict.fromkeys(p.load for p in points))
-    place = "from" if len(loads) > 1 else "at"
-    most = max(since.values(), key=len)
-    rest = "every variant" if len(most) == everyone > 1 else "all others"
-    short = rest == "every variant" or (len(most) > 3 and sum(map(len, since.values())) == everyone)
+    preposition = "from" if len(loads) > 1 else "at"
+    largest = max(since.values(), key=len)
+    rest = "every variant" if len(largest) == count > 1 else "all others"
+    short = rest == "every variant" or (len(largest) > 3 and sum(map(len, since.values())) == count)
     groups = [
-        f"{rest if short and names is most else listed(names, at_most=20)} {place} {load}"
+        f"{rest if short and names is largest else listed(names, at_most=20)} {preposition} {load}"
         for load, names in sorted(
-            since.items(), key=lambda i: (short and i[1] is most, loads.index(i[0]))
+            since.items(), key=lambda i: (short and i[1] is largest, loads.index(i[0]))
         )
     ]
     return "; ".join(groups)

@@ -1,4 +1,7 @@
-"""The provenance of a report: the machine, the workload, the settings, and what was left out."""
+"""Formats the provenance of a report: the machine, the workload, the settings, and omissions.
+
+In: `sweep.json`. Out: sentences and rows of tables.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Any
 from reports.phrasing import counted, listed, share
 from reports.run_folder.turns import VIRTUAL
 
-SHOWN = 40
-"""The most entries that are shown of each kind that was left out."""
+MAX_ROWS = 40
+"""At most this many rows are shown for each kind of omission."""
 
 
 def heading(sweep: Mapping[str, Any]) -> list[str]:
@@ -22,40 +25,40 @@ def heading(sweep: Mapping[str, Any]) -> list[str]:
 
 
 def provenance(sweep: Mapping[str, Any]) -> str:
-    """One sentence: what was measured or simulated, on which machine, with which workload."""
+    """Return a sentence with the engine, the model, the machine and the workload."""
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
     engine = str(sweep.get("engine"))
     if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")
-        why = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
-        how = VIRTUAL[engine].replace("virtual", "Virtual", 1)
-        time = f"{how}, not a GPU: {model} on {hardware}, {kind} profile{why}"
+        note = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
+        clock = VIRTUAL[engine].replace("virtual", "Virtual", 1)
+        time = f"{clock}, not a GPU: {model} on {hardware}, {kind} profile{note}"
     else:
         version = (sweep.get("server") or {}).get("vllm")
         engine = f"vLLM {version}" if version else engine
         time = f"Measured on {engine}: {model} on {hardware}"
     workload = sweep.get("workload") or {}
     gaps = workload.get("gap_provenance") or {}
-    whole = sum(gaps.values())
+    total = sum(gaps.values())
     kinds = [
-        f"{kind} {share(n / whole)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
+        f"{kind} {share(n / total)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
     ]
-    what, turns = str(workload.get("name", "unnamed")), workload.get("turns")
+    name, turns = str(workload.get("name", "unnamed")), workload.get("turns")
     if turns is not None:  # unknown before a run of agents that are not guided
-        what = f"{counted(turns, 'turn')} of {what}"
+        name = f"{counted(turns, 'turn')} of {name}"
     if len(kinds) == 1:
-        return f"{time}; {what}, tool gaps {kinds[0].split()[0]}."
-    return f"{time}; {what}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
+        return f"{time}; {name}, tool gaps {kinds[0].split()[0]}."
+    return f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
 
 
 def command(sweep: Mapping[str, Any]) -> str:
-    """The command line that made the run, quoted for a shell."""
+    """Return the command line that made the run, quoted for a shell."""
     return shlex.join(map(str, _made_by(sweep).get("argv", [])))
 
 
 def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Rows of (kind, name, reason), at most SHOWN of each kind."""
+    """Return rows of (kind, name, reason), at most MAX_ROWS of each kind."""
     programs = (sweep.get("workload") or {}).get("left_out") or []
     kinds = (
         ("variant", "name", sweep.get("left_out") or []),
@@ -64,10 +67,10 @@ def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         ("repaired", "file", sweep.get("repairs") or []),
     )
     rows: list[tuple[str, str, str]] = []
-    for what, name, entries in kinds:
-        rows += [(what, str(e.get(name)), str(e.get("reason"))) for e in entries[:SHOWN]]
-        if len(entries) > SHOWN:
-            rows.append((what, f"{len(entries) - SHOWN:,} more", "named in sweep.json"))
+    for kind, key, entries in kinds:
+        rows += [(kind, str(e.get(key)), str(e.get("reason"))) for e in entries[:MAX_ROWS]]
+        if len(entries) > MAX_ROWS:
+            rows.append((kind, f"{len(entries) - MAX_ROWS:,} more", "named in sweep.json"))
     return rows
 
 
@@ -122,5 +125,5 @@ def _plain(value: Any) -> str:
 
 
 def _described(variant: Mapping[str, Any]) -> str:
-    about = variant.get("description") or variant.get("policy_source") or variant.get("policy")
-    return f"{variant['name']} ({about})" if about else str(variant["name"])
+    text = variant.get("description") or variant.get("policy_source") or variant.get("policy")
+    return f"{variant['name']} ({text})" if text else str(variant["name"])

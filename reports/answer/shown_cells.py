@@ -1,4 +1,4 @@
-"""Which cells a page shows in detail: those of the answer, or the ones that --gantt names."""
+"""Chooses the cells that a page shows in detail: those of the answer, or those of --gantt."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import Cell, Run
 from servers.errors import UnknownCell
 
-MOST = 20
-"""The most cells whose memory is shown, which limits the size of the page."""
+MAX_CELLS = 20
+"""At most this many cells have a memory figure, which limits the size of the page."""
 
 
 def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
-    """By label: cells of the first seed at the answer's load, the baseline and the winner first,
-    then the others by mean JCT."""
+    """Return cells of the first seed at the answer's load, by label.
+
+    The baseline and the winner come first, then the others by mean JCT.
+    """
     cells = results.cells
     if cells.empty or answer.load is None:
         return {}
@@ -24,11 +26,11 @@ def answer_cells(run: Run, results: Results, answer: Answer) -> dict[str, Cell]:
     here = here[here["seed"] == here["seed"].min()].sort_values("jct_mean_s", kind="stable")
     strong = [p.variant for p in (answer.winner, answer.baseline) if p is not None]
     first = here[here["variant"].isin(strong)]["cell"].tolist()
-    return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MOST])
+    return _labelled(run, results, list(dict.fromkeys([*first, *here["cell"]]))[:MAX_CELLS])
 
 
 def named_cells(run: Run, results: Results, names: Sequence[str]) -> dict[str, Cell]:
-    """By label. Raises UnknownCell."""
+    """Return the named cells by label. Raises UnknownCell."""
     known = [*_finished(results), *dict(results.missing)]
     refuse_unknown("--gantt", names, known, run.folder)
     for name, why in results.missing:

@@ -1,4 +1,7 @@
-"""The table of speed-ups over the baseline, by variant and load. In: points. Out: rows of cells."""
+"""Formats the table of speed-ups over the baseline, by variant and load.
+
+In: points. Out: rows of cells.
+"""
 
 from __future__ import annotations
 
@@ -10,22 +13,23 @@ from reports.answer.verdict import Answer
 from reports.phrasing import counted, seconds
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
+from reports.statistics.seeds_needed import DIFFERENCE
 
-NEITHER = {"hollow": False, "best": False}
-LEAST_GAIN = 1.005
-"""A speed-up that rounds to 1.00 is not marked as the fastest."""
-LEAST_FULL_TINT = math.log(1.5)
+NO_MARKS = {"hollow": False, "best": False}
+MIN_GAIN = 1.005
+"""Smaller speed-ups round to 1.00 and are not marked as the fastest."""
+MIN_FULL_TINT = math.log(1.5)
 """The largest speed-up of a grid has the strongest tint, unless it is smaller than this."""
 
 
 def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
-    """None where no variant is compared with the baseline."""
+    """Return the loads and rows of the table; None if no variant is compared with the baseline."""
     if not any(p.against is not None for p in points):
         return None
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}
     gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
-    full = max(LEAST_FULL_TINT, *gains)
+    full = max(MIN_FULL_TINT, *gains)
     best = {
         load: min(
             (p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value)
@@ -43,9 +47,9 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
 
 def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     if point is None:
-        return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NEITHER}
+        return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
-    has_gain = best.against is not None and best.against.mean.value > LEAST_GAIN
+    has_gain = best.against is not None and best.against.mean.value > MIN_GAIN
     common = {"hollow": point.saturated, "best": point is best and has_gain}
     if point.against is None:
         return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
@@ -63,8 +67,9 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
 
 def _more(point: Point, kind: str) -> list[str]:
     missing = point.against.seeds_missing if point.against is not None else math.nan
-    rounds = kind == "even" and math.isfinite(missing) and missing >= 1
+    needs_seeds = kind == "even" and math.isfinite(missing) and missing >= 1
+    seeds = f"a difference of {DIFFERENCE:.0%} needs {counted(math.ceil(missing), 'more seed')}"
     return [
         *(["past saturation"] if point.saturated else []),
-        *([f"{counted(math.ceil(missing), 'more seed')} to find 5%"] if rounds else []),
+        *([seeds] if needs_seeds else []),
     ]

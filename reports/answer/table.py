@@ -1,6 +1,6 @@
-"""The table of results on the terminal: as many columns as fit its width.
+"""Formats the table of results for a terminal, with as many columns as fit its width.
 
-In: points. Out: a Rich renderable; plain columns where the output is not a terminal.
+In: points. Out: a Rich renderable; plain columns if the output is not a terminal.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class ResultTable:
     def _table(self, columns: Sequence[Column], terminal: bool) -> Table:
         table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
         table.add_column("load", no_wrap=True)
-        for place, (title, _) in enumerate(columns):
-            justify: JustifyMethod = "left" if place == 0 or not title else "right"
+        for index, (title, _) in enumerate(columns):
+            justify: JustifyMethod = "left" if index == 0 or not title else "right"
             table.add_column(Text(title), justify=justify, no_wrap=True, overflow="ellipsis")
         best = self._best()
         before = None
@@ -78,7 +78,7 @@ class ResultTable:
         return table
 
     def _best(self) -> list[Point]:
-        """The fastest contender under each load."""
+        """Return the fastest variant under each load, bounds excluded."""
         loads = dict.fromkeys(p.load for p in self.points)
         contenders = [[p for p in self.points if p.load == load and not p.bound] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]

@@ -23,11 +23,11 @@ from servers.errors import InvalidBaseline, TraceRejected
 from traces.lenient import bounded, first_error, one_line
 
 FORMAT = "turnstile-baseline-1"
-QUESTION = (
+SETTINGS = (
     *("engine", "hardware", "model", "profile", "server", "limits", "arrivals"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
-"""The fields of sweep.json that a baseline contains."""
+"""Fields of sweep.json that a baseline contains."""
 JOBS = ["variant", "load", "seed", "job_id", "jct_s"]
 DECIMALS = 9
 """Seconds are rounded to this many decimals, in runs and in files, so that both compare equal."""
@@ -43,7 +43,7 @@ class _Cell(BaseModel):
 
 
 class _Saved(BaseModel):
-    """The content of a baseline file. The fields of `QUESTION` are extra fields."""
+    """The content of a baseline file. The fields of `SETTINGS` are extra fields."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -54,15 +54,17 @@ class _Saved(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Side:
+    """One of the two runs of a comparison."""
+
     name: str
-    question: dict[str, Any]
+    settings: dict[str, Any]
     jobs: pd.DataFrame
-    """One row per finished job: `JOBS`."""
+    """One row per finished job, with the columns `JOBS`."""
     invalid: dict[str, str]
     """Cells without a result or with a failed gate, and the reason."""
 
     def refuse_invalid(self, what: str) -> None:
-        """Raises InvalidBaseline if a cell is not valid. `what` names the side in the message."""
+        """Raise InvalidBaseline if a cell is not valid. `what` names the side in the message."""
         for cell, why in self.invalid.items():
             raise InvalidBaseline(
                 one_line(f"{self.name}: {cell}: {why}; every cell of {what} must be valid")
@@ -70,7 +72,7 @@ class Side:
 
 
 def read_side(path: Path) -> Side:
-    """Reads a run folder or a baseline file. Raises InvalidBaseline or InvalidRunFolder."""
+    """Read a run folder or a baseline file. Raises InvalidBaseline or InvalidRunFolder."""
     return _read(path) if path.is_file() else _of_run(path)
 
 
@@ -79,12 +81,12 @@ def _of_run(folder: Path) -> Side:
     found = collect(run)
     jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
     jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
-    question = {field: run.sweep.get(field) for field in QUESTION}
-    return Side(str(folder), question, jobs, {**dict(found.missing), **found.failed_gates})
+    settings = {field: run.sweep.get(field) for field in SETTINGS}
+    return Side(str(folder), settings, jobs, {**dict(found.missing), **found.failed_gates})
 
 
 def save(side: Side, path: Path) -> None:
-    """Writes gzipped JSON. The same run gives the same bytes."""
+    """Write gzipped JSON. The same run gives the same bytes."""
     cells = [
         {
             **jobs.iloc[0][["variant", "load", "seed"]].to_dict(),
@@ -92,7 +94,7 @@ def save(side: Side, path: Path) -> None:
         }
         for _, jobs in side.jobs.groupby(["variant", "load", "seed"])
     ]
-    saved = {"format": FORMAT, **side.question, "cells": cells, "invalid": side.invalid}
+    saved = {"format": FORMAT, **side.settings, "cells": cells, "invalid": side.invalid}
     content = orjson.dumps(saved, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
     write_file(path, gzip.compress(content, mtime=0))
 
@@ -113,8 +115,8 @@ def _read(path: Path) -> Side:
     ]
     kept = saved.model_extra or {}
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
-    question = {field: kept.get(field) for field in QUESTION}
-    return Side(path.name, question, pd.DataFrame(rows, columns=JOBS), invalid)
+    settings = {field: kept.get(field) for field in SETTINGS}
+    return Side(path.name, settings, pd.DataFrame(rows, columns=JOBS), invalid)
 
 
 def _message(error: ValidationError) -> str:

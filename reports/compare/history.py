@@ -1,9 +1,9 @@
-"""Histories: the results of one question over commits, in a file of JSON lines.
+"""Histories: the results of the same cells over commits, in a file of JSON lines.
 
-The first line contains the question. Each other line contains the results of one variant under one
-load at one commit. `add` appends the lines of a commit. If a process was killed while it wrote a
-line, readers ignore the incomplete line and the next `add` replaces it. docs/howto/nightly.md
-defines the fields.
+The first line contains the settings of the cells, under the key `question`. Each other line
+contains the results of one variant under one load at one commit. `add` appends the lines of a
+commit. If a process was killed while it wrote a line, readers ignore the incomplete line and the
+next `add` replaces it. docs/howto/nightly.md defines the fields.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import orjson
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from reports.compare.baseline import DECIMALS, Side
-from reports.compare.regression import differences, question_of
+from reports.compare.regression import comparable_settings, differences
 from reports.metrics.cells import jct_percentiles
 from reports.phrasing import counted
 from reports.run_folder.atomic import make_folder, sync, write_all
@@ -65,7 +65,7 @@ class Entry(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The entries of one variant under one load, in order of time."""
+    """Entries of one variant under one load, in order of time."""
 
     variant: str
     load: str
@@ -78,17 +78,17 @@ class Series:
 
     @property
     def jumps(self) -> tuple[Entry, ...]:
-        """The entries whose mean lies outside the interval of the entry before."""
-        return tuple(new for old, new in self.steps if not _within(old, new))
-
-
-def _within(old: Entry, new: Entry) -> bool:
-    return old.jct_mean_low_s <= new.jct_mean_s <= old.jct_mean_high_s
+        """Entries whose mean is outside the 95% interval of the previous entry."""
+        return tuple(
+            new
+            for old, new in self.steps
+            if not old.jct_mean_low_s <= new.jct_mean_s <= old.jct_mean_high_s
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    question: dict[str, Any]
+    settings: dict[str, Any]
     entries: tuple[Entry, ...]
 
     def series(self) -> list[Series]:
@@ -106,7 +106,7 @@ class History:
 
 
 def read_history(path: Path) -> History:
-    """Raises InvalidHistory."""
+    """Read and check a history. Raises InvalidHistory."""
     try:
         return _parse(path, path.read_bytes())
     except OSError as error:
@@ -114,7 +114,7 @@ def read_history(path: Path) -> History:
 
 
 def add(path: Path, side: Side, label: str, when: datetime) -> int:
-    """Appends the entries of a commit, and returns their number: 0 if the file has them already.
+    """Append the entries of a commit, and return their number: 0 if the file has them already.
 
     Raises InvalidBaseline if a cell of `side` is not valid, InvalidHistory, and CannotWrite.
     """
@@ -123,22 +123,22 @@ def add(path: Path, side: Side, label: str, when: datetime) -> int:
         raise InvalidHistory(
             f"--label {one_line(label)!r}: give a name on one line, such as the commit"
         )
-    question = question_of(side)
+    settings = comparable_settings(side)
     make_folder(path.parent)
     with _locked(path) as file:
         file.seek(0)
         content = file.read()
         kept = content[: content.rfind(b"\n") + 1]
-        head = _line({"format": FORMAT, "question": question})
+        head = _line({"format": FORMAT, "question": settings})
         # A file without a complete line is overwritten only if it begins like a history.
         fresh = not kept and head.startswith(content)
-        known = History(question, ()) if fresh else _parse(path, kept)
-        if found := list(differences(known.question, question)):
+        known = History(settings, ()) if fresh else _parse(path, kept)
+        if found := list(differences(known.settings, settings)):
             raise InvalidHistory(
-                f"{path} and {side.name} answer different questions: {'; '.join(found)}; "
+                f"{path} and {side.name} have different settings: {'; '.join(found)}; "
                 "give another --file"
             )
-        new = _missing(path, known, _entries(side, _digest(question), label, when))
+        new = _missing(path, known, _entries(side, _digest(settings), label, when))
         file.truncate(len(kept))
         lines = [_line(entry.model_dump(mode="json")) for entry in new]
         _append(file, [head, *lines] if fresh else lines)
@@ -160,14 +160,14 @@ def _locked(path: Path) -> Iterator[BinaryIO]:
 
 
 def _append(file: BinaryIO, lines: Iterable[bytes]) -> None:
-    """Writes the lines and syncs them to the disk."""
+    """Write the lines and sync them to the disk."""
     write_all(file.fileno(), b"".join(lines))
     os.fsync(file.fileno())
     sync(Path(file.name).parent)
 
 
-def _digest(question: dict[str, Any]) -> str:
-    return hashlib.sha256(orjson.dumps(question, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
+def _digest(settings: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(settings, option=orjson.OPT_SORT_KEYS)).hexdigest()[:12]
 
 
 def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]:
@@ -184,7 +184,7 @@ def _entries(side: Side, digest: str, label: str, when: datetime) -> list[Entry]
             "label": label,
             "when": when,
             "question": digest,
-            **{f: side.question.get(f) for f in ("turnstile_version", "code_sha256")},
+            **{f: side.settings.get(f) for f in ("turnstile_version", "code_sha256")},
             "variant": variant,
             "load": load,
             "jobs": len(jobs),
@@ -225,20 +225,18 @@ def _parse(path: Path, content: bytes) -> History:
             what = field or "the line"
             raise InvalidHistory(f"{path}, line {number}: {what}: {first_message['msg']}") from None
         if entry.question != digest:
-            raise InvalidHistory(
-                f"{path}, line {number}: belongs to another question than the first line"
-            )
+            raise InvalidHistory(f"{path}, line {number}: has other settings than the first line")
         entries.append(entry)
     return History(head["question"], tuple(entries))
 
 
 def changed(before: Entry, after: Entry) -> str:
-    """The relative change of the mean JCT, such as `+1.00%`."""
+    """Format the relative change of the mean JCT, such as `+1.00%`."""
     return f"{after.jct_mean_s / before.jct_mean_s - 1:+.2%}"
 
 
 def row(series: Series) -> tuple[str, ...]:
-    """A row of `bench history show`, with the change since the commit before."""
+    """Return a row of `bench history show`, with the change since the previous commit."""
     last = series.entries[-1]
     change = "–"
     if len(series.entries) > 1:

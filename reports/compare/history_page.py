@@ -28,7 +28,7 @@ def draw(history: History, out: Path) -> None:
     ]
     page = with_figures().get_template("history.html.j2")
     content = page.render(
-        context=heading(history.question),
+        context=heading(history.settings),
         verdict=_verdict(series),
         jumps=_jumps(series),
         figures=figures,
@@ -39,10 +39,10 @@ def draw(history: History, out: Path) -> None:
 
 def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -> Figure:
     traces: list[Trace] = []
-    for one in series:
-        traces.append(_line(one, style[one.variant]))
-        if one.jumps:
-            traces.append(_marks(one, style[one.variant]))
+    for s in series:
+        traces.append(_line(s, style[s.variant]))
+        if s.jumps:
+            traces.append(_marks(s, style[s.variant]))
     layout = {
         "xaxis": {"title": {"text": "when"}, "type": "date"},
         "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
@@ -68,14 +68,14 @@ def _line(series: Series, style: Style) -> Trace:
             "size": [12 if entry in jumps else 6 for entry in series.entries],
             "line": {"width": 1.5},
         },
-        "text": [_hover(series, place) for place in range(len(series.entries))],
+        "text": [_hover(series, index) for index in range(len(series.entries))],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"colour": style.colour, "variant": series.variant, "kind": "line"},
     }
 
 
 def _marks(series: Series, style: Style) -> Trace:
-    """The label of the commit at each jump."""
+    """Label each jump with its commit."""
     return {
         "type": "scatter",
         "x": [entry.when.isoformat() for entry in series.jumps],
@@ -90,8 +90,8 @@ def _marks(series: Series, style: Style) -> Trace:
     }
 
 
-def _hover(series: Series, place: int) -> str:
-    entry = series.entries[place]
+def _hover(series: Series, index: int) -> str:
+    entry = series.entries[index]
     lines = [
         f"<b>{plain(series.variant)}</b> · {plain(entry.label)}",
         f"{entry.when:%Y-%m-%d %H:%M}",
@@ -99,22 +99,22 @@ def _hover(series: Series, place: int) -> str:
         f"{seconds(entry.jct_mean_high_s)})",
         f"P95 {seconds(entry.jct_p95_s)}",
     ]
-    if place:
-        before = series.entries[place - 1]
+    if index:
+        before = series.entries[index - 1]
         lines.append(f"{changed(before, entry)} against {plain(before.label)}")
     return "<br>".join(lines)
 
 
 def _jumps(series: Sequence[Series]) -> list[tuple[str, ...]]:
-    """Rows of (commit, when, load, policy, before, after, change), the latest first."""
-    found = [(new, old, one) for one in series for old, new in one.steps if new in one.jumps]
-    found.sort(key=lambda jump: jump[0].when, reverse=True)
+    """Return rows of (commit, when, load, policy, before, after, change), the latest first."""
+    jumps = [(new, old, s) for s in series for old, new in s.steps if new in s.jumps]
+    jumps.sort(key=lambda jump: jump[0].when, reverse=True)
     return [
         (
-            *(new.label, f"{new.when:%Y-%m-%d}", one.load, one.variant),
+            *(new.label, f"{new.when:%Y-%m-%d}", s.load, s.variant),
             *(seconds(old.jct_mean_s), seconds(new.jct_mean_s), changed(old, new)),
         )
-        for new, old, one in found
+        for new, old, s in jumps
     ]
 
 
@@ -127,5 +127,5 @@ def _verdict(series: Sequence[Series]) -> str:
     ]
     commits = counted(len({e.label for s in series for e in s.entries}), "commit")
     if not jumped:
-        return f"{commits}. The latest, {last.label}, is within all intervals of the one before."
+        return f"{commits}. The latest, {last.label}, is within all intervals of the previous one."
     return f"{commits}. The latest, {last.label}, changed {listed(jumped)}."

@@ -1,4 +1,4 @@
-"""Tests whether jobs are significantly slower in one run than in another of the same question.
+"""Tests whether jobs are significantly slower in one run than in another with the same settings.
 
 In: two `Side`s. Out: a `Change` for each policy, load and metric. docs/howto/compare.md defines the
 terms.
@@ -22,7 +22,7 @@ METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p
 """Percentiles by the name of the metric. None is the mean."""
 MUST_BE_EQUAL = ("engine", "hardware", "model", "profile", "limits", "arrivals", "jps", "seeds")
 TRACE = ("trace_sha256", "programs", "turns")
-FEWEST = 5
+MIN_PROGRAMS = 5
 """With fewer programs, an interval is too unreliable to report a difference."""
 
 Outcome = Literal["identical", "regression", "slower", "faster", "noise"]
@@ -45,9 +45,9 @@ class Change:
 class Verdict:
     changes: tuple[Change, ...]
     unpaired: tuple[str, ...]
-    """Policies and loads that only one side has."""
+    """Policies and loads that only one of the runs has."""
     invalid: tuple[str, ...]
-    """Cells of the new side without a result or with a failed gate."""
+    """Cells of the new run without a result or with a failed gate."""
 
     @property
     def regressions(self) -> list[Change]:
@@ -59,7 +59,7 @@ class Verdict:
 
     @property
     def identical(self) -> bool:
-        """Whether all numbers are equal to the digit, and the policies and loads are the same."""
+        """Whether all numbers are exactly equal, and the policies and loads are the same."""
         same = all(change.outcome == "identical" for change in self.changes)
         return same and not self.unpaired and not self.invalid
 
@@ -71,18 +71,18 @@ def compare_sides(
     max_regression: float,
     confidence: float = CONFIDENCE,
 ) -> Verdict:
-    """Compares the jobs that both sides have. `max_regression` is relative: 0.05 allows 5%.
+    """Compare the jobs that both sides have. `max_regression` is relative: 0.05 allows 5%.
 
     Raises NotComparable.
     """
-    if found := list(differences(base.question, new.question)):
+    if found := list(differences(base.settings, new.settings)):
         raise NotComparable(
-            f"{base.name} and {new.name} answer different questions: {'; '.join(found)}"
+            f"{base.name} and {new.name} have different settings: {'; '.join(found)}"
         )
-    one, other = _points(base), _points(new)
+    base_jobs, new_jobs = _by_point(base), _by_point(new)
     changes = []
-    for key in one.keys() & other.keys():
-        old_s, new_s = paired(one[key], other[key])
+    for key in base_jobs.keys() & new_jobs.keys():
+        old_s, new_s = paired(base_jobs[key], new_jobs[key])
         if not old_s.size:
             continue
         for metric in metrics:
@@ -91,7 +91,7 @@ def compare_sides(
             outcome = _outcome(old_s, new_s, change, max_regression)
             before, after = (float(of(x, METRICS[metric])) for x in (old_s, new_s))
             changes.append(Change(*key, metric, len(old_s), before, after, change, outcome))
-    unpaired = one.keys() ^ other.keys()
+    unpaired = base_jobs.keys() ^ new_jobs.keys()
     if not changes:
         raise NotComparable(
             f"{base.name} and {new.name}: no job finished in both under the same policy and load"
@@ -103,39 +103,40 @@ def compare_sides(
     )
 
 
-def _points(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
+def _by_point(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
     groups = side.jobs.groupby(["variant", "load"])
     return {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
 
 
-def _outcome(old_s: Floats, new_s: Floats, change: Estimate, most: float) -> Outcome:
+def _outcome(old_s: Floats, new_s: Floats, change: Estimate, max_regression: float) -> Outcome:
     if np.array_equal(old_s, new_s):
         return "identical"
-    if len(old_s) < FEWEST or change.low <= 0 <= change.high:
+    if len(old_s) < MIN_PROGRAMS or change.low <= 0 <= change.high:
         return "noise"
-    if change.value > most:
+    if change.value > max_regression:
         return "regression"
     return "slower" if change.value > 0 else "faster"
 
 
-def question_of(side: Side) -> dict[str, Any]:
-    """The settings that must be equal for results to be comparable."""
-    load = side.question.get("workload") or {}
+def comparable_settings(side: Side) -> dict[str, Any]:
+    """Return the settings that must be equal for results to be comparable."""
+    workload = side.settings.get("workload") or {}
     return {
-        **{field: side.question.get(field) for field in MUST_BE_EQUAL},
-        "workload": {field: load.get(field) for field in TRACE},
+        **{field: side.settings.get(field) for field in MUST_BE_EQUAL},
+        "workload": {field: workload.get(field) for field in TRACE},
     }
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """A phrase for each field in which two questions differ."""
+    """Yield a phrase for each field in which two settings differ."""
     for field in MUST_BE_EQUAL:
         if one.get(field) != other.get(field):
             yield _difference(field, one.get(field), other.get(field))
-    loads = [side.get("workload") or {} for side in (one, other)]
+    workloads = [side.get("workload") or {} for side in (one, other)]
     for field in TRACE:
-        if loads[0].get(field) != loads[1].get(field):
-            yield _difference(f"workload.{field}", *(load.get(field) for load in loads))
+        values = [workload.get(field) for workload in workloads]
+        if values[0] != values[1]:
+            yield _difference(f"workload.{field}", *values)
 
 
 def _difference(field: str, one: Any, other: Any) -> str:
@@ -144,4 +145,4 @@ def _difference(field: str, one: Any, other: Any) -> str:
     if fields := sorted(key for key in keys if of_one.get(key) != of_other.get(key)):
         return f"{field}: {listed(fields)}"
     short = [v[:12] if isinstance(v, str) else v for v in (one, other)]
-    return f"{field} {short[0]} against {short[1]}"
+    return f"{field} {short[0]} and {short[1]}"

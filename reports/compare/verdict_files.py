@@ -9,7 +9,7 @@ from reports.compare.regression import Change, Verdict
 from reports.phrasing import counted, seconds
 
 SIGNS = {
-    "identical": "identical to the digit",
+    "identical": "identical",
     "regression": "REGRESSION",
     "slower": "slower, within the limit",
     "faster": "faster",
@@ -26,10 +26,10 @@ def headline(verdict: Verdict, max_regression: float) -> str:
             f"{first.variant} at {first.load}, {first.metric} {first.change.value:+.1%}"
         )
     if verdict.invalid:
-        return f"no regression, but {counted(len(verdict.invalid), 'cell')} not valid"
+        return f"no regression, but {counted(len(verdict.invalid), 'invalid cell')}"
     changed = [c for c in verdict.changes if c.outcome != "identical"]
     if not changed:
-        return f"all {counted(len(verdict.changes), 'number')} identical to the digit"
+        return f"all {counted(len(verdict.changes), 'number')} are identical"
     return f"no regression above {max_regression:.1%} in {counted(len(verdict.changes), 'number')}"
 
 
@@ -51,7 +51,7 @@ HEAD = ("load", "policy", "metric", "base", "new", "change", "interval", "verdic
 
 
 def shown(changes: Sequence[Change]) -> list[Change]:
-    """The changes that are not identical."""
+    """Return the changes that are not identical."""
     return [change for change in changes if change.outcome != "identical"]
 
 
@@ -62,16 +62,16 @@ def markdown(verdict: Verdict, max_regression: float) -> str:
         lines += [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
         lines += [f"| {' | '.join(map(_cell, row(change)))} |" for change in found] + [""]
     same = len(verdict.changes) - len(found)
-    lines += [f"{counted(same, 'number')} identical to the digit."] if same else []
+    lines += [f"Identical: {counted(same, 'number')}."] if same else []
     lines += [f"- not valid: {_cell(line)}" for line in verdict.invalid]
     lines += [f"- in one run only: {_cell(line)}" for line in verdict.unpaired]
     return "\n".join(lines) + "\n"
 
 
 def _cell(text: str) -> str:
-    """Escapes markup, since names come from traces and files."""
-    for sign in "\\`*_{}[]<>#|&":
-        text = text.replace(sign, f"&#{ord(sign)};")
+    """Escape markup, because names come from traces and files."""
+    for character in "\\`*_{}[]<>#|&":
+        text = text.replace(character, f"&#{ord(character)};")
     return " ".join(text.split())
 
 

@@ -1,4 +1,4 @@
-"""Judges the claims of an experiment.
+"""Compares the claims of an experiment with its runs.
 
-In: its claims and runs. Out: a finding per claim, a verdict, and a page.
+In: claims and runs. Out: a finding per claim, a verdict, and a page.
 """

@@ -57,7 +57,7 @@ Metric = Literal[
 ]
 """A column of `cells.csv`, or `bubble_share`, which is queueing time ÷ JCT."""
 RISING_TOLERANCE = 0.97
-"""A number that rises over the arms may fall by 3% from one arm to the next."""
+"""A number counts as rising if it falls by at most 3% from one arm to the next."""
 
 
 class Check(BaseModel):
@@ -78,13 +78,13 @@ class Check(BaseModel):
     """Empty means all arms."""
     loads: tuple[float, ...] = ()
     where: Literal["every", "some", "rising", "stable"] = "every"
-    """Whether the claim must hold at every arm and load or at some; or whether the number must rise
-    from the first arm to the last, or stay within a factor of `most`."""
+    """Whether the claim must hold at every arm and load or only at some, or whether the number must
+    rise from the first arm to the last or stay within a factor of `most`."""
 
 
 class Value(NamedTuple):
     jps: float
-    """Jobs per second; 0 in a closed loop."""
+    """Rate in jobs per second; 0 in a closed loop."""
     number: float
 
 
@@ -98,7 +98,7 @@ class Finding:
 
 
 def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
-    """`cells` are the frames of the arms, in order."""
+    """Compare a claim with `cells`, the frames of the arms in order."""
     return replace(_judge(check, cells), reading=check.reading)
 
 
@@ -168,7 +168,7 @@ def _number(check: Check, number: float) -> str:
 
 
 def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
-    """A sentence: reproduced, not reproduced, or not testable here, with the reason."""
+    """Return a sentence: reproduced, not reproduced, or not testable here, with the reason."""
     if not findings:
         return f"Not testable here: {not_testable}"
     if readings := list(dict.fromkeys(f.reading for f in findings if f.reading)):
@@ -186,7 +186,7 @@ def _by_reading(findings: Sequence[Finding], readings: Sequence[str]) -> str:
     bad = {r: [f for f in findings if f.reading == r and not f.holds] for r in readings}
     good = [f"“{reading}”" for reading in readings if not bad[reading]]
     rest = [
-        f"not read as “{reading}”: {listed([_contradiction(f) for f in failed])}"
+        f"not reproduced read as “{reading}”: {listed([_contradiction(f) for f in failed])}"
         for reading, failed in bad.items()
         if failed
     ]

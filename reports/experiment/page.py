@@ -1,4 +1,4 @@
-"""Writes the page of an experiment: the claim of the source, our numbers, and the figure.
+"""Writes the page of an experiment: the claim of the source, the numbers, and the figure.
 
 In: the run folders of its arms, and its checks. Out: `experiment.html`, `experiment.json`, and
 sentences to print.
@@ -31,7 +31,7 @@ SHOWN = ("jct-mean", "jct-p95")
 class ArmRun:
     name: str
     x: float | None
-    """Its position on the figure's axis, if arms differ in a number."""
+    """Position on the figure's axis, if arms differ in a number."""
     folder: Path
 
 
@@ -82,7 +82,7 @@ def finish(
     caveats: Sequence[str] = (),
     failed: tuple[str, ...] = (),
 ) -> ExperimentReport:
-    """Writes the files for any findings."""
+    """Write the page and the JSON file of any findings."""
     outcome = verdict(findings, about.not_testable)
     page = with_figures().get_template("experiment.html.j2")
     html = page.render(
@@ -112,7 +112,7 @@ def _figures(
     results: Sequence[Results],
     sweeps: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Figure], dict[str, Style]]:
-    """One figure over all arms if they differ in a number, else one figure per arm."""
+    """Draw one figure over all arms if they differ in a number, otherwise one figure per arm."""
     variants = {v["name"]: v for sweep in sweeps for v in sweep["variants"]}
     baseline = str(sweeps[0]["baseline"])
     style = styles(list(variants.values()), baseline)
@@ -149,11 +149,11 @@ def _caveats(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[
     engines = {str(run.sweep.get("engine")) for run in runs}
     caveats += [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
     for arm, result in zip(arms, results, strict=True):
-        late = result.cells[result.cells["saturated"]] if len(result.cells) else ()
-        if len(late):
+        saturated = int(result.cells["saturated"].sum()) if len(result.cells) else 0
+        if saturated:
             caveats.append(
-                f"{arm.name}: {counted(len(late), 'cell')} of {len(result.cells)} past saturation, "
-                "where a mean JCT grows with the length of the run."
+                f"{arm.name}: {counted(saturated, 'cell')} of {len(result.cells)} past saturation, "
+                "so their mean JCT grows with the length of the run."
             )
-        caveats += [f"{arm.name}: {name} has no result, {why}." for name, why in result.missing]
+        caveats += [f"{arm.name}: {name} has no result ({why})." for name, why in result.missing]
     return caveats

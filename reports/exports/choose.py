@@ -20,7 +20,7 @@ class Chosen:
 
 
 def choose(run: Run, names: Sequence[str]) -> Chosen:
-    """Chooses all cells if there are no names. Raises UnknownCell."""
+    """Choose cells by name, or all if there are no names. Raises UnknownCell."""
     if not names:
         return Chosen(run.cells, run.missing)
     known = [cell.folder.name for cell in run.cells] + [name for name, _ in run.missing]

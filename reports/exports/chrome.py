@@ -54,7 +54,7 @@ def chrome_trace(cell: Cell) -> bytes:
 
 
 def _in_order(programs: Mapping[str, Sequence[TurnRecord]]) -> list[str]:
-    """By the arrival of their job, sub-agents after their parent."""
+    """Return programs by the arrival of their job, sub-agents after their parent."""
     first_s = {name: min(t.scheduled_at_s for t in own) for name, own in programs.items()}
     job = {name: own[0].job_id for name, own in programs.items()}
     return sorted(first_s, key=lambda n: (first_s.get(job[n], first_s[n]), job[n], first_s[n], n))
@@ -83,7 +83,7 @@ def _thread(
 
 
 def _before(turn: TurnRecord, tools: Sequence[str], free_us: int) -> Iterator[Event]:
-    """The tool that the previous turn called, and the wait for sub-agents before it."""
+    """Yield slices of the previous turn's tool call, and of the wait for sub-agents before it."""
     due_s, gap_s = turn.scheduled_at_s, turn.gap_s or 0.0
     called_s = due_s - gap_s
     waited = _slice("wait for sub-agents", "wait", called_s - (turn.wait_s or 0.0), called_s)
@@ -96,7 +96,7 @@ def _before(turn: TurnRecord, tools: Sequence[str], free_us: int) -> Iterator[Ev
 
 
 def _turn(turn: TurnRecord, events: Sequence[EventRecord]) -> Iterator[Event]:
-    """A slice from the turn's due time to its last token, and inside it its stretches."""
+    """Yield a slice from the turn's due time to its last token, and its stretches inside it."""
     parts = stretches(turn, events)
     if not parts:
         return
@@ -110,7 +110,7 @@ def _turn(turn: TurnRecord, events: Sequence[EventRecord]) -> Iterator[Event]:
 
 
 def _known(record: TurnRecord | EventRecord, names: Sequence[str]) -> dict[str, Any]:
-    """The fields that are neither null nor left out."""
+    """Return the fields that are neither null nor left out."""
     fields = to_builtins(record)
     return {name: fields[name] for name in names if fields.get(name) is not None}
 

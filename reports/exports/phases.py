@@ -1,8 +1,8 @@
 """Splits a turn's time in the server into stretches without gaps, in seconds.
 
-In: a turn's record and the engine's events of it. Out: stretches in order. With events each stretch
-has its measured time. Without them the parts are laid out in their usual order, and time that the
-server does not report is one stretch, `server`.
+In: a turn's record and its engine events. Out: stretches in order. With events, each stretch has
+its measured time. Without them, the parts are in a fixed order, and time without a breakdown is one
+stretch, `server`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AFTER = {
 }
 """The state that begins with an event."""
 FIRST = "first"
-"""The event of a first token, which only the turn's record has."""
+"""The event of a first token, which comes from the turn's record."""
 
 
 class Stretch(NamedTuple):
@@ -40,42 +40,42 @@ class Stretch(NamedTuple):
 class _Mark(NamedTuple):
     at_s: float
     event: str
-    owes_s: float = 0.0
-    """Time from here on for which the turn recomputes what a preemption discarded."""
+    recompute_s: float = 0.0
+    """Time that the turn then spends on recomputing what a preemption discarded."""
 
 
 def stretches(turn: TurnRecord, events: Sequence[EventRecord]) -> list[Stretch]:
-    """From `sent_at_s` to `finished_at_s`; empty for a turn that never ended."""
+    """Return the stretches from `sent_at_s` to `finished_at_s`; none if the turn did not end."""
     begin_s, end_s = turn.sent_at_s, turn.finished_at_s
     if end_s is None:
         return []
     marks = [*_marks(turn, events), _Mark(end_s, "end")]
     found: list[Stretch] = []
-    here, token, owed_s = "request", False, 0.0
+    state, decoding, recompute_s = "request", False, 0.0
     for mark, (since_s, until_s) in zip(
         [_Mark(begin_s, ""), *marks], _spans(begin_s, end_s, marks), strict=False
     ):
-        here, token = AFTER.get(mark.event, here), token or mark.event == FIRST
-        owed_s += mark.owes_s
-        if here != COMPUTES and not (here == "server" and token):
-            found.append(Stretch(here, since_s, until_s))
-        elif not token:
+        state, decoding = AFTER.get(mark.event, state), decoding or mark.event == FIRST
+        recompute_s += mark.recompute_s
+        if state != COMPUTES and not (state == "server" and decoding):
+            found.append(Stretch(state, since_s, until_s))
+        elif not decoding:
             found.append(Stretch(COMPUTES, since_s, until_s))
         else:
-            rebuilt_s = min(since_s + owed_s, until_s)
-            owed_s = max(owed_s - (rebuilt_s - since_s), 0.0)
-            found.append(Stretch("recompute", since_s, rebuilt_s))
-            found.append(Stretch("decode", rebuilt_s, until_s))
+            recomputed_s = min(since_s + recompute_s, until_s)
+            recompute_s = max(recompute_s - (recomputed_s - since_s), 0.0)
+            found.append(Stretch("recompute", since_s, recomputed_s))
+            found.append(Stretch("decode", recomputed_s, until_s))
     return [stretch for stretch in found if stretch.end_s > stretch.begin_s]
 
 
 def _spans(begin_s: float, end_s: float, marks: Sequence[_Mark]) -> Iterator[tuple[float, float]]:
-    """Between marks, clipped to the turn: the engine's clock may deviate from the client's."""
+    """Yield the spans between marks, clipped to the turn, because clocks may differ slightly."""
     return pairwise([begin_s, *(min(max(mark.at_s, begin_s), end_s) for mark in marks)])
 
 
 def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
-    """In order of time; the first token comes before other marks at the same time."""
+    """Return marks in order of time; the first token precedes other marks at the same time."""
     first_s = turn.first_token_at_s
     first = [] if first_s is None else [_Mark(first_s, FIRST)]
     others = _of_events(turn, events) if events else _of_record(turn)
@@ -83,8 +83,10 @@ def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
 
 
 def _of_events(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
-    """Queueing begins when the turn reaches the engine, which records its arrival at the end of a
-    step. `recompute_s` is divided among resumptions by the tokens that each recomputes."""
+    """Return a mark per event. `recompute_s` is divided among resumptions by recomputed tokens.
+
+    The engine records an arrival at the end of a step, so the queueing begins before that event.
+    """
     first_s, queue_s = turn.first_token_at_s, turn.queue_s
     admitted_s = next((e.t for e in events if e.event == "waiting_to_running"), None)
     lost = [

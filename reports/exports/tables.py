@@ -21,7 +21,7 @@ from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
 from reports.run_folder.reference import fields_of
 from reports.run_folder.turns import HITS, PARTS, read_turns
-from reports.spreadsheet import harmless
+from reports.spreadsheet import escape_formula
 from servers.errors import LibraryUnavailable
 from servers.records import TurnRecord
 
@@ -56,11 +56,11 @@ class Table(Protocol):
 
 
 Opens = Callable[[Path, Mapping[str, Kind]], Any]
-"""A context manager that yields a `Table`."""
+"""Opens a file with these columns, as a context manager that yields a `Table`."""
 
 
 def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
-    """The rows of the turns and of the jobs. Raises InvalidRunFolder."""
+    """Return the rows of the turns and of the jobs. Raises InvalidRunFolder."""
     variant, jps, seed = cell.key
     common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
@@ -87,8 +87,8 @@ class _Csv:
         self._writer.writerows(map(self._plain, rows))
 
     def _plain(self, row: Row) -> Row:
-        texts = {name: harmless(",".join(row.get(name) or ())) for name in self._texts}
-        texts |= {name: harmless(row.get(name) or "") for name in self._text}
+        texts = {name: escape_formula(",".join(row.get(name) or ())) for name in self._texts}
+        texts |= {name: escape_formula(row.get(name) or "") for name in self._text}
         flags = {name: _flag(row.get(name)) for name in self._flags}
         return {**row, **texts, **flags}
 
@@ -124,5 +124,5 @@ class _Parquet:
         self._table = table
 
     def append(self, rows: Sequence[Row]) -> None:
-        """Writes a row group for each cell."""
+        """Write a row group with the rows of a cell."""
         self._writer.write_table(self._table(list(rows)))

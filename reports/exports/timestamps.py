@@ -26,12 +26,12 @@ KEYS = {
     "pinned": "pinned_time",
     "unpinned": "unpinned_time",
 }
-"""The key under which the fork writes the time of each of our events."""
+"""The fork's key for the time of each event."""
 LENGTHS = ("prompt_length", "hit_length")
 
 
 def scheduler_timestamps(cell: Cell) -> bytes:
-    """JSON: program → list of events."""
+    """Return JSON that maps each program to its list of events."""
     path = cell.folder / "engine.jsonl"
     history: dict[str, list[dict[str, Any]]] = {}
     for event in read_records(path, EventRecord):
@@ -41,5 +41,5 @@ def scheduler_timestamps(cell: Cell) -> bytes:
         lengths = {name: fields[name] for name in LENGTHS if name in fields}
         history.setdefault(event.program_id, []).append({key: event.t, **lengths})
     if not history:
-        raise InvalidRunFolder(f"{path}: no events; this engine reports none")
+        raise InvalidRunFolder(f"{path}: no events; use a run of an engine that reports them")
     return orjson.dumps(history, option=orjson.OPT_INDENT_2)

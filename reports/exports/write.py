@@ -20,7 +20,7 @@ CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
     "timestamps": ("scheduler_timestamps", scheduler_timestamps),
     "chrome": ("trace.json", chrome_trace),
 }
-"""By format: the name of the file in the cell's folder, and the function that makes its content.
+"""Name of the file in the cell's folder and function that returns its content, by format.
 `scheduler_timestamps` is the name that Continuum's fork uses."""
 FORMATS = (*TABLES, *CELL_FORMATS)
 
@@ -32,7 +32,7 @@ class Exported:
     paths: tuple[Path, ...]
     cells: int
     missing: tuple[tuple[str, str], ...]
-    """The names of cells that were not exported, and the reasons."""
+    """Names of cells that were not exported, and the reasons."""
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:

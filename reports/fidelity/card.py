@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import orjson
 
 from reports.fidelity.distance import Fidelity, Point, Ranking, Span
 from reports.fidelity.dumbbells import dumbbells
-from reports.fidelity.targets import MEAN_WITHIN, P95_WITHIN, Verdict
+from reports.fidelity.targets import MAX_MEAN_ERROR, MAX_P95_ERROR, Verdict
 from reports.page.environment import environment
 from reports.phrasing import counted, seconds, share
 from reports.run_folder.read import Run
@@ -75,7 +76,7 @@ def page(
 
 
 def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
-    """Rows of (number, what it is, what it is compared with)."""
+    """Return rows of (number, label, context)."""
     if not found.points:
         return []
     tiles = []
@@ -86,7 +87,7 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
         errors = [abs(getattr(p, of).value) for p in found.points]
         own = [getattr(p, spread).value for p in found.points]
         context = f"worst {max(errors):.1%}; live spread {_percent(sum(own) / len(own))}"
-        tiles.append((f"{sum(errors) / len(errors):.1%}", f"mean {what}, without sign", context))
+        tiles.append((f"{sum(errors) / len(errors):.1%}", f"mean absolute {what}", context))
     ranked = [r for r in found.rankings if r.pairs]
     if ranked:
         good = sum(r.same_winner for r in ranked)
@@ -94,7 +95,7 @@ def _tiles(found: Fidelity) -> list[tuple[str, str, str]]:
         tiles.append((f"{good} of {len(ranked)}", "loads with the same winner", cost))
         taus = [r.tau for r in ranked]
         own = [r.tau_live for r in ranked]
-        context = f"between live repeats {_tau(sum(own) / len(own))}"
+        context = f"live repeats: {_tau(sum(own) / len(own))}"
         tiles.append((_tau(sum(taus) / len(taus)), "Kendall's τ, mean over loads", context))
     return tiles
 
@@ -103,9 +104,9 @@ def _row(point: Point) -> dict[str, Any]:
     values = [
         _plain_cell(seconds(point.live_s)),
         _plain_cell(seconds(point.virtual_s)),
-        _error_cell(point.mean, _signed, limit=MEAN_WITHIN),
+        _error_cell(point.mean, _signed, limit=MAX_MEAN_ERROR),
         _plain_cell(_percent(point.mean_spread.value)),
-        _error_cell(point.p95, _signed, limit=P95_WITHIN),
+        _error_cell(point.p95, _signed, limit=MAX_P95_ERROR),
         _plain_cell(_percent(point.p95_spread.value)),
         _plain_cell(share(point.live_hits)),
         _plain_cell(share(point.virtual_hits)),
@@ -121,7 +122,7 @@ def _row(point: Point) -> dict[str, Any]:
 
 
 def table_rows(found: Fidelity) -> list[list[str]]:
-    """The table of errors for a terminal, its head first. Only the page has ranges over seeds."""
+    """Return the table of errors for a terminal, with its header. It has no ranges over seeds."""
     head = ["policy", "load", "live", "virtual", "mean", "spread", "P95", "spread", "hits"]
     rows = [
         [
@@ -137,7 +138,7 @@ def table_rows(found: Fidelity) -> list[list[str]]:
 
 
 def ranking_rows(found: Fidelity) -> list[list[str]]:
-    """The table of rankings for a terminal, its head first; empty if there is one policy."""
+    """Return the table of rankings for a terminal, with its header; empty for one policy."""
     head = ["load", "live", "virtual time", "winner", "tau", "tau live", "settled", "agree"]
     rows = [_ranking(ranking) for ranking in found.rankings if ranking.pairs]
     table = [
@@ -160,7 +161,7 @@ def _plain_cell(text: str) -> dict[str, Any]:
 def _error_cell(
     error: Span, text: Callable[[float], str], limit: float = math.inf
 ) -> dict[str, Any]:
-    """The ends over seeds are empty if their texts are equal."""
+    """Format an error. `ends` is its range over seeds, empty if both ends have the same text."""
     low, high = text(error.low), text(error.high)
     ends = f"{low} to {high}" if low != high else ""
     return {"text": text(error.value), "ends": ends, "beyond": abs(error.value) > limit}
@@ -187,7 +188,7 @@ def _number(value: float, form: str) -> str:
 
 
 def _ranking(ranking: Ranking) -> dict[str, Any]:
-    settled = "–" if ranking.told is None else f"{ranking.told} of {ranking.pairs}"
+    settled = "–" if ranking.settled is None else f"{ranking.settled} of {ranking.pairs}"
     agreed = "–" if ranking.agreed is None else str(ranking.agreed)
     texts = (_tau(ranking.tau), _tau(ranking.tau_live), settled, agreed, f"{ranking.regret:+.1%}")
     return {
@@ -226,6 +227,11 @@ def _facts(live: Sequence[Run], virtual: Run, made_by: Mapping[str, Any]) -> lis
     return [(name, str(value)) for name, value in facts if value]
 
 
+def _as_fields(ranking: Ranking) -> dict[str, Any]:
+    """The fields of a ranking in `fidelity.json`, where `settled` is named `told`."""
+    return {"told" if k == "settled" else k: v for k, v in asdict(ranking).items()}
+
+
 def _settings(values: Mapping[str, Any] | None) -> str:
     known = {k: v for k, v in (values or {}).items() if v not in (None, [], "")}
     return ", ".join(f"{k} {_plain(v)}" for k, v in known.items())
@@ -244,7 +250,7 @@ def as_json(
     caveats: Sequence[str],
     invalid: Sequence[Invalid],
 ) -> bytes:
-    """NaN becomes null."""
+    """Return the content of `fidelity.json`, with null for NaN."""
     value = {
         "format": "turnstile-fidelity-1",
         "within_targets": verdict.good,
@@ -252,7 +258,7 @@ def as_json(
         **about,
         "live_repeats": found.repeats,
         "points": found.points,
-        "rankings": found.rankings,
+        "rankings": [_as_fields(ranking) for ranking in found.rankings],
         "cells": found.cells.to_dict("records"),
         "caveats": caveats,
         "invalid": [dict(zip(("run", "cell", "why"), row, strict=True)) for row in invalid],

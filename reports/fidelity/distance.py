@@ -1,7 +1,7 @@
 """Computes how far virtual time is from a live engine.
 
 In: the cells of live runs and of one run in virtual time. Out: errors and rankings;
-docs/design/fidelity.md, "The card", defines each number. A *cell* is a policy under a load with one
+docs/design/fidelity.md defines each number. A *cell* is a policy under a load with one
 draw of arrivals; a *point* is a policy under a load, over all seeds. Errors are signed and relative
 to the live engine: +0.05 means that virtual time is 5% above it. Errors of hit ratios are
 differences in percentage points.
@@ -18,8 +18,8 @@ import pandas as pd
 
 KEY = ["load", "variant", "seed"]
 MEAN, P95, HITS = "jct_mean_s", "jct_p95_s", "hit_ratio"
-FEWEST_DIFFERENCES = 2
-"""With fewer differences between two policies, their signs do not settle an order."""
+MIN_DIFFERENCES = 2
+"""The order of two policies is not settled by fewer differences than this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Ranking:
     tau_live: float
     """Kendall's tau between live repeats, mean over their pairs. NaN if there is one repeat."""
     pairs: int
-    told: int | None
-    """The number of settled pairs, which all seeds and live repeats order alike. None if there is
-    only one cell per policy. The name is that of the field in `fidelity.json`."""
+    settled: int | None
+    """The number of pairs with the same order in all seeds and live repeats. None if there is only
+    one cell per policy."""
     agreed: int | None
     """The number of these pairs that virtual time orders in the same way."""
     saturated: bool
@@ -133,7 +133,7 @@ def paired(live: Sequence[pd.DataFrame], virtual: pd.DataFrame) -> pd.DataFrame:
 
 def kendall_tau(one: Sequence[float], other: Sequence[float]) -> float:
     """τ-b = (concordant − discordant pairs) / √(pairs not tied in one · pairs not tied in other).
-    NaN if one side ties all of its pairs."""
+    NaN if all values of a side are equal."""
     signs = [
         (_sign(one[i] - one[j]), _sign(other[i] - other[j]))
         for i, j in combinations(range(len(one)), 2)
@@ -199,7 +199,7 @@ def _ranking(cells: pd.DataFrame) -> Ranking:
         tau=kendall_tau(list(live.values()), list(virtual.values())),
         tau_live=sum(taus) / len(taus) if taus else math.nan,
         pairs=math.comb(len(live), 2),
-        told=settled,
+        settled=settled,
         agreed=agreed,
         saturated=bool(cells["saturated"].any()),
         error=_span(cells["mean_error"]),
@@ -216,7 +216,7 @@ def _settled_pairs(
     by_policy: dict[str, pd.DataFrame], virtual: dict[str, float], repeats: list[str]
 ) -> tuple[int | None, int | None]:
     """The number of settled pairs, and of those that virtual time orders in the same way."""
-    if len(repeats) * min(map(len, by_policy.values())) < FEWEST_DIFFERENCES:
+    if len(repeats) * min(map(len, by_policy.values())) < MIN_DIFFERENCES:
         return None, None
     settled = agreed = 0
     for one, other in combinations(by_policy, 2):

@@ -20,7 +20,7 @@ TICKS = 5
 
 
 def dumbbells(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A panel per load, with the policies in the order of their live mean JCT, the best on top."""
+    """Return a panel per load, with policies in order of live mean JCT, the best on top."""
     loads = dict.fromkeys(p.load for p in points)
     return [_panel([p for p in points if p.load == load]) for load in loads]
 
@@ -29,8 +29,7 @@ def _panel(points: Sequence[Point]) -> dict[str, Any]:
     points = sorted(points, key=lambda p: p.live_s)
     names = [short(p.variant) for p in points]
     left = round(PER_LETTER * max(map(len, names))) + 20
-    most = max(max(p.live_high_s, p.virtual_s) for p in points)
-    marks, end = ticks(most)
+    marks, end = ticks(max(max(p.live_high_s, p.virtual_s) for p in points))
     scale = (WIDTH - left - RIGHT) / end
 
     def x(value_s: float) -> float:
@@ -39,14 +38,14 @@ def _panel(points: Sequence[Point]) -> dict[str, Any]:
     rows = [
         {
             "name": name,
-            "y": TOP + ROW * place,
+            "y": TOP + ROW * index,
             "live": x(p.live_s),
             "low": x(p.live_low_s),
             "high": x(p.live_high_s),
             "virtual": x(p.virtual_s),
             "error": f"{p.mean.value:+.1%}",
         }
-        for place, (name, p) in enumerate(zip(names, points, strict=True))
+        for index, (name, p) in enumerate(zip(names, points, strict=True))
     ]
     axis_y = TOP + ROW * len(points) - 8
     return {
@@ -65,12 +64,12 @@ def _panel(points: Sequence[Point]) -> dict[str, Any]:
     }
 
 
-def ticks(most: float) -> tuple[list[float], float]:
-    """Round tick values from zero, and the end of the axis: the last tick, at least `most`."""
-    if not most > 0:
+def ticks(largest: float) -> tuple[list[float], float]:
+    """Return round tick values from zero, and the end of the axis: the tick from `largest` on."""
+    if not largest > 0:
         return [0.0], 1.0
-    rough = most / TICKS
+    rough = largest / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= rough)
-    count = math.ceil(most / step)
+    count = math.ceil(largest / step)
     return [round(step * k, 9) for k in range(count + 1)], step * count

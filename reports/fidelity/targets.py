@@ -1,7 +1,7 @@
-"""Judges whether virtual time is close enough to a live engine.
+"""Checks whether virtual time is close enough to a live engine.
 
-In: their distance. Out: a verdict with a check per target. The project applies the same targets to
-every engine.
+In: their distance. Out: a verdict with a check per target. The targets are the same for every
+engine.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import NamedTuple
 from reports.fidelity.distance import Fidelity, Point, Span
 from reports.phrasing import counted
 
-MEAN_WITHIN, P95_WITHIN = 0.05, 0.08
-LEAST_TAU = 0.9
-FEWEST_RATES = 3
+MAX_MEAN_ERROR, MAX_P95_ERROR = 0.05, 0.08
+MIN_TAU = 0.9
+MIN_RATES = 3
 
 
 class Check(NamedTuple):
@@ -43,14 +43,14 @@ def judge(found: Fidelity, invalid: int) -> Verdict:
     """`invalid` is the number of cells that lack a result in a run or failed a gate."""
     return Verdict(
         (
-            _within("mean JCT", MEAN_WITHIN, found.points, lambda p: p.mean),
-            _within("P95 JCT", P95_WITHIN, found.points, lambda p: p.p95),
+            _within("mean JCT", MAX_MEAN_ERROR, found.points, lambda p: p.mean),
+            _within("P95 JCT", MAX_P95_ERROR, found.points, lambda p: p.p95),
             _same_winner(found),
             _tau(found),
             _covered(found),
             Check(
                 "every cell has a result and passes its gates",
-                "all do" if not invalid else f"{counted(invalid, 'cell')} did not, see Validity",
+                f"{counted(invalid, 'cell')} did not, see Validity" if invalid else "all do",
                 not invalid,
             ),
         )
@@ -77,38 +77,38 @@ def _same_winner(found: Fidelity) -> Check:
     good, worst = sum(r.same_winner for r in ranked), max(ranked, key=lambda r: r.regret)
     result = f"{good} of {len(ranked)}"
     if good < len(ranked):
-        result += f"; choosing by virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
+        result += f"; choosing in virtual time costs up to {worst.regret:.1%} live, at {worst.load}"
     return Check(target, result, good == len(ranked))
 
 
 def _tau(found: Fidelity) -> Check:
-    """Loads where neither side ranks the policies, because there is no contention, are not judged.
+    """Loads are not judged if all policies tie and no live order is settled: nothing contends.
 
-    A load where virtual time ties policies whose order is settled live misses the target.
+    If virtual time ties policies whose order is settled live, the target is missed.
     """
-    target = f"Kendall's tau at least {LEAST_TAU:g} under each load"
-    ranked = [r for r in found.rankings if r.pairs and not (math.isnan(r.tau) and r.told == 0)]
+    target = f"Kendall's tau at least {MIN_TAU:g} under each load"
+    ranked = [r for r in found.rankings if r.pairs and not (math.isnan(r.tau) and r.settled == 0)]
     if not ranked:
         return Check(target, "no two policies differ", None)
     least = min(ranked, key=lambda r: -math.inf if math.isnan(r.tau) else r.tau)
-    result = f"least {least.tau:.2f}, at {least.load}"
+    result = f"lowest {least.tau:.2f}, at {least.load}"
     if math.isnan(least.tau):
-        result = f"undefined at {least.load}, where one side ties all policies"
+        result = f"undefined at {least.load}, where all policies tie"
     if not math.isnan(least.tau_live):
         result += f", between live repeats {least.tau_live:.2f}"
-    if least.told is not None:
-        result += f"; {least.agreed} of {counted(least.told, 'settled pair')} agree"
-    return Check(target, result, least.tau >= LEAST_TAU)
+    if least.settled is not None:
+        result += f"; {least.agreed} of {counted(least.settled, 'settled pair')} agree"
+    return Check(target, result, least.tau >= MIN_TAU)
 
 
 def _covered(found: Fidelity) -> Check:
     loads = len(found.rankings)
     past = [r.load for r in found.rankings if r.saturated]
     result = f"{counted(loads, 'load')}, " + (
-        f"past saturation {past[-1]}" if past else "none past"
+        f"past saturation {past[-1]}" if past else "none past saturation"
     )
     return Check(
-        f"at least {FEWEST_RATES} rates, one of them past saturation",
+        f"at least {MIN_RATES} rates, one of them past saturation",
         result,
-        loads >= FEWEST_RATES and bool(past),
+        loads >= MIN_RATES and bool(past),
     )

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from reports.fidelity.card import Invalid, as_json, engine, headline, page
+from reports.fidelity.comparable import caveats, check_comparable
 from reports.fidelity.distance import Fidelity, fidelity
-from reports.fidelity.same_question import caveats, check_comparable
 from reports.fidelity.targets import Verdict, judge
 from reports.metrics.cells import Results, collect
 from reports.run_folder.atomic import write_file
@@ -45,17 +45,14 @@ def write_fidelity(
     runs, simulated = [load_run(folder) for folder in live], load_run(virtual)
     check_comparable(runs, simulated)
     results, own = [collect(run) for run in runs], collect(simulated)
-    for run, result in (*zip(runs, results, strict=True), (simulated, own)):
+    pairs = [*zip(runs, results, strict=True), (simulated, own)]
+    for run, result in pairs:
         if result.cells.empty:
             raise NotComparable(
                 f"{run.folder}: no cell has finished; run the sweep to its end first"
             )
     found = fidelity([result.cells for result in results], own.cells)
-    invalid = [
-        row
-        for run, result in ((*zip(runs, results, strict=True), (simulated, own)))
-        for row in _invalid(run, result)
-    ]
+    invalid = [row for run, result in pairs for row in _invalid(run, result)]
     verdict = judge(found, len({cell for _, cell, _ in invalid}))
     all_caveats = [*caveats(runs, simulated), *notes]
     about = {"engine": engine(runs[0]), "live": _about(runs[0]), "virtual": _about(simulated)}

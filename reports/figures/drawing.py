@@ -1,9 +1,9 @@
-"""Defines what all figures of a page share: their form, the style of each variant, and rounding.
+"""Defines the types of figures, the style of each variant, and rounding.
 
-A figure is plotly's JSON. Colours are names of CSS variables in `meta.colour`, which the page fills
-in, for light, dark and paper. One style per variant in all figures: colour by policy, dash and
-marker by variant, so that colour is never the only difference; the baseline is s0 (ink), bounds
-are s1 (grey), policies follow in the order of the sweep.
+A figure is plotly's JSON. `meta.colour` names a CSS variable, so that the page can choose colours
+for light, dark and paper. A variant has the same style in all figures: its colour depends on the
+policy, its dash and marker on the variant, so that colour is never the only difference. The
+baseline is s0 (ink), bounds are s1 (grey), and policies follow in the order of the sweep.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
 NAME_LETTERS = 24
 DIGITS = 4
-"""Significant digits of a drawn number, which is finer than a pixel."""
+"""Significant digits of a drawn number, which are finer than a pixel."""
 
 
 class Style(NamedTuple):
@@ -57,7 +57,7 @@ class Spec(TypedDict):
     note: NotRequired[str]
     """A sentence beneath the figure."""
     rows: NotRequired[list[list[str]]]
-    """Variant and label from top to bottom, if each variant has a row of its own."""
+    """Variant and label from top to bottom, if each variant has its own row."""
 
 
 class KeyEntry(NamedTuple):
@@ -71,9 +71,9 @@ class Figure:
     id: str
     title: str
     specs: Mapping[str, Spec]
-    """Specs by the choice of the reader, a rate or a cell. The key is "" if there is no choice."""
+    """Specs by the reader's choice of a rate or a cell. The key is "" if there is no choice."""
     log: bool | None
-    """Whether the value axis starts logarithmic; None where there is no choice."""
+    """Whether the value axis is logarithmic at first; None if it cannot be changed."""
     choice: str = ""
     """The id of the chooser that selects the spec; figures can share one. "" for none."""
     first: str = ""
@@ -87,7 +87,7 @@ class Figure:
 
 
 def styles(variants: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, Style]:
-    """By name, for the variants of a sweep in its order."""
+    """Return the styles by name, for the variants of a sweep in its order."""
     base_policy = next((v.get("policy") for v in variants if v["name"] == baseline), None)
     slots: dict[Any, int] = {base_policy: 0}
     found: dict[str, Style] = {}
@@ -103,7 +103,7 @@ def styles(variants: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, St
 
 
 def plain(text: str) -> str:
-    """Escapes text for plotly, which interprets tags in labels and `%{…}` in hover texts."""
+    """Escape text for plotly, which interprets tags in labels and `%{…}` in hover texts."""
     return html.escape(text).replace("%{", "&#37;{")
 
 
@@ -116,26 +116,26 @@ def number(value: float) -> float | None:
 
 
 def numbers(values: Iterable[float] | npt.NDArray[Any], digits: int = DIGITS) -> list[float | None]:
-    """Rounded to significant digits; NaN becomes a gap in the line."""
+    """Round to significant digits. NaN becomes a gap in the line."""
     return [None if math.isnan(v) else float(f"{v:.{digits}g}") for v in values]
 
 
-def distribution(values: Sequence[float], most: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Values and the share of all values that are no larger: every value, or `most` quantiles."""
+def distribution(
+    values: Sequence[float], max_points: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return sorted values and the share of values up to each; at most `max_points` quantiles."""
     ordered = np.sort(np.asarray(values, dtype=float))
     shares = np.arange(1, len(ordered) + 1) / max(len(ordered), 1)
-    if len(ordered) <= most:
-        return ordered, shares
-    kept = thinned(len(ordered), most)
+    kept = thinned(len(ordered), max_points)
     return ordered[kept], shares[kept]
 
 
-def thinned(count: int, most: int) -> npt.NDArray[Any]:
-    """At most `most` indices out of `count`, evenly spaced, with the first and the last."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int))
+def thinned(count: int, max_points: int) -> npt.NDArray[Any]:
+    """Return at most `max_points` evenly spaced indices below `count`, including both ends."""
+    return np.unique(np.linspace(0, count - 1, min(max_points, count)).round().astype(int))
 
 
 def wide_spread(values: Iterable[float]) -> bool:
-    """Whether an axis of these values is logarithmic at first."""
+    """Return whether an axis of these values is logarithmic at first."""
     positive = [v for v in values if v > 0]
     return bool(positive) and max(positive) / min(positive) >= SPREAD_FOR_LOG

@@ -1,8 +1,8 @@
 """Draws the Gantt chart of a cell, with a row per program, in order of arrival.
 
-In: the turns of a cell. Out: a figure. A program arrives when its first turn is due; an agent when
-its process was released (`programs.jsonl`). Records say how long each part of a turn took but not
-when, so the parts are drawn one after the other, a preemption before the decoding.
+In: the turns of a cell. Out: a figure. A program arrives when its first turn is due, an agent when
+its process was started (`programs.jsonl`). Records have the duration of each part of a turn but not
+its start, so the parts are drawn in a fixed order.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from reports.run_folder.lines import json_lines
 from reports.run_folder.read import Cell
 from reports.run_folder.turns import read_turns
 
-MOST_PROGRAMS = 60
-MOST_TURNS = 1500
-LEAST_S = 1e-3
+MAX_PROGRAMS = 60
+MAX_TURNS = 1500
+MIN_SEGMENT_S = 1e-3
 """Shorter segments are not drawn."""
 KINDS = {
     "queue": KeyEntry("part-requeue", "", "queued"),
     "load": KeyEntry("part-reload", "", "reload"),
     "server": KeyEntry("part-server", "", "server time (no breakdown)"),
     "prefill": KeyEntry("part-first-prefill", "", "prefill"),
-    "preempted": KeyEntry("part-preemption", "", "preempted, rebuilding"),
+    "preempted": KeyEntry("part-preemption", "", "preempted, recomputing"),
     "decode": KeyEntry("part-decode", "", "decode"),
     "tool": KeyEntry("part-tool", "", "tool"),
     "subagents": KeyEntry("part-subagents", "", "waiting for sub-agents"),
 }
-"""In the order in which they are drawn within a turn; the last two come before the turn."""
+"""Segments in the order in which they are drawn within a turn; the last two precede the turn."""
 Floats = npt.NDArray[np.float64]
 
 
 def gantt(cells: Mapping[str, Cell]) -> Figure | None:
-    """`cells` by label; the first one is shown at first."""
+    """Draw `cells` by label; the first one is shown at first."""
     specs = {label: _spec(label, cell) for label, cell in cells.items()}
     if not specs:
         return None
@@ -87,22 +87,22 @@ def _in_order(cell: Cell, turns: pd.DataFrame) -> pd.Index:
 
 
 def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:
-    """The turns of the programs that arrive first, and a note on what was left out."""
+    """Return the turns of the programs that arrive first, and a note on what was left out."""
     lengths = turns["program_id"].value_counts()[order].to_numpy()
-    fit = int((lengths.cumsum() <= MOST_TURNS).sum())
-    programs = max(1, min(MOST_PROGRAMS, fit))
+    fit = int((lengths.cumsum() <= MAX_TURNS).sum())
+    programs = max(1, min(MAX_PROGRAMS, fit))
     shown = turns[turns["program_id"].isin(order[:programs])]
-    note = "Drag to look closer, double-click to go back."
-    if len(shown) > MOST_TURNS:
-        shown = shown.nsmallest(MOST_TURNS, "scheduled_at_s", keep="first")
-        note = f"The first {MOST_TURNS:,} of {counted(len(turns), 'turn')}. {note}"
+    note = "Drag to zoom in, double-click to zoom out."
+    if len(shown) > MAX_TURNS:
+        shown = shown.nsmallest(MAX_TURNS, "scheduled_at_s", keep="first")
+        note = f"The first {MAX_TURNS:,} of {counted(len(turns), 'turn')}. {note}"
     elif programs < len(order):
         note = f"The first {programs} of {counted(len(order), 'program')}. {note}"
     return shown, note
 
 
 def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
-    """By kind that occurs: start and duration in seconds of each turn's segment."""
+    """Return start and duration in seconds of each turn's segment, by kind, if the kind occurs."""
 
     def known(*fields: str) -> Floats:
         return turns[list(fields)].fillna(0.0).sum(axis=1).to_numpy(dtype=float)
@@ -127,20 +127,20 @@ def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
     due = turns["scheduled_at_s"].to_numpy(dtype=float) - gap
     found["tool"] = (due, gap)
     found["subagents"] = (due - known("wait_s"), known("wait_s"))
-    return {kind: own for kind, own in found.items() if (own[1] >= LEAST_S).any()}
+    return {kind: own for kind, own in found.items() if (own[1] >= MIN_SEGMENT_S).any()}
 
 
 BAR_HEIGHT = 0.78
-"""Of a row. Without it plotly takes the least distance between the rows of a kind, which for a rare
-kind covers other programs."""
+"""Height of a bar in rows. By default plotly uses the smallest distance between the bars of a kind,
+which covers other programs if the kind is rare."""
 
 
 def _bars(
     kind: str, begin_s: Floats, length_s: Floats, rows: npt.NDArray[Any], turns: pd.DataFrame
 ) -> dict[str, Any]:
-    drawn = length_s >= LEAST_S
+    drawn = length_s >= MIN_SEGMENT_S
     names = turns["program_id"].to_numpy()[drawn]
-    places = turns["turn"].to_numpy()[drawn]
+    numbers = turns["turn"].to_numpy()[drawn]
     lengths = length_s[drawn].round(3).tolist()
     label = KINDS[kind].label
     return {
@@ -153,8 +153,8 @@ def _bars(
         "width": BAR_HEIGHT,
         "customdata": lengths,
         "text": [
-            f"{plain(short(name))}, turn {int(place)}"
-            for name, place in zip(names, places, strict=True)
+            f"{plain(short(name))}, turn {int(number)}"
+            for name, number in zip(names, numbers, strict=True)
         ],
         "textposition": "none",
         "hovertemplate": f"<b>%{{text}}</b><br>{label} for %{{customdata:,.4~r}} s, from"

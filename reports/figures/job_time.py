@@ -1,4 +1,4 @@
-"""Figures of where the time of jobs goes: its parts, the bubbles per program, the spread of JCTs.
+"""Draws how jobs spend their time: its parts, the bubbles per program, the spread of JCTs.
 
 In: jobs. Out: figures, which share one chooser of the load.
 """
@@ -26,15 +26,15 @@ from reports.metrics.waterfall import WATERFALL
 from reports.phrasing import counted, seconds, share
 
 CHOICE = "load"
-LEAST_RESIDUAL = 5e-4
+MIN_RESIDUAL = 5e-4
 """Smaller residuals round to zero."""
-LEAST_PART = 5e-4
-"""Parts that are a smaller share of the longest mean JCT are not drawn."""
+MIN_PART = 5e-4
+"""Parts with a smaller share of the longest mean JCT are not drawn."""
 QUANTILES = 100
 DRAWN_NUMBERS = 60_000
-"""The most numbers of a figure over all loads and variants; lines get fewer points to meet it."""
-LEAST_POINTS = 25
-MOST_POINTS = 200
+"""At most this many numbers in a figure over all loads and variants; limits the points of lines."""
+MIN_POINTS = 25
+MAX_POINTS = 200
 
 Picks = Mapping[str, Style]
 
@@ -42,12 +42,12 @@ Picks = Mapping[str, Style]
 def job_time(
     jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], load: str | None
 ) -> list[Figure]:
-    """`jobs` as in Results.jobs; `load` is shown at first."""
+    """Draw `jobs`, which are those of `Results.jobs`. `load` is shown at first."""
     if jobs.empty or load is None:
         return []
     by_load = {str(name): mine for name, mine in jobs.groupby("load", sort=False)}
     lines = len(jobs[["load", "variant"]].drop_duplicates())
-    points = int(np.clip(DRAWN_NUMBERS // lines, LEAST_POINTS, MOST_POINTS))
+    points = int(np.clip(DRAWN_NUMBERS // lines, MIN_POINTS, MAX_POINTS))
 
     def figure(name: str, title: str, specs: dict[str, Spec], log: bool | None) -> Figure:
         return Figure(name, title, specs, log, CHOICE, load)
@@ -66,7 +66,7 @@ def job_time(
 
 
 def _means(jobs: pd.DataFrame) -> pd.DataFrame:
-    """Mean seconds per job, seeds pooled: a row per variant, the fastest first."""
+    """Return mean seconds per job over all seeds: a row per variant, the fastest first."""
     columns = ["jct_s", *WATERFALL]
     return jobs.groupby("variant", sort=False)[columns].mean().fillna(0.0).sort_values("jct_s")
 
@@ -76,7 +76,7 @@ def _parts(means: Mapping[str, pd.DataFrame]) -> list[str]:
     return [
         part
         for part in WATERFALL
-        if any(mine[part].max() > LEAST_PART * longest_s for mine in means.values())
+        if any(mine[part].max() > MIN_PART * longest_s for mine in means.values())
     ]
 
 
@@ -85,7 +85,7 @@ def _key(means: Mapping[str, pd.DataFrame]) -> tuple[KeyEntry, ...]:
 
 
 def colour(part: str) -> str:
-    """The CSS variable of a part of the waterfall."""
+    """Return the CSS variable of a part of the waterfall."""
     return "part-" + part.removesuffix("_s").replace("_", "-")
 
 
@@ -115,22 +115,22 @@ def _waterfall(load: str, means: pd.DataFrame, emphasised: Sequence[str]) -> Spe
             "xaxis": {"title": {"text": "mean seconds per job"}, "rangemode": "tozero"},
             "yaxis": {"type": "category", "automargin": True},
         },
-        "alt": f"Stacked bars, one per variant, of the mean time of a job at {load} by what it"
-        f" was spent on. {names[0]} is the fastest with {seconds(first['jct_s'])}; most of it is"
+        "alt": f"Stacked bars, one per variant: the parts of the mean time of a job at {load}."
+        f" {names[0]} is the fastest with {seconds(first['jct_s'])}; its largest part is"
         f" {WATERFALL[largest]}, {seconds(first[largest])}.",
         "value": "x",
-        "note": f"The figure at the end of a bar is the mean JCT{_residual(means)}.",
+        "note": f"The number at the end of a bar is the mean JCT{_residual(means)}.",
         "rows": [[name, _row_label(name, emphasised)] for name in names],
     }
 
 
 def _residual(means: pd.DataFrame) -> str:
-    missed = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs()
-    off = (missed / means["jct_s"]).fillna(0.0)
-    worst = str(off.idxmax())
-    if off[worst] < LEAST_RESIDUAL:
-        return ", and the sum of the parts"
-    return f"; the parts miss that of {worst} by {off[worst]:.1%}"
+    difference_s = (means["jct_s"] - means[list(WATERFALL)].sum(axis=1)).abs()
+    residual = (difference_s / means["jct_s"]).fillna(0.0)
+    worst = str(residual.idxmax())
+    if residual[worst] < MIN_RESIDUAL:
+        return ", which is the sum of the parts"
+    return f"; for {worst} it differs from the sum of the parts by {residual[worst]:.1%}"
 
 
 def _row_label(name: str, emphasised: Sequence[str]) -> str:
@@ -159,7 +159,7 @@ def _bars(part: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any
 def _by_variant(
     jobs: pd.DataFrame, emphasised: Sequence[str]
 ) -> Iterator[tuple[str, pd.DataFrame, bool]]:
-    """The emphasised variants come last, and so are drawn on top."""
+    """Yield variants with their jobs. Emphasised variants come last, so they are drawn on top."""
     mine = {str(name): frame for name, frame in jobs.groupby("variant", sort=False)}
     for name in sorted(mine, key=lambda n: n in emphasised):
         yield name, mine[name], name in emphasised
@@ -178,13 +178,13 @@ def _line(name: str, look: Style, strong: bool, **fields: Any) -> dict[str, Any]
 
 
 def _bubbles(
-    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], most: int
+    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], max_points: int
 ) -> Spec:
-    """Of the first seed. A point is the mean of adjacent programs if there are many."""
+    """Draw the first seed. If there are many programs, a point is the mean of adjacent ones."""
     seed = jobs["seed"].min()
     mine = jobs[jobs["seed"] == seed]
     order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
-    groups = np.array_split(np.arange(len(order)), min(most, len(order)))
+    groups = np.array_split(np.arange(len(order)), min(max_points, len(order)))
     named, data = [_programs(order[group]) for group in groups], []
     for name, own, strong in _by_variant(mine, emphasised):
         waits = own.set_index("job_id")["bubble_s"].reindex(order)
@@ -211,13 +211,13 @@ def _bubbles(
         "alt": f"Lines, one per variant: the time that each program waited in the queue at {load},"
         " over all its turns, in order of arrival.",
         "value": "y",
-        "note": f"Seconds that the turns of each program waited for admission; seed {seed}."
+        "note": f"Time that the turns of each program waited for admission, with seed {seed}."
         f"{thinned}",
     }
 
 
 def _group_means(values: np.ndarray, groups: Sequence[np.ndarray]) -> list[float]:
-    """NaN where a variant finished no program of a group."""
+    """Return the mean of each group; NaN if a variant finished no program of it."""
     known = [values[group][~np.isnan(values[group])] for group in groups]
     return [float(own.mean()) if len(own) else float("nan") for own in known]
 
@@ -228,11 +228,11 @@ def _programs(names: pd.Index) -> str:
 
 
 def _jcts(
-    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], most: int
+    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], max_points: int
 ) -> Spec:
     data = []
     for name, own, strong in _by_variant(jobs, emphasised):
-        jct_s, shares = distribution(own["jct_s"].tolist(), min(most, QUANTILES))
+        jct_s, shares = distribution(own["jct_s"].tolist(), min(max_points, QUANTILES))
         data.append(
             _line(
                 name,
@@ -252,5 +252,5 @@ def _jcts(
         },
         "alt": f"Lines, one per variant: the share of jobs at {load} that finished within a time.",
         "value": "x",
-        "note": "The share of jobs that finished within a time; all seeds.",
+        "note": "The share of jobs that finished within a time, over all seeds.",
     }

@@ -8,10 +8,10 @@ from typing import Any
 from reports.figures.drawing import Style
 from reports.statistics.points import Point
 
-FEW = 16
-"""Up to this many variants are all shown at first."""
-FASTEST = 8
-"""With more variants: this many of the fastest, the bounds, the baseline and the winner."""
+MAX_ALL_SHOWN = 16
+"""If there are at most this many variants, all are shown at first."""
+FASTEST_SHOWN = 8
+"""Otherwise this many of the fastest are shown, and the bounds, the baseline and the winner."""
 
 MARKER_PATHS = {
     "circle": "M17 3a4 4 0 1 0 .01 0z",
@@ -32,13 +32,13 @@ MARKER_PATHS = {
 def legend(
     points: Sequence[Point], style: Mapping[str, Style], strong: Sequence[str], load: str | None
 ) -> list[dict[str, Any]]:
-    """Entries, those that are shown at first in front. The fastest are those at `load`."""
+    """Return the entries, with those shown at first in front. The fastest are those at `load`."""
     names = [name for name in style if any(p.variant == name for p in points)]
     bounds = {p.variant for p in points if p.bound}
     shown = set(names)
-    if len(names) > FEW:
+    if len(names) > MAX_ALL_SHOWN:
         here = sorted((p for p in points if p.load == load), key=lambda p: p.jct_mean_s.value)
-        shown = {*strong, *bounds, *(p.variant for p in here[:FASTEST])}
+        shown = {*strong, *bounds, *(p.variant for p in here[:FASTEST_SHOWN])}
     return [
         {
             "name": name,

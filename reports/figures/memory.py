@@ -1,4 +1,4 @@
-"""Draws the use of the KV cache and the offload tiers over time, and the turns that wait and run.
+"""Draws the use of the KV cache and the offload tiers over time, and waiting and running turns.
 
 In: cells. Out: a figure; only cells in virtual time have the data.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
 from reports.run_folder.read import Cell
 
-POINTS = 150
+MAX_POINTS = 150
 KEY = (
     KeyEntry("part-decode", "", "blocks held by turns"),
     KeyEntry("part-reload", "", "blocks pinned between turns"),
@@ -31,7 +31,7 @@ WITH_TIERS = [0.6, 1.0], [0.0, 0.2], [0.28, 0.52]
 
 
 def memory(cells: Mapping[str, Cell]) -> Figure | None:
-    """`cells` by label; the first one is shown at first. None if no cell has the data."""
+    """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
     specs = {label: _spec(label, cell) for label, cell in cells.items() if _usage(cell)}
     if not specs:
         return None
@@ -47,7 +47,7 @@ def _usage(cell: Cell) -> list[Any]:
 
 def _spec(label: str, cell: Cell) -> Spec:
     usage = np.asarray(_usage(cell), dtype=float)
-    t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), POINTS)].T
+    t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), MAX_POINTS)].T
     x = [round(float(v), 2) for v in t]
     blocks = (cell.config.get("profile") or {}).get("kv_blocks")
     held = [
@@ -75,12 +75,12 @@ def _spec(label: str, cell: Cell) -> Spec:
             "shapes": [_ceiling(blocks)] if blocks else [],
         },
         "alt": f"Areas over time, {label}: KV blocks held by turns and by pins, {most}; below,"
-        f" lines of the turns that wait, at most {int(waiting.max()):,}, and run, at most"
+        f" lines of waiting turns, at most {int(waiting.max()):,}, and running turns, at most"
         f" {int(running.max()):,}.",
         "value": "y",
         "height": 560 if away else 460,
         "note": f"{f'The cache has {blocks:,} blocks; what' if blocks else 'What'} is neither held"
-        " nor pinned holds KV that may be evicted, or nothing. Sampled when turns end.",
+        " nor pinned is free or holds KV that may be evicted. Sampled when turns end.",
     }
 
 
@@ -116,13 +116,13 @@ def _off_device(domain: list[float]) -> dict[str, Any]:
 
 
 def _most(tiers: list[np.ndarray]) -> list[tuple[str, int]]:
-    """(what, blocks) of the tiers that hold anything."""
+    """Return the name and the largest number of blocks of each tier that was used."""
     named = zip(TIERS, tiers, strict=False)
     return [(entry.label, int(tier.max())) for entry, tier in named if tier.any()]
 
 
 def _ceiling(blocks: int) -> dict[str, Any]:
-    """The size of the cache, over the whole width."""
+    """Draw a line at the size of the cache, over the whole width."""
     return {
         "type": "line",
         "xref": "paper",

@@ -1,4 +1,4 @@
-"""Draws the overview figures: each measure against the rate, or by variant.
+"""Draws the overview figures: each metric against the rate, or by variant.
 
 In: points. Out: figures.
 """
@@ -44,8 +44,10 @@ MEASURES = (
 def figures(
     points: Sequence[Point], style: Mapping[str, Style], emphasised: Sequence[str]
 ) -> list[Figure]:
-    """Against the rate; by variant if there is one load, or if loads are not rates. Measures
-    that no point has are left out."""
+    """Draw metrics against the rate, or by variant if there is one load or loads are not rates.
+
+    Metrics that no point has are left out.
+    """
     by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
     draw = _against_rate if by_rate else _by_variant
     return [
@@ -108,7 +110,7 @@ def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:
-    """The 95% interval of the mean, as a closed polygon."""
+    """Draw the 95% interval of the mean, as a closed polygon."""
     x = [p.jps for p in mine]
     return {
         "type": "scatter",
@@ -138,7 +140,7 @@ def _label(measure: Measure, point: Point, side: str, colour: str) -> Trace:
 
 
 def _label_sides(values: Sequence[float]) -> list[str]:
-    """Above and below where two line ends are close to each other."""
+    """Return the sides of two labels: above and below if their line ends are close."""
     if len(values) == 2 and max(values) < 1.2 * min(values):
         return ["top", "bottom"] if values[0] >= values[1] else ["bottom", "top"]
     return ["middle"] * len(values)
@@ -150,7 +152,7 @@ def _by_variant(
     style: Mapping[str, Style],
     emphasised: Sequence[str],
 ) -> Spec:
-    """A dot per variant, the best on top."""
+    """Draw a dot per variant, the best on top."""
     order = sorted(points, key=measure.value, reverse=not measure.id.startswith("jct"))
     traces = [_dot(measure, p, style[p.variant], p.variant in emphasised) for p in order]
     layout = {
@@ -206,7 +208,7 @@ def _hover(point: Point) -> str:
     ]
     if point.against is not None:
         gain = point.against.mean
-        lines.append(f"{times(gain.value)} the baseline ({interval(gain)})")
+        lines.append(f"{times(gain.value)} as fast as the baseline ({interval(gain)})")
     if point.saturated:
         lines.append("past saturation")
     return "<br>".join(lines)

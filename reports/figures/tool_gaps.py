@@ -16,15 +16,17 @@ from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
 from servers.records import TurnRecord
 
-SHOWN = 8
-POINTS = 120
+MAX_TOOLS = 8
+MAX_POINTS = 120
 DASHES = ("solid", "dash")
 FIRST_COLOUR = 2
-"""s0 and s1 are the colours of the baseline and the bounds."""
+"""Colours s0 and s1 are those of the baseline and the bounds."""
 
 
 @dataclass(slots=True)
 class Gaps:
+    """The tool gaps of a cell."""
+
     by_tool: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Seconds."""
     provenance: Counter[str] = field(default_factory=Counter)
@@ -33,14 +35,13 @@ class Gaps:
 
 
 def tool_gaps(cell: Cell) -> Figure | None:
-    """None if no tool took any time. `turns.jsonl` must have been validated before; its last line
-    may be incomplete."""
+    """Return the figure, or None if no tool took any time. `turns.jsonl` must be valid."""
     gaps = _read(cell)
     if not any(map(any, gaps.by_tool.values())):
         return None
     by_time = sorted(gaps.by_tool.items(), key=lambda tool: (-sum(tool[1]), tool[0]))
-    shown = by_time[:SHOWN]
-    looks = [(f"s{FIRST_COLOUR + k}", DASHES[k % len(DASHES)]) for k in range(SHOWN)]
+    shown = by_time[:MAX_TOOLS]
+    looks = [(f"s{FIRST_COLOUR + k}", DASHES[k % len(DASHES)]) for k in range(MAX_TOOLS)]
     key = tuple(
         KeyEntry(*look, f"{short(name)}, {counted(len(own), 'call')}")
         for (name, own), look in zip(shown, looks, strict=False)
@@ -52,7 +53,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
             "yaxis": {"title": {"text": "share of calls"}, "range": [0, 1.02], "tickformat": ".0%"},
         },
         "alt": f"Lines, one per tool: the share of its calls that ended within a time."
-        f" {counted(len(by_time), 'tool')}, of which {shown[0][0]} took most time in all.",
+        f" {counted(len(by_time), 'tool')}, of which {shown[0][0]} took the most time.",
         "value": "x",
         "note": _note(gaps, len(by_time)),
     }
@@ -76,7 +77,7 @@ def _read(cell: Cell) -> Gaps:
 
 
 def _line(name: str, gaps_s: list[float], colour: str, dash: str) -> dict[str, Any]:
-    values, shares = distribution(gaps_s, POINTS)
+    values, shares = distribution(gaps_s, MAX_POINTS)
     shown = values > 0
     return {
         "type": "scatter",
@@ -98,14 +99,14 @@ def _note(gaps: Gaps, tools: int) -> str:
         f"The gap after a turn counts for the first tool that it called: {seconds(_mean(all_s))}"
         f" on average. Gaps by source: {sources}."
     ]
-    if tools > SHOWN:
-        rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[SHOWN:])
+    if tools > MAX_TOOLS:
+        rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[MAX_TOOLS:])
         sentences.append(
-            f"Shown are the {SHOWN} tools with most time, and left out"
-            f" {counted(tools - SHOWN, 'other')} with {share(rest / max(sum(all_s), 1e-9))} of it."
+            f"The figure shows the {MAX_TOOLS} tools with the most time. The other"
+            f" {tools - MAX_TOOLS:,} have {share(rest / max(sum(all_s), 1e-9))} of the time."
         )
     if gaps.pauses:
-        sentences.append(f"{counted(gaps.pauses, 'gap')} after a turn without a tool left out.")
+        sentences.append(f"Not shown: {counted(gaps.pauses, 'gap')} after a turn without a tool.")
     return " ".join(sentences)
 
 

@@ -27,7 +27,7 @@ from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, page
 from reports.run_folder.atomic import write_file
 from reports.run_folder.read import Cell, Run, load_run
-from reports.spreadsheet import harmless
+from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points
 
 
@@ -39,13 +39,13 @@ class Report:
     """Sentences in order of importance."""
     table: ResultTable
     failed_gates: list[str]
-    """`cell: failed gates`; saturation is not one of them."""
+    """Texts `cell: failed gates`. Saturation fails no gate."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and the reason."""
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
-    """`shown` names the cells that are drawn program by program; by default those of the answer."""
+    """Write the report. `shown` names the cells that are drawn program by program."""
     run = load_run(run_folder)
     results = collect(run)
     named = named_cells(run, results, shown)
@@ -86,12 +86,12 @@ def _draw(
 
 def _csv(cells: pd.DataFrame) -> bytes:
     texts = cells[[name for name in cells if cells[name].dtype.kind not in "bif"]]
-    safe = cells.assign(**texts.map(lambda v: harmless(v) if isinstance(v, str) else v))
+    safe = cells.assign(**texts.map(lambda v: escape_formula(v) if isinstance(v, str) else v))
     return safe.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode()
 
 
 def _json(cells: pd.DataFrame) -> bytes:
-    """NaN becomes null."""
+    """Return the cells as JSON, with null for NaN."""
     return orjson.dumps(
         cells.to_dict("records"), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
     )

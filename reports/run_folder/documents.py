@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from servers.records import MAX_VALUE, Scalar
 from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control, requirement
 
-MOST_CELLS = 100_000
+MAX_CELLS = 100_000
 """The largest product of variants, rates and seeds."""
 
 

@@ -16,7 +16,7 @@ import orjson
 from pydantic import BaseModel
 
 from reports.phrasing import counted
-from reports.run_folder.documents import MOST_CELLS, CellConfig, Done, Sweep, problem
+from reports.run_folder.documents import MAX_CELLS, CellConfig, Done, Sweep, problem
 from reports.run_folder.lines import RERUN
 from servers.errors import InvalidRunFolder
 from traces.lenient import one_line
@@ -80,9 +80,9 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         raise InvalidRunFolder(f"{folder} is no run: it holds no sweep.json; name one under runs/")
     sweep = _read_object(path, "turnstile-sweep-1")
     _refuse_invalid(path, Sweep, sweep, "run the sweep again")
-    if len(sweep["variants"]) * len(sweep["jps"] or [0]) * len(sweep["seeds"]) > MOST_CELLS:
+    if len(sweep["variants"]) * len(sweep["jps"] or [0]) * len(sweep["seeds"]) > MAX_CELLS:
         raise InvalidRunFolder(
-            f"{path}: asks for more than {MOST_CELLS:,} cells; run the sweep again"
+            f"{path}: asks for more than {MAX_CELLS:,} cells; run the sweep again"
         )
     return sweep
 

@@ -1,4 +1,4 @@
-"""The ratio of paired JCTs and its interval (docs/design/statistics.md, "Speed-up").
+"""Calculates ratios of paired JCTs and their intervals (docs/design/statistics.md, "Speed-up").
 
 In: JCTs of two sides, programs × seeds, in seconds. Out: estimates. A pair is the same program
 under the same arrivals, so the effect of a long program or a burst on both sides cancels.
@@ -21,10 +21,10 @@ Floats = npt.NDArray[np.float64]
 
 DRAWS = 2000
 CONFIDENCE = 0.95
-FEWEST_SEEDS = 3
-"""With fewer, the spread between seeds is unusable: t with one degree of freedom is 12.7."""
-MOST_AT_ONCE = 2_000_000
-"""Draws times jobs that are processed at a time, which bounds the memory."""
+MIN_SEEDS = 3
+"""With fewer, the spread between seeds is useless: t with one degree of freedom is 12.7."""
+MAX_CHUNK_VALUES = 2_000_000
+"""Draws × jobs that are processed at a time, which limits the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,10 @@ def ratio(
     percentile: float | None = None,
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """The ratio of the means, or of a percentile. The interval covers the choice of programs and,
-    with at least three seeds, the draw of arrivals."""
+    """Return the ratio of the means, or of a percentile.
+
+    The interval covers the choice of programs and, with at least three seeds, the draw of arrivals.
+    """
     value = float(of(above_s, percentile) / of(below_s, percentile))
     spread = estimate(value, drawn(above_s, percentile) / drawn(below_s, percentile), confidence)
     by_seed = of(above_s, percentile, axis=0) / of(below_s, percentile, axis=0)
@@ -53,9 +55,9 @@ def ratio(
 
 
 def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -> Estimate:
-    """`spread` combined with Student's interval of the logs of `by_seed`, as independent errors."""
+    """Combine `spread` with Student's interval of the logs of `by_seed`, as independent errors."""
     seeds = len(by_seed)
-    if seeds < FEWEST_SEEDS:
+    if seeds < MIN_SEEDS:
         return spread
     t = float(stdtrit(seeds - 1, (1 + confidence) / 2))
     half = t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds)
@@ -69,8 +71,10 @@ def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -
 
 
 def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
-    """JCTs, programs × seeds, of the programs that finished on both sides in every common seed.
-    Both frames hold job_id, seed, jct_s."""
+    """Return JCTs (programs × seeds) of programs that finished on both sides in every common seed.
+
+    Both frames have job_id, seed and jct_s.
+    """
     seeds = np.intersect1d(one["seed"], other["seed"])
     programs = pd.Index(np.intersect1d(one["job_id"].unique(), other["job_id"].unique()))
     a, b = (_matrix(jobs, programs, seeds) for jobs in (one, other))
@@ -79,7 +83,7 @@ def paired(one: pd.DataFrame, other: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]) -> Floats:
-    """Programs × seeds, NaN where a program has no finished job."""
+    """Return JCTs, programs × seeds, with NaN for jobs that did not finish."""
     row = programs.get_indexer(pd.Index(jobs["job_id"]))
     seed = jobs["seed"].to_numpy()
     column = np.searchsorted(seeds, seed) if len(seeds) else np.zeros(len(seed), int)
@@ -91,7 +95,7 @@ def _matrix(jobs: pd.DataFrame, programs: pd.Index, seeds: npt.NDArray[np.int64]
 
 @lru_cache(maxsize=4)
 def draws(programs: int) -> npt.NDArray[np.int32]:
-    """How often each bootstrap draw contains each program: DRAWS × programs."""
+    """Count how often each bootstrap draw contains each program: DRAWS × programs."""
     chosen = np.random.default_rng(0).integers(0, programs, size=(DRAWS, programs))
     chosen += programs * np.arange(DRAWS)[:, None]
     counts = np.bincount(chosen.ravel(), minlength=DRAWS * programs)
@@ -99,14 +103,14 @@ def draws(programs: int) -> npt.NDArray[np.int32]:
 
 
 def of(jct_s: Floats, percentile: float | None, axis: int | None = None) -> Floats:
-    """The mean, or a percentile linear between the two nearest ranks."""
+    """Return the mean, or a percentile interpolated between the two nearest ranks."""
     if percentile is None:
         return np.asarray(jct_s.mean(axis=axis))
     return np.asarray(np.percentile(jct_s, percentile, axis=axis))
 
 
 def drawn(jct_s: Floats, percentile: float | None) -> Floats:
-    """`of` for each bootstrap draw of programs; a program is drawn with its JCTs in all seeds."""
+    """Apply `of` to each bootstrap draw of programs, each drawn with its JCTs in all seeds."""
     counts = draws(len(jct_s))
     if percentile is None:
         return np.asarray(counts @ jct_s.mean(axis=1) / len(jct_s))
@@ -114,7 +118,7 @@ def drawn(jct_s: Floats, percentile: float | None) -> Floats:
     position = percentile / 100 * (jct_s.size - 1)
     below = math.floor(position)
     found = [np.empty(DRAWS), np.empty(DRAWS)]
-    at_once = max(1, MOST_AT_ONCE // jct_s.size)
+    at_once = max(1, MAX_CHUNK_VALUES // jct_s.size)
     for start in range(0, DRAWS, at_once):
         rows = slice(start, start + at_once)
         reached = _reached(counts[rows], slowest // jct_s.shape[1], jct_s.size - below)
@@ -126,15 +130,17 @@ def drawn(jct_s: Floats, percentile: float | None) -> Floats:
 
 
 def _reached(
-    counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], wanted: int
+    counts: npt.NDArray[np.int32], programs: npt.NDArray[np.int64], required: int
 ) -> npt.NDArray[np.int32]:
-    """Cumulative counts of each draw's jobs from the slowest on, until every draw has `wanted` of
-    them: draws × jobs. `programs` are the programs of the jobs, slowest first."""
-    looked_at = wanted
+    """Return cumulative counts of each draw's jobs, slowest first: draws × jobs.
+
+    They end when every draw has `required` jobs. `programs` are the programs of the jobs.
+    """
+    jobs = required
     while True:
-        looked_at = min(2 * looked_at, len(programs))
-        reached = np.cumsum(counts[:, programs[:looked_at]], axis=1, dtype=np.int32)
-        if looked_at == len(programs) or reached[:, -1].min() >= wanted:
+        jobs = min(2 * jobs, len(programs))
+        reached = np.cumsum(counts[:, programs[:jobs]], axis=1, dtype=np.int32)
+        if jobs == len(programs) or reached[:, -1].min() >= required:
             return reached
 
 
@@ -147,6 +153,6 @@ def estimate(
 
 
 def interval(estimate: Estimate) -> str:
-    """`95% CI 1.7–2.1`"""
+    """Format an interval, such as `95% CI 1.7–2.1`."""
     digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
     return f"95% CI {estimate.low:.{digits}f}–{estimate.high:.{digits}f}"

@@ -1,4 +1,4 @@
-"""Points: one variant under one load, pooled over seeds and compared with the baseline.
+"""Calculates points: one variant under one load, pooled over seeds and compared with the baseline.
 
 In: cells and jobs. Out: points (docs/design/statistics.md, "Speed-up").
 """
@@ -20,19 +20,20 @@ class Comparison:
     """Paired programs; each pair has all seeds."""
     seeds: int
     mean: Estimate
-    """S: mean JCT of the baseline ÷ that of the variant; above 1 the variant is faster."""
+    """S: mean JCT of the baseline ÷ that of the variant. Above 1 the variant is faster."""
     p95: Estimate
     seeds_needed: float
-    """Seeds that find a difference of 5%: NaN if unknown, infinite if only more programs help."""
+    """Seeds that would find a difference of 5%: NaN if unknown, infinite if only more programs
+    help."""
 
     @property
     def seeds_missing(self) -> float:
-        """Seeds that are still to be run; NaN and infinite as in `seeds_needed`."""
+        """Seeds still to be run; NaN and infinite as in `seeds_needed`."""
         return self.seeds_needed - min(self.seeds, self.seeds_needed)
 
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
-    """None if no program finished on both sides. Frames have job_id, seed and jct_s."""
+    """Compare JCTs; None if no program finished on both sides. Frames have job_id, seed, jct_s."""
     base, own = paired(baseline, variant)
     if not base.size:
         return None
@@ -42,7 +43,10 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
-    """The mean over all jobs, with the same interval as a ratio; programs may lack seeds."""
+    """Return the mean over all jobs, with the same kind of interval as a ratio.
+
+    Programs may lack seeds.
+    """
     sums, counts = (
         jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
         for how in ("sum", "count")
@@ -69,11 +73,11 @@ class Point:
     hits: dict[str, float]
     """`device`, `dram`, `ssd`: share of prompt tokens, mean over seeds."""
     saturated: bool
-    """In any seed."""
+    """Whether it is saturated in any seed."""
     failed_gates: bool
     against: Comparison | None
-    """Compared with the baseline under the same load; None for the baseline itself, or if it has no
-    result."""
+    """Comparison with the baseline under the same load; None for the baseline itself, or if the
+    baseline has no result."""
 
     @property
     def hit_ratio(self) -> float:
@@ -81,7 +85,7 @@ class Point:
 
 
 def points(results: Results, baseline: str) -> list[Point]:
-    """In the order of the cells: by rate, then as the sweep names its variants."""
+    """Return points in the order of the cells: by rate, then as the sweep names its variants."""
     if results.cells.empty or results.jobs.empty:
         return []
     # Pairing by number is faster than by name.

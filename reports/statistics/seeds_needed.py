@@ -1,4 +1,4 @@
-"""How many seeds a small difference needs (docs/design/statistics.md, "Seeds needed").
+"""Calculates how many seeds a small difference needs (docs/design/statistics.md, "Seeds needed").
 
 In: the paired JCTs of two variants, programs × seeds. Out: a number of seeds.
 """
@@ -11,7 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from scipy.special import stdtrit
 
-from reports.statistics.bootstrap import CONFIDENCE, FEWEST_SEEDS, Floats
+from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 
 DIFFERENCE = 0.05
 POWER = 0.9
@@ -24,14 +24,14 @@ def seeds_needed(
     power: float = POWER,
     confidence: float = CONFIDENCE,
 ) -> float:
-    """The total number of seeds, present ones included: NaN if there are too few to estimate it,
-    infinite if only more programs would help.
+    """Return the total number of seeds, including those of the run.
 
-    Stein (1945): the spread is known from few seeds only, so their Student's t replaces the normal
-    quantiles, which keeps the power.
+    NaN if there are too few seeds to estimate it, infinite if only more programs would help. The
+    variance is estimated from few seeds, so Student's t replaces the normal quantiles, which keeps
+    the power (Stein, 1945).
     """
     programs, seeds = base_s.shape
-    if seeds < FEWEST_SEEDS or programs < 2:
+    if seeds < MIN_SEEDS or programs < 2:
         return math.nan
     of_seeds, of_programs, of_jobs = _variances(base_s, own_s)
     tail = (1 + confidence) / 2
@@ -41,12 +41,14 @@ def seeds_needed(
     if room <= 0:
         return math.inf
     needed = (students**2 * of_seeds + normal**2 * of_jobs / programs) / room
-    return float(max(FEWEST_SEEDS, math.ceil(needed)))
+    return float(max(MIN_SEEDS, math.ceil(needed)))
 
 
 def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:
-    """Variances of the log ratio of the means between seeds, between programs, and of single jobs
-    (two-way analysis of variance of each job's first-order effect on the log ratio)."""
+    """Return the variances of the log ratio of the means between seeds, programs and single jobs.
+
+    This is a two-way analysis of variance of each job's first-order effect on the log ratio.
+    """
     programs, seeds = base_s.shape
     of_seeds = np.log(base_s.mean(axis=0) / own_s.mean(axis=0)).var(ddof=1)
     effect = base_s / base_s.mean() - own_s / own_s.mean()
@@ -58,12 +60,12 @@ def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:
 
 
 def advice(seeds: int, needed: float) -> list[str]:
-    """A sentence on what a significant difference needs; none if too little is known."""
+    """Return a sentence on what would find a difference; none if too little is known."""
     if math.isnan(needed):
         return []
     if math.isinf(needed):
         return [
-            f"Finding a difference of {DIFFERENCE:.0%} needs more programs (--programs): they"
+            f"Finding a difference of {DIFFERENCE:.0%} needs more programs (--programs): these"
             " differ too much from each other for any number of seeds."
         ]
     if needed <= seeds:

@@ -74,7 +74,7 @@ def test_one_run_of_a_cell_has_no_spread() -> None:
     found = ranked([[1.0, 2.0]], [1.0, 2.0])
     assert math.isnan(found.points[0].mean_spread.value)
     assert math.isnan(found.rankings[0].tau_live)
-    assert found.rankings[0].told is None
+    assert found.rankings[0].settled is None
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_a_tie_in_virtual_time_holds_the_winner_and_costs_what_the_worse_one_doe
 def test_pairs_are_settled_where_every_repeat_of_every_seed_orders_them_alike() -> None:
     # b and c change places between repeats, a is always best: two of three pairs are settled.
     (ranking,) = ranked([[1.0, 5.0, 6.0], [1.0, 6.0, 5.0]], [1.0, 7.0, 0.5]).rankings
-    assert (ranking.told, ranking.pairs) == (2, 3)
+    assert (ranking.settled, ranking.pairs) == (2, 3)
     assert ranking.agreed == 1  # a before b; a before c is the other way round
     assert ranking.tau_live == pytest.approx((2 - 1) / 3)
 
@@ -172,7 +172,7 @@ def test_one_policy_has_no_winner_to_judge() -> None:
 def test_a_load_where_no_policies_differ_is_not_ranked() -> None:
     # Live each is once the faster one, in virtual time both take as long.
     found = ranked([[1.0, 1.01], [1.01, 1.0]], [1.0, 1.0])
-    assert (found.rankings[0].told, held(found)[3]) == (0, None)
+    assert (found.rankings[0].settled, held(found)[3]) == (0, None)
 
 
 def test_the_verdict_names_the_worst() -> None:

@@ -15,13 +15,13 @@ from pandas.testing import assert_frame_equal
 
 from reports import parallel
 from reports.metrics.cells import collect
-from reports.parallel import MANY, each
+from reports.parallel import MIN_ITEMS, each
 from reports.run_folder.read import load_run
 from tests.leaks import descendants
 
 
 def test_findings_come_in_the_order_of_the_things_however_many_there_are() -> None:
-    for count in (0, 1, MANY - 1, MANY + 50):
+    for count in (0, 1, MIN_ITEMS - 1, MIN_ITEMS + 50):
         assert list(each(math.factorial, range(count))) == list(map(math.factorial, range(count)))
 
 
@@ -31,7 +31,7 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), seeds=(1, 2), programs=5)
     (run / "fcfs_jps0.1_seed2" / "turns.jsonl").write_text("{}\n")
     alone = collect(load_run(run))
-    monkeypatch.setattr(parallel, "MANY", 1)
+    monkeypatch.setattr(parallel, "MIN_ITEMS", 1)
     monkeypatch.setattr(parallel, "ITEMS_PER_TASK", 2)
     together = collect(load_run(run))
     assert len(together.cells) == 7

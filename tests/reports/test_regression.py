@@ -98,7 +98,7 @@ def test_what_comes_and_goes_with_the_draw_of_arrivals_is_noise() -> None:
 
 def test_a_job_that_failed_in_one_run_or_seed_is_in_no_pair() -> None:
     base = side([10, 20, 30, 40])
-    new = Side("new", base.question, base.jobs.iloc[:3], {})
+    new = Side("new", base.settings, base.jobs.iloc[:3], {})
     (change,) = compare_sides(base, new, ["jct.mean"], 0.03).changes
     assert (change.programs, change.outcome) == (3, "identical")
 

@@ -1,6 +1,6 @@
-"""Checks that a run in virtual time and live runs answer the same question.
+"""Checks that a run in virtual time and live runs have the same settings.
 
-In: runs. Out: an error that names the differences; else the caveats of the comparison.
+In: runs. Out: an error that names the differences, or the caveats of the comparison.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from reports.run_folder.read import Run
 from reports.run_folder.turns import VIRTUAL
 from servers.errors import NotComparable
 
-MOST_NAMED = 4
+MAX_NAMED = 4
 
 
 def check_comparable(live: Sequence[Run], virtual: Run) -> None:
-    """Raises NotComparable."""
+    """Raise NotComparable if the runs differ in a setting that affects the results."""
     folders = [run.folder.resolve() for run in (*live, virtual)]
-    for place, folder in enumerate(folders):
-        if folder in folders[:place]:
-            raise NotComparable(f"{(*live, virtual)[place].folder}: given twice")
+    for index, folder in enumerate(folders):
+        if folder in folders[:index]:
+            raise NotComparable(f"{(*live, virtual)[index].folder}: is given twice")
     if virtual.sweep.get("engine") not in VIRTUAL:
         raise NotComparable(
             f"--sim {virtual.folder}: ran on {virtual.sweep.get('engine')}, not in virtual time"
@@ -36,12 +36,12 @@ def check_comparable(live: Sequence[Run], virtual: Run) -> None:
 def _refuse(one: Run, other: Run, differences: Iterable[str]) -> None:
     if found := list(differences):
         raise NotComparable(
-            f"{one.folder} and {other.folder} answer different questions: {'; '.join(found)}"
+            f"{one.folder} and {other.folder} have different settings: {'; '.join(found)}"
         )
 
 
 def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """The order of rates, seeds and policies does not matter."""
+    """Yield a phrase per difference. The order of rates, seeds and policies does not matter."""
     for what, field in (("rates", "jps"), ("seeds", "seeds")):
         yield from _differing(what, set(one[field]), set(other[field]))
     policies = [{variant["name"] for variant in sweep["variants"]} for sweep in (one, other)]
@@ -61,14 +61,14 @@ def _differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
 
 def _differing(what: str, one: Any, other: Any) -> Iterable[str]:
     if one != other:
-        yield f"{what} {_text(one)} against {_text(other)}"
+        yield f"{what} {_text(one)} instead of {_text(other)}"
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, set):
         return str(value)
     numbers = sorted(value, key=lambda v: (isinstance(v, str), v if v is not None else 0))
-    return listed([str(v) for v in numbers], at_most=MOST_NAMED)
+    return listed([str(v) for v in numbers], at_most=MAX_NAMED)
 
 
 def _short(value: Any) -> Any:
@@ -76,25 +76,25 @@ def _short(value: Any) -> Any:
 
 
 def _memory(live: Run, virtual: Run) -> Iterable[str]:
-    """vLLM reserves one of its blocks as the null block; virtual time does not."""
+    """Compare the KV memory. vLLM reserves one of its blocks as the null block."""
     profile = virtual.sweep.get("profile") or {}
     done = next((cell.done for cell in live.cells if cell.done), None) or {}
-    ours, theirs = profile.get("kv_blocks"), done.get("kv_blocks")
-    if ours is not None and theirs is not None and ours not in (theirs, theirs - 1):
-        yield f"KV blocks {theirs} against {ours}"
-    ours, theirs = profile.get("block_tokens"), done.get("block_tokens")
-    if ours is not None and theirs is not None:
-        yield from _differing("tokens of a KV block", theirs, ours)
+    in_profile, in_live = profile.get("kv_blocks"), done.get("kv_blocks")
+    if None not in (in_profile, in_live) and in_profile not in (in_live, in_live - 1):
+        yield f"KV blocks {in_live} instead of {in_profile}"
+    in_profile, in_live = profile.get("block_tokens"), done.get("block_tokens")
+    if None not in (in_profile, in_live):
+        yield from _differing("tokens of a KV block", in_live, in_profile)
 
 
 def _other_engine(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
-    """Live repeats must be of one engine on one machine."""
+    """Compare live repeats, which must be of one engine on one machine."""
     for field in ("engine", "hardware", "model", "server"):
         yield from _differing(field, one.get(field), other.get(field))
 
 
 def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
-    """Differences that do not prevent the comparison, but may explain its result."""
+    """Return differences that do not prevent the comparison but may explain its result."""
     found: list[str] = []
     profile = virtual.sweep.get("profile") or {}
     if profile.get("provenance") != "measured":
