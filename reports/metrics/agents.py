@@ -38,14 +38,13 @@ class Row(NamedTuple):
 
 
 def agent_rows(run: Run, loads: Mapping[str, str]) -> list[Row]:
-    """A row per cell with agents. `loads` are the labels of the loads by cell."""
+    """Return a row per cell with agents. `loads` are the labels of the loads by cell."""
     named = [(cell, loads.get(cell.folder.name)) for cell in run.cells]
     return [_row(cell, load) for cell, load in named if load is not None and _programs(cell)]
 
 
-def unpaired(run: Run) -> str | None:
-    """A caveat if the variants did not do the same work, because the model's answers determine how
-    many turns a program takes."""
+def unequal_work(run: Run) -> str | None:
+    """Return a caveat if the model's answers made cells differ in their turns."""
     agent = run.sweep.get("agent")
     if not isinstance(agent, Mapping) or agent.get("guided"):
         return None
@@ -55,14 +54,14 @@ def unpaired(run: Run) -> str | None:
     totals = {name: sum(turns.values()) for name, turns in counts.items()}
     least, most = min(totals, key=totals.__getitem__), max(totals, key=totals.__getitem__)
     return (
-        "The model's answers determined how many turns each program took, so cells differ in their"
-        f" work: from {totals[least]:,} turns ({least}) to {totals[most]:,} ({most}). In a guided"
-        " run, all policies get the same work."
+        "The model's answers determined the number of turns of each program, so cells have from"
+        f" {totals[least]:,} turns ({least}) to {totals[most]:,} ({most}). Use --guided to give all"
+        " policies the same work."
     )
 
 
 def keep_evaluation(folder: Path, given: str) -> None:
-    """Copies the report of SWE-bench's evaluation into a cell. `given` is `CELL=FILE`.
+    """Copy the report of SWE-bench's evaluation into a cell. `given` is `CELL=FILE`.
 
     Raises InvalidRunFolder.
     """

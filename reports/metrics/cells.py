@@ -25,7 +25,7 @@ from servers.errors import InvalidRunFolder
 
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
-"""The share of the jobs at each end of the arrivals that the steady window leaves out."""
+"""Share of the jobs that the steady window leaves out at each end."""
 JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
 
 
@@ -41,7 +41,7 @@ class Results:
 
     @property
     def failed_gates(self) -> dict[str, str]:
-        """The failed gates by cell, in the order of the cells."""
+        """Failed gates by cell, in the order of the cells."""
         rows = self.cells.to_dict("records")
         return {str(row["cell"]): str(row["failed_gates"]) for row in rows if row["failed_gates"]}
 
@@ -60,7 +60,7 @@ def collect(run: Run) -> Results:
 
 
 def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
-    """The row and the finished jobs of a cell, or the reason why there are none."""
+    """Return the row and the finished jobs of a cell, or the reason why there are none."""
     try:
         turns = read_columns(cell)
         jobs = job_columns(turns)
@@ -84,13 +84,13 @@ def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.D
 
 
 def load_label(jps: float | None, arrivals: str) -> str:
-    """The label of a load: its rate, or the arrival process if it has no rate."""
+    """Return the label of a load: its rate, or the arrival process if it has no rate."""
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
 def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
     config, failed = cell.config, failed_turns(turns)
-    done, good = _only(~jobs["failed"], jobs), _only(~failed, turns)
+    done, good = _filter(~jobs["failed"], jobs), _filter(~failed, turns)
     row: dict[str, Any] = {
         "cell": cell.folder.name,
         "variant": config["variant"],
@@ -119,18 +119,18 @@ def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
     return row
 
 
-def _only(which: Column, columns: Turns) -> Turns:
-    return columns if which.all() else {name: values[which] for name, values in columns.items()}
+def _filter(mask: Column, columns: Turns) -> Turns:
+    return columns if mask.all() else {name: values[mask] for name, values in columns.items()}
 
 
 def jct_percentiles(jct_s: Column) -> dict[str, float]:
-    """Percentiles, interpolated linearly between the two nearest ranks as by NumPy's default."""
+    """Return percentiles, interpolated linearly between the two nearest ranks."""
     points = _percentiles(jct_s, PERCENTILES)
     return {f"jct_p{p}_s": v for p, v in zip(PERCENTILES, points, strict=True)}
 
 
 def steady(jobs: Turns) -> Column:
-    """JCTs of the finished jobs, without the first and the last fifth of the arrivals."""
+    """Return JCTs of the finished jobs, without the first and the last fifth of the arrivals."""
     edge = int(len(jobs["jct_s"]) * EDGE)
     within = slice(edge, len(jobs["jct_s"]) - edge)
     return jobs["jct_s"][within][~jobs["failed"][within]]
@@ -149,7 +149,7 @@ def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str
 
 
 def _token_times(good: Turns) -> dict[str, float]:
-    """TTFT, and TPOT of answers with at least two tokens."""
+    """Return TTFT, and TPOT of answers with at least two tokens."""
     outputs = good["output_tokens"]
     many = outputs > 1
     per_token_s = good["decode_s"][many] / (outputs[many] - 1)
@@ -191,7 +191,7 @@ def _pins(cell: Cell, jobs: Turns) -> dict[str, float]:
 
 
 def _fairness(slowdown: Column) -> dict[str, float]:
-    """Mean slowdown, and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown; NaN if any is."""
+    """Return the mean slowdown and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown."""
     if not len(slowdown):
         return {"slowdown_mean": math.nan, "jain_index": math.nan}
     speed = 1 / slowdown
@@ -200,7 +200,7 @@ def _fairness(slowdown: Column) -> dict[str, float]:
 
 
 def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
-    """How the load settles: the time after the last arrival, and the backlog while jobs arrive."""
+    """Return the time after the last arrival, and the growth of the backlog while jobs arrive."""
     closed = str(config["arrivals"]).startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
     end_s = float(jobs["departure_s"].max())
@@ -220,7 +220,7 @@ def _percentiles(values: Column, which: Sequence[int]) -> list[float]:
 
 
 def _mean(values: Column) -> float:
-    """NaN if there are no values, or if the engine did not report one of them."""
+    """Return the mean; NaN if there are no values or the engine did not report one of them."""
     return float(values.mean()) if len(values) else math.nan
 
 

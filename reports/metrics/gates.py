@@ -18,18 +18,18 @@ from reports.run_folder.turns import PARTS, Turns, failed_turns
 from traces.lenient import one_line
 
 MAX_RESIDUAL = 0.01
-"""The largest allowed difference between a program's span and the sum of its parts, as a share."""
+"""Largest allowed difference between a program's span and the sum of its parts, as a share."""
 MAX_LATENESS = 0.01
-"""The largest allowed share of client lateness in the JCT; above it, the client is too slow."""
+"""Largest allowed share of client lateness in the JCT. Above it, the client is too slow."""
 
 
 def residual(turns: Turns, jobs: Turns) -> float:
-    """ε, the largest relative difference between a program's span, or a job's JCT, and its parts.
+    """Return ε, the largest relative difference of a program's span or a job's JCT from its parts.
 
     Programs and jobs with a failed turn are left out.
     """
-    missed_s = np.abs(jobs["jct_s"] - sum(jobs[part] for part in WATERFALL))
-    of_jobs = (missed_s / np.maximum(jobs["jct_s"], 1e-9))[~jobs["failed"]]
+    difference_s = np.abs(jobs["jct_s"] - sum(jobs[part] for part in WATERFALL))
+    of_jobs = (difference_s / np.maximum(jobs["jct_s"], 1e-9))[~jobs["failed"]]
     return max(_of_programs(turns), float(of_jobs.max(initial=0.0)))
 
 
@@ -61,7 +61,7 @@ def failed_gates(
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
     failed += _failed_engine_gates(cell)
     if row["residual"] > MAX_RESIDUAL:
-        failed.append(f"parts miss a program's time by {row['residual']:.1%}")
+        failed.append(f"the parts of a program's time differ from it by {row['residual']:.1%}")
     if row["lateness_ratio"] > MAX_LATENESS:
         failed.append(
             f"client lateness is {row['lateness_ratio']:.1%} of the JCT: lower the rate, or give"
@@ -71,7 +71,7 @@ def failed_gates(
 
 
 def _failed_engine_gates(cell: Cell) -> list[str]:
-    """Faults of a live engine that cause no error. They cannot occur in virtual time."""
+    """Check for faults of a live engine that cause no error. Virtual time cannot have them."""
     done = cell.done or {}
     failed: list[str] = []
     if done.get("external_hit_tokens") == 0:

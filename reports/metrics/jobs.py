@@ -14,13 +14,13 @@ from reports.run_folder.turns import Column, Turns, failed_turns
 
 
 def jobs_of(turns: pd.DataFrame) -> pd.DataFrame:
-    """`job_columns` as a frame with the index job_id."""
+    """Return `job_columns` as a frame with the index job_id."""
     columns = job_columns({str(name): turns[name].to_numpy() for name in turns})
     return pd.DataFrame(columns).set_index("job_id")
 
 
 def job_columns(turns: Turns) -> Turns:
-    """Columns with a value per job, in order of arrival.
+    """Return columns with a value per job, in order of arrival.
 
     They are job_id, arrival a_j, departure d_j, JCT_j, bubble q_j, the lateness of all turns,
     whether the job failed, the parts of its time (`WATERFALL`), and its slowdown.
@@ -45,7 +45,7 @@ def job_columns(turns: Turns) -> Turns:
 
 
 def extremes(codes: Column, groups: int, turns: Turns) -> tuple[Column, Column]:
-    """When the first turn of each group was due, and when its last turn finished."""
+    """Return when the first turn of each group was due, and when its last turn finished."""
     first, last = np.full(groups, np.inf), np.full(groups, -np.inf)
     np.minimum.at(first, codes, turns["scheduled_at_s"])
     np.maximum.at(last, codes, turns["finished_at_s"])

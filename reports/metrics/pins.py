@@ -21,13 +21,13 @@ from traces.lenient import MALFORMED
 
 class PinTime(NamedTuple):
     held_block_s: float
-    """Blocks of each pin times the seconds that it held them. NaN for a cell without events."""
+    """Σ over pins of blocks × seconds. NaN for a cell without events."""
     unused_block_s: float
-    """The same for pins that ended without being reused."""
+    """The part of pins that ended without being reused."""
 
 
 def pin_time(cell: Cell, end_s: float) -> PinTime:
-    """`end_s` is when the cell ended, which also ends all remaining pins."""
+    """Sum the pin time of a cell. `end_s` is when the cell and its remaining pins ended."""
     path = cell.folder / "engine.jsonl"
     text = path.read_bytes() if path.is_file() else b""
     if b"\n" not in text:
@@ -44,7 +44,7 @@ def pin_time(cell: Cell, end_s: float) -> PinTime:
 
 
 def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
-    """Complete lines that contain `substring`; parsing all lines takes several times as long."""
+    """Yield complete lines with `substring`, since parsing all lines takes several times longer."""
     end = 0
     while (at := text.find(substring, end)) >= 0:
         start, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)

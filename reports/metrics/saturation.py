@@ -14,13 +14,13 @@ from reports.run_folder.turns import Column, Turns
 
 WAITS = ("queue_s", "load_s", "preempted_s", "recompute_s")
 GROWTH_AT_SATURATION = 0.1
-"""A cell is saturated if g is at least this: one of ten arriving jobs adds to the backlog."""
+"""A cell is saturated from this g on: one of ten arriving jobs adds to the backlog."""
 JOBS_TO_JUDGE = 12
 """With fewer jobs, a third of the arrivals is too short to show a trend."""
 
 
 def backlog_growth(turns: Turns, jobs: Turns) -> float:
-    """g = (W̄₃ − W̄₁) / (⅔ n): by how many waiting jobs the backlog grows per arriving job.
+    """Return g = (W̄₃ − W̄₁) / (⅔ n), the growth of the backlog per arriving job.
 
     W̄₁ and W̄₃ are the mean numbers of waiting jobs in the first and the last third of the time in
     which jobs arrive; ⅔ n jobs arrive between the middles of the two. NaN if there are fewer jobs
@@ -38,10 +38,10 @@ def backlog_growth(turns: Turns, jobs: Turns) -> float:
 
 
 def _waiting(turns: Turns) -> tuple[Column, Column]:
-    """Intervals in which a job waits for the server, merged over its turns.
+    """Return intervals in which a job waits for the server, merged over its turns.
 
-    Records contain how long a turn waited after its admission, but not when, so this time is
-    assumed to follow the queueing.
+    Records do not contain when a turn waited after its admission, so this time is assumed to follow
+    the queueing.
     """
     waits = sum(turns[part] for part in WAITS)
     codes, _ = pd.factorize(turns["job_id"])

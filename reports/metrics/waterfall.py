@@ -26,13 +26,13 @@ WATERFALL: dict[str, str] = {
     "subagents_s": "waiting for sub-agents",
     "server_s": "server time (no breakdown)",
 }
-"""The label of each column, in the order in which they are shown."""
+"""Label of each column, in the order in which they are shown."""
 SAVABLE = ("first_queue_s", "requeue_s", "reload_s", "recomputed_prefill_s", "preemption_s")
-"""The parts that another scheduler could avoid."""
+"""Parts that another scheduler could avoid."""
 
 
 def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Column) -> Turns:
-    """The columns of `WATERFALL`, with a value per job. `codes` is the index of each turn's job.
+    """Return the columns of `WATERFALL` per job. `codes` is the index of each turn's job.
 
     Values of jobs with a failed turn are meaningless.
     """
@@ -46,7 +46,7 @@ def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Colum
 
 
 def slowdown(jct_s: Column, parts: Turns) -> Column:
-    """JCT ÷ (JCT − the parts in `SAVABLE`). NaN if the engine does not report these parts."""
+    """Return JCT ÷ (JCT − the parts in `SAVABLE`). NaN if the engine does not report them."""
     least_s = jct_s - sum(parts[part] for part in SAVABLE)
     found = np.full(len(jct_s), np.nan)
     np.divide(jct_s, least_s, out=found, where=(parts["server_s"] == 0.0) & (least_s > 0.0))
@@ -54,7 +54,7 @@ def slowdown(jct_s: Column, parts: Turns) -> Column:
 
 
 def no_breakdown(turns: Turns) -> Column:
-    """Whether the engine did not report how the time to a turn's first token is divided."""
+    """Return whether the engine did not divide the time to a turn's first token."""
     return np.isnan(turns["queue_s"]) | np.isnan(turns["prefill_s"])
 
 
@@ -89,7 +89,7 @@ def in_server(turns: Turns) -> Server:
 
 
 def _parts(turns: Turns) -> Turns:
-    """The parts of each turn. Prefill stays in `server_s` if its hits are not reported."""
+    """Return the parts of each turn. Prefill is in `server_s` if hits are not reported."""
     first = turns["turn"] == 0
     queue, prefill, decode, undivided = in_server(turns)
     share = _recomputed_share(turns)
@@ -111,7 +111,7 @@ def _parts(turns: Turns) -> Turns:
 
 
 def _recomputed_share(turns: Turns) -> Column:
-    """The share of the computed prompt tokens that the context of the previous turn contained."""
+    """Return the share of computed prompt tokens that the previous turn's context contained."""
     hits = sum(turns[hit] for hit in HITS)
     computed = turns["prompt_tokens"] - hits
     again = np.minimum(computed, np.maximum(0.0, turns["kept_tokens"] - hits))

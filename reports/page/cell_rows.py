@@ -44,7 +44,7 @@ FORMATS: dict[str, Callable[[float], str]] = {
 
 
 def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
-    """A row per cell; `sort` is the number that a column is sorted by."""
+    """Return a row per cell. Columns are sorted by `sort`."""
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {(r["load"], r["seed"]): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []

@@ -8,16 +8,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 
 def environment() -> Environment:
-    """Templates include our styles and scripts with `asset(NAME, …)`."""
-    made = Environment(
+    """Return the environment. Templates include styles and scripts with `asset(NAME, …)`."""
+    jinja = Environment(
         loader=PackageLoader("reports"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals["asset"] = _asset
-    return made
+    jinja.globals["asset"] = _asset
+    return jinja
 
 
 def _asset(*names: str) -> str:

@@ -1,4 +1,4 @@
-"""Compresses what a page carries, as base64 text that is safe inside of a `script` element.
+"""Compresses the data of a page, as base64 text that is safe inside a `script` element.
 
 The page decompresses it with the browser's own DecompressionStream, which needs no network.
 plotly.js is part of the package. `make plotly` downloads its basic bundle, which has the traces
@@ -19,12 +19,12 @@ PLOTLY = Path(__file__).with_name("plotly-basic.min.js.gz")
 
 
 def packed(value: Any) -> str:
-    """`value` as JSON, compressed by zlib. NaN becomes null; NumPy arrays are allowed."""
+    """Compress `value` as JSON with zlib. NaN becomes null; NumPy arrays are allowed."""
     content = orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
     return base64.b64encode(zlib.compress(content, 9)).decode()
 
 
 @cache
 def packed_plotly() -> str:
-    """The source of plotly.js, compressed by gzip."""
+    """Return the source of plotly.js, compressed with gzip."""
     return base64.b64encode(PLOTLY.read_bytes()).decode()

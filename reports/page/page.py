@@ -37,7 +37,7 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
         "tool-gaps": "Tool times are not drawn: no tool took any time.",
     },
 }
-"""By section: figures that some runs have no data for, and the sentence that replaces them."""
+"""Figures without data in some runs, with the sentence that replaces them, by section."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class Drawn:
 
 @cache
 def with_figures() -> Environment:
-    """The environment of pages whose figures are drawn by a script."""
-    made = environment()
-    made.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
-    return made
+    """Return the environment of pages with figures, which a script draws."""
+    jinja = environment()
+    jinja.globals |= {"packed_plotly": packed_plotly, "packed_specs": _specs}
+    return jinja
 
 
 def _specs(figures: Sequence[Figure]) -> str:
@@ -109,14 +109,14 @@ def _loads(results: Results) -> dict[str, str]:
 
 
 def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
-    """Rows of (number, what it is, its interval or what it is compared with)."""
+    """Return rows of (number, label, interval or comparison)."""
     winner, base = answer.winner, answer.baseline
     if winner is None:
         return []
     gain = winner.against
     if gain is None or base is None:
         tiles = [
-            (seconds(winner.jct_mean_s.value), "mean JCT", interval_s(winner)),
+            (seconds(winner.jct_mean_s.value), "mean JCT", _interval_s(winner)),
             (seconds(winner.jct_s["jct_p95_s"]), "P95 JCT", counted(winner.jobs, "job")),
         ]
     else:
@@ -130,9 +130,9 @@ def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
             ),
         ]
     if answer.possible is not None and gain is not None:
-        tiles.append((share(answer.possible), "of the possible gain", "that of the best bound"))
+        tiles.append((share(answer.possible), "of the possible gain", "the gain of the best bound"))
     return tiles
 
 
-def interval_s(point: Point) -> str:
+def _interval_s(point: Point) -> str:
     return f"95% CI {seconds(point.jct_mean_s.low)} to {seconds(point.jct_mean_s.high)}"

@@ -22,7 +22,7 @@ from reports.figures.job_time import job_time
 from reports.figures.memory import memory
 from reports.figures.overview import figures
 from reports.figures.tool_gaps import tool_gaps
-from reports.metrics.agents import unpaired
+from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
 from reports.page.page import Drawn, page
 from reports.run_folder.atomic import write_file
@@ -51,7 +51,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     named = named_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
     found = points(results, baseline)
-    result = answer(found, results, run.sweep, also=unpaired(run))
+    result = answer(found, results, run.sweep, also=unequal_work(run))
     style = styles(run.sweep["variants"], baseline)
     drawn = _draw(run, results, found, result, style, named)
     html = page(run, results, found, result, drawn, style)

@@ -1,1 +1,4 @@
-"""Reads and checks run folders. In: a folder. Out: the sweep, its cells, their turns as frames."""
+"""Reads, checks and writes run folders (docs/reference/run-folder.md).
+
+In: a folder. Out: the sweep, its cells, and their turns as arrays or frames.
+"""

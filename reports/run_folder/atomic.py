@@ -19,7 +19,7 @@ from pathlib import Path
 from servers.errors import CannotWrite
 
 LOCK_TIMEOUT_S = 30.0
-"""How long to wait for another process that writes the same file."""
+"""Seconds to wait for another process that writes the same file."""
 LOCK_POLL_S = 0.05
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 """Errors of network file systems that do not support locks."""
@@ -27,7 +27,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yields a temporary path to write to, and renames it to `path` at the end.
+    """Yield a temporary path to write to, and rename it to `path` at the end.
 
     Missing folders are created and symbolic links are followed. On an error, an existing file at
     `path` is unchanged. Raises CannotWrite.
@@ -54,7 +54,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a file atomically; a pipe or a terminal is written directly. Raises CannotWrite."""
+    """Write a file atomically; a pipe or a terminal is written directly. Raises CannotWrite."""
     if not (path.is_char_device() or path.is_fifo()):
         with whole(path) as part:
             _write(part, content)
@@ -74,14 +74,14 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def write_all(handle: int, content: bytes) -> None:
-    """Writes everything, where `os.write` may write less."""
+    """Write all bytes, where `os.write` may write fewer."""
     left = memoryview(content)
     while left:
         left = left[os.write(handle, left) :]
 
 
 def refuse_unwritable(path: Path) -> None:
-    """Checks before long work that its result can be written to `path`. Raises CannotWrite."""
+    """Check before long work that its result can be written to `path`. Raises CannotWrite."""
     make_folder(path.parent)
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
@@ -90,7 +90,7 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Creates a folder and its missing parents, and syncs them. Raises CannotWrite."""
+    """Create a folder and its missing parents, and sync them. Raises CannotWrite."""
     try:
         missing = [folder for folder in (path, *path.parents) if not folder.exists()]
         for folder in reversed(missing):
@@ -104,7 +104,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Flushes the content of a file, or the names in a folder, to the disk."""
+    """Flush the content of a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -117,7 +117,7 @@ def sync(path: Path) -> None:
 
 @contextmanager
 def _exclusive(part: Path) -> Iterator[None]:
-    """Locks `part` against other processes. The lock of a process that died is free."""
+    """Lock `part` against other processes. The kernel frees the lock of a dead process."""
     while True:
         handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
@@ -140,7 +140,7 @@ def _lock(handle: int) -> bool:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is still the one at `path`, which another process may have renamed."""
+    """Return whether the open file is still at `path`: another process may have renamed it."""
     try:
         return os.path.samestat(os.fstat(handle), os.stat(path))
     except FileNotFoundError:
@@ -148,9 +148,9 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def hold(handle: int, within_s: float) -> bool:
-    """Takes the kernel's lock on an open file or folder, until all copies of the handle are closed.
+    """Lock an open file or folder until all copies of the handle are closed.
 
-    Returns False if another process had the lock for `within_s`.
+    Return False if another process had the lock for `within_s` seconds.
     """
     deadline_s = time.monotonic() + within_s
     while True:

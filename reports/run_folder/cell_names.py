@@ -1,4 +1,4 @@
-"""Checks the names of cells that a user gave."""
+"""Checks names of cells from the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from servers.errors import UnknownCell
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
-    """Raises UnknownCell. `option` is the option with which the names were given."""
+    """Raise UnknownCell for a name that is not in `known`. `option` is the option with the names."""
     for name in names:
         if name not in known:
             raise UnknownCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")

@@ -1,9 +1,8 @@
-"""Types of sweep.json, cell.json and done.json in a run folder, as far as a report reads them.
+"""Types of the fields of sweep.json, cell.json and done.json that reports use.
 
-A run folder may come from an untrusted source, so what reports use is checked: types as in
+A run folder may come from an untrusted source, so these fields are checked: types as in
 docs/reference/run-folder.md, numbers within `MAX_VALUE`, names without control characters. Other
-fields are allowed and ignored. Lines of turns.jsonl and engine.jsonl have types of their own
-(`servers.records`).
+fields are allowed and ignored. `servers.records` has the types of turns.jsonl and engine.jsonl.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from servers.records import MAX_VALUE, Scalar
 from traces.lenient import MAX_CHARACTERS, brief, first_error, has_control, requirement
 
 MAX_CELLS = 100_000
-"""The largest product of variants, rates and seeds."""
+"""Largest product of variants, rates and seeds."""
 
 
 def _printable(text: str) -> str:
@@ -30,7 +29,7 @@ Count = Annotated[int, Field(ge=0, le=MAX_VALUE)]
 Number = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
 Rate = Annotated[float, Field(gt=0, le=MAX_VALUE)]
 Settings = dict[str, Scalar | list[Scalar] | dict[str, Scalar]]
-"""Settings that the page shows by name, without interpreting them."""
+"""Settings that pages show by name, without interpreting them."""
 Notes = list[dict[str, Scalar]]
 
 
@@ -40,7 +39,7 @@ class _Open(BaseModel):
 
 class _Workload(_Open):
     name: Annotated[str, AfterValidator(_printable)] | None = None
-    """The joined names of the trace files."""
+    """Joined names of the trace files."""
     programs: Count | None = None
     turns: Count | None = None
     shared_prefix_tokens: Count | None = None
@@ -139,8 +138,7 @@ class Done(_Open):
 
 
 def problem(model: type[BaseModel], value: dict[str, Any]) -> str | None:
-    """A phrase about the first field that does not fit the model, with its value and what was
-    expected. None if all fields fit."""
+    """Return a phrase with the first invalid field, its value and the expectation; None if valid."""
     try:
         model.model_validate(value)
     except ValidationError as error:

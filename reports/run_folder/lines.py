@@ -21,23 +21,22 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 20
 """Bytes that are decoded at once."""
 RERUN = "run the cell again"
-"""The remedy where the same sweep finds the damage itself (`check_finished`)."""
+"""Remedy if the same sweep detects the damage itself (`check_finished`)."""
 DISCARD_AND_RERUN = f"remove done.json there and {RERUN}"
 
 
 def read_records(path: Path, kind: type[T]) -> Iterator[T]:
-    """Records of a file; none if it does not exist. An incomplete last line is left out."""
+    """Yield the records of a file; none if it does not exist. Skips an incomplete last line."""
     return chain.from_iterable(record_pieces(path, kind))
 
 
 def json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of a file without a record type, as JSON objects."""
+    """Yield the lines of a file without a record type, as JSON objects."""
     return read_records(path, dict)
 
 
 def record_pieces(path: Path, kind: type[T]) -> Iterator[list[T]]:
-    """Records in pieces of some thousand, which is as fast as all at once and takes little
-    memory."""
+    """Yield records in pieces of some thousand, which limits the memory and is as fast."""
     if not path.is_file():
         return
     before = 0
@@ -66,4 +65,4 @@ def _decode(path: Path, decoder: Decoder[T], lines: Sequence[bytes], before: int
             raise InvalidRunFolder(
                 one_line(f"{path}, line {number}: {problem}; {DISCARD_AND_RERUN}")
             ) from None
-    raise RuntimeError("lines that fail together do not fail alone")
+    raise RuntimeError(f"{path}: cannot be decoded, although each line can")

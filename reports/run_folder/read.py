@@ -27,7 +27,7 @@ class Cell:
     folder: Path
     config: dict[str, Any]
     done: dict[str, Any] | None
-    """None while the cell runs, and if it did not finish."""
+    """None if the cell has not finished."""
 
     @property
     def key(self) -> tuple[str, float | None, int]:
@@ -41,12 +41,12 @@ class Run:
     cells: tuple[Cell, ...]
     """Cells with a `done.json`, in the order of rate, variant and seed in the sweep."""
     missing: tuple[tuple[str, str], ...]
-    """The names of cells without a result, and the reasons."""
+    """Names of cells without a result, and the reasons."""
 
 
 def load_run(folder: Path) -> Run:
     sweep = read_sweep(folder)
-    order = {variant["name"]: place for place, variant in enumerate(sweep["variants"])}
+    order = {variant["name"]: index for index, variant in enumerate(sweep["variants"])}
     cells: list[Cell] = []
     missing: list[tuple[str, str]] = []
     for path in _cell_folders(folder):
@@ -56,7 +56,8 @@ def load_run(folder: Path) -> Run:
             missing.append((one_line(path.name), _failure(path) or one_line(str(error))))
             continue
         if cell.config["variant"] not in order:
-            missing.append((path.name, f"{cell.config['variant']} is no variant of this sweep"))
+            variant = cell.config["variant"]
+            missing.append((path.name, f"this sweep has no variant {variant}"))
             continue
         if cell.done is None:
             missing.append((path.name, _failure(path) or _progress(path)))
@@ -73,17 +74,17 @@ def read_sweep(folder: Path) -> dict[str, Any]:
     path = folder / "sweep.json"
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "no such folder"
-        raise InvalidRunFolder(f"{folder}: {what}; name the one that `bench sweep` wrote")
+        raise InvalidRunFolder(f"{folder}: {what}; give a folder that `bench sweep` wrote")
     if not path.is_file():
         if (folder / "cell.json").is_file():
-            raise InvalidRunFolder(f"{folder} is one cell of a run; name its run, {folder.parent}")
-        raise InvalidRunFolder(f"{folder} is no run: it holds no sweep.json; name one under runs/")
+            raise InvalidRunFolder(f"{folder} is a cell of a run; give the run, {folder.parent}")
+        raise InvalidRunFolder(
+            f"{folder} is not a run: it has no sweep.json; give a folder under runs/"
+        )
     sweep = _read_object(path, "turnstile-sweep-1")
     _refuse_invalid(path, Sweep, sweep, "run the sweep again")
     if len(sweep["variants"]) * len(sweep["jps"] or [0]) * len(sweep["seeds"]) > MAX_CELLS:
-        raise InvalidRunFolder(
-            f"{path}: asks for more than {MAX_CELLS:,} cells; run the sweep again"
-        )
+        raise InvalidRunFolder(f"{path}: has more than {MAX_CELLS:,} cells; run the sweep again")
     return sweep
 
 
@@ -98,10 +99,9 @@ def _read_cell(folder: Path) -> Cell:
 
 
 def check_finished(folder: Path) -> None:
-    """Raises InvalidRunFolder if reports cannot read a cell with a `done.json`.
+    """Raise InvalidRunFolder if reports cannot read a cell with a `done.json`.
 
-    Of its turns, which may be many, it only checks that there is one and that the last line is
-    complete.
+    For speed, only the last line of `turns.jsonl` is checked: it must exist and be complete.
     """
     _read_cell(folder)
     path = folder / "turns.jsonl"
@@ -112,7 +112,7 @@ def check_finished(folder: Path) -> None:
                 return
     except OSError:  # The file is absent or empty.
         pass
-    raise InvalidRunFolder(f"{path}: holds no turn, or not all; {RERUN}")
+    raise InvalidRunFolder(f"{path}: has no turns, or lacks some; {RERUN}")
 
 
 def _refuse_invalid(path: Path, model: type[BaseModel], value: dict[str, Any], remedy: str) -> None:
@@ -124,7 +124,7 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        raise InvalidRunFolder(f"{path}: not there; {RERUN}") from None
+        raise InvalidRunFolder(f"{path}: does not exist; {RERUN}") from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise InvalidRunFolder(f"{path}: cannot be read: {reason}") from None
@@ -139,7 +139,7 @@ def _read_object(path: Path, expected: str | None = None) -> dict[str, Any]:
 
 
 def _cell_folders(folder: Path) -> list[Path]:
-    """The folders of cells, without those that a resumed sweep set aside."""
+    """Return the folders of cells, without those that a resumed sweep set aside."""
     found = {
         path.parent for name in ("cell.json", "failed.json") for path in folder.glob(f"*/{name}")
     }
@@ -159,7 +159,7 @@ def _failure(folder: Path) -> str | None:
 def _progress(folder: Path) -> str:
     path = folder / "turns.jsonl"
     lines = path.read_bytes().count(b"\n") if path.is_file() else 0
-    return f"not finished: {counted(lines, 'turn')} so far"
+    return f"not finished: {counted(lines, 'turn')} recorded"
 
 
 def _not_started(
@@ -178,7 +178,7 @@ def _not_started(
 
 
 def cell_name(variant: str, jps: float | None, seed: int, arrivals: str) -> str:
-    """The name of a cell's folder."""
+    """Return the name of a cell's folder."""
     load = arrivals if jps is None else f"jps{jps:g}"
     variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
     return f"{variant}_{load}_seed{seed}"

@@ -1,4 +1,4 @@
-"""The tables of fields in docs/reference/run-folder.md, generated from `servers.records`.
+"""Generates the tables of fields in docs/reference/run-folder.md from `servers.records`.
 
 `python -m reports.run_folder.reference` rewrites the tables of the page; a test checks that they
 are current.
@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 
 def fields_of(record: type[Struct]) -> tuple[Field, ...]:
-    """The fields of a record type in the order in which they are written."""
+    """Return the fields of a record type in the order in which they are written."""
     hints = get_type_hints(record, include_extras=True)
     return tuple(_field(name, hints[name]) for name in record.__struct_fields__)
 
@@ -59,7 +59,7 @@ def _field(name: str, hint: Any) -> Field:
 
 
 def _parts(hint: Any) -> Iterator[Any]:
-    """The types of a union, without their annotations, and all annotations."""
+    """Yield the types of a union, without their annotations, and all annotations."""
     if get_origin(hint) is Annotated:
         inner, *notes = get_args(hint)
         yield from _parts(inner)
@@ -77,7 +77,7 @@ def _row(field: Field) -> str:
 
 
 def page(text: str) -> str:
-    """The page with its tables replaced by current ones."""
+    """Return the page with current tables."""
     for name, record in TABLES.items():
         before, begin, rest = text.partition(f"<!-- fields of {name} -->\n")
         _, end, after = rest.partition("<!-- end of fields -->\n")

@@ -35,29 +35,32 @@ TURN_FIELDS = (
 TEXTS = ("program_id", "job_id", "error")
 NUMBERS = tuple(field for field in TURN_FIELDS if field not in TEXTS)
 MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "ssd_hit_tokens")
-"""Null if a live engine does not report them separately: prefill and decode, or the device's hits,
-then include them (docs/design/live-replay.md). Read as 0."""
+"""Null if a live engine does not report them separately. Prefill and decode, or the device's hits,
+then include them (docs/design/live-replay.md), so null is read as 0."""
 NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
-"""Null if a live engine does not report them at all."""
+"""Null if a live engine does not report them."""
 NULLABLE = ("first_token_at_s", "kept_tokens")
 """Null in lines of other tools and of earlier versions."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
-"""Engines that compute times instead of measuring them, and what reports call them."""
+"""Names in reports of the engines that compute times instead of measuring them."""
 
 
 def read_turns(cell: Cell) -> pd.DataFrame:
-    """The columns as a frame."""
+    """Return the columns as a frame."""
     return pd.DataFrame(read_columns(cell))
 
 
 def read_columns(cell: Cell) -> Turns:
-    """A column for each of `TURN_FIELDS`. Numbers are NaN where the engine does not report them,
-    and 0 where the turn failed before. An incomplete last line is left out."""
+    """Return a column for each of `TURN_FIELDS`.
+
+    Numbers are NaN if the engine does not report them, and 0 if the turn failed before. An
+    incomplete last line is left out.
+    """
     path = cell.folder / "turns.jsonl"
     texts: dict[str, str] = {}
     pieces = [_columns(records, texts) for records in record_pieces(path, TurnRecord)]
     if not pieces:
-        raise InvalidRunFolder(f"{path}: holds no turn; {RERUN}")
+        raise InvalidRunFolder(f"{path}: has no turns; {RERUN}")
     turns = {field: np.concatenate([p.pop(field) for p in pieces]) for field in TURN_FIELDS}
     live = cell.config.get("engine") not in VIRTUAL
     for field in MERGED_WHEN_LIVE if live else ():
@@ -72,12 +75,12 @@ def read_columns(cell: Cell) -> Turns:
 
 
 def failed_turns(turns: Turns) -> Column:
-    """Which turns have an error."""
+    """Return which turns have an error."""
     return np.asarray(pd.notna(turns["error"]))
 
 
 def _columns(records: Sequence[TurnRecord], texts: dict[str, str]) -> Turns:
-    """`texts` keeps one copy of each text: all lines of a program hold its id."""
+    """Convert records to columns. `texts` keeps one copy of each text, since ids repeat."""
     rows = zip(*map(attrgetter(*TURN_FIELDS), records), strict=True)
     columns = dict(zip(TURN_FIELDS, rows, strict=True))
     found = {field: np.array(columns[field], dtype=float) for field in NUMBERS}
@@ -93,7 +96,7 @@ def _refuse_null(path: Path, turns: Turns, failed: Column, nullable: Sequence[st
     if null.any():
         index, field = map(int, np.argwhere(null)[0])
         raise InvalidRunFolder(
-            f"{path}, line {index + 1}: a turn without {required[field]}; {DISCARD_AND_RERUN}"
+            f"{path}, line {index + 1}: a turn lacks {required[field]}; {DISCARD_AND_RERUN}"
         )
 
 
@@ -102,5 +105,5 @@ def _refuse_backwards(path: Path, turns: Turns, failed: Column) -> None:
     if backwards.any():
         line = int(np.argmax(backwards)) + 1
         raise InvalidRunFolder(
-            f"{path}, line {line}: a turn that ends before it begins; {DISCARD_AND_RERUN}"
+            f"{path}, line {line}: a turn ends before it begins; {DISCARD_AND_RERUN}"
         )
