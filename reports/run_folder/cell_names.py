@@ -11,7 +11,7 @@ from servers.errors import UnknownCell
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
-    """Raise UnknownCell for a name that is not in `known`. `option` is the option with the names."""
+    """Raise UnknownCell for a name that is not in `known`. `option` was given the names."""
     for name in names:
         if name not in known:
             raise UnknownCell(f"{option} {name}: {run} has no such cell{_hint(name, known)}")

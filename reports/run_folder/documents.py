@@ -138,7 +138,7 @@ class Done(_Open):
 
 
 def problem(model: type[BaseModel], value: dict[str, Any]) -> str | None:
-    """Return a phrase with the first invalid field, its value and the expectation; None if valid."""
+    """Describe the first invalid field, its value and what was expected; None if all are valid."""
     try:
         model.model_validate(value)
     except ValidationError as error:

@@ -38,7 +38,7 @@ def cells(baseline: Path) -> Any:
 def test_the_results_of_every_policy_equal_the_baseline_exactly(bench: str, out: Path) -> None:
     found = results(ROOT, bench, out)
     assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.endswith("identical to the digit\n")
+    assert found.stdout.endswith("are identical\n")
 
 
 def test_a_nanosecond_more_of_one_job_fails_with_the_regenerate_command(

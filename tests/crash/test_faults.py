@@ -99,5 +99,5 @@ def reports_what_is_finished(warm: Warm, folder: Path) -> None:
         assert code == (len(cells) < 2), output_of(folder)
     else:
         assert code == 2
-        assert output_of(folder).startswith("bench: run is no run: it holds no sweep.json")
+        assert output_of(folder).startswith("bench: run is not a run: it has no sweep.json")
     assert finished(folder / RUN) == before

@@ -32,7 +32,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("run")
 def test_the_same_sweep_again_is_identical_to_the_digit() -> None:
     bench(*SWEEP.split(), "--out", "two")
-    assert bench("compare", "one", "two") == (0, "all 4 numbers identical to the digit\n", "")
+    assert bench("compare", "one", "two") == (0, "all 4 numbers are identical\n", "")
 
 
 @pytest.mark.usefixtures("run")
@@ -93,4 +93,4 @@ def test_other_rates_are_not_comparable() -> None:
     bench(*other.split(), "--out", "two")
     code, _, err = bench("compare", "one", "two")
     assert code == 2
-    assert "one and two answer different questions: jps [0.2] against [0.3]" in err
+    assert "one and two have different settings: jps [0.2] and [0.3]" in err

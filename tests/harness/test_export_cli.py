@@ -35,7 +35,7 @@ def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> Non
     ("arguments", "said"),
     [
         (["nowhere", "--format", "csv"], "nowhere: no such folder"),
-        (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is one cell of a run; name its run, run"),
+        (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is a cell of a run; give the run, run"),
         (["run", "--format", "csv", "--cell", "x"], "--cell x: run has no such cell; choose"),
         (
             ["run", "--format", "csv", "--out", "run/sweep.json"],

@@ -15,8 +15,8 @@ CELL = Path("run/continuum_jps0.2_seed1")
     ("name", "content", "why"),
     [
         ("cell.json", "garbage", "cell.json: not JSON"),
-        ("turns.jsonl", None, "turns.jsonl: holds no turn"),
-        ("done.json", None, "not finished: 102 turns so far"),
+        ("turns.jsonl", None, "turns.jsonl: has no turns"),
+        ("done.json", None, "not finished: 102 turns recorded"),
         ("done.json", "{}", "done.json: lacks finished_programs"),
     ],
 )
@@ -30,7 +30,7 @@ def test_a_cell_without_a_result_is_exit_code_1(name: str, content: str | None, 
     assert err.startswith(f"no result: {CELL.name}: ")
     assert why in err
     assert err.count("\n") == 1
-    assert "1 cell of 2 without a result" in out
+    assert "No result: 1 cell of 2" in out
 
 
 @pytest.mark.usefixtures("run")

@@ -74,11 +74,11 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
     ("name", "content", "said"),
     [
         ("cell.json", "garbage", "cell.json: not JSON"),
-        ("cell.json", None, "cell.json: not there\n"),
+        ("cell.json", None, "cell.json: does not exist\n"),
         ("done.json", "{}", "done.json: lacks finished_programs\n"),
-        ("turns.jsonl", None, "turns.jsonl: holds no turn, or not all\n"),
-        ("turns.jsonl", "", "turns.jsonl: holds no turn, or not all\n"),
-        ("turns.jsonl", "{", "turns.jsonl: holds no turn, or not all\n"),
+        ("turns.jsonl", None, "turns.jsonl: has no turns, or lacks some\n"),
+        ("turns.jsonl", "", "turns.jsonl: has no turns, or lacks some\n"),
+        ("turns.jsonl", "{", "turns.jsonl: has no turns, or lacks some\n"),
     ],
 )
 def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(

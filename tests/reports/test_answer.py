@@ -53,7 +53,7 @@ def test_a_bound_never_wins_but_says_what_is_possible(tmp_path: Path) -> None:
     assert found.winner.variant == "continuum"
     assert (
         "The bound clairvoyant, which knows the future, reaches 2.5x;"
-        " continuum captures 60% of that gain." in found.findings
+        " continuum achieves 60% of that gain." in found.findings
     )
 
 
@@ -66,7 +66,7 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
     assert found.possible is None
     assert (
         "The bound clairvoyant, which knows the future, reaches 2.0x, without offload;"
-        " continuum captures 60% of that gain." in found.findings
+        " continuum achieves 60% of that gain." in found.findings
     )
 
 
@@ -74,7 +74,7 @@ def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
     found = answer_of(
         run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0))
     )
-    assert any("less than continuum, so it is no bound here" in f for f in found.findings)
+    assert any("less than continuum, so it is not a bound here" in f for f in found.findings)
 
 
 def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
     write_cell(run, "autellix", idle(6.0))
     found = answer_of(run)
     assert "The baseline fcfs has no result here." in found.headline
-    assert any("1 cell of 3 without a result; the first, fcfs" in d for d in found.caveats)
+    assert any("No result: 1 cell of 3; the first, fcfs" in d for d in found.caveats)
 
 
 def test_a_run_without_any_result_says_so(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_scheduling_time_of_offload_and_what_was_left_out_are_caveats(tmp_pa
         workload=workload,
     )
     caveats = " ".join(answer_of(run).caveats)
-    assert "1 program left out; the first, long: 200000 tokens." in caveats
+    assert "Left out: 1 program; the first, long: 200000 tokens." in caveats
     assert "with offload includes 2.33 ms of scheduling, each step of the others 0.95 ms" in caveats
 
 

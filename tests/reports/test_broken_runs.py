@@ -103,7 +103,7 @@ def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
     (cell / "turns.jsonl").unlink()
     ((name, why),) = results_of(tmp_path).missing
     assert name == cell.name
-    assert why.endswith("turns.jsonl: holds no turn; run the cell again")
+    assert why.endswith("turns.jsonl: has no turns; run the cell again")
 
 
 def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
@@ -145,5 +145,5 @@ def test_the_gap_is_marked_in_the_report(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     report = write(tmp_path)
-    assert any("1 cell of 2 without a result; the first, continuum" in s for s in report.answer)
-    assert "not finished: 2 turns so far" in report.path.read_text()
+    assert any("No result: 1 cell of 2; the first, continuum" in s for s in report.answer)
+    assert "not finished: 2 turns recorded" in report.path.read_text()

@@ -320,7 +320,7 @@ def test_cells_that_cannot_be_exported_are_named_and_the_others_are(tmp_path: Pa
         found = export(run, form, tmp_path / form)
         assert found.cells == 1
         why = dict(found.missing)
-        assert why["continuum_jps0.5_seed1"] == "not finished: 1 turn so far"
+        assert why["continuum_jps0.5_seed1"] == "not finished: 1 turn recorded"
         assert "turns.jsonl, line 1: not a JSON object" in why["autellix_jps0.5_seed1"]
     assert export(run, "timestamps", tmp_path / "t").paths == ()
 

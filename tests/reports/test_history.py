@@ -50,16 +50,16 @@ def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
         add(file, side([11.0]), "abc", WHEN)
 
 
-def test_another_question_is_refused_with_what_differs(tmp_path: Path) -> None:
+def test_other_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     before = file.read_bytes()
-    with pytest.raises(InvalidHistory, match="hardware a100-80g against b200; give another --file"):
+    with pytest.raises(InvalidHistory, match="hardware a100-80g and b200; give another --file"):
         add(file, side(JCT_S, hardware="b200"), "def", WHEN)
     assert file.read_bytes() == before
 
 
-def test_other_code_is_the_same_question(tmp_path: Path) -> None:
+def test_other_code_does_not_change_the_settings(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S, code_sha256="one"), "abc", WHEN)
     assert add(file, side(JCT_S, code_sha256="two"), "def", days(1)) == 1
@@ -112,12 +112,12 @@ def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         read_history(file)
 
 
-def test_a_line_of_another_question_is_named(tmp_path: Path) -> None:
+def test_a_line_with_other_settings_is_named(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     add(one, side(JCT_S), "abc", WHEN)
     add(other, side(JCT_S, hardware="b200"), "abc", WHEN)
     one.write_bytes(one.read_bytes() + other.read_bytes().splitlines(keepends=True)[1])
-    with pytest.raises(InvalidHistory, match=r"one, line 3: belongs to another question"):
+    with pytest.raises(InvalidHistory, match=r"one, line 3: has other settings"):
         read_history(one)
 
 

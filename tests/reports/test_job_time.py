@@ -40,12 +40,12 @@ def test_a_bar_holds_the_mean_seconds_of_a_part_and_parts_that_never_occur_have_
     }
     assert [name for name, _ in spec["rows"]] == ["continuum", "fcfs"]  # the fastest on top
     assert spec["data"][0]["text"][1] == "<b>fcfs</b><br>re-queue bubbles 20.0 s, 65%"
-    assert spec["note"].endswith("the mean JCT, and the sum of the parts.")
+    assert spec["note"].endswith("the mean JCT, which is the sum of the parts.")
 
 
 def test_what_the_parts_leave_unexplained_is_said() -> None:
     spec = drawn(job("a", "fcfs", 0.0, decode_s=9.9, jct_s=10.0))["waterfall"]
-    assert "the parts miss that of fcfs by 1.0%" in spec["note"]
+    assert "for fcfs it differs from the sum of the parts by 1.0%" in spec["note"]
 
 
 def test_bubbles_are_in_order_of_arrival_of_the_first_seed() -> None:

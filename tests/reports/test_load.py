@@ -29,7 +29,7 @@ def test_cells_that_are_unfinished_failed_or_not_begun_are_listed_and_why(tmp_pa
     assert [cell.key[0] for cell in loaded.cells] == ["fcfs"]
     assert loaded.missing == (
         ("autellix_jps0.5_seed1", "failed: no memory"),
-        ("continuum_jps0.5_seed1", "not finished: 2 turns so far"),
+        ("continuum_jps0.5_seed1", "not finished: 2 turns recorded"),
         ("infercept_jps0.5_seed1", "not run yet"),
     )
 
@@ -65,7 +65,7 @@ def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
     lacking = turn("p1")
     del lacking["queue_s"]
     write_cell(run, "fcfs", [turn(), lacking])
-    with pytest.raises(InvalidRunFolder, match="line 2: a turn without queue_s"):
+    with pytest.raises(InvalidRunFolder, match="line 2: a turn lacks queue_s"):
         read_turns(load_run(run).cells[0])
 
 
@@ -73,12 +73,12 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(InvalidRunFolder, match="no such folder"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRunFolder, match="file: is a file; name the one that"):
+    with pytest.raises(InvalidRunFolder, match="file: is a file; give a folder that"):
         load_run(tmp_path / "file")
-    with pytest.raises(InvalidRunFolder, match=r"no run: it holds no sweep\.json"):
+    with pytest.raises(InvalidRunFolder, match=r"not a run: it has no sweep\.json"):
         load_run(tmp_path)
     cell = write_cell(tmp_path, "fcfs", [turn()])
-    with pytest.raises(InvalidRunFolder, match="is one cell of a run; name its run"):
+    with pytest.raises(InvalidRunFolder, match="is a cell of a run; give the run"):
         load_run(cell)
     (tmp_path / "sweep.json").write_text('{"format": "turnstile-sweep-9"}')
     with pytest.raises(InvalidRunFolder, match="format is 'turnstile-sweep-9'"):

@@ -81,7 +81,7 @@ def test_parts_that_miss_the_time_fail_the_residual_gate(tmp_path: Path) -> None
     # 10 s in the server, of which 9.8 s are accounted for: 2%.
     row = row_of(tmp_path, [turn(decode_s=9.8, finished_at_s=10.0), turn("p1")])
     assert row["residual"] == pytest.approx(0.02)
-    assert row["failed_gates"] == "parts miss a program's time by 2.0%"
+    assert row["failed_gates"] == "the parts of a program's time differ from it by 2.0%"
 
 
 def test_a_failed_turn_fails_its_job_and_the_cell(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from reports.compare.regression import Outcome, Verdict, compare_sides
 from reports.compare.verdict_files import headline, junit, markdown
 from servers.errors import NotComparable
 
-QUESTION: dict[str, Any] = {
+SETTINGS: dict[str, Any] = {
     "engine": "sim",
     "hardware": "a100-80g",
     "model": "llama-3.1-8b",
@@ -34,7 +34,7 @@ JCT_S = RNG.lognormal(3, 0.5, 100)
 def side(jct_s: Any, variant: str = "fcfs", seed: int = 1, **changed: Any) -> Side:
     rows = [(variant, "0.1 jobs/s", seed, f"job-{k}", float(s)) for k, s in enumerate(jct_s)]
     invalid = changed.pop("invalid", {})
-    return Side("run", {**QUESTION, **changed}, pd.DataFrame(rows, columns=JOBS), invalid)
+    return Side("run", {**SETTINGS, **changed}, pd.DataFrame(rows, columns=JOBS), invalid)
 
 
 def outcome(base: Any, new: Any, most: float = 0.03, metric: str = "jct.mean") -> Outcome:
@@ -88,7 +88,7 @@ def test_what_comes_and_goes_with_the_draw_of_arrivals_is_noise() -> None:
     programs alone that is a sure 5%."""
     slower = {1: 1.25, 2: 0.9, 3: 1.0}
     base, new = (
-        Side("run", QUESTION, pd.concat(side(JCT_S * by[s], seed=s).jobs for s in by), {})
+        Side("run", SETTINGS, pd.concat(side(JCT_S * by[s], seed=s).jobs for s in by), {})
         for by in (dict.fromkeys(slower, 1.0), slower)
     )
     (change,) = compare_sides(base, new, ["jct.mean"], 0.03).changes
@@ -106,12 +106,12 @@ def test_a_job_that_failed_in_one_run_or_seed_is_in_no_pair() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("jps", [0.2], r"jps \[0.1\] against \[0.2\]"),
-        ("hardware", "b200", "hardware a100-80g against b200"),
+        ("jps", [0.2], r"jps \[0.1\] and \[0.2\]"),
+        ("hardware", "b200", "hardware a100-80g and b200"),
         ("profile", {"base_ps": 2, "kv_blocks": 100}, "profile: base_ps"),
         ("profile", None, "profile: base_ps and kv_blocks$"),
-        ("workload", {**QUESTION["workload"], "trace_sha256": "xyz"}, "workload.trace_sha256 abc"),
-        ("engine", "vllm", "engine sim against vllm"),
+        ("workload", {**SETTINGS["workload"], "trace_sha256": "xyz"}, "workload.trace_sha256 abc"),
+        ("engine", "vllm", "engine sim and vllm"),
     ],
 )
 def test_unlike_is_refused_with_what_differs(field: str, value: Any, said: str) -> None:
@@ -131,7 +131,7 @@ def test_a_cell_that_is_not_valid_is_no_pass() -> None:
         side(JCT_S), side(JCT_S, invalid={"fcfs_jps0.1": "residual"}), ["jct.mean"], 0.03
     )
     assert not verdict.good
-    assert headline(verdict, 0.03) == "no regression, but 1 cell not valid"
+    assert headline(verdict, 0.03) == "no regression, but 1 invalid cell"
     assert parsed(verdict).get("failures") == "1"
 
 

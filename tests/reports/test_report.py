@@ -202,7 +202,7 @@ def test_unfinished_and_broken_cells_leave_the_rest_reported(tmp_path: Path) -> 
     (write_cell(run, "autellix", [turn()]) / "turns.jsonl").write_text("nonsense\n{}\n")
     report = write_report(run)
     text = Page(report.path).text
-    assert "not finished: 1 turn so far" in text
+    assert "not finished: 1 turn recorded" in text
     assert "line 1: not a JSON object" in text
     assert len(json.loads((run / "cells.json").read_text())) == 1
 

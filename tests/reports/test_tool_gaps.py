@@ -61,7 +61,7 @@ def test_where_gaps_come_from_is_said(tmp_path: Path) -> None:
     assert figure is not None
     assert "1.50 s on average" in figure.spec["note"]
     assert "1 measured and 2 synthesised" in figure.spec["note"]
-    assert "1 gap after a turn without a tool left out" in figure.spec["note"]
+    assert "Not shown: 1 gap after a turn without a tool." in figure.spec["note"]
 
 
 def test_no_tools_no_figure(tmp_path: Path) -> None:

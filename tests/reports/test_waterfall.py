@@ -127,7 +127,7 @@ def test_time_that_no_part_explains_fails_the_residual_gate(tmp_path: Path) -> N
     turns = [turn("p", 0, 0.0), turn("p", 1, 4.0, wait_s=1.0)]
     (row,) = results_of(tmp_path, turns).cells.to_dict("records")
     assert row["residual"] == pytest.approx(2 / 5)
-    assert "parts miss" in row["failed_gates"]
+    assert "the parts of" in row["failed_gates"]
 
 
 @settings(deadline=None, max_examples=15)
