@@ -80,7 +80,7 @@ def _memory(live: Run, virtual: Run) -> Iterable[str]:
     profile = virtual.sweep.get("profile") or {}
     done = next((cell.done for cell in live.cells if cell.done), None) or {}
     in_profile, in_live = profile.get("kv_blocks"), done.get("kv_blocks")
-    if None not in (in_profile, in_live) and in_profile not in (in_live, in_live - 1):
+    if in_profile is not None and in_live is not None and in_live - in_profile not in (0, 1):
         yield f"KV blocks {in_live} instead of {in_profile}"
     in_profile, in_live = profile.get("block_tokens"), done.get("block_tokens")
     if None not in (in_profile, in_live):
