@@ -67,9 +67,8 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
 
 def _more(point: Point, kind: str) -> list[str]:
     missing = point.against.seeds_missing if point.against is not None else math.nan
-    needs_seeds = kind == "even" and math.isfinite(missing) and missing >= 1
-    seeds = f"a difference of {DIFFERENCE:.0%} needs {counted(math.ceil(missing), 'more seed')}"
-    return [
-        *(["past saturation"] if point.saturated else []),
-        *([seeds] if needs_seeds else []),
-    ]
+    marks = ["past saturation"] if point.saturated else []
+    if kind == "even" and math.isfinite(missing) and missing >= 1:
+        seeds = counted(math.ceil(missing), "more seed")
+        marks.append(f"a difference of {DIFFERENCE:.0%} needs {seeds}")
+    return marks

@@ -186,11 +186,11 @@ def _by_reading(findings: Sequence[Finding], readings: Sequence[str]) -> str:
     bad = {r: [f for f in findings if f.reading == r and not f.holds] for r in readings}
     good = [f"“{reading}”" for reading in readings if not bad[reading]]
     rest = [
-        f"not reproduced read as “{reading}”: {listed([_contradiction(f) for f in failed])}"
+        f"not reproduced if read as “{reading}”: {listed([_contradiction(f) for f in failed])}"
         for reading, failed in bad.items()
         if failed
     ]
-    first = f"Reproduced read as {listed(good)}" if good else "Not reproduced under any reading"
+    first = f"Reproduced if read as {listed(good)}" if good else "Not reproduced under any reading"
     return "; ".join([first, *rest]) + "."
 
 

@@ -92,6 +92,18 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     assert "No significant difference from continuum: infercept." in answer_of(run).findings
 
 
+def test_a_variant_that_ties_with_the_winner_is_named_in_one_finding(tmp_path: Path) -> None:
+    up = [float(k) for k in range(20)]
+    shuffled = [*up[10:], *up[:10]]
+    run = run_of(
+        tmp_path, fcfs=idle(19.9, up), continuum=idle(20.0, up[::-1]), autellix=idle(20.0, shuffled)
+    )
+    findings = answer_of(run).findings
+    assert [f for f in findings if "continuum" in f] == [
+        "No significant difference from fcfs: continuum and autellix."
+    ]
+
+
 def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum"], jps=[0.1, 0.2, 0.3])
     cells = {
@@ -106,7 +118,7 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
     assert found.load == "0.2 jobs/s"
     assert found.findings[0].startswith("fcfs is past saturation at this load and continuum is not")
     assert (
-        "At 0.1 jobs/s the choice makes little difference: all are within 2% of fcfs."
+        "At 0.1 jobs/s the choice makes little difference: all variants are within 2% of fcfs."
         in found.findings
     )
     assert found.caveats[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
@@ -198,14 +210,16 @@ def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Pat
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     short = [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
     assert len(short) == 1
-    assert "20 jobs arrive within 200 s and take 50.0 s each" in short[0]
+    assert "20 jobs arrive within 200 s and the mean JCT is 50.0 s" in short[0]
     assert short[0].endswith("Use --programs 100.")
 
 
 def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
-    assert "1 job arrives within 10.0 s and takes 50.0 s, so" in " ".join(answer_of(run).caveats)
+    assert "1 job arrives within 10.0 s and the mean JCT is 50.0 s, so" in " ".join(
+        answer_of(run).caveats
+    )
 
 
 def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ def test_a_reading_is_reproduced_if_all_of_its_claims_hold() -> None:
         finding("B", False, "two"),
     ]
     assert verdict(found) == (
-        "Reproduced read as “one”; not read as “two”: “B” does not hold, ours 1x, published 2x."
+        "Reproduced if read as “one”; not reproduced if read as “two”: “B” does not hold, ours 1x,"
+        " published 2x."
     )
-    assert verdict(found[2:]).startswith("Not reproduced under any reading; not read as “two”")
+    assert verdict(found[2:]).startswith(
+        "Not reproduced under any reading; not reproduced if read as “two”"
+    )

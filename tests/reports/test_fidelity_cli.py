@@ -157,7 +157,7 @@ def test_repeats_are_of_one_engine(runs: Callable[..., list[str]], tmp_path: Pat
     options = runs()
     make_run(tmp_path / "other", POLICIES, (0.05, 0.3, 0.9), programs=30, **VLLM, hardware="h100")
     refused([*options, "--live", str(tmp_path / "other")], "hardware h100 instead of a100-80g")
-    refused([*options, "--live", str(tmp_path / "live")], "live: given twice$")
+    refused([*options, "--live", str(tmp_path / "live")], "live: is given twice$")
 
 
 def test_what_is_no_run_is_refused(runs: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_only_the_tools_with_most_time_are_drawn_and_the_rest_is_said(tmp_path: 
     figure = drawn(tmp_path, program("p0", *calls))
     assert figure is not None
     assert [entry.label for entry in figure.key][::7] == ["tool-0, 1 call", "tool-7, 1 call"]
-    assert "left out 2 others with 5% of it" in figure.spec["note"]  # 3 of 55 seconds
+    assert "The other 2 have 5% of the time." in figure.spec["note"]  # 3 of 55 seconds
 
 
 def test_a_gap_of_nothing_counts_but_has_no_place_on_a_log_axis(tmp_path: Path) -> None:
