@@ -6,7 +6,7 @@ rules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ def answer(
         *_how_to_separate(winner),
         *_ties(winner, tied),
         *bound_finding,
-        *_others([p for p in here if p.variant not in tied], base, winner),
+        *_others(here, base, winner, tied),
         *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
     ]
@@ -203,7 +203,10 @@ def _mean_s(point: Point) -> float:
     return point.jct_mean_s.value
 
 
-def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[str]:
+def _others(
+    here: Sequence[Point], base: Point | None, winner: Point, tied: Collection[str]
+) -> list[str]:
+    """Compare the other variants with the baseline. `tied` ones are not named as similar again."""
     rest = sorted(
         (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
         key=_mean_s,
@@ -211,7 +214,7 @@ def _others(here: Sequence[Point], base: Point | None, winner: Point) -> list[st
     rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
     faster = [r for r in rated if r[1].low > 1 and r[1].value > 1 + NEGLIGIBLE]
     slower = [r for r in rated if r[1].high < 1 and r[1].value < 1 - NEGLIGIBLE]
-    similar = [r[0] for r in rated if r not in faster + slower]
+    similar = [r[0] for r in rated if r not in faster + slower and r[0] not in tied]
     name = "the baseline" if base is None else base.variant
     sentences = []
     if faster:
