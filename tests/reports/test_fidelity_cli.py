@@ -186,7 +186,7 @@ def test_a_run_without_a_result_is_refused(runs: Callable[..., list[str]], tmp_p
         ("--policies contineum", "no policy is called 'contineum'"),
         ("--jps 0", "--jps '0': a rate or step of zero"),
         ("--seeds 3..1", "the range is reversed"),
-        ("--traces nowhere.jsonl", "nowhere.jsonl: no such file or folder"),
+        ("--traces nowhere.jsonl", "nowhere.jsonl: no such file, folder or pack"),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out .", r"--out \.: contains files of something else"),
     ],
