@@ -1,4 +1,4 @@
-"""Prints messages to the user on stderr."""
+"""Messages for the user on stderr."""
 
 from __future__ import annotations
 

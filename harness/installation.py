@@ -1,4 +1,4 @@
-"""Checks that this installation is the one that Python imports, and counts its CPU cores."""
+"""Check that Python imports this installation, and count the available CPU cores."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ PACKAGES = ("agents", "harness", "reports", "servers", "traces")
 
 class Check(NamedTuple):
     name: str
-    good: bool
+    passed: bool
     finding: str
     remedy: str = ""
 
 
-def package(name: str) -> Check:
-    """Our import names are common words; another distribution or folder may come first."""
-    ours = Path(__file__).resolve().parents[1] / name
+def check_package(name: str) -> Check:
+    """Check that `import name` finds this installation. The names are common words, so another
+    distribution or folder may precede it on the path."""
+    expected = Path(__file__).resolve().parents[1] / name
     spec = importlib.util.find_spec(name)
     origin = Path(spec.origin).resolve().parent if spec is not None and spec.origin else None
     return Check(
         f"package {name}",
-        origin == ours,
+        origin == expected,
         str(origin or "not found"),
-        f"expected {ours}: another `{name}` comes first on the path; run in the .venv that "
-        "`make install` makes, from another folder, and without PYTHONPATH",
+        f"expected {expected}: another `{name}` comes first on the path; use the .venv of "
+        "`make install`, another working directory, and no PYTHONPATH",
     )
 
 
 def cpu_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""The command line. In: the words after `bench`. Out: run folders, tables on stdout, an exit code.
+"""The command line. In: command-line arguments. Out: run folders, tables on stdout, an exit code.
 
 `main` holds the application; `commands` has one file per command.
 """

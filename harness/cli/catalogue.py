@@ -1,4 +1,4 @@
-"""Lists the names that options accept, for `bench list` and shell completion."""
+"""Names that options accept, for `bench list` and shell completion."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ def agent_names() -> list[str]:
 
 
 def policies() -> list[tuple[str, str, str]]:
-    """Name, description, source. A policy of an installed package that cannot be used has its
-    error as description."""
+    """Return name, description and source of each policy. If a policy of an installed package is
+    not usable, its error replaces the description."""
     from servers.errors import InvalidPlugin
     from servers.variants import variant
 
     rows = []
     for name in policy_names():
         try:
-            found = variant(name)
-            rows.append((name, found.description, found.source))
+            policy = variant(name)
+            rows.append((name, policy.description, policy.source))
         except InvalidPlugin as error:
             rows.append((name, str(error), "cannot be used"))
     return rows
 
 
 def hardware() -> list[tuple[str, str, str]]:
-    """Name, memory and peaks, source."""
+    """Return name, memory with peak rates, and source of each GPU."""
     from servers.profiles import HARDWARE
 
     return [
@@ -67,7 +67,7 @@ def packs() -> list[tuple[str]]:
 
 
 def models() -> list[tuple[str, str, str]]:
-    """Name, size and context, source."""
+    """Return name, size with context length, and source of each model."""
     from servers.profiles import MODELS
 
     return [
@@ -82,7 +82,7 @@ def models() -> list[tuple[str, str, str]]:
 
 
 def runs() -> list[tuple[str, str, str, str, str]]:
-    """Date, finished cells, folder, load and plan of each run under `runs/`."""
+    """Return date, finished cells, folder, load and plan of each run under `runs/`."""
     from reports.run_folder.find import RUNS, find_runs
 
     return [

@@ -1,4 +1,4 @@
-"""Turns errors into one line on stderr and an exit code, and SIGTERM into an orderly stop."""
+"""Convert errors to one line on stderr and an exit code, and SIGTERM to an exception."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.console import complain
 from servers.errors import InvalidInput, TurnstileError
 
 options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("options", default=None)
-"""The settings file of the command that runs, and the names of the options that come from it."""
+"""The settings file of the running command, and the names of the options that it sets."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -30,27 +30,27 @@ def terminate(_number: int, _frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
-    """Prints an error that Turnstile raised on purpose as one line and exits with code 2. Any other
-    exception is a bug and keeps its traceback."""
+    """Print a TurnstileError or OSError as one line and exit with code 2. Any other exception is a
+    bug and keeps its traceback."""
     try:
         yield
     except (TurnstileError, OSError) as error:
-        if full_stdout(error):
+        if is_stdout_full(error):
             raise
-        complain(_named_file(error) + " ".join(str(error).split("\n")))
+        complain(_settings_file_prefix(error) + " ".join(str(error).split("\n")))
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
         complain("stopped" + on_interrupt)
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
 
 
-def full_stdout(error: BaseException) -> bool:
-    """ENOSPC without a file name means that stdout itself is full."""
+def is_stdout_full(error: BaseException) -> bool:
+    """Return whether stdout is full. ENOSPC of any other file has a filename."""
     return isinstance(error, OSError) and error.errno == errno.ENOSPC and error.filename is None
 
 
-def _named_file(error: Exception) -> str:
-    """The prefix of an error with the settings file, if the invalid option may come from it."""
+def _settings_file_prefix(error: Exception) -> str:
+    """Return the settings file as a prefix for the error if the invalid option may come from it."""
     source = options_from_file.get()
     if source is None or not isinstance(error, InvalidInput):
         return ""

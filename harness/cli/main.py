@@ -1,7 +1,7 @@
-"""The `bench` application: results go to stdout, progress and errors to stderr.
+"""The `bench` application. Results go to stdout, progress and errors to stderr.
 
-Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input. Commands import
-what they need when they run, so that `bench --help` and completion are fast.
+Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input. Commands defer
+their imports until they run, to keep `bench --help` and completion fast.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from harness.cli.errors import full_stdout, one_line_errors, terminate
+from harness.cli.errors import is_stdout_full, one_line_errors, terminate
 from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import complain
@@ -29,35 +29,39 @@ from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 UsageError: Any = typer.BadParameter.__base__
 """Raised for a command line that cannot be parsed; Typer does not export the class."""
 SUB_APPS = {
-    "compare": "harness.cli.commands.compare",
-    "export": "harness.cli.commands.export",
-    "experiment": "harness.cli.commands.experiment",
-    "fidelity": "harness.cli.commands.fidelity",
-    "gateway": "harness.cli.commands.gateway",
-    "history": "harness.cli.commands.history",
-    "profile": "harness.cli.commands.profile",
-    "record": "harness.cli.commands.record",
-    "serve": "harness.cli.commands.serve",
-    "traces": "harness.cli.commands.traces",
-    "verify": "harness.cli.commands.verify",
+    "compare": "Test whether a run is slower than another: bench compare runs/before runs/after",
+    "export": "Export a run as files for other tools: bench export runs/NAME --format parquet",
+    "history": "Record the trend of results over commits: "
+    "bench history add runs/NAME --label COMMIT",
+    "serve": "Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum",
+    "profile": "Measure how fast vLLM is here, for virtual time and policies: "
+    "bench profile --model tiny",
+    "fidelity": "Compare virtual time with a live vLLM: "
+    "bench fidelity --jps 0.2,0.5,2 --kv-blocks 400",
+    "verify": "Check on a live engine that pinned KV stays in memory: bench verify pins",
+    "gateway": "Run an OpenAI-compatible proxy that identifies and records programs: "
+    "bench gateway URL",
+    "record": "Record a trace of any OpenAI client: bench record [URL] -- COMMAND",
+    "experiment": "Reproduce a published figure, with a verdict: bench experiment run fig16",
+    "traces": "Inspect, summarise, convert and synthesize traces.",
 }
-"""Commands in modules of their own, each with a Typer `app`."""
+"""Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`."""
 
 
 class Group(TyperGroup):
-    """Loads a sub-app when it is called or completed, not to list it in `bench --help`."""
+    """Load a sub-app only when it is called or completed, not for `bench --help`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name in SUB_APPS:
-            command = typer.main.get_command(import_module(SUB_APPS[name]).app)
-        if command is not None:  # completion passes any word
+            command = typer.main.get_command(import_module(f"harness.cli.commands.{name}").app)
+        if command is not None:  # None: completion of an unknown command
             _join_lines(command)
         return name, command, rest
 
 
 def _join_lines(command: Any) -> None:
-    """Joins the lines of each paragraph of the help: Typer would print its line breaks."""
+    """Join the lines of each paragraph of the help, because Typer prints single line breaks."""
     command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
     for inner in getattr(command, "commands", {}).values():
         _join_lines(inner)
@@ -80,7 +84,7 @@ app = typer.Typer(
 def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not UTF-8 cannot print dashes
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without UTF-8 cannot print dashes
             stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
@@ -89,25 +93,25 @@ def main() -> None:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             sys.exit(2)
-        help_ = f"; {error.ctx.command_path} --help" if error.ctx else ""
-        complain(" ".join(_usage_message(error).split()).rstrip(".") + help_)
+        hint = f"; {error.ctx.command_path} --help" if error.ctx else ""
+        complain(" ".join(_usage_message(error).split()).rstrip(".") + hint)
         sys.exit(2)
     except OSError as error:
-        if not full_stdout(error):
+        if not is_stdout_full(error):
             raise
         complain("cannot write stdout: no space left on device; free some space")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout at exit
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
         sys.exit(130)
-    finally:  # a signal while Python exits would print a traceback
+    finally:  # a signal during exit would print a traceback
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 
 def _usage_message(error: Any) -> str:
-    """Typer's message, with the value added if its type or bounds are wrong."""
+    """Return Typer's message, with the value added if its type or bounds are wrong."""
     from pydantic import ValidationError
 
     from traces.lenient import brief, requirement
@@ -135,7 +139,7 @@ def _bench(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Defines the options that precede the command."""
+    """Define the options that precede the command."""
 
 
 SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
@@ -207,7 +211,7 @@ def run(
         typer.Option(metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Draw of the arrivals. Default: 1.")
+        int | None, typer.Option(min=0, help="Seed of the arrivals. Default: 1.")
     ] = None,
     execution: Annotated[Execution, Only("out", "fresh")],
     settings: Annotated[SweepSettings, Without("jps", "policies", "seeds", "baseline")],
@@ -240,7 +244,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="CELL",
-            help="The folder name of a cell whose programs are drawn one by one; repeatable.",
+            help="Folder name of a cell whose programs are drawn individually; repeatable.",
         ),
     ] = None,
     evaluation: Annotated[
@@ -258,62 +262,11 @@ def report(
         print_report(run, gantt=gantt or (), evaluations=evaluation or ())
 
 
-@app.command()
-def compare() -> None:
-    """Test whether a run is slower than another: bench compare runs/before runs/after"""
+for _name, _help in SUB_APPS.items():
+    app.command(_name, help=_help)(lambda: None)  # `Group` replaces it by the module's app
 
 
-@app.command()
-def export() -> None:
-    """Export a run as files for other tools: bench export runs/NAME --format parquet"""
-
-
-@app.command()
-def history() -> None:
-    """Record the trend of results over commits: bench history add runs/NAME --label COMMIT"""
-
-
-@app.command()
-def serve() -> None:
-    """Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum"""
-
-
-@app.command()
-def profile() -> None:
-    """Measure how fast vLLM is here, for virtual time and policies: bench profile --model tiny"""
-
-
-@app.command()
-def fidelity() -> None:
-    """Compare virtual time with a live vLLM: bench fidelity --jps 0.2,0.5,2 --kv-blocks 400"""
-
-
-@app.command()
-def verify() -> None:
-    """Check on a live engine that pinned KV stays in memory: bench verify pins"""
-
-
-@app.command()
-def gateway() -> None:
-    """Run an OpenAI-compatible proxy that identifies and records programs: bench gateway URL"""
-
-
-@app.command()
-def record() -> None:
-    """Record a trace of any OpenAI client: bench record [URL] -- COMMAND"""
-
-
-@app.command()
-def experiment() -> None:
-    """Reproduce a published figure, with a verdict: bench experiment run fig16"""
-
-
-@app.command()
-def traces() -> None:
-    """Inspect, summarise, convert and synthesize traces."""
-
-
-class Things(StrEnum):
+class Listing(StrEnum):
     POLICIES = "policies"
     HARDWARE = "hardware"
     MODELS = "models"
@@ -322,12 +275,14 @@ class Things(StrEnum):
 
 
 @app.command("list")
-def list_(things: Annotated[Things, typer.Argument(metavar="THING", help="What to list.")]) -> None:
+def list_(
+    listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
+) -> None:
     """List policies, hardware, models, packs, or the runs under runs/ by load and date."""
     from harness.cli import catalogue
     from harness.cli.tables import show_rows
 
-    show_rows(getattr(catalogue, things.value)())
+    show_rows(getattr(catalogue, listing.value)())
 
 
 @app.command("open")
@@ -357,10 +312,10 @@ def doctor() -> None:
     from harness.cli.commands.doctor import checks
     from harness.cli.tables import show_rows
 
-    found = checks()
-    show_rows([("ok" if c.good else "NOT OK", c.name, c.finding) for c in found])
-    for check in found:
-        if not check.good:
-            complain(f"{check.name}: {check.remedy}")
-    if not all(check.good for check in found):
+    results = checks()
+    show_rows([("ok" if c.passed else "NOT OK", c.name, c.finding) for c in results])
+    failed = [check for check in results if not check.passed]
+    for check in failed:
+        complain(f"{check.name}: {check.remedy}")
+    if failed:
         raise typer.Exit(1)

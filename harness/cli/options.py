@@ -1,7 +1,7 @@
-"""Makes command-line options of settings dataclasses (`harness.load.settings`).
+"""Convert settings dataclasses (`harness.load.settings`) to command-line options.
 
 In: a command with parameters that are settings dataclasses. Out: a command with an option for each
-field of those dataclasses: its name, help, panel, default and completion.
+field of those dataclasses, with its name, help, panel, default and completion.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ Command = Callable[..., None]
 
 
 class Only:
-    """`Annotated[Machine, Only("gpus", "model")]`: the command has these options of the group, in
-    this order. Keyword arguments replace defaults."""
+    """The options of a group that a command has, in this order: `Annotated[Machine, Only("gpus",
+    "model")]`. Keyword arguments override defaults."""
 
     def __init__(self, *names: str, **defaults: Any) -> None:
         self.names, self.defaults = names, defaults
 
 
 class Without:
-    """`Annotated[SweepSettings, Without("seeds")]`: the command lacks these options."""
+    """The options of a group that a command lacks: `Annotated[SweepSettings, Without("seeds")]`."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
 
 def complete_policies(incomplete: str) -> list[str]:
-    """Completes the last name of a comma list."""
+    """Complete the last name of a comma-separated list."""
     before, comma, last = incomplete.rpartition(",")
     names = ["all", *catalogue.policy_names()]
     return [before + comma + name for name in names if name.startswith(last)]
@@ -56,9 +56,7 @@ COMPLETIONS = {
     "model": _complete(catalogue.model_names),
     "agent": _complete(catalogue.agent_names),
 }
-FILE_HELP = (
-    "Settings of a sweep, as in the sweep.toml of each run folder; options given here override it."
-)
+FILE_HELP = "Settings of a sweep, like the sweep.toml of a run folder. Other options override them."
 FILE = inspect.Parameter(
     "file",
     inspect.Parameter.KEYWORD_ONLY,
@@ -72,50 +70,52 @@ CONTEXT = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotatio
 
 
 def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
-    """Replaces each parameter of a command that is a settings dataclass by options for its fields.
-    With `file`, the first argument of the command may be a settings file, which options on the
-    command line and in the environment override."""
+    """Replace each parameter that is a settings dataclass by options for its fields.
+
+    With `file`, the first argument of the command may be a settings file. Options on the command
+    line and in the environment override it.
+    """
 
     def decorate(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True).parameters
-        groups = {name: _group(each.annotation) for name, each in own.items()}
+        groups = {name: _group(parameter.annotation) for name, parameter in own.items()}
         options = [CONTEXT, FILE] if file else []
-        for name, each in own.items():
-            options += [each] if groups[name] is None else _parameters(each.annotation)
+        for name, parameter in own.items():
+            options += [parameter] if groups[name] is None else _parameters(parameter.annotation)
 
         @wraps(command)
         def with_options(**given: Any) -> None:
             values = {name: given[name] for name in own if name in given}
             path = _settings_file(given) if file else None
-            with _values(path, given) as found:
+            with _option_values(path, given) as found:
                 built = {name: build(group, found) for name, group in groups.items() if group}
                 command(**values, **built)
 
-        del with_options.__wrapped__  # or Typer would read its options
+        del with_options.__wrapped__  # Typer would read its signature
         with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in options]
+            [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
         )
-        with_options.__annotations__ = {each.name: each.annotation for each in options}
+        with_options.__annotations__ = {option.name: option.annotation for option in options}
         return with_options
 
     return decorate
 
 
 def _group(annotation: Any) -> Any:
-    """The settings dataclass of a parameter; None for an option of Typer."""
+    """Return the settings dataclass of a parameter; None for a plain Typer option."""
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     return kind if is_dataclass(kind) else None
 
 
 def _parameters(annotation: Any) -> Iterator[inspect.Parameter]:
     settings = settings_of(_group(annotation))
-    chosen = next(iter(get_args(annotation)[1:]), Without())
-    if isinstance(chosen, Only):
-        for name in chosen.names:
-            yield _parameter(settings[name], chosen.defaults.get(name, settings[name].default))
+    selection = next(iter(get_args(annotation)[1:]), Without())
+    if isinstance(selection, Only):
+        for name in selection.names:
+            yield _parameter(settings[name], selection.defaults.get(name, settings[name].default))
         return
     for name, setting in settings.items():
-        if name not in chosen.names:
+        if name not in selection.names:
             yield _parameter(setting, setting.default)
 
 
@@ -148,18 +148,17 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
 
 
 def _settings_file(given: dict[str, Any]) -> Path | None:
-    """The first word is a flag for vLLM if it is not the name of a TOML file."""
-    word = given.pop("file")
-    if word is None or word.endswith(".toml"):
-        return word and Path(word)
-    given["vllm_flags"] = [word, *(given["vllm_flags"] or ())]
+    """Return the settings file. A first argument that does not end in .toml is a flag for vLLM."""
+    first = given.pop("file")
+    if first is None or first.endswith(".toml"):
+        return first and Path(first)
+    given["vllm_flags"] = [first, *(given["vllm_flags"] or ())]
     return None
 
 
 @contextmanager
-def _values(path: Path | None, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The value of each option that has one. While a command runs on a settings file, its errors
-    name the file."""
+def _option_values(path: Path | None, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the values of options by name. Inside the context, errors name the settings file."""
     context = given.pop("context", None)
     values = {
         name: tuple(value) if isinstance(value, list) else value
@@ -173,9 +172,9 @@ def _values(path: Path | None, given: dict[str, Any]) -> Iterator[dict[str, Any]
 
     explicit = {name for name in values if context.get_parameter_source(name).name in EXPLICIT}
     with one_line_errors():
-        found = read_settings(path, explicit)
-    reset = options_from_file.set((path, found.keys() - explicit))
+        from_file = read_settings(path, explicit)
+    reset = options_from_file.set((path, from_file.keys() - explicit))
     try:
-        yield {**found, **{name: values[name] for name in explicit}}
+        yield {**from_file, **{name: values[name] for name in explicit}}
     finally:
         options_from_file.reset(reset)

@@ -1,5 +1,5 @@
-"""Prints the report of a run: the answer and the table on stdout, failed gates and cells without a
-result on stderr."""
+"""Print the report of a run: the answer and the table to stdout, failed gates and cells without a
+result to stderr."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 
 PIPE_COLUMNS = 200
-"""Width of the table in a pipe, enough for every column."""
-MOST_NAMED = 5
-"""The number of cells without a result that are printed; the report names all."""
+"""Width of the table in a pipe, which fits every column."""
+MAX_NAMED_CELLS = 5
+"""Limit of printed cells without a result; the report lists all."""
 
 
 def print_report(
@@ -21,8 +21,10 @@ def print_report(
     gantt: Sequence[str] = (),
     evaluations: Sequence[str] = (),
 ) -> None:
-    """Writes and prints the report. Exit code 1 if a gate failed or a cell has no result. The
-    caller has printed the errors of the cells in `failed`."""
+    """Write and print the report. Exit with code 1 if a gate failed or a cell has no result.
+
+    The errors of the cells in `failed` are not printed, because the caller has printed them.
+    """
     from rich.console import Console
 
     from reports import write_report
@@ -40,10 +42,10 @@ def print_report(
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:
         print(f"failed: {gate}", file=sys.stderr)
-    unnamed = [(name, why) for name, why in report.missing if name not in failed]
-    for name, why in unnamed[:MOST_NAMED]:
-        print(f"no result: {name}: {printable(why)}", file=sys.stderr)
-    if len(unnamed) > MOST_NAMED:
-        print(f"no result: {len(unnamed) - MOST_NAMED} more, see the report", file=sys.stderr)
+    missing = [(name, reason) for name, reason in report.missing if name not in failed]
+    for name, reason in missing[:MAX_NAMED_CELLS]:
+        print(f"no result: {name}: {printable(reason)}", file=sys.stderr)
+    if (more := len(missing) - MAX_NAMED_CELLS) > 0:
+        print(f"no result: {more} more, see the report", file=sys.stderr)
     if failed or report.failed_gates or report.missing:
         raise typer.Exit(1)

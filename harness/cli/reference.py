@@ -1,4 +1,4 @@
-"""The command-line reference of the documentation, generated from the Typer app.
+"""Generate the command-line reference of the documentation from the Typer app.
 
 `python -m harness.cli.reference` prints the page as Markdown; `make docs` writes it to
 `docs/reference/command-line.md`, which is not kept in git.
@@ -17,7 +17,7 @@ from harness.cli.main import app
 
 HEAD = """# Command line
 
-Generated from the code: this is what `bench --help` and `bench COMMAND --help` print.
+Generated from `bench --help` and `bench COMMAND --help`.
 """
 HELP_OPTIONS = {"--help", "--install-completion", "--show-completion"}
 
@@ -44,19 +44,19 @@ def _command(command: Any, context: Any, level: int) -> Iterator[str]:
 
 
 def _options(command: Any) -> list[tuple[str, Any]]:
-    """Panel and parameter, the panels in the order of the help, arguments first."""
-    found = [
+    """Return panel and parameter of each option: arguments first, then in the order of the help."""
+    options = [
         (getattr(p, "rich_help_panel", None) or p.param_type_name.title() + "s", p)
         for p in command.params
         if not getattr(p, "hidden", False) and HELP_OPTIONS.isdisjoint(p.opts)
     ]
-    panels = list(dict.fromkeys(panel for panel, _ in found))
+    panels = list(dict.fromkeys(panel for panel, _ in options))
     panels.sort(key="Arguments".__ne__)
-    return sorted(found, key=lambda option: panels.index(option[0]))
+    return sorted(options, key=lambda option: panels.index(option[0]))
 
 
 def _blocks(text: str | None) -> str:
-    """A help text as Markdown; paragraphs that are commands become one code block."""
+    """Convert a help text to Markdown. Consecutive commands become one code block."""
     paragraphs = [" ".join(part.split()) for part in (text or "").split("\n\n") if part.strip()]
     blocks = []
     for are_commands, group in groupby(paragraphs, key=lambda part: part.startswith("bench ")):
@@ -68,7 +68,7 @@ def _blocks(text: str | None) -> str:
 
 
 def _inline(text: str) -> str:
-    """From Rich's markup."""
+    """Convert Rich's markup to Markdown."""
     return re.sub(r"\[/?bold\]", "**", text).replace("\\[", "[").replace("<", "&lt;")
 
 

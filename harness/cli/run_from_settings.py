@@ -1,7 +1,7 @@
-"""Resolves the settings of a command, runs the sweep, and prints what happens.
+"""Resolve the settings of a command and run the sweep.
 
 In: `SweepSettings`. Out: a run folder; a summary of the plan on stdout, warnings on stderr. Invalid
-settings are one line on stderr and exit code 2. After an interruption a line says how to resume.
+settings print one line and exit with code 2. An interruption prints the command that resumes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from harness.cli.errors import one_line_errors
 from harness.console import complain
-from harness.installation import PACKAGES, cpu_cores, package
+from harness.installation import PACKAGES, check_package, cpu_cores
 from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
 
@@ -32,25 +32,25 @@ def run_from_settings(
     one_cell: bool = False,
     reuse: bool = True,
 ) -> tuple[Path, Mapping[str, str]]:
-    """Returns the run folder and the error of each failed cell, which has been printed."""
+    """Return the run folder and the errors of failed cells by name. The errors are printed."""
     with one_line_errors():
         if workers is not None and workers < 1:
-            raise InvalidInput(f"--workers {workers}: at least 1")
+            raise InvalidInput(f"--workers {workers}: must be at least 1")
         from harness.sweep.folder import default_folder
         from harness.sweep.plan import resolve
         from harness.sweep.run import run_sweep
 
-        for check in map(package, PACKAGES):
-            if not check.good:
+        for check in map(check_package, PACKAGES):
+            if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
         plan = resolve(settings)
         if one_cell and len(plan.cells()) != 1:
-            several = (
+            dimensions = (
                 ("one --policy", plan.variants),
                 ("one rate with --jps", plan.rates),
                 ("one --seed", plan.seeds),
             )
-            missing = " and ".join(one for one, values in several if len(values) > 1)
+            missing = " and ".join(text for text, values in dimensions if len(values) > 1)
             raise InvalidInput(
                 f"these settings have {len(plan.cells())} cells: give {missing}, or use bench sweep"
             )
@@ -80,39 +80,34 @@ def resume_hint() -> str:
 
 
 def same_command() -> str:
-    words = sys.argv[1:]
-    redacted = redact_command_line(words)
-    note = "" if redacted == words else f"  (replace {REDACTED} by your secret)"
+    arguments = sys.argv[1:]
+    redacted = redact_command_line(arguments)
+    note = "" if redacted == arguments else f"  (replace {REDACTED} by your secret)"
     return shlex.join(["bench", *redacted]) + note
 
 
 def _print_plan(plan: SweepPlan) -> None:
+    from reports.phrasing import counted
+
     load = plan.workload
     print(plan.engine.describe())
     if plan.agents is not None:
         print(plan.agents.describe())
-    shape = [
-        _count(len(plan.variants), "policy", "policies"),
-        _count(len(plan.rates), "load"),
-        _count(len(plan.seeds), "seed"),
-    ]
-    turns = f", {_count(load.turns, 'turn')}" if load.turns else ""
+    policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
+    turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
     print(
-        f"{load.name}: {_count(len(load.programs), 'program')}{turns}; " + " x ".join(shape),
+        f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies} x "
+        f"{counted(len(plan.rates), 'load')} x {counted(len(plan.seeds), 'seed')}",
         flush=True,
     )
-    _complain_of("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
-    _complain_of("left out", [left.reason for left in load.left_out])
-    _complain_of("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
-    _complain_of("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], most=0)
+    _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
+    _print_notes("left out", [left.reason for left in load.left_out])
+    _print_notes("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
+    _print_notes("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], limit=0)
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _complain_of(what: str, reasons: list[str], most: int = 5) -> None:
-    for reason in reasons[:most]:
-        complain(f"{what}: {reason}")
-    if more := len(reasons) - most if len(reasons) > most else 0:
-        complain(f"{what}: {more}{' more' if most else ''}, named in sweep.json")
+def _print_notes(kind: str, notes: list[str], limit: int = 5) -> None:
+    for note in notes[:limit]:
+        complain(f"{kind}: {note}")
+    if (more := len(notes) - limit) > 0:
+        complain(f"{kind}: {more}{' more' if limit else ''}, listed in sweep.json")

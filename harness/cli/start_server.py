@@ -1,4 +1,4 @@
-"""Runs vLLM servers for a command: prints the progress of the start, and a failure as one line."""
+"""Start vLLM servers for a command. Print the progress, and a failure as one line."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import launch_replicas
 from servers.vllm.launch.server import VllmServer
 
-PLAIN_EVERY_S = 10.0
+PLAIN_INTERVAL_S = 10.0
 
 
 def fresh_folder(command: str) -> Path:
-    """The path of a new folder for the log and the settings of a server."""
+    """Return the path of a new folder for the log and the settings of a server."""
     return Path("runs") / command / time.strftime("%Y-%m-%d_%H-%M-%S")
 
 
 @contextmanager
-def booted(
+def running_servers(
     config: ServerConfig,
     folder: Path,
     *,
@@ -37,9 +37,9 @@ def booted(
     python: str | None,
     ready_within_s: float,
 ) -> Iterator[tuple[list[VllmServer], float]]:
-    """Yields the servers and the seconds that they took to start. Exit code 1 if a server fails."""
+    """Yield the servers and their start time in seconds. Exit with code 1 if a server fails."""
     try:
-        with Waiting(folder / "server.log") as waiting:
+        with StartProgress(folder / "server.log") as progress:
             servers = launch_replicas(
                 config,
                 replicas,
@@ -47,12 +47,12 @@ def booted(
                 port=port,
                 python=python,
                 ready_within_s=ready_within_s,
-                on_progress=waiting.report,
+                on_progress=progress.report,
             )
-        with ExitStack() as running:
+        with ExitStack() as stack:
             for server in servers:
-                running.enter_context(server)
-            yield servers, waiting.seconds
+                stack.enter_context(server)
+            yield servers, progress.seconds
     except ServerFailed as failed:
         for line in failed.tail:
             print(f"  {line}", file=sys.stderr)
@@ -60,8 +60,8 @@ def booted(
         raise typer.Exit(1) from None
 
 
-class Waiting:
-    """Prints the progress of a start: one changing line on a terminal, else a line every 10 s."""
+class StartProgress:
+    """Progress of a start on stderr: a status line on a terminal, otherwise a line every 10 s."""
 
     def __init__(self, log: Path) -> None:
         self._log: Path | None = log
@@ -90,6 +90,6 @@ class Waiting:
         progress = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
         if self._status is not None:
             self._status.update(progress.replace("[", r"\["))
-        elif elapsed_s - self._printed_at_s >= PLAIN_EVERY_S:
+        elif elapsed_s - self._printed_at_s >= PLAIN_INTERVAL_S:
             self._printed_at_s = elapsed_s
             print(progress, file=sys.stderr, flush=True)

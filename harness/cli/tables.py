@@ -1,4 +1,4 @@
-"""Prints tables on stdout: columns on a terminal, tab-separated lines in a pipe."""
+"""Print tables to stdout: columns on a terminal, tab-separated lines in a pipe."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 
 
 def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Piped output is one line per row, so that cut and grep work on it."""
+    """Print one line per row in a pipe, so that cut and grep work on it."""
     if not sys.stdout.isatty():
         if title is not None:
             print(f"\n{title}")
@@ -30,8 +30,7 @@ def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
 
 
 def show_cell(folder: Path) -> str:
-    """Prints the settings of a run of one cell, its result, and where the time went. Returns the
-    failed gates."""
+    """Print settings, result and time breakdown of a run of one cell. Return its failed gates."""
     import numpy as np
 
     from reports.metrics.cells import cell_row
@@ -53,11 +52,11 @@ def show_cell(folder: Path) -> str:
     sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
     sums["lateness_s"] = lateness_s.sum()
     total = sum(sums.values()) or 1.0
-    where = [
+    shares = [
         (part, f"{value / len(jobs['job_id']):.3f} s per job", f"{value / total:.1%}")
         for part, value in sums.items()
     ]
-    show_rows(where, "where the time went (sub-agents add up)")
+    show_rows(shares, "where the time went (sub-agents add up)")
     show_rows(sorted(_events(cell.folder / "engine.jsonl")), "engine events")
     scalars = {k: v for k, v in (cell.done or {}).items() if k != "usage"}
     show_rows(list(_flat(scalars)), "engine")

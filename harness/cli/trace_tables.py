@@ -1,4 +1,4 @@
-"""Tables of `bench traces`: programs, moments and tools."""
+"""Tables of programs, moments and tools for `bench traces`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
 
 PIPE_COLUMNS = 200
-"""Width of tables that do not go to a terminal, so that no line is folded."""
-TOOL_LETTERS = 40
+"""Width of tables in a pipe, in which no line may be folded."""
+MAX_TOOL_CHARACTERS = 40
 
 
 def show_programs(programs: Sequence[Program]) -> None:
@@ -24,11 +24,11 @@ def show_programs(programs: Sequence[Program]) -> None:
     _show(table)
 
 
-def show_statistics(found: Statistics, tools: int) -> None:
-    """`tools` is the number of tools in the second table, below the row of all tools."""
-    _show(_moments_table(found))
+def show_statistics(stats: Statistics, max_tools: int) -> None:
+    """Print the moments of a trace, and its tools with the most total time."""
+    _show(_moments_table(stats))
     table = _table("tool", "calls", "mean s", "P50 s", "P90 s", "P99 s", "share of slowest 10%")
-    for tool in [found.all_tools, *found.tools[:tools]]:
+    for tool in [stats.all_tools, *stats.tools[:max_tools]]:
         table.add_row(*_tool_row(tool))
     _show(table)
 
@@ -38,7 +38,7 @@ def tool_time_s(program: Program) -> float:
 
 
 def shared_prefix_tokens(program: Program) -> int:
-    """The tokens that the first prompt shares with other prompts of the trace."""
+    """Return how many tokens the first prompt shares with other prompts of the trace."""
     if program.prefix is not None:
         return program.prefix.tokens
     path = program.turns[0].prefixes
@@ -58,21 +58,21 @@ def _program_row(program: Program) -> tuple[str, ...]:
     )
 
 
-def _moments_table(found: Statistics) -> Table:
+def _moments_table(stats: Statistics) -> Table:
     table = _table("", "count", "mean", "deviation")
     lines: list[tuple[str, Moments, float, int]] = [
-        ("turns per program", found.turns, 1, 1),
-        ("tool time, ms", found.tool_gap_s, 1000, 0),
-        ("tokens per program, final context", found.final_context_tokens, 1, 0),
-        ("tokens per program, sum over turns", found.summed_tokens, 1, 0),
-        ("prompt tokens per turn", found.prompt_tokens, 1, 0),
-        ("output tokens per turn", found.output_tokens, 1, 0),
-        ("pause without a tool, ms", found.pause_s, 1000, 0),
+        ("turns per program", stats.turns, 1, 1),
+        ("tool time, ms", stats.tool_gap_s, 1000, 0),
+        ("tokens per program, final context", stats.final_context_tokens, 1, 0),
+        ("tokens per program, sum over turns", stats.summed_tokens, 1, 0),
+        ("prompt tokens per turn", stats.prompt_tokens, 1, 0),
+        ("output tokens per turn", stats.output_tokens, 1, 0),
+        ("pause without a tool, ms", stats.pause_s, 1000, 0),
     ]
     for name, moments, unit, digits in lines:
         mean, sd = moments.mean * unit, moments.sd * unit
         table.add_row(name, f"{moments.count:,}", f"{mean:,.{digits}f}", f"{sd:,.{digits}f}")
-    table.add_row("prompt tokens kept from the previous turn", "", f"{found.kept_share:.1%}", "")
+    table.add_row("prompt tokens kept from the previous turn", "", f"{stats.kept_share:.1%}", "")
     return table
 
 
@@ -80,7 +80,9 @@ def _tool_row(tool: ToolGaps) -> tuple[str, ...]:
     seconds = (tool.mean_s, tool.p50_s, tool.p90_s, tool.p99_s)
     name = tool.tool
     return (
-        printable(name if len(name) <= TOOL_LETTERS else f"{name[: TOOL_LETTERS - 1]}…"),
+        printable(
+            name if len(name) <= MAX_TOOL_CHARACTERS else f"{name[: MAX_TOOL_CHARACTERS - 1]}…"
+        ),
         f"{tool.calls:,}",
         *(f"{s:,.3f}" for s in seconds),
         f"{tool.slowest_tenth_share:.1%}",

@@ -76,7 +76,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--offload-gb inf", "--offload-gb inf: 0 to 1,000,000 GB"),
         ("--policies continuum --baseline fcfs", "--baseline fcfs: not among the policies"),
         ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
-        ("--workers 0", "--workers 0: at least 1"),
+        ("--workers 0", "--workers 0: must be at least 1"),
         ("--traces nowhere.json", "nowhere.json: no such file, folder or pack"),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),

@@ -146,12 +146,15 @@ def _with_tier(
 def _of_new_server(
     config: ServerConfig, python: str | None, ready_within_s: float, within_s: float
 ) -> Measured:
-    from harness.cli.start_server import booted, fresh_folder
+    from harness.cli.start_server import fresh_folder, running_servers
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
     kv_bytes = kv_bytes_per_token(config.model, config.weights)
     folder = fresh_folder("profile")
-    with booted(config, folder, python=python, ready_within_s=ready_within_s) as ([server], _):
+    with running_servers(config, folder, python=python, ready_within_s=ready_within_s) as (
+        [server],
+        _,
+    ):
         return _measured(server.base_url, server.info, config, kv_bytes, within_s, server)
 
 

@@ -16,7 +16,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.cli.start_server import booted, fresh_folder
+from harness.cli.start_server import fresh_folder, running_servers
 from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
 from servers.errors import CannotServe
@@ -131,7 +131,7 @@ def serve(
             dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
         offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None
-        with booted(
+        with running_servers(
             server_config(machine, server, model, name, offload),
             folder,
             replicas=server.replicas,

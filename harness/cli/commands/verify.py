@@ -62,7 +62,7 @@ def pins(
         expected_blocks,
         measure_gaps,
     )
-    from harness.cli.start_server import booted, fresh_folder
+    from harness.cli.start_server import fresh_folder, running_servers
     from harness.cli.tables import show_rows
     from harness.replay.live import Replica
     from servers.variants import make_policy, variants
@@ -72,7 +72,7 @@ def pins(
         config = ServerConfig(
             model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks
         )
-        with booted(
+        with running_servers(
             config,
             fresh_folder("verify"),
             python=settings.vllm_python,
