@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.status import Status
 
 from harness.console import complain
+from harness.load.settings import Server
 from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.replicas import launch_replicas
@@ -31,22 +32,20 @@ def fresh_folder(command: str) -> Path:
 def running_servers(
     config: ServerConfig,
     folder: Path,
+    settings: Server,
     *,
-    replicas: int = 1,
     port: int | None = None,
-    python: str | None,
-    ready_within_s: float,
 ) -> Iterator[tuple[list[VllmServer], float]]:
     """Yield the servers and their start time in seconds. Exit with code 1 if a server fails."""
     try:
         with StartProgress(folder / "server.log") as progress:
             servers = launch_replicas(
                 config,
-                replicas,
+                settings.replicas,
                 folder,
                 port=port,
-                python=python,
-                ready_within_s=ready_within_s,
+                python=settings.vllm_python,
+                ready_within_s=settings.ready_within_s,
                 on_progress=progress.report,
             )
         with ExitStack() as stack:

@@ -75,7 +75,7 @@ def test_a_change_of_a_policy_is_seen(tmp_path: Path) -> None:
         (["one"], "give NEW, the run to compare with BASE, or --save FILE, not both"),
         (["one", "nowhere"], "nowhere"),
         (["one", "one", "--metric", "jct.p42"], "--metric jct.p42: unknown; use jct.mean"),
-        (["one", "one", "--max-regression", "lots"], "--max-regression lots: use a share such as"),
+        (["one", "one", "--max-regression", "lots"], "--max-regression lots: use a share, e.g."),
         (["one", "one/sweep.json"], "one/sweep.json: not a baseline"),
     ],
 )

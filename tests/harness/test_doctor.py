@@ -17,7 +17,7 @@ def found() -> dict[str, Check]:
 
 
 def test_virtual_time_runs_anywhere() -> None:
-    assert found()["engine sim"].good
+    assert found()["engine sim"].passed
 
 
 def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
@@ -25,7 +25,7 @@ def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
 ) -> None:
     monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", str(tmp_path / "python"))
     check = found()["engine vllm"]
-    assert not check.good
+    assert not check.passed
     assert str(tmp_path / "python") in check.remedy
     assert "get it with: " in check.remedy
     assert "LMCache" not in found()
@@ -37,7 +37,7 @@ def test_a_missing_container_service_passes_and_gives_the_remedy(
     for url in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:9", "nonsense"):
         monkeypatch.setenv("DOCKER_HOST", url)
         check = found()["containers"]
-        assert check.good
+        assert check.passed
         assert "start one with: podman system service" in check.finding
 
 
@@ -65,7 +65,7 @@ def test_a_container_service_that_responds_is_named(
 def test_a_missing_bubblewrap_passes_and_gives_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     check = found()["bubblewrap"]
-    assert check.good
+    assert check.passed
     assert "install it with: apt-get install bubblewrap" in check.finding
 
 
@@ -77,5 +77,5 @@ def test_a_bubblewrap_that_cannot_be_used_is_not_ok(
     bwrap.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     check = found()["bubblewrap"]
-    assert not check.good
+    assert not check.passed
     assert "setting up uid map: Permission denied" in check.remedy

@@ -43,7 +43,7 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
     ("arguments", "said"),
     [
         (["add", "nowhere", "--label", "c"], "nowhere: no such folder"),
-        (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time such as"),
+        (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time, e.g."),
         (
             ["add", "run", "--label", "c", "--file", "run/sweep.json"],
             "run/sweep.json: not a history",

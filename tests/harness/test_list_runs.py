@@ -76,7 +76,7 @@ def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:
     [
         ((), "runs/ contains no report; create one with: bench sweep"),
         (("runs/none",), "runs/none: not a run folder; bench list runs lists them"),
-        (("runs/without",), "runs/without: has no report yet; write it with: bench report"),
+        (("runs/without",), "runs/without: contains no report; write it with: bench report"),
     ],
 )
 def test_a_missing_report_is_one_line_with_the_remedy(

@@ -1,1 +1,1 @@
-"""One file per command of `bench`; each defines a Typer application called `app`."""
+"""The commands of `bench`, one per file. Each module has a Typer application named `app`."""

@@ -1,4 +1,4 @@
-"""`bench compare`: tests whether a run is slower than another of the same settings."""
+"""`bench compare`: test whether a run is slower than another run of the same settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def compare(
     metric: Annotated[
         str,
         typer.Option(
-            "--metric", help="A comma list of jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99."
+            "--metric", help="Comma-separated: jct.mean, jct.p50, jct.p90, jct.p95 and jct.p99."
         ),
     ] = "jct.mean,jct.p95",
     max_regression: Annotated[
@@ -50,7 +50,7 @@ def compare(
         typer.Option(
             "--max-regression",
             metavar="SHARE",
-            help="The largest slowdown that passes: 3%, or 0.03.",
+            help="Largest slowdown that passes: 3% or 0.03.",
         ),
     ] = "3%",
     confidence: Annotated[
@@ -59,7 +59,7 @@ def compare(
             "--confidence",
             min=0.5,
             max=0.999,
-            help="Confidence level of the intervals, such as 0.95.",
+            help="Confidence level of the intervals.",
         ),
     ] = 0.95,
     markdown: Annotated[
@@ -70,7 +70,7 @@ def compare(
         Path | None, typer.Option("--junit", metavar="FILE", help="Write the verdict as JUnit XML.")
     ] = None,
     identical: Annotated[
-        bool, typer.Option("--identical", help="Fail on any change, also an improvement.")
+        bool, typer.Option("--identical", help="Fail on any change, even an improvement.")
     ] = False,
     save: Annotated[
         Path | None,
@@ -92,19 +92,19 @@ def compare(
             baseline.save(old, save)
             print(f"baseline: {save}, {save.stat().st_size:,} bytes, {len(old.jobs):,} jobs")
             return
-        metrics, most = _metrics(metric), _share(max_regression)
-        verdict = compare_sides(old, baseline.read_side(new or base), metrics, most, confidence)
+        metrics, limit = _metrics(metric), _share(max_regression)
+        verdict = compare_sides(old, baseline.read_side(new or base), metrics, limit, confidence)
         if markdown is not None:
-            write_file(markdown, files.markdown(verdict, most).encode())
+            write_file(markdown, files.markdown(verdict, limit).encode())
         if junit is not None:
             write_file(junit, files.junit(verdict))
-    if found := files.shown(verdict.changes):
-        show_rows([files.HEAD, *map(files.row, found)])
+    if changes := files.shown(verdict.changes):
+        show_rows([files.HEAD, *map(files.row, changes)])
     for line in verdict.unpaired:
         complain(f"in one run only: {line}")
     for line in verdict.invalid:
         complain(f"not valid: {line}")
-    print(files.headline(verdict, most))
+    print(files.headline(verdict, limit))
     if identical and verdict.good and not verdict.identical:
         complain("--identical: the results are not identical")
     if not verdict.good or (identical and not verdict.identical):
@@ -127,5 +127,5 @@ def _share(text: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share < 1:
-        raise InvalidInput(f"--max-regression {text}: use a share such as 3% or 0.03")
+        raise InvalidInput(f"--max-regression {text}: use a share, e.g. 3% or 0.03")
     return share

@@ -1,7 +1,7 @@
-"""`bench doctor`: checks whether this machine is set up, and what it can run.
+"""`bench doctor`: check whether this machine is set up, and what it can run.
 
-An optional component that is absent passes, and the finding gives the command that installs it. A
-component that is installed but cannot be used fails, with a remedy.
+An absent optional component passes; its finding has the install command. A component that is
+installed but unusable fails, with a remedy.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.installation import PACKAGES, Check, cpu_cores, package
+from harness.installation import PACKAGES, Check, check_package, cpu_cores
 
 if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation
 
-SOCKET_WITHIN_S = 2.0
+SOCKET_TIMEOUT_S = 2.0
 
 
 def checks() -> list[Check]:
     return [
         _python(),
-        *(package(name) for name in PACKAGES),
+        *map(check_package, PACKAGES),
         _distribution(),
         *_machine(),
         Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
@@ -69,35 +69,38 @@ def _machine() -> list[Check]:
 
 
 def _vllm() -> list[Check]:
-    """A missing vLLM passes, since virtual time needs none. One that cannot be used fails."""
+    """Check vLLM and the GPUs. A missing vLLM passes, because virtual time does not need it."""
     from servers.errors import VllmNotInstalled, VllmUnavailable
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
-    found = [Check("GPUs", True, ", ".join(gpus) or "none found by the NVIDIA driver")]
+    gpu_check = Check("GPUs", True, ", ".join(gpus) or "none found by the NVIDIA driver")
     try:
         vllm = find_vllm()
     except VllmNotInstalled:
-        return [*found, Check("engine vllm", True, f"absent, not needed for sim; {install_hint()}")]
-    except VllmUnavailable as missing:
-        return [*found, Check("engine vllm", False, "cannot be used", str(missing))]
+        return [
+            gpu_check,
+            Check("engine vllm", True, f"absent, not needed for sim; {install_hint()}"),
+        ]
+    except VllmUnavailable as error:
+        return [gpu_check, Check("engine vllm", False, "cannot be used", str(error))]
     finding = f"{vllm.version} for {'CPUs' if vllm.cpu else 'GPUs'} at {vllm.python}"
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
     remedy = f"no GPU found; {install_hint()}"
-    return [*found, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
+    return [gpu_check, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
 
 
 def _lmcache(vllm: VllmInstallation) -> Check:
-    """LMCache in vLLM's environment. vLLM's own offloading needs no package."""
-    get = f"install it with: {vllm.python} -m pip install lmcache" + (
+    """Check for LMCache in vLLM's environment. vLLM's native offloading needs no package."""
+    install = f"install it with: {vllm.python} -m pip install lmcache" + (
         " (for CPUs: make vllm)" if vllm.cpu else ""
     )
-    absent = f"absent, needed only for policies with LMCache (continuum+, …); {get}"
+    absent = f"absent, needed only for policies with LMCache (continuum+, …); {install}"
     return Check("LMCache", True, vllm.lmcache or absent)
 
 
 def _containers() -> list[Check]:
-    """Servers in containers need the `docker` package and a service of Docker or podman."""
+    """Check for the `docker` package and a Docker or podman service, which containers need."""
     installed = importlib.util.find_spec("docker") is not None
     responding = next(filter(_responds, _container_sockets()), None)
     return [
@@ -113,19 +116,22 @@ def _containers() -> list[Check]:
             "containers",
             True,
             responding
-            or "no service of Docker or podman responds, needed only for containers; start one "
+            or "no Docker or podman service responds, needed only for containers; start one "
             "with: podman system service --time=0 (or set DOCKER_HOST=unix://PATH)",
         ),
     ]
 
 
 def _sandbox() -> Check:
-    """Tries the sandbox in which live agents run their commands."""
+    """Try the sandbox in which live agents run their commands."""
     from agents.sandbox.bubblewrap import Bubblewrap
 
     if shutil.which("bwrap") is None:
-        get = "install it with: apt-get install bubblewrap"
-        return Check("bubblewrap", True, f"absent, needed only for live agents; {get}")
+        return Check(
+            "bubblewrap",
+            True,
+            "absent, needed only for live agents; install it with: apt-get install bubblewrap",
+        )
     try:
         Bubblewrap().check()
     except ValueError as error:
@@ -134,27 +140,27 @@ def _sandbox() -> Check:
 
 
 def _container_sockets() -> list[str]:
-    """URLs of the sockets, in the order in which they are tried."""
-    named = os.environ.get("DOCKER_HOST")
-    if named is not None:
-        return [named]
+    """Return the URLs of the sockets, in the order in which they are tried."""
+    docker_host = os.environ.get("DOCKER_HOST")
+    if docker_host is not None:
+        return [docker_host]
     runtime = os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}")
     paths = ("/var/run/docker.sock", f"{runtime}/podman/podman.sock", "/run/podman/podman.sock")
     return [f"unix://{path}" for path in paths]
 
 
 def _responds(url: str) -> bool:
-    kind, _, where = url.partition("://")
+    scheme, _, location = url.partition("://")
     with suppress(OSError, ValueError):
-        if kind == "unix":
-            at: tuple[str, int] | str = where
+        if scheme == "unix":
+            address: tuple[str, int] | str = location
             family = socket.AF_UNIX
         else:
-            host, _, port = where.rstrip("/").rpartition(":")
-            at, family = (host, int(port)), socket.AF_INET
+            host, _, port = location.rstrip("/").rpartition(":")
+            address, family = (host, int(port)), socket.AF_INET
         with closing(socket.socket(family)) as service:
-            service.settimeout(SOCKET_WITHIN_S)
-            service.connect(at)
+            service.settimeout(SOCKET_TIMEOUT_S)
+            service.connect(address)
             service.sendall(b"GET /_ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
             return b" 200 " in service.recv(64)
     return False

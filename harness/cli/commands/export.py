@@ -1,4 +1,4 @@
-"""`bench export`: writes a run's turns, jobs and events as files for other tools."""
+"""`bench export`: write a run's turns, jobs and events as files for other tools."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from harness.cli.errors import one_line_errors
 from harness.console import complain
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-SHOWN = 5
+MAX_PRINTED_PATHS = 5
 
 
-class Form(StrEnum):
+class Format(StrEnum):
     PARQUET = "parquet"
     CSV = "csv"
     TIMESTAMPS = "timestamps"
@@ -26,7 +26,7 @@ HELP = """Export a run's turns, jobs and events as files for other tools.
 
 parquet, csv: a table of all turns and one of all jobs. chrome: a timeline of each cell, for
 ui.perfetto.dev. timestamps: each cell as the Continuum fork's scheduler_timestamps. Exit code 1:
-a cell could not be exported; the other cells are exported.
+some cells could not be exported.
 
 [bold]Examples[/bold]
 
@@ -39,7 +39,7 @@ a cell could not be exported; the other cells are exported.
 @app.command(help=HELP)
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder of bench sweep.")],
-    form: Annotated[Form, typer.Option("--format", help="Format of the files.")],
+    format: Annotated[Format, typer.Option("--format", help="Format of the files.")],
     cell: Annotated[
         list[str] | None,
         typer.Option("--cell", metavar="NAME", help="Export only this cell; repeatable."),
@@ -51,12 +51,12 @@ def export(
     from reports.exports.write import export as write
 
     with one_line_errors():
-        found = write(run, form.value, out or run / "export", cell or ())
-    for path in found.paths[:SHOWN]:
+        exported = write(run, format.value, out or run / "export", cell or ())
+    for path in exported.paths[:MAX_PRINTED_PATHS]:
         print(path)
-    if more := len(found.paths[SHOWN:]):
+    if more := len(exported.paths[MAX_PRINTED_PATHS:]):
         print(f"and {more} more files")
-    for name, why in found.missing:
-        complain(f"not exported: {name}: {why}")
-    if found.missing:
+    for name, reason in exported.missing:
+        complain(f"not exported: {name}: {reason}")
+    if exported.missing:
         raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""`bench fidelity`: compares virtual time with a live vLLM on the same cells.
+"""`bench fidelity`: compare virtual time with a live vLLM on the same cells.
 
 The table and the verdict go to stdout, progress and warnings to stderr.
 """
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
-COMPARING = ("live", "sim", "out", "hardware")
+EXISTING_RUN_OPTIONS = ("live", "sim", "out", "hardware")
 """The options that are supported with existing runs."""
 
-HELP = """Compare virtual time with a live vLLM: runs the same cells on both.
+HELP = """Compare virtual time with a live vLLM: run the same cells on both.
 
-Measures the engine (or takes a profile of it), runs the cells in virtual time and live, and writes
-fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Words after
--- are passed to vLLM unchanged. Exit code 0: within the targets; 1: not.
+Measures the engine (or uses a profile of it), runs the cells in virtual time and live, and writes
+fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Arguments
+after -- are passed to vLLM unchanged. Exit code 0: all targets met; 1: a target missed.
 
 [bold]Examples[/bold]
 
@@ -84,7 +84,7 @@ def fidelity(
             "--repeats",
             metavar="N",
             min=1,
-            help="Runs of each live cell, to show how much the live engine differs from itself.",
+            help="Runs of each live cell, to measure run-to-run variation of the live engine.",
             rich_help_panel=RUN,
         ),
     ] = 1,
@@ -93,7 +93,7 @@ def fidelity(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Default: runs/fidelity_…, named after the settings; with --live, its folder.",
+            help="Default: runs/fidelity_… named after the settings; with --live, its folder.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -103,7 +103,7 @@ def fidelity(
         typer.Option(
             "--live",
             metavar="RUN",
-            help="A live run of the cells; repeatable, for repeats. No cell is run.",
+            help="A live run to compare; give repeats by repeating the option. No cell is run.",
             rich_help_panel=RUNS,
         ),
     ] = None,
@@ -112,21 +112,21 @@ def fidelity(
         typer.Option(
             "--sim",
             metavar="RUN",
-            help="A run of the same cells in virtual time.",
+            help="The run of the same cells in virtual time.",
             rich_help_panel=RUNS,
         ),
     ] = None,
 ) -> None:
     if live or sim is not None:
         with one_line_errors():
-            _compare(context, live or [], sim, out, hardware)
+            _compare_existing(context, live or [], sim, out, hardware)
         return
     machine = replace(machine, engine="vllm", hardware=hardware)
     settings = replace(settings, machine=machine, server=server)
     _run(settings, out, repeats, execution.workers, within_s)
 
 
-def _compare(
+def _compare_existing(
     context: typer.Context,
     live: list[Path],
     sim: Path | None,
@@ -137,7 +137,7 @@ def _compare(
 
     for name in context.params:
         source = context.get_parameter_source(name)
-        if name not in COMPARING and source is not None and source.name == "COMMANDLINE":
+        if name not in EXISTING_RUN_OPTIONS and source is not None and source.name == "COMMANDLINE":
             option = "--" + name.replace("_", "-")
             raise InvalidInput(f"{option}: not supported with --live and --sim; remove it")
     if not live or sim is None:
@@ -150,38 +150,38 @@ def _compare(
 def _run(
     settings: SweepSettings, out: Path | None, repeats: int, workers: int | None, within_s: float
 ) -> None:
-    from harness.calibrate import fidelity as own
+    from harness.calibrate import fidelity as runs
     from servers.profiles.measured import read_measured
 
     with one_line_errors():
-        own.check(settings)
-        folder = out or own.default_folder(settings)
-        profile = own.prepare_folder(folder, settings.machine.hardware)
+        runs.check(settings)
+        folder = out or runs.default_folder(settings)
+        profile = runs.prepare_folder(folder, settings.machine.hardware)
     if not profile.exists():
         _measure(settings, profile, within_s)
     with one_line_errors():
-        on_vllm, in_sim = own.live_and_virtual(settings, profile)
+        on_vllm, in_sim = runs.live_and_virtual(settings, profile)
         measured = read_measured(profile)
-        arrivals_s = own.arrivals_s(on_vllm, repeats)
+        arrivals_s = runs.arrivals_s(on_vllm, repeats)
     _, failed = run_from_settings(in_sim, folder / "sim", workers)
     if failed:
-        raise typer.Exit(1)  # the errors are printed; live cells could not be compared
+        raise typer.Exit(1)  # without them, live cells cannot be compared
     print(
         f"live: jobs arrive for {arrivals_s / 60:.0f} minutes in total, plus the start of servers",
         file=sys.stderr,
     )
     live = [folder / f"live-{number}" for number in range(1, repeats + 1)]
-    for number, place in enumerate(live, 1):
+    for number, live_folder in enumerate(live, 1):
         print(f"live, {number} of {repeats}", file=sys.stderr, flush=True)
-        _, broken = run_from_settings(on_vllm, place, workers, reuse=False)
-        failed = failed or broken
+        _, live_failed = run_from_settings(on_vllm, live_folder, workers, reuse=False)
+        failed = failed or live_failed
     with one_line_errors(resume_hint()):
         _write_card(live, folder / "sim", folder, measured, bool(failed))
 
 
 def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
-    """Does what `bench profile` does, without --kv-blocks: free KV memory does not slow a step, and
-    longer contexts can be measured."""
+    """Measure as `bench profile` does, but without --kv-blocks, to reach longer contexts. More KV
+    memory does not slow a step."""
     from harness.cli.commands.profile import measure_profile
 
     print("measuring the engine", file=sys.stderr, flush=True)
@@ -192,7 +192,7 @@ def _measure(settings: SweepSettings, profile: Path, within_s: float) -> None:
 def _write_card(
     live: Sequence[Path], sim: Path, out: Path, measured: Measured | None, failed: bool
 ) -> None:
-    """Exit code 1 if a target is missed or a cell failed."""
+    """Write and print the card. Exit with code 1 if a target is missed or a cell failed."""
     from reports.fidelity.write import write_fidelity
 
     notes = [f"Profile: {note}" for note in measured.notes()] if measured is not None else []
@@ -211,7 +211,7 @@ def _show(card: Card) -> None:
         show_rows(rows, "ranking by mean JCT")
     marks = {True: "met", False: "missed", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
-    for run, cell, why in card.invalid:
-        complain(f"{run}, {cell}: {why}")
+    for run, cell, reason in card.invalid:
+        complain(f"{run}, {cell}: {reason}")
     print(f"\n{card.headline}")
     print(f"fidelity card: {card.path}")

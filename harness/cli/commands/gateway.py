@@ -1,4 +1,4 @@
-"""`bench gateway`: runs the proxy by itself, until Ctrl-C.
+"""`bench gateway`: run the proxy until Ctrl-C.
 
 Base URLs go to stdout, progress to stderr.
 """
@@ -19,13 +19,12 @@ if TYPE_CHECKING:
     from harness.gateway.recording import Recording
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-LOOK_EVERY_S = 0.5
 
 Urls = Annotated[
     list[str],
     typer.Argument(
         metavar="URL...",
-        help="OpenAI-compatible servers; several share the programs. API key: TURNSTILE_API_KEY.",
+        help="OpenAI-compatible servers, which share the programs. API key: TURNSTILE_API_KEY.",
     ),
 ]
 Out = Annotated[
@@ -41,8 +40,8 @@ HELP = """Run an OpenAI-compatible proxy that identifies programs and records th
 
 The program of a request is given by its path ([bold]/programs/NAME/v1/…[/bold]), a header
 (X-Program-Id, X-Job-Id, X-Session-Id), or a field (program_id, job_id, session_id,
-prompt_cache_key); else it is the program whose conversation the request continues. The gateway
-passes the program to a vLLM that runs a policy of Turnstile.
+prompt_cache_key). Otherwise it is the program whose conversation the request continues. The gateway
+passes the program to a vLLM with a policy of Turnstile.
 
 [bold]Examples[/bold]
 
@@ -57,14 +56,14 @@ passes the program to a vLLM that runs a policy of Turnstile.
 @app.command(help=HELP)
 def gateway(
     urls: Urls,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port; 0: a free one.")] = 0,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 0,
     listen: Annotated[
         str,
         typer.Option(
             "--listen",
             metavar="ADDRESS",
-            help="Address to listen on. Default: loopback. On any other, clients need the token "
-            "in TURNSTILE_GATEWAY_TOKEN.",
+            help="Address to listen on. Default: loopback. Others require clients to send the "
+            "token in TURNSTILE_GATEWAY_TOKEN.",
         ),
     ] = "127.0.0.1",
     out: Out = None,
@@ -73,14 +72,14 @@ def gateway(
     from harness.gateway.recording import backends, default_folder, recording
     from harness.gateway.serving import tune_garbage_collector
 
-    recorded: list[Recording] = []
+    started: list[Recording] = []
 
     async def run() -> None:
-        async with recording(servers, folder, listen, port, token=token) as made:
-            recorded.append(made)
-            print(f"{made.base_url}/v1")
-            print(f"{made.base_url}/programs/NAME/v1", flush=True)
-            print(f"recording to {made.lines_file}; Ctrl-C ends it", file=sys.stderr)
+        async with recording(servers, folder, listen, port, token=token) as recorded:
+            started.append(recorded)
+            print(f"{recorded.base_url}/v1")
+            print(f"{recorded.base_url}/programs/NAME/v1", flush=True)
+            print(f"recording to {recorded.lines_file}; Ctrl-C ends it", file=sys.stderr)
             await asyncio.Event().wait()
 
     tune_garbage_collector()
@@ -92,29 +91,32 @@ def gateway(
         try:
             asyncio.run(run())
         except KeyboardInterrupt:
-            if not recorded:
+            if not started:
                 raise
-    if not print_recording(recorded[0]):
+    if not print_recording(started[0]):
         raise typer.Exit(1)
 
 
-def print_recording(made: Recording) -> bool:
-    """Writes the trace and prints a summary. Returns whether a turn succeeded."""
+def print_recording(recorded: Recording) -> bool:
+    """Write the trace and print a summary. Return whether a turn succeeded."""
     from reports.phrasing import counted
 
-    loaded = made.write_trace()
-    if loaded is None:
-        print(f"no turn succeeded; {made.turns} recorded in {made.lines_file}", file=sys.stderr)
-        return False
-    turns = sum(len(program.turns) for program in loaded.programs)
-    failed = f", {made.failed} failed" if made.failed else ""
-    print(f"{counted(len(loaded.programs), 'program')}, {counted(turns, 'turn')}{failed}")
-    if made.without_messages:
+    trace = recorded.write_trace()
+    if trace is None:
         print(
-            f"{counted(made.without_messages, 'turn')} of them no chat requests: "
-            "no messages are kept in the trace",
+            f"no turn succeeded; {recorded.turns} recorded in {recorded.lines_file}",
             file=sys.stderr,
         )
-    print(f"trace: {made.trace_file}")
-    print(f"replay it: bench sweep --traces {made.trace_file}")
+        return False
+    turns = sum(len(program.turns) for program in trace.programs)
+    failed = f", {recorded.failed} failed" if recorded.failed else ""
+    print(f"{counted(len(trace.programs), 'program')}, {counted(turns, 'turn')}{failed}")
+    if recorded.without_messages:
+        print(
+            f"{counted(recorded.without_messages, 'turn')} not from chat requests: "
+            "the trace keeps no messages",
+            file=sys.stderr,
+        )
+    print(f"trace: {recorded.trace_file}")
+    print(f"replay it: bench sweep --traces {recorded.trace_file}")
     return True

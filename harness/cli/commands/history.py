@@ -1,4 +1,4 @@
-"""`bench history`: keeps the numbers of one sweep for each commit, and draws their trend."""
+"""`bench history`: record the results of a sweep for each commit, and draw their trend."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_command(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="A run folder, or a baseline file of bench compare --save."
+            metavar="RUN", help="A run folder, or a file written by bench compare --save."
         ),
     ],
     label: Annotated[
@@ -51,8 +51,8 @@ def add_command(
     from reports.compare.history import add
 
     with one_line_errors():
-        new = add(file, read_side(run), label, _when(when))
-    print(f"{file}: {new} added for {label}" if new else f"{file}: {label} was added before")
+        added = add(file, read_side(run), label, _date(when))
+    print(f"{file}: {added} added for {label}" if added else f"{file}: {label} was added before")
 
 
 @app.command("show")
@@ -82,11 +82,11 @@ def draw_command(
     print(f"page: {out}")
 
 
-def _when(text: str | None) -> datetime:
+def _date(text: str | None) -> datetime:
     if text is None:
         return datetime.now(UTC).replace(microsecond=0)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInput(f"--when {text}: use a time such as 2026-01-31T12:00:00Z") from None
+        raise InvalidInput(f"--when {text}: use a time, e.g. 2026-01-31T12:00:00Z") from None
     return when if when.tzinfo else when.replace(tzinfo=UTC)

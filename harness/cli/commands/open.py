@@ -1,4 +1,4 @@
-"""Finds the report that `bench open` opens."""
+"""`bench open`: find the report to open."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from servers.errors import InvalidRunFolder
 
 
 def report_to_open(run: Path | None) -> Path:
-    """The report of a run folder, or the one under `runs/` that was written last."""
+    """Return the report of a run folder, or the newest report under `runs/`."""
     if run is None:
         if (newest := newest_report(RUNS)) is None:
             raise InvalidRunFolder(f"{RUNS}/ contains no report; create one with: bench sweep")
@@ -17,5 +17,5 @@ def report_to_open(run: Path | None) -> Path:
     if not (run / "sweep.json").is_file():
         raise InvalidRunFolder(f"{run}: not a run folder; bench list runs lists them")
     if not (run / "report.html").is_file():
-        raise InvalidRunFolder(f"{run}: has no report yet; write it with: bench report {run}")
+        raise InvalidRunFolder(f"{run}: contains no report; write it with: bench report {run}")
     return run / "report.html"

@@ -1,4 +1,4 @@
-"""`bench profile`: measures a live engine and writes a profile for virtual time and policies.
+"""`bench profile`: measure a live engine and write a profile for virtual time and policies.
 
 The summary goes to stdout, progress to stderr.
 """
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-PLAIN_EVERY_S = 10.0
+PLAIN_INTERVAL_S = 10.0
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
-Starts a server without a policy, and stops it; its log stays in runs/profile/. Other commands read
-the profile as --hardware FILE. The machine should be idle. Words after -- are passed to vLLM
+Starts a server without a policy and stops it; its log stays in runs/profile/. Other commands read
+the profile as --hardware FILE. The machine should be idle. Arguments after -- are passed to vLLM
 unchanged.
 
 [bold]Examples[/bold]
@@ -58,14 +58,14 @@ def profile(
         typer.Option(
             "--model",
             metavar="NAME|PATH",
-            help="As for bench serve; with --url, the model that is served there, if its served "
-            "name is none of these. Default: tiny.",
+            help="As for bench serve. With --url, the model behind the served name, if that is not "
+            "such a name. Default: tiny.",
         ),
     ] = None,
     url: Annotated[
         str | None,
         typer.Option(
-            "--url", metavar="URL", help="An idle vLLM server to measure; none is started."
+            "--url", metavar="URL", help="Measure this idle vLLM server instead of starting one."
         ),
     ] = None,
     out: Annotated[
@@ -78,7 +78,9 @@ def profile(
     tier: Annotated[
         str | None,
         typer.Option(
-            "--tier", metavar="KIND", help="Measure reloads too: lmcache, or native (vLLM's own)."
+            "--tier",
+            metavar="KIND",
+            help="Also measure reloads: lmcache or native (vLLM's own).",
         ),
     ] = None,
     machine: Annotated[
@@ -98,7 +100,7 @@ def measure_profile(
     url: str | None = None,
     tier: str | None = None,
 ) -> None:
-    """Writes the profile and prints a summary. Exit code 1 if it cannot be measured."""
+    """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
     from harness.load.server_config import server_config
     from reports.run_folder.atomic import refuse_unwritable, write_file
     from servers.errors import MeasurementFailed
@@ -110,15 +112,15 @@ def measure_profile(
             config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
         try:
             if url is not None:
-                found = _of_server_at(url, machine.model, config, within_s)
+                measured = _measure_url(url, machine.model, config, within_s)
             else:
-                found = _of_new_server(config, server.vllm_python, server.ready_within_s, within_s)
-        except MeasurementFailed as failed:
-            complain(str(failed))
+                measured = _measure_new_server(config, server, within_s)
+        except MeasurementFailed as error:
+            complain(str(error))
             raise typer.Exit(1) from None
-        path = out or Path(f"{found.model}-profile.json")
-        write_file(path, f"{found.model_dump_json(indent=1)}\n".encode())
-    _show(found, path)
+        path = out or Path(f"{measured.model}-profile.json")
+        write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
+    _show(measured, path)
 
 
 def _with_tier(
@@ -136,38 +138,30 @@ def _with_tier(
     if kind is None:
         raise InvalidInput(f"--tier {tier}: use lmcache or native")
     if url is not None:
-        raise InvalidInput(
-            f"--tier {tier}: not supported with --url, only on a server that is started here"
-        )
-    gb = dram_gb(offload_gb, find_vllm(python), config.gpus)
-    return replace(config, offload=Offloading(kind, gb), env=DEV_MODE)
+        raise InvalidInput(f"--tier {tier}: not supported with --url; remove one of them")
+    offload = Offloading(kind, dram_gb(offload_gb, find_vllm(python), config.gpus))
+    return replace(config, offload=offload, env=DEV_MODE)
 
 
-def _of_new_server(
-    config: ServerConfig, python: str | None, ready_within_s: float, within_s: float
-) -> Measured:
+def _measure_new_server(config: ServerConfig, settings: Server, within_s: float) -> Measured:
     from harness.cli.start_server import fresh_folder, running_servers
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
     kv_bytes = kv_bytes_per_token(config.model, config.weights)
-    folder = fresh_folder("profile")
-    with running_servers(config, folder, python=python, ready_within_s=ready_within_s) as (
-        [server],
-        _,
-    ):
-        return _measured(server.base_url, server.info, config, kv_bytes, within_s, server)
+    with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
+        return _measure(server.base_url, server.info, config, kv_bytes, within_s, server)
 
 
-def _of_server_at(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
+def _measure_url(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
     info = describe(base_url := server_url(url, "--url"))
     kv_bytes = kv_bytes_per_token(model or info.model, config.weights)
-    return _measured(base_url, info, config, kv_bytes, within_s)
+    return _measure(base_url, info, config, kv_bytes, within_s)
 
 
-def _measured(
+def _measure(
     base_url: str,
     info: ServerInfo,
     config: ServerConfig,
@@ -188,7 +182,7 @@ def _measured(
         step_tokens=config.step_tokens,
         max_num_seqs=config.max_num_seqs,
     )
-    times = _with_progress(target, within_s)
+    times = _measure_steps(target, within_s)
     reload = None
     if server is not None and config.offload is not None:
         print("measuring reloads from the tier", file=sys.stderr, flush=True)
@@ -217,7 +211,7 @@ def _measured(
     )
 
 
-def _with_progress(target: Target, within_s: float) -> Times:
+def _measure_steps(target: Target, within_s: float) -> Times:
     from rich.console import Console
     from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
@@ -225,13 +219,13 @@ def _with_progress(target: Target, within_s: float) -> Times:
 
     console = Console(stderr=True, highlight=False)
     if not console.is_terminal:
-        printed_at_s = -PLAIN_EVERY_S
+        printed_at_s = -PLAIN_INTERVAL_S
 
-        def report(share: float, what: str) -> None:
+        def report(share: float, stage: str) -> None:
             nonlocal printed_at_s
-            if time.monotonic() - printed_at_s >= PLAIN_EVERY_S:
+            if time.monotonic() - printed_at_s >= PLAIN_INTERVAL_S:
                 printed_at_s = time.monotonic()
-                print(f"{share:.0%} of {within_s:g} s: {what}", file=sys.stderr, flush=True)
+                print(f"{share:.0%} of {within_s:g} s: {stage}", file=sys.stderr, flush=True)
 
         return measure(target, within_s, report)
     columns = (TextColumn("{task.description}"), TaskProgressColumn(), TimeElapsedColumn())
@@ -240,11 +234,11 @@ def _with_progress(target: Target, within_s: float) -> Times:
         return measure(
             target,
             within_s,
-            lambda share, what: bar.update(task, completed=share, description=what),
+            lambda share, stage: bar.update(task, completed=share, description=stage),
         )
 
 
-def _show(found: Measured, path: Path) -> None:
+def _show(measured: Measured, path: Path) -> None:
     from statistics import median
 
     from harness.cli.tables import show_rows
@@ -255,27 +249,27 @@ def _show(found: Measured, path: Path) -> None:
         spread = f"{min(seconds) / middle - 1:+.0%} {max(seconds) / middle - 1:+.0%}"
         return f"{1000 * middle:.3g} ms", spread
 
-    print(f"{found.engine}, {found.model}, on {found.machine}")
+    print(f"{measured.engine}, {measured.model}, on {measured.machine}")
     show_rows(
-        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in found.prefill],
+        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in measured.prefill],
         "prefill",
     )
     show_rows(
-        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in found.decode],
+        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in measured.decode],
         "decode step of a batch",
     )
-    if found.reload is not None:
-        share = f"{found.reload.from_tier_tokens} of {found.reload.tokens} tokens"
-        show_rows([(share, *times(found.reload.seconds))], "reload from the tier")
-    steps, curve = found.steps, found.curve
+    if measured.reload is not None:
+        share = f"{measured.reload.from_tier_tokens} of {measured.reload.tokens} tokens"
+        show_rows([(share, *times(measured.reload.seconds))], "reload from the tier")
+    steps, curve = measured.steps, measured.curve
     rows = [
         (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
         for name, ps in steps.model_dump().items()
     ]
     fits = (
-        ("step formula, prefills", found.prefill_errors),
-        ("step formula, decodes", found.decode_errors),
-        ("quadratic, prefills", found.curve_errors),
+        ("step formula, prefills", measured.prefill_errors),
+        ("step formula, decodes", measured.decode_errors),
+        ("quadratic, prefills", measured.curve_errors),
     )
     rows += [
         ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
@@ -285,6 +279,6 @@ def _show(found: Measured, path: Path) -> None:
         ),
     ]
     show_rows(rows, "fit")
-    for note in (*found.left_out, *found.notes()[1:]):
+    for note in (*measured.left_out, *measured.notes()[1:]):
         complain(note)
     print(f"profile: {path}")

@@ -1,4 +1,4 @@
-"""`bench record`: records a trace of any OpenAI client."""
+"""`bench record`: record a trace of any OpenAI client."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from harness.redact import server_url
 from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-GRACE_S = 10.0
-NAMES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
-"""Environment variables from which clients take the base URL of the server."""
+TERMINATE_TIMEOUT_S = 10.0
+BASE_URL_VARIABLES = ("OPENAI_BASE_URL", "OPENAI_API_BASE")
+"""Environment variables with the base URL of the server, which clients read."""
 
 HELP = """Run an OpenAI client behind the gateway, and record a trace of it.
 
-The command gets the URL of the gateway in OPENAI_BASE_URL and OPENAI_API_BASE. All its requests are
-one program. With --many they are several, which the gateway identifies as bench gateway does. The
-exit code is the command's; it is 1 if that is 0 and no turn succeeded.
+The command gets the URL of the gateway in OPENAI_BASE_URL and OPENAI_API_BASE. Its requests form
+one program. With --many, they are assigned to programs as in bench gateway. The exit code is the
+command's, but 1 instead of 0 if no turn succeeded.
 
 [bold]Examples[/bold]
 
@@ -38,11 +38,11 @@ exit code is the command's; it is 1 if that is 0 and no turn succeeded.
 
 @app.command(help=HELP)
 def record(
-    words: Annotated[
+    arguments: Annotated[
         list[str],
         typer.Argument(
             metavar="[URL] -- COMMAND",
-            help="An OpenAI-compatible server (default: OPENAI_BASE_URL), and the command to run.",
+            help="OpenAI-compatible server (default: OPENAI_BASE_URL), and the command to run.",
         ),
     ],
     many: Annotated[
@@ -51,7 +51,8 @@ def record(
     messages: Annotated[
         bool,
         typer.Option(
-            "--messages", help="Record messages too, for guided replay. They may be private."
+            "--messages",
+            help="Record messages too, for guided replay. They may be private.",
         ),
     ] = False,
     out: Annotated[
@@ -68,32 +69,37 @@ def record(
     from harness.gateway.serving import tune_garbage_collector
 
     async def run() -> tuple[int, Recording]:
-        async with recording(servers, folder, keeps_messages=messages) as made:
+        async with recording(servers, folder, keeps_messages=messages) as recorded:
             program = Path(command[0]).name
-            base = made.base_url + ("" if many else f"/programs/{quote(program)}") + "/v1"
-            code = await _run(command, base)
-            await made.gateway.end_all()
-            return code, made
+            path = "" if many else f"/programs/{quote(program)}"
+            code = await _run(command, f"{recorded.base_url}{path}/v1")
+            await recorded.gateway.end_all()
+            return code, recorded
 
     tune_garbage_collector()
     with one_line_errors():
-        url, command = _server_and_command(words)
+        url, command = _server_and_command(arguments)
         servers = backends([url])
         folder = out or default_folder("record")
-        code, made = asyncio.run(run())
-    succeeded = print_recording(made)
+        code, recorded = asyncio.run(run())
+    succeeded = print_recording(recorded)
     if code:
         print(f"bench: the command exited with {code}", file=sys.stderr)
     if code or not succeeded:
         raise typer.Exit(code or 1)
 
 
-def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
-    named = words[0].startswith(("http://", "https://"))
-    url = words[0] if named else next(filter(None, map(os.environ.get, NAMES)), None)
-    command = words[1:] if named else words
+def _server_and_command(arguments: list[str]) -> tuple[str, list[str]]:
+    url: str | None
+    if arguments[0].startswith(("http://", "https://")):
+        url, *command = arguments
+    else:
+        command = arguments
+        url = next(filter(None, map(os.environ.get, BASE_URL_VARIABLES)), None)
     if url is None:
-        raise InvalidInput(f"no server: use bench record URL -- {words[0]} …, or set {NAMES[0]}")
+        raise InvalidInput(
+            f"no server: use bench record URL -- {command[0]} …, or set {BASE_URL_VARIABLES[0]}"
+        )
     url = server_url(url, "the server")
     if not command:
         raise InvalidInput(f"no command: use bench record {url} -- COMMAND")
@@ -101,13 +107,13 @@ def _server_and_command(words: list[str]) -> tuple[str, list[str]]:
 
 
 async def _run(command: list[str], base_url: str) -> int:
-    """Returns the command's exit code, or 128 + the number of the signal that ended it. Stops the
-    command if this process is interrupted."""
+    """Run the command and return its exit code, or 128 + the signal number. Terminate it if this
+    process is interrupted."""
     from harness.gateway.access import TOKEN
     from harness.replay.http import API_KEY
 
     inherited = {name: value for name, value in os.environ.items() if name not in (API_KEY, TOKEN)}
-    env = {**inherited, **dict.fromkeys(NAMES, base_url)}
+    env = {**inherited, **dict.fromkeys(BASE_URL_VARIABLES, base_url)}
     env.setdefault("OPENAI_API_KEY", "none")
     try:
         process = await asyncio.create_subprocess_exec(*command, env=env)
@@ -119,7 +125,7 @@ async def _run(command: list[str], base_url: str) -> int:
         if process.returncode is None:
             process.terminate()
             try:
-                await asyncio.wait_for(process.wait(), GRACE_S)
+                await asyncio.wait_for(process.wait(), TERMINATE_TIMEOUT_S)
             except TimeoutError:
                 process.kill()
     return code if code >= 0 else 128 - code

@@ -1,4 +1,4 @@
-"""`bench serve`: runs a vLLM server with a policy of Turnstile, until Ctrl-C.
+"""`bench serve`: run a vLLM server with a policy of Turnstile until Ctrl-C.
 
 The base URL and an example request go to stdout, progress to stderr.
 """
@@ -27,15 +27,15 @@ from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-LOOK_EVERY_S = 1.0
+POLL_INTERVAL_S = 1.0
 
 Model = Annotated[
     str,
     typer.Option(
         "--model",
         metavar="NAME|PATH",
-        help="tiny (created locally), a name of bench list models (its shape, with dummy weights), "
-        "a model folder, or a Hugging Face name.",
+        help="tiny (created locally), a name from bench list models (its shape, with dummy "
+        "weights), a model folder, or a Hugging Face name.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -44,8 +44,8 @@ Hardware = Annotated[
     typer.Option(
         "--hardware",
         metavar="NAME|FILE",
-        help="Profile from which the policy takes prefill costs: a name of bench list hardware, or "
-        "a file of bench profile. Default: the GPU of this machine.",
+        help="Profile with the prefill costs for the policy: a name from bench list hardware, or a "
+        "file from bench profile. Default: the GPU of this machine.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -54,19 +54,19 @@ Policy = Annotated[
     typer.Option(
         "--policy",
         metavar="NAME",
-        help="A name of bench list policies, or my_module:MyPolicy. Default: vLLM without plug-in.",
+        help="A name from bench list policies, or my_module:MyPolicy. Default: no plug-in.",
     ),
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1. Default: a free one."),
+    typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1. Default: any free port."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
         "--out",
         metavar="FOLDER",
-        help="Folder of the log and events. Default: new, in runs/serve/.",
+        help="Folder of the log and events. Default: a new folder in runs/serve/.",
     ),
 ]
 KvBlocks = Annotated[
@@ -75,14 +75,14 @@ KvBlocks = Annotated[
         "--kv-blocks",
         metavar="N",
         min=2,
-        help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: what fits.",
+        help="KV pool in vLLM's blocks (32 tokens on a CPU, else 16). Default: as many as fit.",
         rich_help_panel=MACHINE,
     ),
 ]
 
 HELP = """Run vLLM with a policy of Turnstile, until Ctrl-C.
 
-Prints the base URL and an example request. Words after -- are passed to vLLM unchanged.
+Prints the base URL and an example request. Arguments after -- are passed to vLLM unchanged.
 
 [bold]Examples[/bold]
 
@@ -122,7 +122,6 @@ def serve(
         ),
     ],
 ) -> None:
-    folder = out or fresh_folder("serve")
     with one_line_errors():
         name, tier = _policy_and_tier(policy)
         if tier is not None:
@@ -131,53 +130,50 @@ def serve(
             dram_gb = command_line.dram_gb(machine.offload_gb, vllm, machine.gpus)
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
         offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None
-        with running_servers(
-            server_config(machine, server, model, name, offload),
-            folder,
-            replicas=server.replicas,
-            port=port,
-            python=server.vllm_python,
-            ready_within_s=server.ready_within_s,
-        ) as (servers, seconds):
-            _print_servers(servers, seconds)
-            _until_one_ends(servers)
+        config = server_config(machine, server, model, name, offload)
+        with running_servers(config, out or fresh_folder("serve"), server, port=port) as (
+            servers,
+            start_s,
+        ):
+            _print_servers(servers, start_s)
+            _wait_for_failure(servers)
 
 
 def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     if policy is None:
         return None, None
-    found = variants(policy)
-    if len(found) != 1:
-        raise CannotServe(f"--policy {policy}: a server runs one policy; name one")
-    return found[0].policy_spec, found[0].offload
+    chosen = variants(policy)
+    if len(chosen) != 1:
+        raise CannotServe(f"--policy {policy}: a server runs one policy; give one")
+    return chosen[0].policy_spec, chosen[0].offload
 
 
-def _print_servers(servers: Sequence[VllmServer], seconds: float) -> None:
+def _print_servers(servers: Sequence[VllmServer], start_s: float) -> None:
     server = servers[0]
     info = server.info
     tokens = info.kv_blocks * info.block_size
-    runs = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
+    scheduler = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
     for line in (
-        f"vLLM {info.version} on {info.device}, ready after {seconds:.0f} s: {runs}",
+        f"vLLM {info.version} on {info.device}, ready after {start_s:.0f} s: {scheduler}",
         f"{info.model}: contexts up to {info.max_model_len} tokens, KV for {tokens} tokens "
         f"({info.kv_blocks} blocks of {info.block_size})",
         *([info.costs_from] if info.costs_from else []),
-        *([f"events: {each.events_path}" for each in servers] if info.policy else []),
+        *([f"events: {replica.events_path}" for replica in servers] if info.policy else []),
     ):
         print(line, file=sys.stderr)
-    hint = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
-    print(*(each.base_url for each in servers), sep="\n")
+    request_tags = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
+    print(*(replica.base_url for replica in servers), sep="\n")
     print(
         f"curl {server.base_url}/v1/completions -H 'Content-Type: application/json' "
         f'-d \'{{"model": "{info.model}", "prompt": [72, 101, 108, 108, 111], "max_tokens": 16, '
-        f'"ignore_eos": true{hint}}}\'',
+        f'"ignore_eos": true{request_tags}}}\'',
         flush=True,
     )
 
 
-def _until_one_ends(servers: Sequence[VllmServer]) -> None:
+def _wait_for_failure(servers: Sequence[VllmServer]) -> None:
     while True:
         for server in servers:
             if (failure := server.failure()) is not None:
                 raise failure
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_INTERVAL_S)

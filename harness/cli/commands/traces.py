@@ -1,7 +1,6 @@
-"""`bench traces`: inspects, summarises, converts and synthesizes traces.
+"""`bench traces`: inspect, summarise, convert and synthesize traces.
 
-Results go to stdout (tables or JSON), repairs and rejections to stderr. A trace that cannot be used
-is one line on stderr and exit code 2.
+Results go to stdout (tables or JSON), repairs and rejections to stderr.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ Format = Annotated[
     typer.Option(
         "--format",
         metavar="NAME|MODULE",
-        help="Format of all files. Default: recognised by their content.",
+        help="Format of all files. Default: detected by content.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -50,8 +49,8 @@ Out = Annotated[
     Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
 ]
 COUNT = re.compile(r"\d{1,9}", re.ASCII)
-MOST_NOTES = 20
-"""The number of repairs and rejections that are printed; --json prints all."""
+MAX_PRINTED_NOTES = 20
+"""Limit of printed repairs and of printed rejections; --json prints all."""
 
 
 class Tokens(StrEnum):
@@ -113,14 +112,14 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = 
 
     with one_line_errors():
         loaded = read_traces(paths, format=format)
-    found = statistics(loaded.programs)
+    summary = statistics(loaded.programs)
     if json:
-        _print_json(found.as_json())
+        _print_json(summary.as_json())
         return
-    gaps = ", ".join(f"{count} {name}" for name, count in found.gap_provenance.items()) or "none"
-    print(f"{found.programs} programs, {found.sub_agents} of them sub-agents; gaps: {gaps}")
-    show_statistics(found, rows)
-    _print_more(len(found.tools) - rows, "tools")
+    gaps = ", ".join(f"{count} {name}" for name, count in summary.gap_provenance.items()) or "none"
+    print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {gaps}")
+    show_statistics(summary, rows)
+    _print_more(len(summary.tools) - rows, "tools")
     _print_notes("rejected", loaded.rejections)
 
 
@@ -167,13 +166,13 @@ def convert(
             "--gap-scale",
             metavar="FACTOR",
             min=0,
-            help="Multiply tool gaps by this; they then count as synthesised.",
+            help="Multiply tool gaps by this, and mark them as synthesised.",
         ),
     ] = 1.0,
     format: Format = None,
     messages: Annotated[
         bool,
-        typer.Option("--messages", help="Keep messages, for --guided and --prompts text."),
+        typer.Option("--messages", help="Keep messages, which --guided and --prompts text need."),
     ] = False,
 ) -> None:
     with one_line_errors():
@@ -219,7 +218,8 @@ def synthesize_(
         int, typer.Option("--programs", metavar="N", min=1, help="Number of programs.")
     ] = 100,
     seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
+        int,
+        typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file."),
     ] = 0,
     turn_scale: Annotated[
         int,
@@ -244,13 +244,13 @@ def synthesize_(
         str | None,
         typer.Option(
             "--output-tokens",
-            metavar="LEAST..MOST",
+            metavar="MIN..MAX",
             help="Output lengths of execution-note. Default: 7..12.",
         ),
     ] = None,
 ) -> None:
     with one_line_errors():
-        made = synthesize(
+        synthesized = synthesize(
             recipe,
             programs,
             seed,
@@ -259,17 +259,18 @@ def synthesize_(
             scale=scale,
             output_tokens=output_range(output_tokens),
         )
-        _write(out, made)
-    print(f"{out}: {len(made)} programs, {sum(len(p.turns) for p in made)} turns")
+        _write(out, synthesized)
+    turns = sum(len(program.turns) for program in synthesized)
+    print(f"{out}: {len(synthesized)} programs, {turns} turns")
 
 
 def output_range(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
-    least, dots, most = text.partition("..")
-    if not (dots and COUNT.fullmatch(least.strip()) and COUNT.fullmatch(most.strip())):
-        raise InvalidTrace(f"--output-tokens {one_line(text)!r}: use LEAST..MOST, e.g. 7..12")
-    return int(least), int(most)
+    low, dots, high = text.partition("..")
+    if not (dots and COUNT.fullmatch(low.strip()) and COUNT.fullmatch(high.strip())):
+        raise InvalidTrace(f"--output-tokens {one_line(text)!r}: use MIN..MAX, e.g. 7..12")
+    return int(low), int(high)
 
 
 def _write(out: Path, programs: Sequence[Program]) -> None:
@@ -304,9 +305,9 @@ def _inspected(loaded: TraceSet) -> dict[str, Any]:
 
 
 def _print_notes(kind: str, notes: Sequence[Note]) -> None:
-    for note in notes[:MOST_NOTES]:
+    for note in notes[:MAX_PRINTED_NOTES]:
         print(f"{kind}: {printable(f'{note.file}: {note.reason}')}", file=sys.stderr)
-    _print_more(len(notes) - MOST_NOTES, f"{kind} (see bench traces inspect --json)")
+    _print_more(len(notes) - MAX_PRINTED_NOTES, f"{kind} (see bench traces inspect --json)")
 
 
 def _print_more(count: int, what: str) -> None:

@@ -1,4 +1,4 @@
-"""`bench verify pins`: checks with vLLM's own gauge that pinned KV stays in memory."""
+"""`bench verify pins`: check with vLLM's own gauge that pinned KV stays in memory."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def verify() -> None:
 HELP = """Run one program on vLLM and compare its pinned KV memory with virtual time.
 
 The program has five turns, as in the execution note, §4. In each tool gap, vLLM's gauge must show
-the blocks that the same policy pins in virtual time; after the last turn it must show none. Exit
-code 0: it does; 1: it does not.
+the blocks that the same policy pins in virtual time, and none after the last turn. Exit code 0:
+they agree; 1: they differ.
 
 [bold]Examples[/bold]
 
@@ -43,14 +43,14 @@ code 0: it does; 1: it does not.
 def pins(
     settings: Annotated[Server, Only("vllm_python", "ready_within_s")],
     policy: Annotated[
-        str, typer.Option("--policy", metavar="NAME", help="A policy of bench list policies.")
+        str, typer.Option("--policy", metavar="NAME", help="A name from bench list policies.")
     ] = "continuum-preview",
     model: Annotated[
         str, typer.Option("--model", metavar="NAME|PATH", help="As for bench serve.")
     ] = "tiny",
     gap_s: Annotated[
         float,
-        typer.Option("--gap-s", min=0.6, max=60, help="Length of tool gaps, less than the TTLs."),
+        typer.Option("--gap-s", min=0.6, max=60, help="Length of tool gaps, below the TTLs."),
     ] = 1.0,
     kv_blocks: Annotated[
         int, typer.Option("--kv-blocks", min=40, help="KV pool in vLLM's blocks.")
@@ -72,12 +72,7 @@ def pins(
         config = ServerConfig(
             model=model, policy=policy, costs=EXPENSIVE_PREFILL, kv_blocks=kv_blocks
         )
-        with running_servers(
-            config,
-            fresh_folder("verify"),
-            python=settings.vllm_python,
-            ready_within_s=settings.ready_within_s,
-        ) as ([server], _):
+        with running_servers(config, fresh_folder("verify"), settings) as ([server], _):
             info = server.info
             chosen = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
             expected = expected_blocks(chosen, gap_s, info.block_size, info.kv_blocks)
@@ -91,8 +86,8 @@ def pins(
         "after turn",
         "tokens with KV",
         "blocks expected",
-        "least seen",
-        "most seen",
+        "min seen",
+        "max seen",
         "next hits",
     )
     rows = [
