@@ -1,1 +1,1 @@
-"""The folder and the job of a cell, and the worker processes that run cells."""
+"""Execution of cells in worker processes. In: a `Job` for each cell. Out: files in its folder."""

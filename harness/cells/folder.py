@@ -1,8 +1,8 @@
-"""Writes the files of a cell into a run folder (docs/reference/run-folder.md).
+"""Write the files of a cell into a run folder (docs/reference/run-folder.md).
 
 `cell.json` is written first, lines of `turns.jsonl` and `engine.jsonl` during the run, and
-`done.json` last and atomically: a cell without it is run again. The contents do not depend on the
-clock, the process or the machine, so the same settings result in the same bytes.
+`done.json` last and atomically. A cell without `done.json` is run again. The contents do not depend
+on the clock, the process or the machine, so the same settings produce the same bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from servers.errors import CannotWrite, InvalidInput
 FLUSH_LINES = 1000
 FLUSH_S = 1.0
 ORPHAN_TIMEOUT_S = 30.0
-"""How long a worker may keep running after its parent was killed."""
+"""Time for a worker to exit after its parent was killed."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         value = None
     if not isinstance(value, dict):
-        raise InvalidInput(f"{path}: not a JSON object; this is no run folder of ours")
+        raise InvalidInput(f"{path}: not a JSON object; this is not a run folder of Turnstile")
     return value
 
 
@@ -44,7 +44,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 
 class Lines:
-    """A JSON-lines file that is appended to, flushed each second or thousand lines."""
+    """An append-only JSON-lines file, flushed each second and each thousand lines."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -64,7 +64,7 @@ class Lines:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the pending lines. After an error they stay pending, and the file ends with a
+        """Write the pending lines. After an error they stay pending, and the file ends with a
         complete line."""
         self._flush_at_s = time.monotonic() + FLUSH_S
         data = b"".join(line + b"\n" for line in self._pending)
@@ -79,7 +79,7 @@ class Lines:
         self._pending.clear()
 
     def close(self) -> None:
-        """Syncs the file to the disk, so that `done.json` never exists without all lines."""
+        """Sync the file to disk, so that `done.json` never exists without all lines."""
         if not self._open:
             return
         self._open = False
@@ -98,18 +98,18 @@ class CellFolder:
     def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
         self.path = path
         with ExitStack() as stack:
-            stack.enter_context(_cell_of_ours(path))
+            stack.enter_context(_new_locked_folder(path))
             write_json(path / "cell.json", config)
             self.turns = stack.enter_context(closing(Lines(path / "turns.jsonl")))
             self.events = stack.enter_context(closing(Lines(path / "engine.jsonl")))
-            self._held = stack.pop_all()
+            self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closes the files; a failed cell keeps the lines written so far."""
-        self._held.close()
+        """Close the files. A failed cell keeps its lines."""
+        self._stack.close()
 
     def finish(self, done: Mapping[str, Any]) -> None:
         self.turns.close()
@@ -119,7 +119,7 @@ class CellFolder:
 
 
 @contextmanager
-def _cell_of_ours(path: Path) -> Iterator[None]:
+def _new_locked_folder(path: Path) -> Iterator[None]:
     try:
         set_aside(path)
         os.mkdir(path)
@@ -139,18 +139,18 @@ def is_done(cell: Path) -> bool:
 
 
 def set_aside(cell: Path) -> None:
-    """Keeps the part of an earlier attempt as `<cell>.aside-1`, `-2`, …
+    """Rename the folder of an earlier attempt to `<cell>.aside-1`, `-2`, …
 
-    Waits until no worker of a killed parent writes into the folder, because such a worker would
+    Wait until no worker of a killed parent writes into the folder, because such a worker would
     open files by name in the new folder.
     """
     if not cell.exists():
         return
     handle = os.open(cell, os.O_RDONLY)
     try:
-        if not _held(cell, handle, ORPHAN_TIMEOUT_S):
+        if not _lock(cell, handle, ORPHAN_TIMEOUT_S):
             raise CannotWrite(
-                f"cannot write {cell}: a process of an earlier run still writes it; end that first"
+                f"cannot write {cell}: a process of an earlier run still writes to it; stop it first"
             )
         number = 1
         while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():
@@ -161,37 +161,38 @@ def set_aside(cell: Path) -> None:
 
 
 def remove_aside(cell: Path) -> None:
-    """Removes the folders of earlier attempts at a finished cell."""
+    """Remove the folders of earlier attempts at a finished cell."""
     for aside in cell.parent.glob(f"{glob.escape(cell.name)}.aside-*"):
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _held(folder: Path, handle: int, within_s: float) -> bool:
+def _lock(folder: Path, handle: int, timeout_s: float) -> bool:
+    """Return whether the folder could be locked in time."""
     try:
-        return hold(handle, within_s)
-    except OSError as error:  # a file system that cannot lock folders, such as NFS
+        return hold(handle, timeout_s)
+    except OSError as error:  # some file systems, e.g. NFS, cannot lock folders
         raise CannotWrite.of(folder, error) from None
 
 
 def mark_failed(cell: Path, error: str) -> None:
-    """`failed.json` says why a cell has no `done.json`; it is run again on resume."""
+    """Write `failed.json` with the reason why a cell has no `done.json`. Resuming runs it again."""
     make_folder(cell)
-    line, _, rest = error.partition("\n")
-    write_json(cell / "failed.json", {"error": line, "traceback": rest or None})
+    line, _, traceback = error.partition("\n")
+    write_json(cell / "failed.json", {"error": line, "traceback": traceback or None})
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Locks a run folder, so that only one sweep writes it. The kernel's lock of the folder itself
-    leaves no file, and is released when the process ends."""
+    """Lock a run folder, so that only one sweep writes to it. The kernel's lock on the folder needs
+    no file, and is released when the process ends."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
     try:
-        if not _held(folder, handle, 0):
+        if not _lock(folder, handle, 0):
             raise InvalidInput(
-                f"{folder}: another bench is writing it; wait for its end, or choose another --out"
+                f"{folder}: another bench is writing to it; wait for it, or choose another --out"
             )
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Converts names of cells and programs to file names."""
+"""File names of cells and programs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Runs jobs in worker processes. In: jobs. Out: events of each job, in the order of their times.
+"""Run jobs in worker processes. In: jobs. Out: events of the jobs in chronological order.
 
-A worker receives the shared data once, at its start, and then one job at a time. If a worker dies,
-only its own job fails. All workers end when the parent process ends.
+A worker receives the shared data at its start, and then one job at a time. If a worker dies, only
+its own job fails. All workers end when the parent process ends.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from servers.errors import FULL, CannotWrite, CellFailed
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
-"""Reports the progress of a job, in a unit of the caller's choice, and its current stage."""
-STOP_WITHIN_S = 30.0
-"""Time for a worker to end its processes after SIGTERM, before it is killed."""
+"""Reports the progress of a job in units that the caller chooses, and its current stage."""
+STOP_TIMEOUT_S = 30.0
+"""Time for a worker to end its processes after SIGTERM before it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class _Worker:
     pipe: Connection
 
     def stop(self, deadline_s: float) -> None:
-        """Waits until the deadline for the end of a worker that got SIGTERM, then kills it."""
+        """Wait until the deadline for a worker that got SIGTERM, then kill it."""
         self.process.join(max(deadline_s - time.monotonic(), 0))
         self.process.kill()
         self.process.join()
@@ -68,7 +68,7 @@ class _Worker:
 def run_jobs(
     jobs: Iterable[Job], run: Callable[[Any, Job, Tick], None], shared: Any, workers: int
 ) -> Generator[Event[Job], None, None]:
-    """Runs `run(shared, job, tick)` for each job. Close the generator to end what still runs."""
+    """Call `run(shared, job, tick)` for each job. Closing the generator ends the running jobs."""
     queue = deque(jobs)
     idle: list[_Worker] = []
     busy: dict[Any, tuple[_Worker, Job]] = {}
@@ -79,7 +79,7 @@ def run_jobs(
                 job = queue.popleft()
                 busy[worker.pipe] = worker, job
                 yield Started(job)
-                with suppress(BrokenPipeError):  # it died while idle: `_receive` reports it
+                with suppress(BrokenPipeError):  # died while idle; `_receive` reports it
                     worker.pipe.send(job)
             for pipe in wait(list(busy)):
                 worker, job = busy[pipe]
@@ -93,7 +93,7 @@ def run_jobs(
         workers_left = [*idle, *(worker for worker, _ in busy.values())]
         for worker in workers_left:
             worker.process.terminate()
-        deadline_s = time.monotonic() + STOP_WITHIN_S
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for worker in workers_left:
             worker.stop(deadline_s)
 
@@ -103,13 +103,13 @@ def _receive(worker: _Worker, job: Job) -> Event[Job]:
         kind, value = worker.pipe.recv()
     except (EOFError, ConnectionResetError):
         worker.process.join()
-        return Ended(job, _death(worker.process.exitcode))
+        return Ended(job, _exit_message(worker.process.exitcode))
     if kind == "unwritable":
         raise CannotWrite(value)
     return Ticked(job, *value) if kind == "tick" else Ended(job, value)
 
 
-def _death(exit_code: int | None) -> str:
+def _exit_message(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
         hint = " (out of memory? try fewer --workers)" if name == "SIGKILL" else ""
@@ -119,20 +119,20 @@ def _death(exit_code: int | None) -> str:
 
 def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, run, shared), daemon=True)
+    parent_end, worker_end = context.Pipe()
+    process = context.Process(target=_serve, args=(worker_end, run, shared), daemon=True)
     # Workers ignore Ctrl-C, which the terminal sends to all processes; the parent handles it.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         process.start()
     finally:
-        signal.signal(signal.SIGINT, before)
-    theirs.close()
-    return _Worker(process, ours)
+        signal.signal(signal.SIGINT, previous_handler)
+    worker_end.close()
+    return _Worker(process, parent_end)
 
 
 def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
-    threading.Thread(target=_die_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     while True:
         try:
             job: Job = pipe.recv()
@@ -161,8 +161,8 @@ def _with_traceback(error: Exception) -> str:
     return f"{type(error).__name__}: {error}\n{traceback.format_exc()}"
 
 
-def _die_with_parent() -> None:
-    """Exits when the parent ends, so that no worker writes into the folder of a killed sweep."""
+def _exit_with_parent() -> None:
+    """Exit when the parent ends, so that no worker writes into the folder of a killed sweep."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

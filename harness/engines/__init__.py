@@ -1,1 +1,1 @@
-"""What a cell runs on. In: a `Job`. Out: records of its turns and events, and a summary."""
+"""Backends that run a cell. In: a `Job`. Out: records of its turns and events, and a summary."""

@@ -24,14 +24,14 @@ ENGINES = Registry(
         "vllm": "harness.engines.vllm:vllm_engine",
         "vllm-virtual": "harness.engines.vllm_virtual:virtual_engine",
     },
-    remedy="give the URL of a server that runs already (http://…)",
+    remedy="give the URL of a running server (http://…)",
     option="--engine",
 )
-"""Each engine is registered as a `ResolveEngine`."""
+"""Functions of type `ResolveEngine` by name."""
 
 
 class Unsupported(NamedTuple):
-    """A variant that the engine cannot run here, and the reason."""
+    """A variant that the engine cannot run on this machine, and the reason."""
 
     name: str
     reason: str
@@ -40,9 +40,9 @@ class Unsupported(NamedTuple):
 def split_supported(
     policies: str, check: Callable[[Variant], None]
 ) -> tuple[tuple[Variant, ...], tuple[Unsupported, ...]]:
-    """Returns the variants that pass `check`, and those for which it raises a ValueError.
+    """Return the variants that pass `check`, and those for which it raises a ValueError.
 
-    With `all`, unsupported variants are left out. If the user names one, the error is raised.
+    With `all`, unsupported variants are left out. For explicit names, the error propagates.
     """
     chosen: list[Variant] = []
     left_out: list[Unsupported] = []
@@ -59,7 +59,7 @@ def split_supported(
 
 
 class Engine(Protocol):
-    """A resolved engine: holds all settings of the engine that determine the result of a cell."""
+    """A resolved engine, with all engine settings that determine the result of a cell."""
 
     @property
     def name(self) -> str: ...
@@ -73,20 +73,20 @@ class Engine(Protocol):
 
     @property
     def settings_decide(self) -> bool:
-        """Whether the settings of a cell determine its result, so that a finished cell of another
-        run can be used. They do not for a running server, whose state is unknown."""
+        """Whether the settings of a cell determine its result, so that finished cells of other runs
+        can be reused. False for a running server, whose state is unknown."""
 
     @property
     def longest(self) -> tuple[int | None, str]:
-        """Longest context in tokens, and the reason for it; None if only the server knows."""
+        """Longest context in tokens, or None if unknown, and the reason for the limit."""
 
     def describe(self) -> str:
-        """One line that says what is measured and what is not."""
+        """Return one line that states what is measured and what is simulated."""
 
     def sweep_json(self) -> dict[str, Any]: ...
     def cell_json(self, variant: Variant) -> dict[str, Any]: ...
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
-        """Settings of the variant's offload tier; None for a variant without one."""
+        """Return the settings of the variant's offload tier, or None if it has none."""
 
     def run(
         self,
@@ -95,13 +95,13 @@ class Engine(Protocol):
         on_event: Callable[[EventRecord], None],
         on_stage: Callable[[str], None],
     ) -> dict[str, Any]:
-        """Runs a cell and returns the contents of done.json.
+        """Run a cell and return the contents of done.json.
 
-        Calls `on_turn` when a turn ends, and `on_stage` with a description of the current stage.
+        `on_turn` is called when a turn ends, `on_stage` with a description of the current stage.
         """
 
 
 ResolveEngine = Callable[
     [SweepSettings], tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
 ]
-"""Reads the settings; returns the variants to run, the engine, and the unsupported variants."""
+"""Resolves settings to the variants to run, the engine, and the unsupported variants."""

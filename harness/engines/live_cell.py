@@ -1,4 +1,4 @@
-"""Runs one cell on running servers, and fails it when a server is lost."""
+"""Run one cell on running servers, and fail it when a server is lost."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_RECORDS_S = 2.0
 
 
 def end_on_sigterm() -> None:
-    """Makes SIGTERM raise SystemExit, so that a worker ends the processes that it started."""
+    """Make SIGTERM raise SystemExit, so that a worker ends the processes that it started."""
 
     def end(_number: int, _frame: object) -> NoReturn:
         raise SystemExit(128 + signal.SIGTERM)
@@ -45,11 +45,11 @@ def replay_on(
     failure: Callable[[], Exception | None] | None = None,
     cache_salt: str | None = None,
 ) -> dict[str, Any]:
-    """Replays the job's programs, or runs its agents.
+    """Replay the programs of the job, or run its agents.
 
-    `tagged`: whether the servers accept `vllm_xargs` from agents. `failure` returns the error of a
-    server that has exited. Raises CellFailed if a server is lost or no program finishes; all turns
-    that ended or were active have been recorded by then. Such a cell is run again.
+    `tagged` tells whether the servers accept `vllm_xargs` from agents. `failure` returns the error
+    of a server that has exited. Raises CellFailed if a server is lost or no program finishes, after
+    all ended and active turns have been recorded. Resuming runs such a cell again.
     """
     monitor = ServerMonitor(replicas, timeouts, api_key(), failure)
     first_error: str | None = None
@@ -105,24 +105,24 @@ def replay_on(
 
 
 async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:
-    replaying: asyncio.Task[dict[str, Any]] = asyncio.create_task(replay())
-    losing = asyncio.create_task(monitor.wait_until_lost())
+    replay_task: asyncio.Task[dict[str, Any]] = asyncio.create_task(replay())
+    monitor_task = asyncio.create_task(monitor.wait_until_lost())
     try:
-        await asyncio.wait({replaying, losing}, return_when=asyncio.FIRST_COMPLETED)
-        if losing.done():
-            losing.result()
+        await asyncio.wait({replay_task, monitor_task}, return_when=asyncio.FIRST_COMPLETED)
+        if monitor_task.done():
+            monitor_task.result()
             timeout_s = LAST_RECORDS_S if monitor.connections_closed else 0
-            await asyncio.wait({replaying}, timeout=timeout_s)
+            await asyncio.wait({replay_task}, timeout=timeout_s)
     finally:
-        replaying.cancel()
-        losing.cancel()
-        await asyncio.wait({replaying, losing})
-    error = None if replaying.cancelled() else replaying.exception()
+        replay_task.cancel()
+        monitor_task.cancel()
+        await asyncio.wait({replay_task, monitor_task})
+    error = None if replay_task.cancelled() else replay_task.exception()
     if error is not None and not isinstance(error, CellFailed):
         raise error
     if monitor.lost_reason is None:
-        none_finished = error is not None or not replaying.result()["finished_programs"]
+        none_finished = error is not None or not replay_task.result()["finished_programs"]
         await monitor.check_after_replay(all_failed=none_finished)
     if monitor.lost_reason is not None:
         raise CellFailed(monitor.lost_reason)
-    return replaying.result()
+    return replay_task.result()

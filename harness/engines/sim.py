@@ -1,4 +1,4 @@
-"""The engine `sim`: virtual time with the profile of a machine, without a server process."""
+"""The engine `sim`: virtual time with the profile of a machine. It starts no server process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy, variants
 
-HARDWARE, MODEL = "b200", "llama-3.1-8b"
+DEFAULT_HARDWARE, DEFAULT_MODEL = "b200", "llama-3.1-8b"
 MEASURED_OFFLOAD_GB = 100.0
-"""DRAM for a measured profile, which does not contain it; the papers use 100 GB with one A100."""
+"""DRAM for a measured profile, which has no DRAM size. The papers use 100 GB with one A100."""
 MAX_GB = 1_000_000
 
 
@@ -30,7 +30,7 @@ class SimEngine:
     limits: Limits
     offload: Offload
     gpus: int | None = None
-    """Number of GPUs that share the model; None if a measured profile does not contain it."""
+    """Number of GPUs that share the model; None if unknown from a measured profile."""
     name: str = "sim"
     parallel: bool = True
     settings_decide: bool = True
@@ -105,12 +105,12 @@ def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     settings.server.refuse_unsupported("sim")
-    machine = settings.machine.hardware or HARDWARE
-    assumed = None if is_file(machine) else MODEL  # a measured profile contains its model
+    machine = settings.machine.hardware or DEFAULT_HARDWARE
+    default_model = None if is_file(machine) else DEFAULT_MODEL  # a measured profile has its own
     profile_of = partial(
         profile_for,
         machine,
-        settings.machine.model or assumed,
+        settings.machine.model or default_model,
         gpus=settings.machine.gpus,
         max_model_len=settings.machine.max_model_len,
         kv_blocks=settings.machine.kv_blocks,
@@ -119,10 +119,10 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MAX_GB:
-            raise InvalidInput(f"--{option}-gb {gb:g}: 0 to {MAX_GB:,} GB")
+            raise InvalidInput(f"--{option}-gb {gb:g}: must be from 0 to {MAX_GB:,} GB")
     if any(v.offload for v in chosen) and offload.dram_gb <= 0:
         names = ", ".join(v.name for v in chosen if v.offload)
-        raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: too little for {names}; give more")
+        raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: must be positive for {names}")
     return SimEngine(
         profile,
         profile_of(offload=True),
@@ -133,13 +133,13 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
 
 
 def _gpus(settings: SweepSettings) -> int:
-    return settings.machine.gpus or model(settings.machine.model or MODEL).gpus
+    return settings.machine.gpus or model(settings.machine.model or DEFAULT_MODEL).gpus
 
 
 def _offload_gb(settings: SweepSettings) -> float:
     if settings.machine.offload_gb is not None:
         return settings.machine.offload_gb
-    machine = settings.machine.hardware or HARDWARE
+    machine = settings.machine.hardware or DEFAULT_HARDWARE
     if is_file(machine):
         return MEASURED_OFFLOAD_GB
     return hardware(machine).offload_gb * _gpus(settings)

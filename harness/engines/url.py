@@ -1,8 +1,8 @@
 """The engine for a running server: `--engine http://127.0.0.1:8000`.
 
-The server has its own scheduler, so there is one variant, with a name chosen by the user. Its
-prefix cache persists between cells. Therefore each cell uses different token ids; texts are the
-same in each cell, and get a cache salt if the server is vLLM.
+The server has its own scheduler, so there is one variant, which the user names. The prefix cache of
+the server persists between cells, so each cell uses different token ids. Texts are the same in each
+cell, with a cache salt per cell if the server is vLLM.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ class UrlEngine:
     timeouts: ServerTimeouts
     text: bool
     is_vllm: bool
-    """Whether the server accepts `vllm_xargs`; others may reject unknown fields."""
+    """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
     hardware: str = "unknown"
     parallel: bool = False
     settings_decide: bool = False
 
     def describe(self) -> str:
-        of = f" (the first of {self.models}; --model chooses)" if self.models > 1 else ""
+        note = f" (first of {self.models}; choose with --model)" if self.models > 1 else ""
         return (
-            f"engine {self.name}: a running server, {self.model}{of}; its scheduler and "
+            f"engine {self.name}: a running server, {self.model}{note}; its scheduler and "
             "machine are unknown"
         )
 
@@ -110,33 +110,33 @@ def url_engine(
     settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
     served = served_models(url, "--engine")
-    chosen = _chosen(served, settings.machine.model, url)
-    longest = chosen.get("max_model_len")
+    model = _served_model(served, settings.machine.model, url)
+    longest = model.get("max_model_len")
     if settings.server.events is not None and not settings.server.events.is_file():
         raise ServerUnavailable(
-            f"--events {settings.server.events}: no such file; bench serve prints its name"
+            f"--events {settings.server.events}: no such file; use the path from bench serve"
         )
     engine = UrlEngine(
         name=url,
-        model=chosen["id"],
+        model=model["id"],
         models=len(served) if settings.machine.model is None else 1,
         longest=(
             settings.machine.max_model_len or (longest if isinstance(longest, int) else None),
-            f"the {longest} that {url} takes",
+            f"the {longest} that {url} accepts",
         ),
         events=settings.server.events,
         turn_timeout_s=settings.server.turn_timeout_s,
         timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
         text=settings.server.prompts is Prompts.TEXT,
-        is_vllm=is_vllm(chosen),
+        is_vllm=is_vllm(model),
     )
     return (_as_served(settings.policies),), engine, ()
 
 
-def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dict[str, Any]:
-    """The model of this name; the first one if `name` is None."""
+def _served_model(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dict[str, Any]:
+    """Return the model of this name, or the first one if `name` is None."""
     if not served:
-        raise ServerUnavailable(f"--engine {url}: /v1/models lists no model; load one there")
+        raise ServerUnavailable(f"--engine {url}: /v1/models lists no model; load one")
     for model in served:
         if name in (None, model.get("id")):
             _check_name(model.get("id"), url)
@@ -146,11 +146,11 @@ def _chosen(served: Sequence[dict[str, Any]], name: str | None, url: str) -> dic
 
 
 def _check_name(name: object, url: str) -> None:
-    """Checks that a run folder can contain the name (`reports.run_folder.documents`)."""
+    """Check that a run folder accepts the name (`reports.run_folder.documents`)."""
     if not isinstance(name, str) or not 0 < len(name) <= MAX_CHARACTERS or has_control(name):
         raise ServerUnavailable(
-            f"--engine {url}: /v1/models lists a model named {brief(name)}; a name is a text of 1 "
-            f"to {MAX_CHARACTERS} characters without control characters"
+            f"--engine {url}: /v1/models lists a model named {brief(name)}; a name must have 1 to "
+            f"{MAX_CHARACTERS} characters without control characters"
         )
 
 
@@ -158,19 +158,19 @@ def _as_served(policies: str) -> Variant:
     name = AS_SERVED if policies.strip() == "all" else policies.strip()
     if len(split(name)) > 1:
         raise ServerUnavailable(
-            f"--policies {policies}: a running server has one scheduler; name it with "
-            "one word, or use --engine vllm"
+            f"--policies {policies}: a running server has one scheduler; give one name, "
+            "or use --engine vllm"
         )
     policy: type[Policy] = Policy
     with contextlib.suppress(UnknownName, InvalidVariant):
         if not is_path(name):
-            found = variant(name)
-            name, policy = found.name, found.policy
+            known = variant(name)
+            name, policy = known.name, known.policy
     return Variant(
         name=name,
         policy=policy,
         offload=None,
         bound=False,
-        description="as its user says" if name != AS_SERVED else "the scheduler that it runs",
+        description="named by the user" if name != AS_SERVED else "the server's own scheduler",
         source="not checked",
     )

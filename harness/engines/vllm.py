@@ -1,7 +1,7 @@
-"""The engine `vllm`: starts a new vLLM server with the cell's policy for each cell.
+"""The engine `vllm`: a new vLLM server with the cell's policy for each cell.
 
-Each cell starts with an empty prefix cache and a policy without history, and a server that fails
-affects one cell only. Cells run one after the other.
+Each cell starts with an empty prefix cache and a policy without history. A failed server affects
+only one cell. Cells run one after the other.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ VLLM_OPTIONS = (
 @dataclass(frozen=True, slots=True)
 class VllmEngine:
     config: ServerConfig
-    """Settings of the servers without the policy and the offload tier, which differ by cell."""
+    """Settings of the servers, except the policy and the offload tier, which differ by cell."""
     vllm: VllmInstallation
     longest: tuple[int | None, str]
     dram_gb: float
@@ -91,14 +91,11 @@ class VllmEngine:
             return None
         return Offloading(variant.offload, self.dram_gb, self.ssd_gb)
 
-    def sweep_json(self) -> dict[str, Any]:
-        return self._json()
-
     def cell_json(self, variant: Variant) -> dict[str, Any]:
         curve, costs_from = command_line.policy_costs(self.config_for(variant), self.vllm)
-        return {**self._json(), "costs": {**curve.model_dump(), "from": costs_from}}
+        return {**self.sweep_json(), "costs": {**curve.model_dump(), "from": costs_from}}
 
-    def _json(self) -> dict[str, Any]:
+    def sweep_json(self) -> dict[str, Any]:
         config = self.config
         return {
             "engine": self.name,
@@ -122,7 +119,7 @@ class VllmEngine:
         }
 
     def check(self, variant: Variant) -> None:
-        """Raises a ValueError if the variant cannot run here."""
+        """Raise a ValueError if the variant cannot run here."""
         command_line.check_policy(variant.policy_spec)
         if self.config.image is None:
             check_loads(variant.policy_spec, self.vllm.python)
@@ -154,9 +151,9 @@ class VllmEngine:
             )
         except ServerFailed as failed:
             raise CellFailed(str(failed)) from None
-        with ExitStack() as running:
+        with ExitStack() as stack:
             for server in servers:
-                running.enter_context(server)
+                stack.enter_context(server)
             info = servers[0].info
             on_stage("warming up")
             for server in servers:

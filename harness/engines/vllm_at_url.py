@@ -1,4 +1,4 @@
-"""Reads the configuration of a running vLLM server from its HTTP API."""
+"""Read the configuration of a running vLLM server from its HTTP API."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from servers.vllm.models.model_folder import vocabulary_of
 from traces.lenient import one_line
 
 MAX_BYTES = 1 << 24
-"""Limit of each response."""
+"""Limit of the size of each response."""
 
 
 def describe(base_url: str) -> ServerInfo:
-    """Raises ServerUnavailable if the server is not a vLLM that provides its configuration."""
+    """Return the server's configuration. Raises ServerUnavailable if it is not a vLLM server."""
 
     def get(path: str) -> bytes:
         return fetch(base_url + path, 10, MAX_BYTES)
@@ -41,5 +41,5 @@ def describe(base_url: str) -> ServerInfo:
     except (OSError, http.client.HTTPException, LookupError, ValueError, TypeError) as error:
         reason = one_line(f"{type(error).__name__}: {error}")
         raise ServerUnavailable(
-            f"--url {base_url}: no vLLM that describes itself ({reason})"
+            f"--url {base_url}: not a vLLM server that publishes its configuration ({reason})"
         ) from None

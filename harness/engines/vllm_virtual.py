@@ -1,7 +1,7 @@
 """The engine `vllm-virtual`: vLLM's own scheduler in virtual time.
 
-It is the reference with which `sim` is compared (docs/design/fidelity.md). It has the options of
-`--engine sim`, and needs vLLM but no GPU.
+It is the reference for `sim` (docs/design/fidelity.md). It has the options of `--engine sim` and
+needs vLLM, but no GPU.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class VirtualEngine:
 
 @cache
 def _process(python: str, policy_module: Path | None) -> VllmProcess:
-    """Starts one process for all cells of a worker, because importing vLLM takes about ten seconds.
+    """Start one process for all cells of a worker, because importing vLLM takes about ten seconds.
 
     Each policy module of the user gets its own process.
     """
@@ -117,5 +117,5 @@ def virtual_engine(
 def _refuse_tier(variant: Variant) -> None:
     if variant.offload is not None:
         raise InvalidInput(
-            f"--policies {variant.name}: vllm-virtual has no offload tier; --engine sim has"
+            f"--policies {variant.name}: vllm-virtual has no offload tier; use --engine sim"
         )

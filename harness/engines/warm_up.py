@@ -1,4 +1,4 @@
-"""Warms up a vLLM server before a cell's first turn.
+"""Warm up a vLLM server before a cell's first turn.
 
 The first steps of a new vLLM server are up to a third slower, because it touches memory for the
 first time and sets up kernels and caches. With a high rate of arrivals this affects most of a cell.
@@ -25,9 +25,9 @@ TIMEOUT_S = 60.0
 def warm_up(
     base_url: str, model: str, vocabulary: range, step_tokens: int, context: int, kv_tokens: int
 ) -> None:
-    """Sends a prompt that fills a step, then some short ones at once, twice.
+    """Send one prompt that fills a step, then short prompts concurrently, and repeat both.
 
-    Errors are ignored here, because the turns of the cell will report them. Lengths in tokens.
+    Errors are ignored, because the turns of the cell will report them. Lengths are in tokens.
     """
     room = min(context - OUTPUT_TOKENS, kv_tokens // 2)
     long, short = min(step_tokens, room), min(SHORT_TOKENS, room // CONCURRENT)

@@ -1,1 +1,1 @@
-"""The load of a sweep. In: settings. Out: programs, or tasks of agents, and their arrivals."""
+"""The load of a sweep. In: settings. Out: programs or agent tasks, and their arrival times."""

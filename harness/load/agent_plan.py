@@ -1,8 +1,8 @@
-"""Resolves the settings of live agents: which agent runs, on what tasks, in which sandbox.
+"""Resolve the settings of live agents: the agent, its tasks, and its sandbox.
 
-In: `SweepSettings`. Out: an `AgentPlan`, and the programs that it runs. A guided agent gets the
-answers of recorded programs. Without guidance the programs come from tasks, and the number of their
-turns is not known in advance.
+In: `SweepSettings`. Out: an `AgentPlan` and the programs that it runs. A guided agent gets the
+answers of recorded programs. Without guidance, each task is a program whose number of turns is not
+known in advance.
 """
 
 from __future__ import annotations
@@ -35,11 +35,10 @@ AGENTS = Registry(
         "mini-swe-agent": "agents.mini_swe_agent:MiniSweAgent",
         "openhands": "agents.openhands:OpenHands",
     },
-    remedy="start any other with --agent-command",
+    remedy="start another agent with --agent-command",
     option="--agent",
 )
-"""Each is called with the path of the Python that `--agent-python` names, or None, and returns an
-`Agent`."""
+"""Factories of an `Agent`, called with the value of `--agent-python`, which may be None."""
 GB = 1 << 30
 UNCONFINED = "--i-know-this-runs-model-commands-on-my-machine"
 
@@ -49,15 +48,15 @@ class AgentPlan:
     agent: Agent
     version: str
     tasks: Mapping[str, Task]
-    """By program."""
+    """By program id."""
     tasks_sha256: str
     guided: bool
     sandbox: Bubblewrap | Containers | None
-    """None: commands run on this machine without a sandbox, which the user has confirmed."""
+    """None: the user has confirmed that commands run without a sandbox."""
     config: Path | None
     task_limit_s: float
     reads: tuple[Path, ...] = ()
-    """Further paths that the sandbox shows."""
+    """Additional paths that are readable in the sandbox."""
 
     def as_json(self) -> dict[str, Any]:
         sandbox = self.sandbox
@@ -79,33 +78,39 @@ class AgentPlan:
         }
 
     def describe(self) -> str:
-        """One line for the user who starts the sweep."""
+        """Return one line that describes the agents, for the user."""
         sandbox = type(self.sandbox).__name__.lower() if self.sandbox else "no sandbox"
-        how = "answers from the trace (guided)" if self.guided else "answers from the model"
-        limit = f"at most {self.task_limit_s:g} s a task"
-        return f"agent {self.agent.name} {redact_settings(self.version)}: {how}; {sandbox}, {limit}"
+        source = "trace (guided)" if self.guided else "model"
+        return (
+            f"agent {self.agent.name} {redact_settings(self.version)}: answers from the {source}; "
+            f"{sandbox}, at most {self.task_limit_s:g} s per task"
+        )
 
 
 def plan_agents(
-    settings: SweepSettings, longest_tokens: int | None, because: str
+    settings: SweepSettings, max_tokens: int | None, limit: str
 ) -> tuple[AgentPlan, Workload]:
-    """Raises `InvalidInput` for settings that do not fit together, or that this machine lacks."""
+    """Resolve the agent settings. `max_tokens` and `limit` are those of `load_workload`.
+
+    Raises `InvalidInput` if settings contradict each other or need something not installed here.
+    """
     agents = settings.agents
     if agents.agent is None and agents.agent_command is None:
         raise InvalidInput(
-            "options for agents without an agent; add --agent or --agent-command, or remove them"
+            "agent options without an agent; add --agent or --agent-command, or remove the options"
         )
     if settings.machine.engine in ("sim", "vllm-virtual"):
         raise InvalidInput(
             f"{agents.flag}: agents need a live server; use --engine vllm or a server's URL"
         )
     agent = _agent(agents)
-    workload, tasks = _load(settings, longest_tokens, because)
+    workload, tasks = _load(settings, max_tokens, limit)
     sandbox, by_program = _sandbox(agents), _by_program(tasks, workload.programs)
-    bare = next((task for task in by_program.values() if task.image is None), None)
-    if isinstance(sandbox, Containers) and bare is not None:
+    without_image = next((task for task in by_program.values() if task.image is None), None)
+    if isinstance(sandbox, Containers) and without_image is not None:
         raise InvalidInput(
-            f"--sandbox container: task {bare.id} names no image; add its image_name to --tasks"
+            f"--sandbox container: task {without_image.id} has no image; add its image_name to "
+            "--tasks"
         )
     version = agent.check()
     if agents.agent_config is not None and isinstance(agent, MiniSweAgent):
@@ -133,28 +138,26 @@ def _agent(agents: Agents) -> Agent:
                 "--agent-config and --agent-python: not supported with --agent-command; remove them"
             )
         return command_agent(agents.agent_command)
-    make: Callable[[str | None], Agent] = AGENTS.load(agents.agent or "")
-    return make(agents.agent_python)
+    factory: Callable[[str | None], Agent] = AGENTS.load(agents.agent or "")
+    return factory(agents.agent_python)
 
 
-def _load(
-    settings: SweepSettings, longest_tokens: int | None, because: str
-) -> tuple[Workload, Tasks]:
+def _load(settings: SweepSettings, max_tokens: int | None, limit: str) -> tuple[Workload, Tasks]:
     agents = settings.agents
     if agents.guided:
         if not settings.load.traces:
-            raise InvalidInput("--guided: trajectories are missing; give them with --traces")
+            raise InvalidInput("--guided: needs trajectories; give them with --traces")
         workload = load_workload(
             settings.load.traces,
             settings.load.programs,
-            longest_tokens,
-            because,
+            max_tokens,
+            limit,
             refuse=settings.load.overlong is Overlong.REFUSE,
             messages=True,
         )
-        if mute := next((p for p in workload.programs if not p.messages), None):
+        if silent := next((p for p in workload.programs if not p.messages), None):
             raise InvalidInput(
-                f"program {mute.id}: its trace has no messages, and so no answers for the agent; "
+                f"program {silent.id}: its trace has no messages to answer the agent with; "
                 "give trajectories with --traces"
             )
         if forked := next((p for p in workload.programs if p.fork), None):
@@ -164,7 +167,7 @@ def _load(
         return workload, read_tasks(agents.tasks) if agents.tasks else tasks_of(workload.programs)
     if agents.tasks is None:
         raise InvalidInput(
-            f"{agents.flag}: tasks are missing; give --tasks FILE, or --guided with --traces"
+            f"{agents.flag}: needs tasks; give --tasks FILE, or --guided with --traces"
         )
     if settings.load.traces:
         raise InvalidInput("--traces: not supported for agents without --guided; remove it")
@@ -179,18 +182,18 @@ def _settings(file: Path) -> str:
     try:
         return redact_settings(file.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
-        raise InvalidInput(f"--agent-config {file}: not text in UTF-8") from None
+        raise InvalidInput(f"--agent-config {file}: not UTF-8 text") from None
 
 
 def _by_program(tasks: Tasks, programs: Sequence[Program]) -> dict[str, Task]:
     by_id = {task.id: task for task in tasks.tasks}
-    found = {}
+    by_program = {}
     for program in programs:
         task = by_id.get(program.id) or by_id.get(program.id.partition("#")[0])
         if task is None:
-            raise InvalidInput(f"--tasks: has no task for the recorded program {program.id}")
-        found[program.id] = task
-    return found
+            raise InvalidInput(f"--tasks: no task for the recorded program {program.id}; add one")
+        by_program[program.id] = task
+    return by_program
 
 
 def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
@@ -202,8 +205,8 @@ def _sandbox(agents: Agents) -> Bubblewrap | Containers | None:
     if agents.sandbox is Sandbox.NONE:
         if not agents.i_know_this_runs_model_commands_on_my_machine:
             raise InvalidInput(
-                f"--sandbox none: a model's commands would run on this machine; add {UNCONFINED}, "
-                "or use --sandbox bubblewrap"
+                f"--sandbox none: runs a model's commands on this machine; add {UNCONFINED}, or "
+                "use --sandbox bubblewrap"
             )
         return None
     if agents.sandbox is Sandbox.CONTAINER:

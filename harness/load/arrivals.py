@@ -1,10 +1,9 @@
-"""When programs start, and which.
+"""Choose programs and draw their start times.
 
 In: `--arrivals` as text, a rate in programs per second, an rng. Out: start times in seconds, drawn
-once per (rate, seed) and used for every variant (common random numbers). The gaps are drawn at
-rate 1 and divided by the rate, so that rates of one seed are paired too: at twice the rate each
-program starts at half the time. The first program starts one gap after 0. Nothing is capped or
-rounded.
+once per (rate, seed) and used for every variant (common random numbers). Gaps are drawn at rate 1
+and divided by the rate, which pairs the rates of one seed: at twice the rate, each program starts
+at half the time. The first program starts one gap after 0. Times are neither capped nor rounded.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from servers.errors import InvalidInput
 from traces.block_hashes import prefixes_elsewhere, turns_of_copy
 from traces.program import Program
 
-LEAST_BURSTINESS = 0.01
-"""Below, most Gamma gaps underflow to zero."""
-FORMS = "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded or closed:N (N at least 1)"
+MIN_BURSTINESS = 0.01
+"""Below this, most Gamma gaps underflow to zero."""
+SYNTAX = "poisson, gamma:BURSTINESS (0.01 or more), constant, recorded or closed:N (N at least 1)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +30,9 @@ class Arrivals:
     kind: Literal["poisson", "gamma", "constant", "recorded", "closed"]
     burstiness: float = 1.0
     """Shape of the Gamma gaps, as in vLLM's benchmark: their squared coefficient of variation is
-    1 / burstiness. Below 1 programs come in bursts, 1 is Poisson, above 1 they come evenly."""
+    1 / burstiness. Below 1 arrivals are bursty, 1 is Poisson, above 1 they are more regular."""
     in_flight: int = 0
-    """Closed loop: so many programs at a time, the next starts when one ends."""
+    """Closed loop: number of concurrent programs; the next starts when one ends."""
 
     @property
     def takes_rate(self) -> bool:
@@ -42,8 +41,10 @@ class Arrivals:
     def draw(
         self, programs: Sequence[Program], rate: float | None, seed: int
     ) -> tuple[tuple[float, ...], int | None]:
-        """Start of each root program, in order, and how many may be in flight (None: open loop).
-        In a closed loop all may start at 0, as soon as there is room."""
+        """Return the start of each root program in seconds, and the limit of programs in flight.
+
+        In a closed loop all may start at 0, within the limit. In an open loop the limit is None.
+        """
         n = len(roots(programs))
         if self.kind == "closed":
             return (0.0,) * n, self.in_flight
@@ -56,7 +57,7 @@ class Arrivals:
 
 def parse_arrivals(text: str) -> Arrivals:
     shape = re.fullmatch(r"gamma:(\d{1,6}(?:\.\d{1,6})?|\.\d{1,6})", text, re.ASCII)
-    if shape and float(shape[1]) >= LEAST_BURSTINESS:
+    if shape and float(shape[1]) >= MIN_BURSTINESS:
         return Arrivals("gamma", burstiness=float(shape[1]))
     closed = re.fullmatch(r"closed:(\d{1,9})", text, re.ASCII)
     if closed and int(closed[1]) > 0:
@@ -65,27 +66,25 @@ def parse_arrivals(text: str) -> Arrivals:
         if text == kind:
             return Arrivals(kind)
     shown = ascii(text if len(text) <= 60 else text[:57] + "...")
-    raise InvalidInput(f"--arrivals {shown}: write {FORMS}")
+    raise InvalidInput(f"--arrivals {shown}: use {SYNTAX}")
 
 
 def rng_for(seed: int, purpose: str) -> Generator:
-    """A stream of its own for each purpose, so that drawing more for one never shifts another."""
+    """Return an independent stream for each purpose, so that more draws for one shift no other."""
     return Generator(PCG64(SeedSequence(seed, spawn_key=tuple(purpose.encode()))))
 
 
 def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tuple[float, ...]:
-    """Starts of n programs in seconds, ascending: sums of unit-rate gaps, over the rate."""
+    """Return n ascending start times in seconds: sums of unit-rate gaps, divided by the rate."""
     if arrivals.kind == "constant":
         gaps = np.ones(n)
-    elif arrivals.takes_rate:
-        gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
     else:
-        raise InvalidInput(f"{arrivals.kind} arrivals have no rate to draw from")
+        gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
     return tuple((np.cumsum(gaps) / rate).tolist())
 
 
 def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
-    """Recorded starts of the programs that are not sub-agents, in their order."""
+    """Return the recorded start times of the root programs, in seconds and in their order."""
     starts = []
     for program in roots(programs):
         if program.recorded_start_s is None:
@@ -99,32 +98,32 @@ def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
 
 
 def roots(programs: Sequence[Program]) -> list[Program]:
-    """The programs that arrive by themselves; sub-agents start where their parent forks them."""
+    """Return the programs that are not sub-agents. A sub-agent starts when its parent forks it."""
     return [program for program in programs if program.fork is None]
 
 
 def choose_programs(programs: Sequence[Program], n: int) -> list[Program]:
-    """The first n roots in order, each with its sub-agents; where there are fewer, the list is
-    repeated with fresh ids (`id#2`). A repeated program has no recorded start."""
+    """Return the first n roots in order, each with its sub-agents. If there are fewer, the list is
+    repeated with new ids (`id#2`). A repeated program has no recorded start."""
     if n < 1:
-        raise InvalidInput(f"--programs {n}: run at least 1")
+        raise InvalidInput(f"--programs {n}: must be at least 1")
     if not roots(programs):
         raise InvalidInput("no programs to run: the traces contain only sub-agents")
     root_of = root_ids(programs)
-    taken = {program.id for program in programs}
+    used_ids = {program.id for program in programs}
     repeats = n > len(roots(programs))
     elsewhere = prefixes_elsewhere(programs, root_of) if repeats else {}
     chosen: list[Program] = []
     while n > 0:
         batch = {program.id for program in roots(programs)[:n]}
-        picked = [program for program in programs if root_of[program.id] in batch]
-        chosen += _fresh(picked, taken, elsewhere) if chosen else picked
+        jobs = [program for program in programs if root_of[program.id] in batch]
+        chosen += _copies(jobs, used_ids, elsewhere) if chosen else jobs
         n -= len(batch)
     return chosen
 
 
 def root_ids(programs: Sequence[Program]) -> dict[str, str]:
-    """Program id → id of its job's root."""
+    """Return the root of each program's job, by program id."""
     parents = {program.id: program.fork.program_id for program in programs if program.fork}
     root_of = {program.id: program.id for program in programs if program.fork is None}
     for start in parents:
@@ -140,15 +139,15 @@ def root_ids(programs: Sequence[Program]) -> dict[str, str]:
     return root_of
 
 
-def _fresh(
-    programs: Sequence[Program], taken: set[str], elsewhere: Mapping[str, Mapping[str, int]]
+def _copies(
+    programs: Sequence[Program], used_ids: set[str], elsewhere: Mapping[str, Mapping[str, int]]
 ) -> list[Program]:
-    """A further copy of each, under one suffix that makes no id clash. A copy is another job, so of
-    the original's prefixes it has only what other jobs have too."""
+    """Copy programs under a common suffix that makes all ids unique. A copy belongs to another job,
+    so it shares with the original only the prefixes that other jobs have too."""
     k = 2
-    while any(f"{program.id}#{k}" in taken for program in programs):
+    while any(f"{program.id}#{k}" in used_ids for program in programs):
         k += 1
-    taken.update(f"{program.id}#{k}" for program in programs)
+    used_ids.update(f"{program.id}#{k}" for program in programs)
     return [
         replace(
             program,

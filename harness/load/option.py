@@ -1,8 +1,8 @@
-"""How a field of a settings dataclass becomes a command-line option and a key of a settings file.
+"""Fields of settings dataclasses as command-line options and keys of a settings file.
 
-In: a frozen dataclass whose fields are `Annotated[T, Option(help, panel)] = default`, or such
-dataclasses themselves. Out: its options, flattened, and instances built from their values. The name
-of a field is the name of its option and of its key.
+In: a frozen dataclass whose fields are `Annotated[T, Option(help, panel)] = default`, or nested
+dataclasses of this kind. Out: its options, flattened, and instances built from option values. A
+field, its option and its key have the same name.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Option:
     metavar: str | None = None
     min: float | None = None
     also: tuple[str, ...] = ()
-    """Further names of the option."""
+    """Alternative names of the option."""
     envvar: str | None = None
     exists: bool = False
     """The value is a path that must exist."""
     dir_okay: bool = True
     positional: bool = False
     in_file: bool = True
-    """False: the command line only."""
+    """False: only the command line accepts it."""
 
 
 class Setting(NamedTuple):
-    """A field of a settings dataclass, or of one nested in it."""
+    """A field of a settings dataclass or of a nested one."""
 
     name: str
     kind: Any
-    """Its type, without the annotation."""
+    """The type of the field, without the annotation."""
     option: Option
     default: Any
 
@@ -53,7 +53,7 @@ def option_name(name: str) -> str:
 
 @cache
 def settings_of(group: type) -> Mapping[str, Setting]:
-    """All options of a settings dataclass by name, with those of nested dataclasses."""
+    """Return the options of a settings dataclass and its nested ones, by name."""
     return {setting.name: setting for setting in _settings(group)}
 
 
@@ -69,21 +69,21 @@ def _settings(group: type) -> Iterator[Setting]:
 
 
 def build(group: type[Group], values: Mapping[str, Any]) -> Group:
-    """An instance of a settings dataclass. Options that `values` lacks keep their defaults."""
+    """Build a settings dataclass. Options that `values` lacks keep their defaults."""
     hints = get_type_hints(group)
-    given = {}
+    arguments = {}
     for field in fields(group):  # type: ignore[arg-type]
         if is_dataclass(hints[field.name]):
-            given[field.name] = build(hints[field.name], values)
+            arguments[field.name] = build(hints[field.name], values)
         elif field.name in values:
-            given[field.name] = values[field.name]
-    return group(**given)
+            arguments[field.name] = values[field.name]
+    return group(**arguments)
 
 
 def values_of(settings: Any) -> dict[str, Any]:
-    """The value of each option by name."""
-    found: dict[str, Any] = {}
+    """Return the value of each option by name."""
+    values: dict[str, Any] = {}
     for field in fields(settings):
         value = getattr(settings, field.name)
-        found |= values_of(value) if is_dataclass(value) else {field.name: value}
-    return found
+        values |= values_of(value) if is_dataclass(value) else {field.name: value}
+    return values

@@ -1,4 +1,4 @@
-"""The settings of a vLLM server as the launcher takes them."""
+"""Convert the settings of a vLLM server to the launcher's `ServerConfig`."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The settings of a sweep: each option of `bench` with its type, help, panel and default.
+"""The settings of a sweep: options of `bench` with type, help, panel and default.
 
-`harness.cli.options` makes command-line options of them, `harness.load.settings_file` reads them
-from a TOML file. Commands that need only some of them name those. None means that the default
-depends on other settings, as the help says.
+`harness.cli.options` converts them to command-line options, and `harness.load.settings_file` reads
+them from a TOML file. Other commands select some of them. None means that the default depends on
+other settings, as stated in the help.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Load:
     programs: Annotated[
         int | None,
         Option(
-            "Use the first N jobs, repeating them where there are fewer. Default: all.",
+            "Use the first N jobs; fewer are repeated. Default: all.",
             LOAD,
             "N",
             min=1,
@@ -67,7 +67,7 @@ class Load:
         str,
         Option(
             "poisson, gamma:BURSTINESS, constant, recorded, or closed:N (N jobs in flight); "
-            "the last two take no --jps.",
+            "the last two without --jps.",
             LOAD,
             "PROCESS",
         ),
@@ -75,8 +75,8 @@ class Load:
     overlong: Annotated[
         Overlong,
         Option(
-            "Jobs that exceed the longest context or the KV memory: drop and list them, or refuse "
-            "to start.",
+            "For jobs that exceed the longest context or the KV memory: drop and list them, or "
+            "refuse to start.",
             LOAD,
         ),
     ] = Overlong.DROP
@@ -84,15 +84,14 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The engine, and the model and memory that it has."""
+    """The engine, its model, and its memory."""
 
     engine: Annotated[
         str,
         Option(
             "sim: virtual time, no GPU needed. vllm: starts a vLLM server for each cell. "
             "vllm-virtual: vLLM's own scheduler in virtual time, to check sim. "
-            "http://…: a running server, with the scheduler that it has; its API key is read from "
-            "TURNSTILE_API_KEY.",
+            "http://…: a running server with its own scheduler; TURNSTILE_API_KEY is its API key.",
             MACHINE,
             "NAME",
         ),
@@ -100,8 +99,8 @@ class Machine:
     hardware: Annotated[
         str | None,
         Option(
-            "bench list hardware, or a file of bench profile. Default: b200; with vLLM this "
-            "machine.",
+            "A name from bench list hardware, or a file from bench profile. Default: b200; with "
+            "vLLM, this machine.",
             MACHINE,
             "NAME|FILE",
         ),
@@ -109,8 +108,8 @@ class Machine:
     model: Annotated[
         str | None,
         Option(
-            "bench list models. With vLLM also tiny (built when needed; the default on a CPU), a "
-            "model's folder, or a Hugging Face name. Default: llama-3.1-8b.",
+            "A name from bench list models. With vLLM also tiny (created locally; the default on a "
+            "CPU), a model folder, or a Hugging Face name. Default: llama-3.1-8b.",
             MACHINE,
             "NAME",
         ),
@@ -128,17 +127,17 @@ class Machine:
         float | None,
         Option(
             "DRAM for the KV of policies that offload (lmcache, continuum+, …). Default, as in the "
-            "sources: 200 per H100, H200 or B200, else 100 per GPU; 1 for vLLM on a CPU.",
+            "papers: 200 per H100, H200 or B200, else 100 per GPU; 1 for vLLM on a CPU.",
             MACHINE,
             "GB",
             min=0,
         ),
     ] = None
-    ssd_gb: Annotated[float, Option("SSD behind that DRAM.", MACHINE, "GB", min=0)] = 0.0
-    max_num_seqs: Annotated[int, Option("Turns running at once.", MACHINE, "N")] = 256
+    ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", MACHINE, "GB", min=0)] = 0.0
+    max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", MACHINE, "N")] = 256
     step_tokens: Annotated[
         int,
-        Option("Most tokens that one engine step computes (prefill chunk).", MACHINE, "TOKENS"),
+        Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS"),
     ] = 2048
     max_model_len: Annotated[
         int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
@@ -146,7 +145,7 @@ class Machine:
     kv_blocks: Annotated[
         int | None,
         Option(
-            "KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: the memory that is left.",
+            "KV pool in blocks of 16 tokens (vLLM on a CPU: 32). Default: the free memory.",
             MACHINE,
             "N",
             min=1,
@@ -165,7 +164,7 @@ class Server:
     vllm_python: Annotated[
         str | None,
         Option(
-            "Python of the environment that has vLLM. Default: this one, or .venv-vllm.",
+            "Python of the environment with vLLM. Default: this one, or .venv-vllm.",
             SERVER,
             "PATH",
             envvar="TURNSTILE_VLLM_PYTHON",
@@ -182,13 +181,13 @@ class Server:
     ] = None
     mount: Annotated[
         tuple[Path, ...],
-        Option("Another folder that the container sees, read-only; repeatable.", SERVER, "FOLDER"),
+        Option("Mount a folder read-only in the container; repeatable.", SERVER, "FOLDER"),
     ] = ()
     weights: Annotated[
         str,
         Option(
-            "dummy: no weights are read; random: small ones, for tiny; auto: random for tiny, "
-            "a folder's own for a folder, else dummy.",
+            "dummy: no weights are read; random: small weights, for tiny; auto: random for tiny, "
+            "the stored weights for a model folder, else dummy.",
             SERVER,
             "KIND",
         ),
@@ -196,14 +195,14 @@ class Server:
     costs: Annotated[
         Path | None,
         Option(
-            "Prefill costs that policies use instead of a profile's: JSON with base_s, linear_s, "
+            "Prefill costs for policies instead of a profile's: JSON with base_s, linear_s, "
             "quadratic_s, step_tokens.",
             SERVER,
             "FILE",
         ),
     ] = None
     replicas: Annotated[
-        int, Option("Parallel servers; all turns of a job go to one.", SERVER, "N", min=1)
+        int, Option("Parallel servers; each job uses one of them.", SERVER, "N", min=1)
     ] = 1
     ready_within_s: Annotated[
         float,
@@ -234,28 +233,30 @@ class Server:
     prompts: Annotated[
         Prompts,
         Option(
-            "tokens: random ids of the recorded lengths. text: the recorded messages verbatim, "
-            "for traces that have them.",
+            "tokens: random token ids of the recorded lengths. text: the recorded messages, for "
+            "traces that have them.",
             SERVER,
         ),
     ] = Prompts.TOKENS
     events: Annotated[
         Path | None,
         Option(
-            "The event log of a server that bench serve started; bench serve prints its path.",
+            "Event log of a server of bench serve, which prints its path.",
             SERVER,
             "FILE",
         ),
     ] = None
 
     def refuse_unsupported(self, engine: str, supported: tuple[str, ...] = ()) -> None:
-        """Raises for a setting that this engine would ignore. `vllm_python` is exempt, since it may
-        come from the environment."""
+        """Raise InvalidInput for a setting that the engine does not support.
+
+        `vllm_python` is exempt, because it may come from the environment.
+        """
         if self.vllm_flags and "vllm_flags" not in supported:
-            given = Path(self.vllm_flags[0])
-            if (given / "sweep.toml").is_file():
+            first = Path(self.vllm_flags[0])
+            if (first / "sweep.toml").is_file():
                 raise InvalidInput(
-                    f"{given}: not a settings file; did you mean {given}/sweep.toml?"
+                    f"{first}: not a settings file; did you mean {first}/sweep.toml?"
                 )
             raise InvalidInput(
                 f"{' '.join(self.vllm_flags)}: flags for vLLM, not supported by --engine {engine}; "
@@ -275,13 +276,13 @@ class Agents:
 
     agent: Annotated[
         str | None,
-        Option("mini-swe-agent or openhands: one process for each program.", AGENT, "NAME"),
+        Option("mini-swe-agent or openhands; one process per program.", AGENT, "NAME"),
     ] = None
     agent_command: Annotated[
         str | None,
         Option(
-            "Any other agent, such as 'my-agent {task} --base-url {base_url}'; also {model}, "
-            "{workspace}, {program_id}, {folder}. It is run without a shell.",
+            "Another agent, for example 'my-agent {task} --base-url {base_url}'; also {model}, "
+            "{workspace}, {program_id}, {folder}. It runs without a shell.",
             AGENT,
             "COMMAND",
         ),
@@ -289,7 +290,7 @@ class Agents:
     tasks: Annotated[
         Path | None,
         Option(
-            "JSON lines, one task per line: SWE-bench rows, or id and task, and a workspace to "
+            "JSON lines: SWE-bench rows, or objects with id, task and optionally a workspace to "
             "copy.",
             AGENT,
             "FILE",
@@ -298,16 +299,15 @@ class Agents:
     guided: Annotated[
         bool,
         Option(
-            "Agents and tools are real, the model's answers come from --traces, and the engine "
-            "does the recorded work for each: no capable model is needed.",
+            "Take the model's answers from --traces, while the engine does the recorded work for "
+            "each. Agents and tools are real; no capable model is needed.",
             AGENT,
         ),
     ] = False
     agent_python: Annotated[
         str | None,
         Option(
-            "Python of the environment that has the agent. Default: .venv-agents or "
-            ".venv-openhands.",
+            "Python of the environment with the agent. Default: .venv-agents or .venv-openhands.",
             AGENT,
             "PATH",
             also=("--openhands-python",),
@@ -316,7 +316,7 @@ class Agents:
     agent_config: Annotated[
         Path | None,
         Option(
-            "Settings of mini-swe-agent (YAML), which override its own.",
+            "YAML file that overrides settings of mini-swe-agent.",
             AGENT,
             "FILE",
             exists=True,
@@ -338,19 +338,19 @@ class Agents:
     agent_reads: Annotated[
         tuple[Path, ...],
         Option(
-            "Another path that the sandbox shows, read-only; repeatable.",
+            "Path that is readable in the sandbox; repeatable.",
             AGENT,
             "PATH",
             exists=True,
         ),
     ] = ()
     agent_processes: Annotated[
-        int, Option("Processes and threads of one program.", AGENT, "N", min=8)
+        int, Option("Limit of processes and threads per program.", AGENT, "N", min=8)
     ] = 256
     agent_memory_gb: Annotated[float, Option("Memory of one program.", AGENT, "GB", min=0.1)] = 4.0
     agent_disk_gb: Annotated[
         float,
-        Option("Files of one program, those of its task included.", AGENT, "GB", min=0.1),
+        Option("Disk space of one program, including files of its task.", AGENT, "GB", min=0.1),
     ] = 10.0
     i_know_this_runs_model_commands_on_my_machine: Annotated[
         bool, Option("Required by --sandbox none.", AGENT, in_file=False)
@@ -358,7 +358,7 @@ class Agents:
 
     @property
     def flag(self) -> str:
-        """The option that names the agent, for errors."""
+        """The option that selects the agent, for errors."""
         return f"--agent {self.agent}" if self.agent_command is None else "--agent-command"
 
 
@@ -369,7 +369,7 @@ class SweepSettings:
     jps: Annotated[
         str | None,
         Option(
-            "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the sources' grid, or "
+            "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, or "
             "0.1..0.5:0.1 with a step. Default: 0.05..0.9.",
             LOAD,
             "RATES",
@@ -378,9 +378,9 @@ class SweepSettings:
     policies: Annotated[
         str,
         Option(
-            "A comma list of bench list policies, all, or a class of yours (my.module:MyPolicy), "
-            "with arguments if it takes any: 'continuum(k=50)'. A + at the end adds an offload "
-            "tier, +native vLLM's own.",
+            "Comma-separated names from bench list policies, all, or your classes "
+            "(my.module:MyPolicy), optionally with arguments: 'continuum(k=50)'. A final + adds "
+            "an offload tier, +native vLLM's own.",
             LOAD,
             "NAMES",
         ),
@@ -388,13 +388,15 @@ class SweepSettings:
     seeds: Annotated[
         str,
         Option(
-            "Draws of the arrivals, the same for every policy: 1, 1,2,3 or 1..5.", LOAD, "SEEDS"
+            "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5.",
+            LOAD,
+            "SEEDS",
         ),
     ] = "1"
     baseline: Annotated[
         str | None,
         Option(
-            "The policy that the others are compared with. Default: fcfs, or else the first of "
+            "The policy that the others are compared with. Default: fcfs, else the first of "
             "--policies.",
             RUN,
             "POLICY",
@@ -408,13 +410,13 @@ class SweepSettings:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """Where and how a sweep runs; its results do not depend on it."""
+    """Where and how a sweep runs, which does not affect its results."""
 
     out: Annotated[
         Path | None,
         Option(
-            "Run folder. Default: a folder in runs/ named after the settings, so that the same "
-            "command resumes.",
+            "Run folder. Default: a folder in runs/ named after the settings. The same command "
+            "resumes.",
             RUN,
             "FOLDER",
         ),
@@ -422,7 +424,7 @@ class Execution:
     workers: Annotated[
         int | None,
         Option(
-            "Parallel processes; they change only the time a sweep takes. Default: all cores.",
+            "Parallel processes. Default: all cores.",
             RUN,
             "N",
         ),
@@ -433,8 +435,8 @@ class Execution:
     fresh: Annotated[
         bool,
         Option(
-            "Take no finished cells with the same settings from other runs under runs/. Cells that "
-            "are finished in --out are kept.",
+            "Do not reuse finished cells of other runs under runs/. Finished cells in --out are "
+            "kept.",
             RUN,
         ),
     ] = False

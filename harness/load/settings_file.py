@@ -1,8 +1,8 @@
-"""Reads and writes the settings of a sweep as a TOML file (`bench sweep sweep.toml`).
+"""Read and write the settings of a sweep as a TOML file (`bench sweep sweep.toml`).
 
-The keys are the names of the options without the leading dashes; a dash and an underscore are the
-same. There are no tables. Relative paths are relative to the current directory, as on the command
-line. Everything wrong raises `InvalidInput` with the file, the key and the value.
+Keys are option names without the leading dashes; dashes and underscores are equivalent. Tables are
+not supported. Relative paths refer to the current directory, as on the command line. Errors are
+`InvalidInput` with the file, the key and the value.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ HEAD = """\
 
 
 def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
-    """The value of each key by the name of its setting. Keys in `overridden` may hold a redacted
-    value."""
+    """Return the values by name of their settings. Redacted values are allowed for settings in
+    `overridden`."""
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
         raise InvalidInput(f"{path}: {problem}; give a settings file (.toml)")
@@ -47,22 +47,20 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
     )
     for name, value in found.items():
         if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
-            raise InvalidInput(
-                f"{path}: {name} has {REDACTED} in place of a secret; give it on the command line"
-            )
+            raise InvalidInput(f"{path}: {name} is redacted; give it on the command line")
     return found
 
 
 def parse_values(
     values: Mapping[str, object], known: Mapping[str, Setting], where: str
 ) -> dict[str, Any]:
-    """Values of TOML as values of settings. `where` precedes the key in an error."""
+    """Convert TOML values to values of settings. `where` precedes the key in errors."""
     found: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         setting = known.get(name)
         if isinstance(value, dict):
-            raise InvalidInput(f"{where}{_key(key)} is a table: settings have none; remove it")
+            raise InvalidInput(f"{where}{_key(key)} is a table: not supported; remove it")
         if setting is None:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"
@@ -85,15 +83,15 @@ def _value(setting: Setting, value: object) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must be a finite number")
     try:
-        # As JSON, because a strict check of Python's values takes instances of enums only.
+        # As JSON, because strict validation of Python values accepts only instances of enums.
         parsed = TypeAdapter(setting.kind).validate_json(
             json.dumps(value, default=str), strict=True
         )
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        quoted = f', such as "{value}"' if first["type"] == "string_type" and is_number else ""
-        raise ValueError(requirement(first["msg"]) + quoted) from None
+        example = f', e.g. "{value}"' if first["type"] == "string_type" and is_number else ""
+        raise ValueError(requirement(first["msg"]) + example) from None
     if option.min is not None and parsed is not None and parsed < option.min:
         raise ValueError(f"must be at least {option.min:g}")
     for path in _parts(parsed) if option.exists else ():
@@ -113,17 +111,17 @@ def _key(key: str) -> str:
 
 
 def settings_toml(settings: SweepSettings) -> bytes:
-    """The settings as a file that `read_settings` reads: of the live server and the agents those
-    that differ from their defaults, else all that have a value. Secrets are redacted."""
+    """Return the settings as a file for `read_settings`, with secrets redacted. Settings of the
+    live server and the agents are omitted if they have their defaults."""
     values = values_of(settings)
-    kept = {
+    written = {
         name.replace("_", "-"): _plain(values[name])
         for name, setting in settings_of(SweepSettings).items()
         if setting.option.in_file
         and values[name] not in (None, ())
         and (values[name] != setting.default or setting.option.panel not in (SERVER, AGENT))
     }
-    return (HEAD + tomli_w.dumps(kept)).encode()
+    return (HEAD + tomli_w.dumps(written)).encode()
 
 
 def _plain(value: Any) -> Any:

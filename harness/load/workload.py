@@ -1,7 +1,7 @@
-"""Chooses the programs that a sweep replays: those of the given packs and files that can fit.
+"""Choose the programs that a sweep replays from packs and files.
 
-In: paths or pack names, how many jobs, the longest context that fits. Out: a `Workload`, with each
-program left out and why. A program and its sub-agents come and go together.
+In: paths or pack names, the number of jobs, the longest context that fits. Out: a `Workload`, with
+the programs that were left out and the reasons. A job is left out with all its sub-agents.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.packed import packed
 
 DEFAULT_PACK = "swe-bench"
 MAX_NAMED_FILES = 3
-"""The name of a workload consists of the names of at most so many files."""
+"""Limit of file names in the name of a workload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class Workload:
     rejected_files: tuple[Note, ...] = ()
     repairs: tuple[Note, ...] = ()
     gap_provenance: Mapping[str, int] = field(init=False)
-    """How many tool gaps by provenance."""
+    """Number of tool gaps by provenance."""
     shared_prefix_tokens: int = field(init=False)
-    """What first prompts could hit of the prefixes of programs before them in the list."""
+    """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
 
     def __post_init__(self) -> None:
-        """Both are counted once, since a million turns take seconds."""
+        """Count gaps and prefixes once, because a million turns take seconds."""
         gaps: Counter[str] = Counter()
         longest: dict[str, int] = {}
         shared = 0
@@ -62,14 +62,14 @@ class Workload:
         object.__setattr__(self, "shared_prefix_tokens", shared)
 
     def packed(self) -> Workload:
-        """The same with packed turns. A replay unpacks those of running programs."""
-        made = copy(self)  # without __post_init__, which counts
-        object.__setattr__(made, "programs", packed(self.programs))
-        return made
+        """Return a copy with packed turns. A replay unpacks the turns of running programs."""
+        workload = copy(self)  # does not call __post_init__, which counts
+        object.__setattr__(workload, "programs", packed(self.programs))
+        return workload
 
     @property
     def turns(self) -> int:
-        """0 if unknown, as before agents have run."""
+        """Number of turns; 0 if unknown, because real agents have not run yet."""
         return sum(len(program.turns) for program in self.programs)
 
     def as_json(self) -> dict[str, Any]:
@@ -93,8 +93,11 @@ def load_workload(
     refuse: bool,
     messages: bool = False,
 ) -> Workload:
-    """`jobs` is the number of jobs, None for all; `max_tokens` the longest context that fits, None
-    for any; `limit` says in an error what sets it; `messages` keeps the conversations."""
+    """Read the sources and choose the first `jobs` jobs, or all if it is None.
+
+    `max_tokens` is the longest context that fits, None for any length; errors describe it as
+    `limit`. With `refuse`, longer programs raise ProgramTooLong. `messages` keeps conversations.
+    """
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
     kept = tuple(loaded.programs)
@@ -104,7 +107,7 @@ def load_workload(
     if left_out and (refuse or not kept):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
         raise ProgramTooLong(
-            f"{left_out[0].reason}{more}; give more room: --max-model-len, --kv-blocks, --gpus"
+            f"{left_out[0].reason}{more}; increase --max-model-len, --kv-blocks or --gpus"
         )
     programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
     return Workload(
@@ -134,7 +137,7 @@ def leave_out_overlong(
                 cause.setdefault(root_of[program.id], program.id)
                 break
     left_out = tuple(
-        LeftOut(p.id, too_long.get(p.id) or f"program {p.id}: goes with {cause[root_of[p.id]]}")
+        LeftOut(p.id, too_long.get(p.id) or f"program {p.id}: left out with {cause[root_of[p.id]]}")
         for p in programs
         if root_of[p.id] in cause
     )

@@ -1,1 +1,1 @@
-"""A sweep. In: settings. Out: a plan, checked before anything runs, and its filled run folder."""
+"""A sweep. In: settings. Out: a plan, which is checked before anything runs, and its run folder."""

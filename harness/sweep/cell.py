@@ -1,4 +1,4 @@
-"""Runs one cell: gives its programs and arrivals to the engine and records its turns and events."""
+"""Run one cell: pass its programs and arrivals to the engine, and record its turns and events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from harness.cells.workers import Tick
 from harness.sweep.plan import Cell, SweepPlan
 from servers.records import TurnRecord
 
-TICK_S = 0.5
+TICK_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What all cells of a sweep share."""
+    """The data that all cells of a sweep share."""
 
     plan: SweepPlan
     folder: Path
@@ -27,17 +27,17 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     plan = work.plan
     programs = plan.workload.programs
     starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
-    turns, tick_at_s = 0, time.monotonic() + TICK_S
+    turns, tick_at_s = 0, time.monotonic() + TICK_INTERVAL_S
 
     def on_turn(record: TurnRecord) -> None:
         nonlocal turns, tick_at_s
         out.turns.append(record)
-        if not plan.engine.parallel:  # a measurement cannot be repeated exactly
+        if not plan.engine.parallel:  # a measurement is not repeatable, so keep each turn
             out.turns.flush()
         turns += 1
         if time.monotonic() >= tick_at_s:
             tick(turns, "")
-            tick_at_s = time.monotonic() + TICK_S
+            tick_at_s = time.monotonic() + TICK_INTERVAL_S
 
     with CellFolder(work.folder / cell.name, plan.cell_json(cell)) as out:
         job = Job(
@@ -52,4 +52,4 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
         )
         done = plan.engine.run(job, on_turn, out.events.append, lambda stage: tick(turns, stage))
         out.finish(done)
-    tick(turns, "")  # the number of an agent's turns is not known before
+    tick(turns, "")  # the number of turns of agents is unknown until then

@@ -1,7 +1,7 @@
-"""What decides a cell: its settings, and the hash of the sources that act on them.
+"""What determines the result of a cell: its settings, and a hash of the code that runs it.
 
-What only words a message, reads a run folder or draws a report decides nothing: an unfinished sweep
-goes on after such a change, and finished cells of the same settings are found again.
+The hash omits code that only prints messages, reads run folders or writes reports. After a change
+of such code, a sweep still resumes, and its finished cells are reused.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ DECIDING = (
     "harness/load/workload.py",
     "traces",
 )
-"""Sources that decide the turns of a replay."""
+"""Sources that determine the turns of a replay."""
 DECIDING_AGENTS = (*DECIDING, "agents", "harness/gateway", "harness/live_agents")
-"""Sources that decide the turns of real agents."""
+"""Sources that determine the turns of real agents."""
 NOT_DECIDING = ("turnstile_version",)
 """Fields of `cell.json` that do not affect the result of a cell."""
 
 
 def code_sha256(agents: bool = False) -> str:
-    """Hash of our sources that decide a cell, by path and content."""
+    """Return a hash of the paths and contents of the sources that determine a cell."""
     files = {
         file
         for pattern in (DECIDING_AGENTS if agents else DECIDING)
@@ -52,7 +52,7 @@ def code_sha256(agents: bool = False) -> str:
 
 
 def policy_sha256(variant: Variant) -> str | None:
-    """Hash of the sources of a policy from outside: its module, or all modules of its package. None
+    """Return a hash of the module of a third-party policy and of all modules of its package. None
     for a policy of Turnstile, which `code_sha256` covers."""
     file = Path(inspect.getfile(variant.policy))
     if file.is_relative_to(ROOT / "servers"):
@@ -71,7 +71,7 @@ def _sha256(files: Iterable[Path], root: Path) -> str:
 
 
 def same_cell(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two contents of `cell.json` decide the same turns."""
+    """Return whether two `cell.json` contents determine the same turns."""
     return bool(_deciding(one) == _deciding(other))
 
 

@@ -1,6 +1,6 @@
-"""Shows the progress of a sweep on stderr: a bar on a terminal, a line every few seconds elsewhere.
+"""Show the progress of a sweep on stderr: a bar on a terminal, otherwise a line every few seconds.
 
-Progress is counted in turns: every cell of a sweep has the same number of them.
+The unit of progress is a turn. All cells of a sweep have the same number of turns.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from rich.progress import (
 
 from traces.lenient import one_line
 
-PLAIN_EVERY_S = 5.0
+PLAIN_INTERVAL_S = 5.0
 
 
 class SweepProgress:
-    """Use it with `with`, and call `started`, `ticked` and `finished` for each cell."""
+    """A context manager whose `started`, `ticked` and `finished` are called for each cell."""
 
     def __init__(self, cells: int, turns_per_cell: int, workers: int) -> None:
         self.cells = cells
@@ -63,7 +63,7 @@ class SweepProgress:
         self._show()
 
     def ticked(self, cell: str, turns: int, stage: str) -> None:
-        """`stage`: what the cell does, if it does not run turns."""
+        """Update a running cell. `stage` describes its activity before its first turn."""
         self._turns_of[cell] = turns
         self._stage = stage
         self._show()
@@ -87,7 +87,7 @@ class SweepProgress:
             running = " ".join([*sorted(self._turns_of), self._stage]).replace("[", r"\[")
             cells = f"{self.ended}/{self.cells} cells"
             self._bar.update(self._task, completed=self.turns, description=cells, running=running)
-        elif time.monotonic() - self._printed_at_s >= PLAIN_EVERY_S or self.ended == self.cells:
+        elif time.monotonic() - self._printed_at_s >= PLAIN_INTERVAL_S or self.ended == self.cells:
             self._print(self._line())
 
     def _line(self) -> str:

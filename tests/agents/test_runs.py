@@ -250,12 +250,12 @@ def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
             ["--agent", "cursor"],
             "--agent cursor: no agent is called 'cursor'. There are mini-swe-agent, openhands; or",
         ),
-        (["--agent-command", "true {task}"], "tasks are missing; give --tasks FILE, or --guided"),
+        (["--agent-command", "true {task}"], "needs tasks; give --tasks FILE, or --guided"),
         (
             ["--agent-command", "true {task}", "--tasks", "t", "--sandbox", "none"],
             "add --i-know-this-runs-model-commands-on-my-machine",
         ),
-        (["--guided"], "options for agents without an agent"),
+        (["--guided"], "agent options without an agent"),
         (["--agent-command", "true {task}", "--tasks", "none.jsonl"], "none.jsonl: no such file"),
         (
             ["--agent-command", "true {task}", "--agent", "openhands", "--tasks", "t"],

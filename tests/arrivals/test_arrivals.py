@@ -52,7 +52,7 @@ def test_arrivals_as_written(text: str, arrivals: Arrivals) -> None:
     ],
 )
 def test_arrivals_that_are_refused_name_every_form_in_one_line(text: str) -> None:
-    with pytest.raises(ValueError, match=r"write poisson, gamma:BURSTINESS .* closed:N") as caught:
+    with pytest.raises(ValueError, match=r"use poisson, gamma:BURSTINESS .* closed:N") as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1
     assert len(str(caught.value)) < 200
@@ -231,7 +231,7 @@ def test_choosing_n_gives_n_jobs_with_distinct_ids(n: int) -> None:
 @pytest.mark.parametrize(
     ("programs", "n", "why"),
     [
-        (FAMILY, 0, "--programs 0: run at least 1"),
+        (FAMILY, 0, "--programs 0: must be at least 1"),
         ([], 1, "no programs to run"),
         ([program("a"), program("x", parent="gone")], 1, "sub-agent x has no parent"),
         ([program("a"), program("x", "y"), program("y", "x")], 1, "sub-agent x has no parent"),

@@ -21,7 +21,7 @@ from tests.crash.faults import STOPPED, Fault, operations
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import WITHIN_S, Warm, bytes_of, contents, session_of
 
-IN_USE = "bench: run: another bench is writing it; wait for its end, or choose another --out\n"
+IN_USE = "bench: run: another bench is writing to it; wait for it, or choose another --out\n"
 ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "--out", RUN)
 
 
@@ -45,7 +45,7 @@ def test_a_recording_takes_no_folder_that_is_in_use(tmp_path: Path) -> None:
         async with recording([], tmp_path):
             pass
 
-    with locked(tmp_path), pytest.raises(ValueError, match="another bench is writing it"):
+    with locked(tmp_path), pytest.raises(ValueError, match="another bench is writing to it"):
         asyncio.run(record())
     assert os.listdir(tmp_path) == []
 
@@ -75,7 +75,7 @@ def test_a_cell_is_not_taken_from_a_worker_that_still_writes_it(
 ) -> None:
     with CellFolder(tmp_path / "cell", {"attempt": 1}):
         monkeypatch.setattr("harness.cells.folder.ORPHAN_TIMEOUT_S", 0.1)
-        with pytest.raises(CannotWrite, match="a process of an earlier run still writes it"):
+        with pytest.raises(CannotWrite, match="a process of an earlier run still writes to it"):
             CellFolder(tmp_path / "cell", {"attempt": 2})
     assert os.listdir(tmp_path) == ["cell"]
 

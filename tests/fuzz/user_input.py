@@ -15,7 +15,7 @@ from agents.tasks import read_tasks
 from harness.cli.commands.traces import output_range
 from harness.experiments.definition import FOLDER, load
 from harness.load.arrivals import parse_arrivals
-from harness.load.rates import MOST, parse_rates, parse_seeds
+from harness.load.rates import MAX_VALUES, parse_rates, parse_seeds
 from harness.load.settings import Agents, Machine, Server, SweepSettings
 from harness.load.settings_file import read_settings, settings_toml
 from reports.compare.baseline import read_side
@@ -80,7 +80,7 @@ def _range(parse: Callable[[str], object], data: bytes) -> bool:
         refused(error)
         return False
     if isinstance(found, tuple) and parse is not output_range:
-        assert 0 < len(found) <= MOST
+        assert 0 < len(found) <= MAX_VALUES
         assert list(found) == sorted(found)
     return True
 

@@ -221,7 +221,7 @@ def test_two_sweeps_in_one_folder_the_second_is_refused(
         first.terminate()
     assert second.returncode == 2
     assert second.stderr == (
-        "bench: o: another bench is writing it; wait for its end, or choose another --out\n"
+        "bench: o: another bench is writing to it; wait for it, or choose another --out\n"
     )
 
 

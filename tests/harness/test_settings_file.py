@@ -91,12 +91,12 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
     [
         ('polices = "fcfs"', "polices is 'fcfs': unknown; did you mean policies?"),
         ("qqq = 1", "qqq is 1: unknown; bench sweep --help lists the options"),
-        ("[load]\njps = '1'", "load is a table: settings have none; remove it"),
+        ("[load]\njps = '1'", "load is a table: not supported; remove it"),
         ('programs = "3"', "programs is '3': must be a valid integer"),
         ("programs = 2.5", "programs is 2.5: must be a valid integer"),
         ("programs = true", "programs is True: must be a valid integer"),
         ("programs = 0", "programs is 0: must be at least 1"),
-        ("jps = 0.3", 'jps is 0.3: must be a valid string, such as "0.3"'),
+        ("jps = 0.3", 'jps is 0.3: must be a valid string, e.g. "0.3"'),
         ("traces = 'three.jsonl'", "traces is 'three.jsonl': must be a valid "),
         ("overlong = 'keep'", "overlong is 'keep': must be 'drop' or 'refuse'"),
         ("offload-gb = nan", "offload-gb is nan: must be a finite number"),
@@ -110,7 +110,7 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ),
         (
             f"vllm-flags = ['--api-key', '{REDACTED}']",
-            "vllm_flags has [*]{3} in place of a secret",
+            "vllm_flags is redacted",
         ),
         ("jps", "not TOML: "),
         ("'\x00' = 1", "not TOML: "),

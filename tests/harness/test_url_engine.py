@@ -129,13 +129,13 @@ def listing(status: int, text: str) -> AbstractAsyncContextManager[str]:
     return on_loopback(app)
 
 
-NAME = "a name is a text of 1 to 400 characters without control characters"
+NAME = "a name must have 1 to 400 characters without control characters"
 
 
 @pytest.mark.parametrize(
     ("listed", "complaint"),
     [
-        ('{"data": []}', "/v1/models lists no model; load one there"),
+        ('{"data": []}', "/v1/models lists no model; load one"),
         ('{"data": [{"id": 5}]}', f"/v1/models lists a model named 5; {NAME}"),
         ('{"data": [{}]}', f"/v1/models lists a model named None; {NAME}"),
         (
@@ -184,7 +184,7 @@ def test_of_several_models_the_first_is_taken_and_reported() -> None:
             url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
         )
-    assert "server, a (the first of 2; --model chooses); its" in first
+    assert "server, a (first of 2; choose with --model); its" in first
     assert "server, b; its" in named
 
 

@@ -76,6 +76,7 @@ def test_a_request_that_fails_ends_it_in_one_line(fault: str) -> None:
 
 def test_a_url_without_vllm_is_reported() -> None:
     with pytest.raises(
-        ServerUnavailable, match=r"--url http://127\.0\.0\.1:9: no vLLM that describes itself"
+        ServerUnavailable,
+        match=r"--url http://127\.0\.0\.1:9: not a vLLM server that publishes its configuration",
     ):
         describe("http://127.0.0.1:9")

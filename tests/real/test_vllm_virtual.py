@@ -54,7 +54,7 @@ def test_all_policies_end_each_job_at_the_same_time_as_sim(folder: Path) -> None
     vllm = sweep(folder, "vllm-virtual", "all", "--out", "v")
     assert vllm.returncode == 0, vllm.stderr
     assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout
-    assert "vllm-virtual has no offload tier; --engine sim has" in vllm.stderr + vllm.stdout
+    assert "vllm-virtual has no offload tier; use --engine sim" in vllm.stderr + vllm.stdout
     assert sweep(folder, "sim", ",".join(PLAYED), "--out", "s").returncode == 0
     theirs, ours = (json.loads((folder / f"{o}/cells.json").read_text()) for o in ("v", "s"))
     assert {row["variant"] for row in theirs} == set(PLAYED)
