@@ -150,7 +150,8 @@ def set_aside(cell: Path) -> None:
     try:
         if not _lock(cell, handle, ORPHAN_TIMEOUT_S):
             raise CannotWrite(
-                f"cannot write {cell}: a process of an earlier run still writes to it; stop it first"
+                f"cannot write {cell}: a process of an earlier run still writes to it; "
+                "stop it first"
             )
         number = 1
         while (aside := cell.with_name(f"{cell.name}.aside-{number}")).exists():

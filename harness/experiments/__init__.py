@@ -1,4 +1,4 @@
-"""The experiments of the sources. In: a name. Out: sweeps to run, and the claims to check on them.
+"""The published experiments. In: a name. Out: sweeps to run, and claims to check on them.
 
-`files/NAME.toml` describes each one.
+Each experiment is defined by `files/NAME.toml`.
 """

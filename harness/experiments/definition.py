@@ -1,8 +1,8 @@
-"""Reads the published experiments, one file each: `harness/experiments/files/NAME.toml`.
+"""Read published experiments from `harness/experiments/files/NAME.toml`.
 
 In: a file with the workload, the settings of the sweeps, the claims of the source and its published
-numbers. Out: a validated `Experiment`, and the plan of each of its arms. The keys of an arm's
-`sweep` are those of a settings file (`harness.load.settings_file`); they override `[sweep]`.
+numbers. Out: a validated `Experiment`, and a plan for each of its arms. An arm's `sweep` has the
+keys of a settings file (`harness.load.settings_file`) and overrides `[sweep]`.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ OPTIONS = {
     for name, setting in settings_of(SweepSettings).items()
     if setting.option.panel in (LOAD, MACHINE, RUN) and name != "traces"
 }
-"""The keys of `[sweep]`: an experiment has its own traces and needs no live server."""
+"""The keys of `[sweep]`. An experiment has its own traces and needs no live server."""
 
 Change = Callable[[SweepSettings], SweepSettings]
+"""Applies options of the command line to the settings of an experiment."""
 
 
 class Strict(BaseModel):
@@ -72,9 +73,9 @@ class Experiment(Strict):
     source: str
     claim: str
     assumes: str = ""
-    """Values that the source does not give, and the values used instead."""
+    """Values that the source does not state, and the values used instead."""
     not_testable: str = ""
-    """Why the experiment cannot be tested, if it cannot."""
+    """The reason if the experiment cannot be tested here."""
     kind: Literal["sweep", "pins", "scheduler-overhead"] = "sweep"
     axis: str = ""
     sweep: dict[str, Any] = {}
@@ -96,7 +97,7 @@ class Experiment(Strict):
         }
         return build(SweepSettings, values)
 
-    def synthesised(self, arm: Arm) -> Workload:
+    def workload_of(self, arm: Arm) -> Workload:
         return Workload(**{**self.workload, **arm.workload})
 
 
@@ -112,44 +113,44 @@ def _natural_order(name: str) -> tuple[str, int, str]:
 
 
 def load(name: str) -> Experiment:
-    """Loads an experiment of ours by name, or a .toml file of the user."""
-    own = Path(name) if name.endswith(".toml") else None
-    entry = own or FOLDER / f"{name}.toml"
-    if not entry.is_file():
-        if own is not None:
-            what = "is no regular file" if own.exists() else "no such file"
+    """Load a built-in experiment by name, or one from the path of a .toml file."""
+    user_file = Path(name) if name.endswith(".toml") else None
+    file = user_file or FOLDER / f"{name}.toml"
+    if not file.is_file():
+        if user_file is not None:
+            problem = "is not a regular file" if user_file.exists() else "no such file"
             raise InvalidExperiment(
-                f"{own}: {what}; give a .toml file or a name of bench experiment list"
+                f"{file}: {problem}; give a .toml file or a name from bench experiment list"
             )
         raise InvalidExperiment(
-            f"no experiment is called {name!r}; there are {', '.join(names())}, "
-            "or give the path of a .toml file of your own"
+            f"no experiment is named {name!r}; give one of {', '.join(names())}, or the path of a "
+            ".toml file"
         )
     try:
-        values = tomllib.loads(entry.read_bytes().decode())
-        made = Experiment(name=Path(entry.name).stem, **values)
+        values = tomllib.loads(file.read_bytes().decode())
+        experiment = Experiment(name=Path(file.name).stem, **values)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidExperiment(f"{entry}: {error}") from None
+        raise InvalidExperiment(f"{file}: {error}") from None
     except RecursionError:
-        raise InvalidExperiment(f"{entry}: nested too deeply") from None
+        raise InvalidExperiment(f"{file}: nested too deeply") from None
     except (TypeError, ValidationError) as error:
-        raise InvalidExperiment(f"{entry}: {_first(error)}") from None
-    played: dict[str, ArmContents] = {}
-    for arm in made.all_arms():
-        with _errors_of(str(entry)):
-            settings = made.settings(arm, Path())
-        if made.is_sweep:
-            played[arm.name] = _played(entry, settings)
-            with _errors_of(f"{entry}: workload"):
-                recipe = made.synthesised(arm).recipe
-            _refuse_others(f"{entry}: workload.recipe", [recipe], RECIPES)
-    if made.is_sweep:
-        _refuse_empty_checks(entry, made.checks, played)
-    return made
+        raise InvalidExperiment(f"{file}: {_message(error)}") from None
+    contents: dict[str, ArmContents] = {}
+    for arm in experiment.all_arms():
+        with _errors_name(str(file)):
+            settings = experiment.settings(arm, Path())
+        if experiment.is_sweep:
+            contents[arm.name] = _arm_contents(str(file), settings)
+            with _errors_name(f"{file}: workload"):
+                recipe = experiment.workload_of(arm).recipe
+            _refuse_unknown(f"{file}: workload.recipe", [recipe], RECIPES)
+    if experiment.is_sweep:
+        _refuse_empty_checks(str(file), experiment.checks, contents)
+    return experiment
 
 
 class ArmContents(NamedTuple):
-    """Variants and loads of an arm's sweep, with which its checks are validated."""
+    """The variants and loads of an arm's sweep, for the validation of checks."""
 
     variants: set[str]
     loads: set[float]
@@ -157,47 +158,48 @@ class ArmContents(NamedTuple):
 
 
 @contextmanager
-def _errors_of(part: str) -> Iterator[None]:
+def _errors_name(part: str) -> Iterator[None]:
+    """Raise errors as InvalidExperiment with the invalid part of the file."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise InvalidExperiment(f"{part}: {_first(error)}") from None
+        raise InvalidExperiment(f"{part}: {_message(error)}") from None
 
 
-def _played(entry: Any, settings: SweepSettings) -> ArmContents:
-    with _errors_of(f"{entry}: sweep.policies"):
-        chosen = {variant.name for variant in variants(settings.policies)}
-    with _errors_of(f"{entry}: sweep.seeds"):
+def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
+    with _errors_name(f"{file}: sweep.policies"):
+        names = {variant.name for variant in variants(settings.policies)}
+    with _errors_name(f"{file}: sweep.seeds"):
         parse_seeds(settings.seeds)
-    with _errors_of(f"{entry}: sweep.arrivals"):
-        rated = parse_arrivals(settings.load.arrivals).takes_rate
-    with _errors_of(f"{entry}: sweep.jps"):
-        rates = parse_rates(settings.jps or DEFAULT_JPS) if rated else (0.0,)
-    return ArmContents(chosen, set(rates))
+    with _errors_name(f"{file}: sweep.arrivals"):
+        takes_rate = parse_arrivals(settings.load.arrivals).takes_rate
+    with _errors_name(f"{file}: sweep.jps"):
+        rates = parse_rates(settings.jps or DEFAULT_JPS) if takes_rate else (0.0,)
+    return ArmContents(names, set(rates))
 
 
 def _refuse_empty_checks(
-    entry: Any, checks: tuple[Check, ...], played: dict[str, ArmContents]
+    file: str, checks: tuple[Check, ...], contents: dict[str, ArmContents]
 ) -> None:
-    """Raises InvalidExperiment for a check whose variants or loads no arm contains."""
-    for place, check in enumerate(checks):
-        where = f"{entry}: checks.{place}"
-        _refuse_others(f"{where}.arms", check.arms, played)
-        over = [played[name] for name in check.arms or played]
-        there = dict.fromkeys(name for arm in over for name in sorted(arm.variants))
-        _refuse_others(f"{where}.of", [check.of], there)
-        _refuse_others(f"{where}.to", [check.to or check.of], there)
-        rates = sorted(set[float]().union(*(arm.loads for arm in over)))
-        _refuse_others(f"{where}.loads", check.loads, rates)
+    """Raise InvalidExperiment for a check whose variants or loads no arm contains."""
+    for index, check in enumerate(checks):
+        field = f"{file}: checks.{index}"
+        _refuse_unknown(f"{field}.arms", check.arms, contents)
+        arms = [contents[name] for name in check.arms or contents]
+        known = dict.fromkeys(name for arm in arms for name in sorted(arm.variants))
+        _refuse_unknown(f"{field}.of", [check.of], known)
+        _refuse_unknown(f"{field}.to", [check.to or check.of], known)
+        rates = sorted(set[float]().union(*(arm.loads for arm in arms)))
+        _refuse_unknown(f"{field}.loads", check.loads, rates)
 
 
-def _refuse_others(field: str, values: Collection[object], there: Collection[object]) -> None:
-    if wrong := [value for value in values if value not in there]:
-        known = ", ".join(map(str, there))
-        raise InvalidExperiment(f"{field} is {brief(wrong[0])}: must be one of {known}")
+def _refuse_unknown(field: str, values: Collection[object], known: Collection[object]) -> None:
+    if unknown := [value for value in values if value not in known]:
+        names = ", ".join(map(str, known))
+        raise InvalidExperiment(f"{field} is {brief(unknown[0])}: must be one of {names}")
 
 
-def _first(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return describe_first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
@@ -206,11 +208,10 @@ def plans(
     folder: Path,
     change: Change = lambda settings: settings,
 ) -> Iterator[tuple[Arm, SweepPlan]]:
-    """The plan of each arm, on programs synthesised into the folder. `change` applies the options
-    of the command line, such as another engine."""
+    """Yield the plan of each arm. Its programs are synthesized into the folder."""
     if experiment.is_sweep:
         for arm in experiment.all_arms():
-            traces = _programs(experiment.synthesised(arm), folder / "programs")
+            traces = _programs(experiment.workload_of(arm), folder / "programs")
             yield arm, resolve(change(experiment.settings(arm, traces)))
 
 
@@ -223,7 +224,7 @@ def _programs(workload: Workload, folder: Path) -> Path:
     path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in fields.items()))}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = synthesize(
+        programs = synthesize(
             workload.recipe,
             workload.programs,
             workload.seed,
@@ -231,23 +232,17 @@ def _programs(workload: Workload, folder: Path) -> Path:
             tokens=workload.tokens,
             output_tokens=workload.output_tokens,
         )
-        write_programs(path, made)
+        write_programs(path, programs)
     return path
 
 
 def with_engine(engine: str, model: str | None, jps: str | None) -> Change:
-    """Runs the same sweep on another engine. A live engine has its own hardware."""
+    """Return a change to another engine, model or job rates. A live engine has its own hardware."""
 
     def change(settings: SweepSettings) -> SweepSettings:
-        if engine in ("sim", "vllm-virtual"):
-            machine = replace(settings.machine, engine=engine)
-        else:
-            machine = replace(
-                settings.machine,
-                engine=engine,
-                hardware=None,
-                model=model or settings.machine.model,
-            )
+        machine = replace(settings.machine, engine=engine)
+        if engine not in ("sim", "vllm-virtual"):
+            machine = replace(machine, hardware=None, model=model or machine.model)
         return replace(settings, machine=machine, jps=jps or settings.jps)
 
     return change

@@ -156,7 +156,7 @@ def test_an_invalid_experiment_file_is_reported(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.toml")
-    for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is no regular file")):
+    for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is not a regular file")):
         with pytest.raises(
             InvalidExperiment, match=f"^{name}: {what}; give a .toml file or a name"
         ):
