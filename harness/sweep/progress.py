@@ -63,7 +63,7 @@ class SweepProgress:
         self._show()
 
     def ticked(self, cell: str, turns: int, stage: str) -> None:
-        """Update a running cell. `stage` describes its activity before its first turn."""
+        """Update a running cell. `stage` describes its activity while it runs no turns."""
         self._turns_of[cell] = turns
         self._stage = stage
         self._show()
