@@ -207,8 +207,7 @@ def run(
         ),
     ] = None,
     jps: Annotated[
-        str | None,
-        typer.Option(metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD),
+        str | None, typer.Option(metavar="RATE", help="Jobs per second.", rich_help_panel=LOAD)
     ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Seed of the arrivals. Default: 1.")

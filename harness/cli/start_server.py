@@ -30,11 +30,7 @@ def fresh_folder(command: str) -> Path:
 
 @contextmanager
 def running_servers(
-    config: ServerConfig,
-    folder: Path,
-    settings: Server,
-    *,
-    port: int | None = None,
+    config: ServerConfig, folder: Path, settings: Server, *, port: int | None = None
 ) -> Iterator[tuple[list[VllmServer], float]]:
     """Yield the servers and their start time in seconds. Exit with code 1 if a server fails."""
     try:

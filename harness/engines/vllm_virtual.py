@@ -80,12 +80,7 @@ class VirtualEngine:
             process = _process(self.vllm.python, module_root(policy))
             engine = partial(RemoteVllm, process, policy, profile, limits, on_event=on_event)
             return replay(
-                job.programs,
-                job.starts_s,
-                job.in_flight,
-                engine,
-                on_turn,
-                bound=job.variant.bound,
+                job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=job.variant.bound
             )
         except VirtualVllmFailed as failed:
             _process.cache_clear()

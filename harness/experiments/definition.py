@@ -204,9 +204,7 @@ def _message(error: Exception) -> str:
 
 
 def plans(
-    experiment: Experiment,
-    folder: Path,
-    change: Change = lambda settings: settings,
+    experiment: Experiment, folder: Path, change: Change = lambda settings: settings
 ) -> Iterator[tuple[Arm, SweepPlan]]:
     """Yield the plan of each arm. Its programs are synthesized into the folder."""
     if experiment.is_sweep:

@@ -56,12 +56,7 @@ class Load:
     ] = ()
     programs: Annotated[
         int | None,
-        Option(
-            "Use the first N jobs; fewer are repeated. Default: all.",
-            LOAD,
-            "N",
-            min=1,
-        ),
+        Option("Use the first N jobs; fewer are repeated. Default: all.", LOAD, "N", min=1),
     ] = None
     arrivals: Annotated[
         str,
@@ -136,8 +131,7 @@ class Machine:
     ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", MACHINE, "GB", min=0)] = 0.0
     max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", MACHINE, "N")] = 256
     step_tokens: Annotated[
-        int,
-        Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS"),
+        int, Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS")
     ] = 2048
     max_model_len: Annotated[
         int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
@@ -205,8 +199,7 @@ class Server:
         int, Option("Parallel servers; each job uses one of them.", SERVER, "N", min=1)
     ] = 1
     ready_within_s: Annotated[
-        float,
-        Option("Fail the cell if a server takes longer to start.", SERVER, "SECONDS", min=1),
+        float, Option("Fail the cell if a server takes longer to start.", SERVER, "SECONDS", min=1)
     ] = 900.0
     turn_timeout_s: Annotated[
         float, Option("Fail a turn that takes longer.", SERVER, "SECONDS", min=0.001)
@@ -240,11 +233,7 @@ class Server:
     ] = Prompts.TOKENS
     events: Annotated[
         Path | None,
-        Option(
-            "Event log of a server of bench serve, which prints its path.",
-            SERVER,
-            "FILE",
-        ),
+        Option("Event log of a server of bench serve, which prints its path.", SERVER, "FILE"),
     ] = None
 
     def refuse_unsupported(self, engine: str, supported: tuple[str, ...] = ()) -> None:
@@ -275,8 +264,7 @@ class Agents:
     """Settings of live agents."""
 
     agent: Annotated[
-        str | None,
-        Option("mini-swe-agent or openhands; one process per program.", AGENT, "NAME"),
+        str | None, Option("mini-swe-agent or openhands; one process per program.", AGENT, "NAME")
     ] = None
     agent_command: Annotated[
         str | None,
@@ -337,12 +325,7 @@ class Agents:
     agent_network: Annotated[bool, Option("Let the sandbox reach the network.", AGENT)] = False
     agent_reads: Annotated[
         tuple[Path, ...],
-        Option(
-            "Path that is readable in the sandbox; repeatable.",
-            AGENT,
-            "PATH",
-            exists=True,
-        ),
+        Option("Path that is readable in the sandbox; repeatable.", AGENT, "PATH", exists=True),
     ] = ()
     agent_processes: Annotated[
         int, Option("Limit of processes and threads per program.", AGENT, "N", min=8)
@@ -421,14 +404,9 @@ class Execution:
             "FOLDER",
         ),
     ] = None
-    workers: Annotated[
-        int | None,
-        Option(
-            "Parallel processes. Default: all cores.",
-            RUN,
-            "N",
-        ),
-    ] = None
+    workers: Annotated[int | None, Option("Parallel processes. Default: all cores.", RUN, "N")] = (
+        None
+    )
     on_error: Annotated[OnError, Option("When a cell fails: stop, or run the others.", RUN)] = (
         OnError.CONTINUE
     )

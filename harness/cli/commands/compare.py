@@ -48,19 +48,12 @@ def compare(
     max_regression: Annotated[
         str,
         typer.Option(
-            "--max-regression",
-            metavar="SHARE",
-            help="Largest slowdown that passes: 3% or 0.03.",
+            "--max-regression", metavar="SHARE", help="Largest slowdown that passes: 3% or 0.03."
         ),
     ] = "3%",
     confidence: Annotated[
         float,
-        typer.Option(
-            "--confidence",
-            min=0.5,
-            max=0.999,
-            help="Confidence level of the intervals.",
-        ),
+        typer.Option("--confidence", min=0.5, max=0.999, help="Confidence level of the intervals."),
     ] = 0.95,
     markdown: Annotated[
         Path | None,

@@ -78,9 +78,7 @@ def profile(
     tier: Annotated[
         str | None,
         typer.Option(
-            "--tier",
-            metavar="KIND",
-            help="Also measure reloads: lmcache or native (vLLM's own).",
+            "--tier", metavar="KIND", help="Also measure reloads: lmcache or native (vLLM's own)."
         ),
     ] = None,
     machine: Annotated[

@@ -51,8 +51,7 @@ def record(
     messages: Annotated[
         bool,
         typer.Option(
-            "--messages",
-            help="Record messages too, for guided replay. They may be private.",
+            "--messages", help="Record messages too, for guided replay. They may be private."
         ),
     ] = False,
     out: Annotated[

@@ -38,9 +38,7 @@ Paths = Annotated[
 Format = Annotated[
     str | None,
     typer.Option(
-        "--format",
-        metavar="NAME|MODULE",
-        help="Format of all files. Default: detected by content.",
+        "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
@@ -218,8 +216,7 @@ def synthesize_(
         int, typer.Option("--programs", metavar="N", min=1, help="Number of programs.")
     ] = 100,
     seed: Annotated[
-        int,
-        typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file."),
+        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
     ] = 0,
     turn_scale: Annotated[
         int,

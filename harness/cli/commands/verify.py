@@ -49,8 +49,7 @@ def pins(
         str, typer.Option("--model", metavar="NAME|PATH", help="As for bench serve.")
     ] = "tiny",
     gap_s: Annotated[
-        float,
-        typer.Option("--gap-s", min=0.6, max=60, help="Length of tool gaps, below the TTLs."),
+        float, typer.Option("--gap-s", min=0.6, max=60, help="Length of tool gaps, below the TTLs.")
     ] = 1.0,
     kv_blocks: Annotated[
         int, typer.Option("--kv-blocks", min=40, help="KV pool in vLLM's blocks.")
@@ -82,14 +81,7 @@ def pins(
         f"vLLM {info.version} on {info.device}, {info.model}, policy {policy}: {info.kv_blocks} "
         f"blocks of {info.block_size} tokens, tool gaps of {gap_s:g} s"
     )
-    head = (
-        "after turn",
-        "tokens with KV",
-        "blocks expected",
-        "min seen",
-        "max seen",
-        "next hits",
-    )
+    head = ("after turn", "tokens with KV", "blocks expected", "min seen", "max seen", "next hits")
     rows = [
         (
             str(gap.turn),
