@@ -85,11 +85,11 @@ def takes_settings(*, file: bool = False) -> Callable[[Command], Command]:
 
         @wraps(command)
         def with_options(**given: Any) -> None:
-            values = {name: given[name] for name in own if name in given}
+            arguments = {name: given[name] for name in own if name in given}
             path = _settings_file(given) if file else None
-            with _option_values(path, given) as found:
-                built = {name: build(group, found) for name, group in groups.items() if group}
-                command(**values, **built)
+            with _option_values(path, given) as values:
+                settings = {name: build(group, values) for name, group in groups.items() if group}
+                command(**arguments, **settings)
 
         del with_options.__wrapped__  # Typer would read its signature
         with_options.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -18,8 +18,9 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
+from harness.load.option import settings_of
 from harness.load.server_config import server_config
-from harness.load.settings import Prompts, SweepSettings
+from harness.load.settings import Prompts, Server, SweepSettings
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
@@ -36,19 +37,7 @@ from servers.vllm.launch.server import VllmServer
 from servers.vllm.models.model_folder import resolve_model
 
 CPU_MODEL, GPU_MODEL = "tiny", "llama-3.1-8b"
-VLLM_OPTIONS = (
-    "image",
-    "mount",
-    "weights",
-    "costs",
-    "replicas",
-    "vllm_flags",
-    "ready_within_s",
-    "turn_timeout_s",
-    "lost_after_s",
-    "stuck_after_s",
-    "prompts",
-)
+VLLM_OPTIONS = tuple(settings_of(Server).keys() - {"events"})
 
 
 @dataclass(frozen=True, slots=True)

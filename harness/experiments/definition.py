@@ -7,11 +7,9 @@ keys of a settings file (`harness.load.settings_file`) and overrides `[sweep]`.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +20,7 @@ from harness.load.arrivals import parse_arrivals
 from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
-from harness.load.settings_file import parse_values
+from harness.load.settings_file import parse_values, read_toml
 from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.errors import InvalidExperiment
@@ -32,7 +30,7 @@ from traces.lenient import brief, describe_first_error
 from traces.synthesis.recipes import RECIPES
 from traces.synthesis.synthesize import synthesize
 
-FOLDER = files("harness") / "experiments" / "files"
+FOLDER = Path(__file__).parent / "files"
 OPTIONS = {
     name: setting
     for name, setting in settings_of(SweepSettings).items()
@@ -102,9 +100,7 @@ class Experiment(Strict):
 
 
 def names() -> list[str]:
-    return sorted(
-        (entry.name.removesuffix(".toml") for entry in FOLDER.iterdir()), key=_natural_order
-    )
+    return sorted((file.stem for file in FOLDER.iterdir()), key=_natural_order)
 
 
 def _natural_order(name: str) -> tuple[str, int, str]:
@@ -114,27 +110,18 @@ def _natural_order(name: str) -> tuple[str, int, str]:
 
 def load(name: str) -> Experiment:
     """Load a built-in experiment by name, or one from the path of a .toml file."""
-    user_file = Path(name) if name.endswith(".toml") else None
-    file = user_file or FOLDER / f"{name}.toml"
-    if not file.is_file():
-        if user_file is not None:
-            problem = "is not a regular file" if user_file.exists() else "no such file"
-            raise InvalidExperiment(
-                f"{file}: {problem}; give a .toml file or a name from bench experiment list"
-            )
+    if name.endswith(".toml"):
+        file = Path(name)
+    elif name in names():
+        file = FOLDER / f"{name}.toml"
+    else:
         raise InvalidExperiment(
             f"no experiment is named {name!r}; give one of {', '.join(names())}, or the path of a "
             ".toml file"
         )
-    try:
-        values = tomllib.loads(file.read_bytes().decode())
-        experiment = Experiment(name=Path(file.name).stem, **values)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidExperiment(f"{file}: {error}") from None
-    except RecursionError:
-        raise InvalidExperiment(f"{file}: nested too deeply") from None
-    except (TypeError, ValidationError) as error:
-        raise InvalidExperiment(f"{file}: {_message(error)}") from None
+    values = read_toml(file, "give a .toml file or a name from bench experiment list")
+    with _errors_name(str(file)):
+        experiment = Experiment(name=file.stem, **values)
     contents: dict[str, ArmContents] = {}
     for arm in experiment.all_arms():
         with _errors_name(str(file)):
@@ -163,7 +150,8 @@ def _errors_name(part: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        raise InvalidExperiment(f"{part}: {_message(error)}") from None
+        message = describe_first_error(error) if isinstance(error, ValidationError) else error
+        raise InvalidExperiment(f"{part}: {message}") from None
 
 
 def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
@@ -197,10 +185,6 @@ def _refuse_unknown(field: str, values: Collection[object], known: Collection[ob
     if unknown := [value for value in values if value not in known]:
         names = ", ".join(map(str, known))
         raise InvalidExperiment(f"{field} is {brief(unknown[0])}: must be one of {names}")
-
-
-def _message(error: Exception) -> str:
-    return describe_first_error(error) if isinstance(error, ValidationError) else str(error)
 
 
 def plans(

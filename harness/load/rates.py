@@ -84,10 +84,10 @@ def _out_of_bounds(text: str, number: str) -> InvalidInput:
 
 
 def _number(text: str, number: str) -> Fraction:
-    found = NUMBER.fullmatch(number.strip())
-    if found is None:
+    match = NUMBER.fullmatch(number.strip())
+    if match is None:
         raise _bad("--jps", text, f"{_quoted(number)} is not a positive number; use e.g. 0.2")
-    if len((found[1] or "").lstrip("+-0")) > 2:
+    if len((match[1] or "").lstrip("+-0")) > 2:
         raise _out_of_bounds(text, number)
     value = Fraction(number.strip())
     if value == 0:

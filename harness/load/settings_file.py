@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -33,49 +32,53 @@ HEAD = """\
 def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any]:
     """Return the values by name of their settings. Redacted values are allowed for settings in
     `overridden`."""
+    values = read_toml(path, "give a settings file (.toml)")
+    known = {**settings_of(SweepSettings), **settings_of(Execution)}
+    settings = parse_values(values, known, f"{path}: ")
+    for name, value in settings.items():
+        if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
+            raise InvalidInput(f"{path}: {name} is redacted; give it on the command line")
+    return settings
+
+
+def read_toml(path: Path, remedy: str) -> dict[str, Any]:
+    """Return the contents of a TOML file. `remedy` ends the error for a missing file."""
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
-        raise InvalidInput(f"{path}: {problem}; give a settings file (.toml)")
+        raise InvalidInput(f"{path}: {problem}; {remedy}")
     try:
-        values = tomllib.loads(path.read_bytes().decode())
+        return tomllib.loads(path.read_bytes().decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidInput(f"{path}: not TOML: {error}") from None
     except RecursionError:
         raise InvalidInput(f"{path}: nested too deeply") from None
-    found = parse_values(
-        values, {**settings_of(SweepSettings), **settings_of(Execution)}, f"{path}: "
-    )
-    for name, value in found.items():
-        if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
-            raise InvalidInput(f"{path}: {name} is redacted; give it on the command line")
-    return found
 
 
 def parse_values(
-    values: Mapping[str, object], known: Mapping[str, Setting], where: str
+    values: Mapping[str, object], known: Mapping[str, Setting], prefix: str
 ) -> dict[str, Any]:
-    """Convert TOML values to values of settings. `where` precedes the key in errors."""
-    found: dict[str, Any] = {}
+    """Convert TOML values to values of settings. `prefix` precedes the key in errors."""
+    parsed: dict[str, Any] = {}
     for key, value in values.items():
         name = key.replace("-", "_")
         setting = known.get(name)
         if isinstance(value, dict):
-            raise InvalidInput(f"{where}{_key(key)} is a table: not supported; remove it")
+            raise InvalidInput(f"{prefix}{_key(key)} is a table: not supported; remove it")
         if setting is None:
             close = get_close_matches(name, known, n=1)
             hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"
-            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: unknown; {hint}")
+            raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: unknown; {hint}")
         if not setting.option.in_file:
             raise InvalidInput(
-                f"{where}{_key(key)} is {brief(value)}: give {setting.flag} on the command line"
+                f"{prefix}{_key(key)} is {brief(value)}: give {setting.flag} on the command line"
             )
-        if name in found:
-            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: given twice; remove one")
+        if name in parsed:
+            raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: given twice; remove one")
         try:
-            found[name] = _value(setting, value)
+            parsed[name] = _value(setting, value)
         except ValueError as error:
-            raise InvalidInput(f"{where}{_key(key)} is {brief(value)}: {error}") from None
-    return found
+            raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: {error}") from None
+    return parsed
 
 
 def _value(setting: Setting, value: object) -> Any:

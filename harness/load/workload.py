@@ -100,16 +100,16 @@ def load_workload(
     """
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
-    kept = tuple(loaded.programs)
+    fitting = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
     if max_tokens is not None:
-        kept, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
-    if left_out and (refuse or not kept):
+        fitting, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
+    if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
         raise ProgramTooLong(
             f"{left_out[0].reason}{more}; increase --max-model-len, --kv-blocks or --gpus"
         )
-    programs = kept if jobs is None else tuple(choose_programs(kept, jobs))
+    programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     return Workload(
         _name(sources), programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs
     )

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from harness.cli.main import app
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
-from servers.errors import InvalidExperiment
+from servers.errors import InvalidExperiment, InvalidInput
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
 """SEEDS §4, and tables 4 and 5."""
@@ -144,7 +144,7 @@ def test_a_bad_file_is_refused_with_its_field(
 
 def test_an_unknown_name_lists_those_there_are() -> None:
     with pytest.raises(
-        InvalidExperiment, match=r"called 'fig99'; there are fig4, fig8, fig9, fig10"
+        InvalidExperiment, match=r"named 'fig99'; give one of fig4, fig8, fig9, fig10"
     ):
         load("fig99")
     assert bench("run")[0] == 2
@@ -157,9 +157,7 @@ def test_an_invalid_experiment_file_is_reported(
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.toml")
     for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is not a regular file")):
-        with pytest.raises(
-            InvalidExperiment, match=f"^{name}: {what}; give a .toml file or a name"
-        ):
+        with pytest.raises(InvalidInput, match=f"^{name}: {what}; give a .toml file or a name"):
             load(name)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,8 +14,7 @@ from harness.installation import cpu_cores
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from harness.experiments.definition import Experiment
-    from harness.load.settings import SweepSettings
+    from harness.experiments.definition import Change, Experiment
     from reports.experiment.page import ExperimentReport
 
 HELP = "Reproduce published figures: measured and published numbers, and a verdict."
@@ -95,12 +93,7 @@ def run_command(
         raise typer.Exit(1)
 
 
-def _run(
-    experiment: Experiment,
-    folder: Path,
-    workers: int,
-    change: Callable[[SweepSettings], SweepSettings],
-) -> ExperimentReport:
+def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> ExperimentReport:
     from harness.experiments.definition import arm_folder, plans
     from harness.experiments.special_kinds import MEASURES
     from harness.sweep.run import run_sweep

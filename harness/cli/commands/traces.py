@@ -175,7 +175,7 @@ def convert(
 ) -> None:
     with one_line_errors():
         loaded = read_traces(paths, messages=messages, format=format)
-        kept = cut(
+        converted = cut(
             loaded.programs,
             jobs=programs,
             max_turns=max_turns,
@@ -183,10 +183,10 @@ def convert(
             output_scale=output_scale,
             gap_scale=gap_scale,
         )
-        _write(out, kept)
+        _write(out, converted)
     _print_notes("rejected", loaded.rejections)
     print(
-        f"{out}: {len(kept)} programs, {len(loaded.repairs)} repairs, "
+        f"{out}: {len(converted)} programs, {len(loaded.repairs)} repairs, "
         f"{len(loaded.rejections)} files rejected"
     )
 
