@@ -26,4 +26,4 @@ class Job:
     folder: Path
     """An existing folder for the engine's own files."""
     agents: AgentPlan | None = None
-    """Real agents instead of a replay."""
+    """Real agents to run; None for a replay."""

@@ -21,7 +21,7 @@ FILE = Path("history.jsonl")
 
 ADD_HELP = """Add the results of each policy under each load to the history.
 
-Adding the same commit again adds nothing. All runs of a history must have the same settings.
+A commit is added only once. All runs of a history must have the same settings.
 
 [bold]Examples[/bold]
 

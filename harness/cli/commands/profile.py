@@ -58,8 +58,8 @@ def profile(
         typer.Option(
             "--model",
             metavar="NAME|PATH",
-            help="As for bench serve. With --url, the model behind the served name, if that is not "
-            "such a name. Default: tiny.",
+            help="As for bench serve. Required with --url if the served name is none of these. "
+            "Default: tiny.",
         ),
     ] = None,
     url: Annotated[
