@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 
-def complain(message: str) -> None:
+def print_message(message: str) -> None:
+    """Print one line, prefixed with "bench: "."""
     from traces.lenient import printable
 
     print(f"bench: {printable(message)}", file=sys.stderr)

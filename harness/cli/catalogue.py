@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.console import complain
+from harness.console import print_message
 
 
 def policy_names() -> list[str]:
@@ -93,5 +93,5 @@ def runs() -> list[tuple[str, str, str, str, str]]:
             run.load,
             run.plan,
         )
-        for run in find_runs(RUNS, on_damaged=lambda error: complain(f"damaged: {error}"))
+        for run in find_runs(RUNS, on_damaged=lambda error: print_message(f"damaged: {error}"))
     ]

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from harness.console import complain
+from harness.console import print_message
 from servers.errors import InvalidInput, TurnstileError
 
 options_from_file: ContextVar[tuple[Path, Set[str]] | None] = ContextVar("options", default=None)
@@ -37,10 +37,10 @@ def one_line_errors(on_interrupt: str = "") -> Iterator[None]:
     except (TurnstileError, OSError) as error:
         if is_stdout_full(error):
             raise
-        complain(_settings_file_prefix(error) + " ".join(str(error).split("\n")))
+        print_message(_settings_file_prefix(error) + " ".join(str(error).split("\n")))
         raise typer.Exit(2) from None
     except KeyboardInterrupt as stop:
-        complain("stopped" + on_interrupt)
+        print_message("stopped" + on_interrupt)
         raise typer.Exit(143 if isinstance(stop, Terminated) else 130) from None
 
 

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from harness.cli.errors import is_stdout_full, one_line_errors, terminate
 from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 
 UsageError: Any = typer.BadParameter.__base__
@@ -94,12 +94,12 @@ def main() -> None:
             error.show()
             sys.exit(2)
         hint = f"; {error.ctx.command_path} --help" if error.ctx else ""
-        complain(" ".join(_usage_message(error).split()).rstrip(".") + hint)
+        print_message(" ".join(_usage_message(error).split()).rstrip(".") + hint)
         sys.exit(2)
     except OSError as error:
         if not is_stdout_full(error):
             raise
-        complain("cannot write stdout: no space left on device; free some space")
+        print_message("cannot write stdout: no space left on device; free some space")
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes stdout at exit
         sys.exit(2)
     except (typer.Abort, KeyboardInterrupt):
@@ -232,7 +232,7 @@ def run(
     with one_line_errors(resume_hint()):
         gates = show_cell(folder)
     if gates:
-        complain(f"failed: {gates}")
+        print_message(f"failed: {gates}")
         raise typer.Exit(1)
 
 
@@ -315,6 +315,6 @@ def doctor() -> None:
     show_rows([("ok" if c.passed else "NOT OK", c.name, c.finding) for c in results])
     failed = [check for check in results if not check.passed]
     for check in failed:
-        complain(f"{check.name}: {check.remedy}")
+        print_message(f"{check.name}: {check.remedy}")
     if failed:
         raise typer.Exit(1)

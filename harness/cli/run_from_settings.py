@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.cli.errors import one_line_errors
-from harness.console import complain
+from harness.console import print_message
 from harness.installation import PACKAGES, check_package, cpu_cores
 from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
@@ -65,10 +65,10 @@ def run_from_settings(
             on_begin=lambda: _print_plan(plan),
         )
     if outcome.found_done:
-        complain(f"{outcome.found_done} of {outcome.cells} cells were finished already")
+        print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
     if outcome.failed:
         first = folder / next(iter(outcome.failed)) / "failed.json"
-        complain(
+        print_message(
             f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
             f"run them again with: {same_command()}"
         )
@@ -108,6 +108,6 @@ def _print_plan(plan: SweepPlan) -> None:
 
 def _print_notes(kind: str, notes: list[str], limit: int = 5) -> None:
     for note in notes[:limit]:
-        complain(f"{kind}: {note}")
+        print_message(f"{kind}: {note}")
     if (more := len(notes) - limit) > 0:
-        complain(f"{kind}: {more}{' more' if limit else ''}, listed in sweep.json")
+        print_message(f"{kind}: {more}{' more' if limit else ''}, listed in sweep.json")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.status import Status
 
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings import Server
 from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import ServerConfig
@@ -51,7 +51,7 @@ def running_servers(
     except ServerFailed as failed:
         for line in failed.tail:
             print(f"  {line}", file=sys.stderr)
-        complain(str(failed))
+        print_message(str(failed))
         raise typer.Exit(1) from None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.folder import is_done, read_json, set_aside, write_json
-from harness.console import complain
+from harness.console import print_message
 from harness.sweep.deciding import same_cell
 from reports.phrasing import counted, listed
 from reports.run_folder.atomic import sync
@@ -28,13 +28,13 @@ TAKEN_FROM = "taken_from.json"
 
 
 def is_finished(cell: Path) -> bool:
-    """Return whether a cell is finished and readable; complain on stderr if it is damaged."""
+    """Return whether a cell is finished and readable; print_message on stderr if it is damaged."""
     if not is_done(cell):
         return False
     try:
         check_finished(cell)
     except InvalidRunFolder as error:
-        complain(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
+        print_message(f"damaged: {str(error).removesuffix(f'; {RERUN}')}")
         return False
     return True
 
@@ -53,7 +53,7 @@ def take_finished(planned: Mapping[str, Mapping[str, Any]], folder: Path) -> set
     if taken:
         cells = counted(len(taken), "finished cell")
         sources = listed(sorted({str(source) for source in taken.values()}))
-        complain(f"took {cells} with the same settings from {sources}")
+        print_message(f"took {cells} with the same settings from {sources}")
     return set(taken)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import is_finished, take_finished
@@ -52,7 +52,9 @@ def run_sweep(
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         found_done = len(cells) - len(todo)
         if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
-            complain(f"kept the unfinished files of {listed(again)} aside; these cells run again")
+            print_message(
+                f"kept the unfinished files of {listed(again)} aside; these cells run again"
+            )
         if reuse and todo and plan.settings_decide:
             taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
             todo = [cell for cell in todo if cell.name not in taken]

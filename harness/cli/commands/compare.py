@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.console import complain
+from harness.console import print_message
 from servers.errors import InvalidInput
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
@@ -94,12 +94,12 @@ def compare(
     if changes := files.shown(verdict.changes):
         show_rows([files.HEAD, *map(files.row, changes)])
     for line in verdict.unpaired:
-        complain(f"in one run only: {line}")
+        print_message(f"in one run only: {line}")
     for line in verdict.invalid:
-        complain(f"not valid: {line}")
+        print_message(f"not valid: {line}")
     print(files.headline(verdict, limit))
     if identical and verdict.good and not verdict.identical:
-        complain("--identical: the results are not identical")
+        print_message("--identical: the results are not identical")
     if not verdict.good or (identical and not verdict.identical):
         raise typer.Exit(1)
 

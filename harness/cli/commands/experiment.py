@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.console import complain
+from harness.console import print_message
 from harness.installation import cpu_cores
 from servers.errors import InvalidInput
 
@@ -112,7 +112,7 @@ def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> 
     for arm, plan in list(plans(experiment, folder, change)):
         outcome = run_sweep(plan, arm_folder(folder, arm), workers=workers)
         if outcome.found_done:
-            complain(
+            print_message(
                 f"{arm.name}: {outcome.found_done} of {outcome.cells} cells were finished already"
             )
         for cell, error in outcome.failed.items():
@@ -131,4 +131,4 @@ def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
         print(f"  {mark}: {reading}{finding.says}: {finding.ours}{published}")
     print(f"  page: {report.path}", flush=True)
     for line in report.failed:
-        complain(f"failed: {line}")
+        print_message(f"failed: {line}")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.errors import one_line_errors
-from harness.console import complain
+from harness.console import print_message
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 MAX_PRINTED_PATHS = 5
@@ -57,6 +57,6 @@ def export(
     if more := len(exported.paths[MAX_PRINTED_PATHS:]):
         print(f"and {more} more files")
     for name, reason in exported.missing:
-        complain(f"not exported: {name}: {reason}")
+        print_message(f"not exported: {name}: {reason}")
     if exported.missing:
         raise typer.Exit(1)

@@ -16,7 +16,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings import MACHINE, RUN, Execution, Machine, Server, SweepSettings
 from servers.errors import InvalidInput
 
@@ -210,6 +210,6 @@ def _show(card: Card) -> None:
     marks = {True: "met", False: "missed", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
     for run, cell, reason in card.invalid:
-        complain(f"{run}, {cell}: {reason}")
+        print_message(f"{run}, {cell}: {reason}")
     print(f"\n{card.headline}")
     print(f"fidelity card: {card.path}")

@@ -16,7 +16,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings import Machine, Server
 from harness.redact import server_url
 from servers.errors import InvalidInput
@@ -114,7 +114,7 @@ def measure_profile(
             else:
                 measured = _measure_new_server(config, server, within_s)
         except MeasurementFailed as error:
-            complain(str(error))
+            print_message(str(error))
             raise typer.Exit(1) from None
         path = out or Path(f"{measured.model}-profile.json")
         write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
@@ -278,5 +278,5 @@ def _show(measured: Measured, path: Path) -> None:
     ]
     show_rows(rows, "fit")
     for note in (*measured.left_out, *measured.notes()[1:]):
-        complain(note)
+        print_message(note)
     print(f"profile: {path}")

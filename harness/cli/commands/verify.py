@@ -8,7 +8,7 @@ import typer
 
 from harness.cli.errors import one_line_errors
 from harness.cli.options import Only, takes_settings
-from harness.console import complain
+from harness.console import print_message
 from harness.load.settings import Server
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def pins(
     show_rows([head, *rows])
     wrong = [gap for gap in gaps if not gap.good]
     if wrong:
-        complain(f"the gauge differs from virtual time after turn {wrong[0].turn}")
+        print_message(f"the gauge differs from virtual time after turn {wrong[0].turn}")
         raise typer.Exit(1)
     if any(gap.expected_blocks for gap in gaps):
         print("verified: pinned KV stays in memory through every gap, and none after the end")
