@@ -1,4 +1,4 @@
-"""Start vLLM servers for a command. Print the progress, and a failure as one line."""
+"""Start vLLM servers for a command, and print their status and failures."""
 
 from __future__ import annotations
 
@@ -33,8 +33,18 @@ def running_servers(
     config: ServerConfig, folder: Path, settings: Server, *, port: int | None = None
 ) -> Iterator[tuple[list[VllmServer], float]]:
     """Yield the servers and their start time in seconds. Exit with code 1 if a server fails."""
+    started_at_s = time.monotonic()
+    log: Path | None = folder / "server.log"
+
+    def on_progress(elapsed_s: float, line: str) -> None:
+        nonlocal log
+        if log is not None:
+            print(f"log: {log}", file=sys.stderr)
+            log = None
+        status.show(f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}")
+
     try:
-        with StartProgress(folder / "server.log") as progress:
+        with StatusLine() as status:
             servers = launch_replicas(
                 config,
                 settings.replicas,
@@ -42,12 +52,12 @@ def running_servers(
                 port=port,
                 python=settings.vllm_python,
                 ready_within_s=settings.ready_within_s,
-                on_progress=progress.report,
+                on_progress=on_progress,
             )
         with ExitStack() as stack:
             for server in servers:
                 stack.enter_context(server)
-            yield servers, progress.seconds
+            yield servers, time.monotonic() - started_at_s
     except ServerFailed as failed:
         for line in failed.tail:
             print(f"  {line}", file=sys.stderr)
@@ -55,15 +65,13 @@ def running_servers(
         raise typer.Exit(1) from None
 
 
-class StartProgress:
-    """Progress of a start on stderr: a status line on a terminal, otherwise a line every 10 s."""
+class StatusLine:
+    """A status on stderr: one changing line on a terminal, otherwise a line every 10 s."""
 
-    def __init__(self, log: Path) -> None:
-        self._log: Path | None = log
+    def __init__(self) -> None:
         console = Console(stderr=True, highlight=False)
         self._status = Status("", console=console) if console.is_terminal else None
-        self._printed_at_s = 0.0
-        self._since_s = time.monotonic()
+        self._next_print_at_s = 0.0
 
     def __enter__(self) -> Self:
         if self._status is not None:
@@ -74,17 +82,9 @@ class StartProgress:
         if self._status is not None:
             self._status.stop()
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._since_s
-
-    def report(self, elapsed_s: float, line: str) -> None:
-        if self._log is not None:
-            print(f"log: {self._log}", file=sys.stderr)
-            self._log = None
-        progress = f"starting vLLM, {elapsed_s:.0f} s: {line[:80]}"
+    def show(self, text: str) -> None:
         if self._status is not None:
-            self._status.update(progress.replace("[", r"\["))
-        elif elapsed_s - self._printed_at_s >= PLAIN_INTERVAL_S:
-            self._printed_at_s = elapsed_s
-            print(progress, file=sys.stderr, flush=True)
+            self._status.update(text.replace("[", r"\["))
+        elif time.monotonic() >= self._next_print_at_s:
+            self._next_print_at_s = time.monotonic() + PLAIN_INTERVAL_S
+            print(text, file=sys.stderr, flush=True)

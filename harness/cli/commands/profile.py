@@ -22,14 +22,11 @@ from harness.redact import server_url
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from harness.calibrate.probe import Target
-    from harness.calibrate.step_times import Times
     from servers.profiles.measured import Measured
     from servers.vllm.launch.command_line import ServerConfig
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
-PLAIN_INTERVAL_S = 10.0
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
@@ -169,6 +166,8 @@ def _measure(
 ) -> Measured:
     from harness.calibrate.probe import Target
     from harness.calibrate.reload_times import measure_reload
+    from harness.calibrate.step_times import measure
+    from harness.cli.start_server import StatusLine
     from servers.profiles.measured import Measured, fitted
 
     target = Target(
@@ -180,7 +179,12 @@ def _measure(
         step_tokens=config.step_tokens,
         max_num_seqs=config.max_num_seqs,
     )
-    times = _measure_steps(target, within_s)
+    with StatusLine() as status:
+        times = measure(
+            target,
+            within_s,
+            lambda share, stage: status.show(f"{share:.0%} of {within_s:g} s: {stage}"),
+        )
     reload = None
     if server is not None and config.offload is not None:
         print("measuring reloads from the tier", file=sys.stderr, flush=True)
@@ -207,33 +211,6 @@ def _measure(
             **fitted(prefill, decode, config.step_tokens),
         }
     )
-
-
-def _measure_steps(target: Target, within_s: float) -> Times:
-    from rich.console import Console
-    from rich.progress import Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
-
-    from harness.calibrate.step_times import measure
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        printed_at_s = -PLAIN_INTERVAL_S
-
-        def report(share: float, stage: str) -> None:
-            nonlocal printed_at_s
-            if time.monotonic() - printed_at_s >= PLAIN_INTERVAL_S:
-                printed_at_s = time.monotonic()
-                print(f"{share:.0%} of {within_s:g} s: {stage}", file=sys.stderr, flush=True)
-
-        return measure(target, within_s, report)
-    columns = (TextColumn("{task.description}"), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=1.0)
-        return measure(
-            target,
-            within_s,
-            lambda share, stage: bar.update(task, completed=share, description=stage),
-        )
 
 
 def _show(measured: Measured, path: Path) -> None:
