@@ -72,9 +72,9 @@ class Engine(Protocol):
         """Whether cells can run at the same time without affecting each other."""
 
     @property
-    def settings_decide(self) -> bool:
-        """Whether the settings of a cell determine its result, so that finished cells of other runs
-        can be reused. False for a running server, whose state is unknown."""
+    def cells_reusable(self) -> bool:
+        """Whether finished cells of other runs with the same settings can be reused. False for a
+        running server, whose state is unknown."""
 
     @property
     def longest(self) -> tuple[int | None, str]:

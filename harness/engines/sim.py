@@ -33,7 +33,7 @@ class SimEngine:
     """Number of GPUs that share the model; None if unknown from a measured profile."""
     name: str = "sim"
     parallel: bool = True
-    settings_decide: bool = True
+    cells_reusable: bool = True
 
     @property
     def model(self) -> str:

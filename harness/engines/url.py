@@ -51,7 +51,7 @@ class UrlEngine:
     """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
     hardware: str = "unknown"
     parallel: bool = False
-    settings_decide: bool = False
+    cells_reusable: bool = False
 
     def describe(self) -> str:
         note = f" (first of {self.models}; choose with --model)" if self.models > 1 else ""

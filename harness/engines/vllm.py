@@ -55,7 +55,7 @@ class VllmEngine:
     text: bool
     name: str = "vllm"
     parallel: bool = False
-    settings_decide: bool = True
+    cells_reusable: bool = True
 
     @property
     def model(self) -> str:

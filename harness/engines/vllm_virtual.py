@@ -32,7 +32,7 @@ class VirtualEngine:
     vllm: VllmInstallation
     name: str = "vllm-virtual"
     parallel: bool = True
-    settings_decide: bool = True
+    cells_reusable: bool = True
 
     @property
     def model(self) -> str:

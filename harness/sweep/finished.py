@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.cells.folder import is_done, read_json, set_aside, write_json
 from harness.console import print_message
-from harness.sweep.deciding import same_cell
+from harness.sweep.fingerprint import same_cell
 from reports.phrasing import counted, listed
 from reports.run_folder.atomic import sync
 from reports.run_folder.find import RUNS, run_folders

@@ -30,7 +30,7 @@ MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
 GROWING = ("variants", "jps", "seeds")
 """Fields of `sweep.json` to which a later plan may add values."""
-NOT_DECIDING = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
+IGNORED_FIELDS = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
 """Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
 PART = ".sweep.json.part"
@@ -70,7 +70,7 @@ def _stored_plan(folder: Path) -> dict[str, Any]:
 def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder: Path) -> None:
     """Raise `InvalidInput` unless the plan contains all stored cells."""
     for field in [*planned, *stored]:
-        if field in NOT_DECIDING or stored.get(field) == planned.get(field):
+        if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
             continue
         if field in GROWING and _adds_to(stored.get(field), planned.get(field)):
             continue

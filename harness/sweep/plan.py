@@ -19,7 +19,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
 from harness.load.workload import Workload, load_workload
-from harness.sweep.deciding import code_sha256, policy_sha256
+from harness.sweep.fingerprint import code_sha256, policy_sha256
 from servers.errors import InvalidInput
 from servers.variants import Variant, variant
 
@@ -82,10 +82,10 @@ class SweepPlan:
         return self.variants[first:] + self.variants[:first]
 
     @property
-    def settings_decide(self) -> bool:
+    def cells_reusable(self) -> bool:
         """Whether settings determine the result of a cell, so that another run folder can reuse it.
         They do not with real agents, whose workspaces may change between runs."""
-        return self.engine.settings_decide and self.agents is None
+        return self.engine.cells_reusable and self.agents is None
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

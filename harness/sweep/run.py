@@ -55,7 +55,7 @@ def run_sweep(
             print_message(
                 f"kept the unfinished files of {listed(again)} aside; these cells run again"
             )
-        if reuse and todo and plan.settings_decide:
+        if reuse and todo and plan.cells_reusable:
             taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
             todo = [cell for cell in todo if cell.name not in taken]
         for cell in set(cells).difference(todo):

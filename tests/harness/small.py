@@ -9,7 +9,7 @@ from harness.engines.sim import SimEngine
 from harness.load.arrivals import parse_arrivals
 from harness.load.settings import SweepSettings
 from harness.load.workload import Workload
-from harness.sweep.deciding import code_sha256
+from harness.sweep.fingerprint import code_sha256
 from harness.sweep.plan import SweepPlan
 from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload

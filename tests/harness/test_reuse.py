@@ -13,7 +13,7 @@ from small import contents, small_plan
 from harness.cells.workers import Tick
 from harness.sweep import deciding, finished
 from harness.sweep.cell import Work, run_cell
-from harness.sweep.deciding import DECIDING, DECIDING_AGENTS, code_sha256, same_cell
+from harness.sweep.fingerprint import AGENT_SOURCES, REPLAY_SOURCES, code_sha256, same_cell
 from harness.sweep.finished import TAKEN_FROM, copy_cell
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import run_sweep
@@ -165,16 +165,16 @@ def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() ->
         assert not same_cell(config, {**config, field: "other"}), field
 
 
-@pytest.mark.parametrize("pattern", DECIDING_AGENTS)
+@pytest.mark.parametrize("pattern", AGENT_SOURCES)
 def test_each_source_that_decides_a_cell_is_there(pattern: str) -> None:
     assert list(deciding.ROOT.glob(pattern))
 
 
 def test_texts_of_the_command_line_and_reports_decide_no_cell() -> None:
     for room in ("harness/cli", "reports", "docs"):
-        assert not any(pattern.startswith(room) for pattern in DECIDING_AGENTS)
+        assert not any(pattern.startswith(room) for pattern in AGENT_SOURCES)
 
 
 def test_what_decides_agents_is_no_part_of_what_decides_a_replay() -> None:
-    assert set(DECIDING) < set(DECIDING_AGENTS)
+    assert set(REPLAY_SOURCES) < set(AGENT_SOURCES)
     assert code_sha256() != code_sha256(agents=True)

@@ -1,4 +1,4 @@
-"""What determines the result of a cell: its settings, and a hash of the code that runs it.
+"""Identify cells with equal results by their settings and a hash of the code that runs them.
 
 The hash omits code that only prints messages, reads run folders or writes reports. After a change
 of such code, a sweep still resumes, and its finished cells are reused.
@@ -19,7 +19,7 @@ import orjson
 from servers.variants import Variant
 
 ROOT = Path(__file__).parents[2]
-DECIDING = (
+REPLAY_SOURCES = (
     "servers/*.py",
     "servers/policies",
     "servers/profiles",
@@ -34,9 +34,9 @@ DECIDING = (
     "traces",
 )
 """Sources that determine the turns of a replay."""
-DECIDING_AGENTS = (*DECIDING, "agents", "harness/gateway", "harness/live_agents")
+AGENT_SOURCES = (*REPLAY_SOURCES, "agents", "harness/gateway", "harness/live_agents")
 """Sources that determine the turns of real agents."""
-NOT_DECIDING = ("turnstile_version",)
+IGNORED_FIELDS = ("turnstile_version",)
 """Fields of `cell.json` that do not affect the result of a cell."""
 
 
@@ -44,7 +44,7 @@ def code_sha256(agents: bool = False) -> str:
     """Return a hash of the paths and contents of the sources that determine a cell."""
     files = {
         file
-        for pattern in (DECIDING_AGENTS if agents else DECIDING)
+        for pattern in (AGENT_SOURCES if agents else REPLAY_SOURCES)
         for path in ROOT.glob(pattern)
         for file in (path.rglob("*.py") if path.is_dir() else [path])
     }
@@ -70,11 +70,11 @@ def _sha256(files: Iterable[Path], root: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def same_cell(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_cell(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Return whether two `cell.json` contents determine the same turns."""
-    return bool(_deciding(one) == _deciding(other))
+    return bool(_compared_fields(a) == _compared_fields(b))
 
 
-def _deciding(config: Mapping[str, Any]) -> Any:
-    kept = {name: value for name, value in config.items() if name not in NOT_DECIDING}
-    return orjson.loads(orjson.dumps(kept))
+def _compared_fields(config: Mapping[str, Any]) -> Any:
+    fields = {name: value for name, value in config.items() if name not in IGNORED_FIELDS}
+    return orjson.loads(orjson.dumps(fields))
