@@ -11,7 +11,7 @@ from in_process import bench
 from small import contents, small_plan
 
 from harness.cells.workers import Tick
-from harness.sweep import deciding, finished
+from harness.sweep import fingerprint, finished
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.fingerprint import AGENT_SOURCES, REPLAY_SOURCES, code_sha256, same_cell
 from harness.sweep.finished import TAKEN_FROM, copy_cell
@@ -167,7 +167,7 @@ def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() ->
 
 @pytest.mark.parametrize("pattern", AGENT_SOURCES)
 def test_each_source_that_decides_a_cell_is_there(pattern: str) -> None:
-    assert list(deciding.ROOT.glob(pattern))
+    assert list(fingerprint.ROOT.glob(pattern))
 
 
 def test_texts_of_the_command_line_and_reports_decide_no_cell() -> None:
