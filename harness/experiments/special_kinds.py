@@ -62,8 +62,8 @@ def scheduler_overhead() -> list[Finding]:
             env=environment(),
         )
     except subprocess.CalledProcessError as error:
-        *_, last_line = ["no error output", *(error.stderr or "").strip().splitlines()]
-        raise MeasurementUnavailable(f"vLLM's scheduler did not run: {last_line}") from None
+        lines = (error.stderr or "").strip().splitlines() or ["no error output"]
+        raise MeasurementUnavailable(f"vLLM's scheduler did not run: {lines[-1]}") from None
     except subprocess.TimeoutExpired:
         raise MeasurementUnavailable(
             f"vLLM's scheduler took more than {OVERHEAD_TIMEOUT_S:.0f} s"

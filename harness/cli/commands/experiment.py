@@ -106,8 +106,8 @@ def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> 
     if experiment.kind in MEASURES:
         try:
             return finish(about, tuple(MEASURES[experiment.kind]()), folder)
-        except MeasurementUnavailable as error:
-            return finish(replace(about, not_testable=str(error)), (), folder)
+        except MeasurementUnavailable as missing:
+            return finish(replace(about, not_testable=str(missing)), (), folder)
     failed: list[str] = []
     for arm, plan in list(plans(experiment, folder, change)):
         outcome = run_sweep(plan, arm_folder(folder, arm), workers=workers)
