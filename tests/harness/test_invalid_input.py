@@ -51,7 +51,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--gpus 3", "--gpus 3: .*use 1, 2, 4 or 8"),
         ("--hardware a100-80g --model llama-3.1-70b --gpus 1", "does not fit on 1 x a100-80g"),
         ("--jps 0", "--jps '0': a rate or step of zero"),
-        ("--jps -0.5", "--jps '-0.5': .*no positive number"),
+        ("--jps -0.5", "--jps '-0.5': .*not a positive number"),
         ("--jps 0.9..0.1", r"--jps '0.9..0.1': the range is reversed; use 0.1..0.9"),
         ("--jps fast", "--jps 'fast'"),
         ("--jps 0.3 --arrivals closed:4", "closed:4 sets the load itself; remove --jps"),

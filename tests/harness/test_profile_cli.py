@@ -16,7 +16,7 @@ import pytest
             "profile --tier native --url http://127.0.0.1:9",
             "--tier native: not supported with --url",
         ),
-        ("profile --url http://127.0.0.1:9", "--url http://127.0.0.1:9: no vLLM that describes"),
+        ("profile --url http://127.0.0.1:9", "--url http://127.0.0.1:9: not a vLLM server"),
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
         ("profile --within-s 5", "--within-s '5': must be greater"),
