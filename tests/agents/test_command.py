@@ -74,5 +74,5 @@ def test_a_shim_is_refused_with_the_remedy(tmp_path: Path) -> None:
     shim.parent.mkdir()
     shim.write_text("#!/bin/sh\n")
     shim.chmod(0o755)
-    with pytest.raises(ValueError, match=r"is a shim.*name the program itself"):
+    with pytest.raises(ValueError, match=r"is a shim.*give the program itself"):
         command_agent(f"{shim} {{task}}")
