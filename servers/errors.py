@@ -197,7 +197,7 @@ class EngineError(TurnstileError):
 
 
 class ServerFailed(EngineError):
-    """vLLM died or never became healthy. `tail` holds the last lines of its log."""
+    """vLLM died or never became healthy. `tail` has the last lines of its log."""
 
     def __init__(self, message: str, log_path: Path, tail: list[str]) -> None:
         super().__init__(message)

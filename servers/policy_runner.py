@@ -73,7 +73,7 @@ class PolicyRunner(Generic[Turn, KV]):
         """All waiting turns by request id, including those that the engine keeps elsewhere."""
         self.pins: PinTable[Turn, KV] = PinTable()
         self.events = 0
-        """Number of events so far, whether or not they are recorded."""
+        """Number of events, including those that are not emitted."""
         self.wake_ps: int | None = None
         """When the policy may next decide differently without an event; None: never."""
         self._retain_blocks = retain_blocks

@@ -66,17 +66,17 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     ]
     kept_tokens: Annotated[
         Tokens | None,
-        meaning("prompt tokens that the previous turn's context also holds"),
+        meaning("leading prompt tokens that repeat the previous turn's context"),
     ] = None
     tools: Annotated[
         tuple[str, ...] | None, meaning("names of the tools that the answer calls, in order")
     ] = None
     gap_s: Annotated[
         Seconds | None,
-        meaning("tool gap before this turn as the client waited it; 0 in a first turn"),
+        meaning("tool gap that the client waited before this turn; 0 in a first turn"),
     ] = None
     gap_provenance: Annotated[
-        str | None, meaning("where the length of that gap comes from", FIRST_TURN)
+        str | None, meaning("origin of the length of that gap", FIRST_TURN)
     ] = None
     wait_s: Annotated[
         Seconds | None, meaning("time spent waiting for sub-agents to join, before the gap")
@@ -84,7 +84,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     system: Annotated[
         PromptPrefix | UnsetType | None,
         meaning(
-            "beginning of the prompt that other programs share: `{id, tokens}`",
+            "beginning of the prompt that it shares with other programs: `{id, tokens}`",
             "it is not a first turn, or nothing is shared (left out)",
         ),
     ] = UNSET
@@ -111,26 +111,30 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     ssd_hit_tokens: Annotated[
         Tokens | None, meaning("prompt tokens found on SSD at first admission", NOT_SPLIT)
     ] = None
-    queue_s: Annotated[Seconds | None, meaning("sent until first admitted", NOT_REPORTED)] = None
+    queue_s: Annotated[
+        Seconds | None, meaning("from sending to the first admission", NOT_REPORTED)
+    ] = None
     load_s: Annotated[
         Seconds | None, meaning("waiting for a reload from DRAM or SSD", NOT_SPLIT)
     ] = None
     prefill_s: Annotated[Seconds | None, meaning("computing the prompt", NOT_REPORTED)] = None
     decode_s: Annotated[
         Seconds | None,
-        meaning("first token until last token, less what follows", FAILED_BEFORE),
+        meaning(
+            "from the first to the last token, without `preempted_s` and `recompute_s`",
+            FAILED_BEFORE,
+        ),
     ] = None
-    preempted_s: Annotated[Seconds | None, meaning("preempted until admitted again", NOT_SPLIT)] = (
-        None
-    )
+    preempted_s: Annotated[
+        Seconds | None, meaning("from preemptions to readmissions", NOT_SPLIT)
+    ] = None
     recompute_s: Annotated[
-        Seconds | None,
-        meaning("recomputing what a preemption discarded", NOT_SPLIT),
+        Seconds | None, meaning("recomputing KV that preemptions discarded", NOT_SPLIT)
     ] = None
-    preemptions: Annotated[Count | None, meaning("how often it was preempted", NOT_REPORTED)] = None
+    preemptions: Annotated[Count | None, meaning("number of preemptions", NOT_REPORTED)] = None
     pinned_hit: Annotated[
         bool | None,
-        meaning("whether the program's pin was still held when the turn arrived", NOT_REPORTED),
+        meaning("whether the program's pin was active when the turn arrived", NOT_REPORTED),
     ] = None
     messages: Annotated[
         list[ChatMessage] | UnsetType,
@@ -138,7 +142,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     messages_repeated: Annotated[
         Count | UnsetType,
-        meaning("messages of the prompt that earlier lines of the program hold", NOT_RECORDED),
+        meaning("messages of the prompt that are in earlier lines of the program", NOT_RECORDED),
     ] = UNSET
     answer: Annotated[str | UnsetType, meaning("text of the answer", NOT_RECORDED)] = UNSET
     command: Annotated[
@@ -158,7 +162,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     prompt_length: Annotated[
         Tokens | UnsetType,
         meaning(
-            "prompt, and what was generated before a preemption",
+            "prompt tokens, and tokens generated before a preemption",
             NOT_ADMISSION,
         ),
     ] = UNSET
@@ -172,7 +176,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     external_length: Annotated[
         Tokens | UnsetType,
         meaning(
-            "tokens of `hit_length` that an offload tier brings",
+            "tokens of `hit_length` that an offload tier supplies",
             "there are none, or the cell runs in virtual time (left out)",
         ),
     ] = UNSET
@@ -190,7 +194,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     reason: Annotated[
         str | UnsetType,
-        meaning("what ended the pin, below", "the event is not `unpinned` (left out)"),
+        meaning("why the pin ended, below", "the event is not `unpinned` (left out)"),
     ] = UNSET
     tier: Annotated[
         str | UnsetType,

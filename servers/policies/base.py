@@ -110,9 +110,9 @@ class Costs:
     """Cost of rebuilding a context on this engine, from its profile (Continuum v3, §5.2)."""
 
     prefill_s: Callable[[int], float]
-    """Seconds to prefill a context of so many tokens in an otherwise idle engine."""
+    """Seconds to prefill a context of n tokens in an otherwise idle engine."""
     reload_s: Callable[[int], float] | None = None
-    """Seconds to load so many tokens from the offload tier; None without a tier."""
+    """Seconds to load n tokens from the offload tier; None without a tier."""
     step_tokens: int = 2048
     """Maximum number of tokens that one step prefills (chunk size)."""
 

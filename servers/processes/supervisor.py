@@ -44,7 +44,7 @@ def main() -> int:
 
 def supervise(parent: int, pipe: int, grace_s: float, command: list[str]) -> int:
     libc = ctypes.CDLL(None)
-    # Orphaned descendants become our children, whatever session they are in.
+    # Orphaned descendants of any session become children of this process.
     libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signalled, signal_end = os.pipe()
     os.set_blocking(signal_end, False)
@@ -54,7 +54,7 @@ def supervise(parent: int, pipe: int, grace_s: float, command: list[str]) -> int
     try:
         process = subprocess.Popen(  # noqa: S603
             command,
-            # The process gets SIGTERM if we are killed.
+            # The process gets SIGTERM if the supervisor is killed.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0),
         )
     except OSError as error:

@@ -162,6 +162,6 @@ def notes(profile: Profile) -> tuple[str, ...]:
     if profile.max_model_len < llm.max_model_len:
         notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
-            f"the KV holds {profile.kv_blocks * profile.block_tokens}"
+            f"the KV blocks have room for {profile.kv_blocks * profile.block_tokens}"
         )
     return (*notes, *filter(None, (gpu.note, llm.note)))
