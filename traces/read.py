@@ -60,9 +60,9 @@ def read_traces(
     `format`: the name or the dotted path of the format of all files; by default, each file's format
     is recognised from its first bytes.
     """
-    given = [paths] if isinstance(paths, Path | str) else list(paths)
+    paths = [paths] if isinstance(paths, Path | str) else list(paths)
     reader = _Reader(messages, format)
-    files = list(_files(given))
+    files = list(_files(paths))
     labels = Counter(label for _, label in files)
     for file, label in files:
         reader.read(file, str(file) if labels[label] > 1 else label)
@@ -163,14 +163,14 @@ def _renamed(prefix_id: str, names: dict[str, str]) -> str:
     return prefix_id
 
 
-def _files(given: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
+def _files(paths: Sequence[Path | str]) -> Iterator[tuple[Path, str]]:
     """Yield each file with its name for messages, relative to the given folder."""
-    if not given:
+    if not paths:
         raise InvalidTrace(
             f"no trace given; give a file, a folder, or a pack ({', '.join(packs())})"
         )
     folders = folder_formats()
-    for path in given:
+    for path in paths:
         if isinstance(path, str) and path in packs():
             yield PACKS / f"{path}.jsonl.gz", path
             continue

@@ -57,9 +57,9 @@ class VllmInstallation:
         return ", ".join(gpu_names()) or "unknown"
 
 
-def find_vllm(given: str | None = None) -> VllmInstallation:
+def find_vllm(python_option: str | None = None) -> VllmInstallation:
     """Return the first installation. Raises VllmUnavailable, with the command to install it."""
-    python = next(_candidates(given), None)
+    python = next(_candidates(python_option), None)
     if python is None:
         raise VllmNotInstalled(f"vLLM is not installed; {install_hint()}")
     return probe(python)
@@ -112,8 +112,8 @@ def probe(python: str) -> VllmInstallation:
     )
 
 
-def _candidates(given: str | None) -> Iterator[str]:
-    if chosen := given or os.environ.get("TURNSTILE_VLLM_PYTHON"):
+def _candidates(python_option: str | None) -> Iterator[str]:
+    if chosen := python_option or os.environ.get("TURNSTILE_VLLM_PYTHON"):
         yield chosen
         return
     if importlib.util.find_spec("vllm") is not None:

@@ -273,15 +273,15 @@ class VirtualVllm:
         running, manager = self.vllm.running, self.vllm.kv_cache_manager
         increment_ps = len(running) * self.profile.context_ps
         step_ps = last_ps + increment_ps
-        most = min(r.max_tokens - r.num_output_tokens for r in running) - 1
+        max_steps = min(r.max_tokens - r.num_output_tokens for r in running) - 1
         due_ps = self._runner.next_change_ps()
         if self._due and (due_ps is None or self._due[0][0] < due_ps):
             due_ps = self._due[0][0]
-        if most < 1 or (due_ps is not None and due_ps <= self.now_ps):
+        if max_steps < 1 or (due_ps is not None and due_ps <= self.now_ps):
             return
         if due_ps is not None:
-            most = steps_until(due_ps - self.now_ps, most, step_ps, increment_ps)
-        steps = self._steps_that_fit(most)
+            max_steps = steps_until(due_ps - self.now_ps, max_steps, step_ps, increment_ps)
+        steps = self._steps_that_fit(max_steps)
         if not steps:
             return
         for request in running:
@@ -291,8 +291,8 @@ class VirtualVllm:
             request.num_computed_tokens += steps
         self._elapse(steps, step_ps, increment_ps)
 
-    def _steps_that_fit(self, most: int) -> int:
-        """Return for how many steps, at most `most`, the free blocks suffice."""
+    def _steps_that_fit(self, max_steps: int) -> int:
+        """Return for how many steps, at most `max_steps`, the free blocks suffice."""
         block = self.profile.block_tokens
         free = self.vllm.kv_cache_manager.block_pool.get_num_free_blocks()
         last = [block - 1 - (r.num_computed_tokens - 1) % block for r in self.vllm.running]
@@ -302,12 +302,12 @@ class VirtualVllm:
             return sum(-(-max(steps - left, 0) // block) for left in last)
 
         fits = 0
-        while fits < most:
-            middle = (fits + most + 1) // 2
+        while fits < max_steps:
+            middle = (fits + max_steps + 1) // 2
             if needed(middle) <= free:
                 fits = middle
             else:
-                most = middle - 1
+                max_steps = middle - 1
         return fits
 
     def _elapse(self, steps: int, first_ps: int, increment_ps: int) -> None:

@@ -173,11 +173,11 @@ def against_stock(times_us: Mapping[str, Sequence[float]], name: str) -> float:
 
 def show(times_us: Mapping[str, Sequence[float]]) -> None:
     for name in ARMS:
-        least = min(times_us[name]) / min(times_us["stock"])
+        min_ratio = min(times_us[name]) / min(times_us["stock"])
         print(
             f"{name:14} {statistics.median(times_us[name]):7.0f} us median, "
             f"{min(times_us[name]):6.0f} min; "
-            f"ratio to stock {against_stock(times_us, name):.3f} median of pairs, {least:.3f} min"
+            f"ratio to stock {against_stock(times_us, name):.3f} median, {min_ratio:.3f} of minima"
         )
 
 
