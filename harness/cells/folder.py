@@ -20,7 +20,7 @@ import orjson
 from msgspec import Struct
 from msgspec.json import encode
 
-from reports.run_folder.atomic import hold, make_folder, sync, write_all, write_file
+from reports.run_folder.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.errors import CannotWrite, InvalidInput
 
 FLUSH_LINES = 1000
@@ -128,7 +128,7 @@ def _new_locked_folder(path: Path) -> Iterator[None]:
     except OSError as error:
         raise CannotWrite.of(path, error) from None
     try:
-        hold(handle, 0)
+        take_lock(handle, 0)
         yield
     finally:
         os.close(handle)
@@ -170,7 +170,7 @@ def remove_aside(cell: Path) -> None:
 def _lock(folder: Path, handle: int, timeout_s: float) -> bool:
     """Return whether the folder could be locked in time."""
     try:
-        return hold(handle, timeout_s)
+        return take_lock(handle, timeout_s)
     except OSError as error:  # some file systems, e.g. NFS, cannot lock folders
         raise CannotWrite.of(folder, error) from None
 

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from reports.exports.choose import choose
 from reports.exports.chrome import chrome_trace
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
-from reports.run_folder.atomic import whole, write_file
+from reports.run_folder.atomic import atomic_path, write_file
+from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.read import Cell, load_run
 from servers.errors import InvalidRunFolder
 
@@ -36,11 +36,17 @@ class Exported:
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
-    chosen = choose(load_run(run_folder), names)
+    """Export the cells with these names, or all finished cells. Raises UnknownCell."""
+    run = load_run(run_folder)
+    cells, not_finished = run.cells, run.missing
+    if names:
+        known = [*(cell.folder.name for cell in cells), *(name for name, _ in not_finished)]
+        refuse_unknown("--cell", names, known, run_folder)
+        cells = tuple(cell for cell in cells if cell.folder.name in names)
+        not_finished = tuple((name, why) for name, why in not_finished if name in names)
     write = _tables if form in TABLES else _files
-    paths, missing = write(chosen.cells, form, out)
-    cells = len(chosen.cells) - len(missing)
-    return Exported(tuple(paths), cells, (*chosen.missing, *missing))
+    paths, missing = write(cells, form, out)
+    return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
 
 
 def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
@@ -48,7 +54,7 @@ def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Mi
     paths = [out / f"{what}.{form}" for what in ("turns", "jobs")]
     with ExitStack() as files:
         turns_table, jobs_table = (
-            files.enter_context(TABLES[form](files.enter_context(whole(path)), columns))
+            files.enter_context(TABLES[form](files.enter_context(atomic_path(path)), columns))
             for path, columns in zip(paths, (TURNS, JOBS), strict=True)
         )
         for cell in cells:

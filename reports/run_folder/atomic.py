@@ -26,7 +26,7 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EBADF)
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and rename it to `path` at the end.
 
     Missing folders are created and symbolic links are followed. On an error, an existing file at
@@ -56,7 +56,7 @@ def whole(path: Path) -> Iterator[Path]:
 def write_file(path: Path, content: bytes) -> None:
     """Write a file atomically; a pipe or a terminal is written directly. Raises CannotWrite."""
     if not (path.is_char_device() or path.is_fifo()):
-        with whole(path) as part:
+        with atomic_path(path) as part:
             _write(part, content)
         return
     try:
@@ -132,7 +132,7 @@ def _exclusive(part: Path) -> Iterator[None]:
 
 def _lock(handle: int) -> bool:
     try:
-        return hold(handle, LOCK_TIMEOUT_S)
+        return take_lock(handle, LOCK_TIMEOUT_S)
     except OSError as error:
         if error.errno in NO_LOCKS:  # Without locks, users must avoid concurrent writers.
             return True
@@ -147,7 +147,7 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def hold(handle: int, within_s: float) -> bool:
+def take_lock(handle: int, within_s: float) -> bool:
     """Lock an open file or folder until all copies of the handle are closed.
 
     Return False if another process had the lock for `within_s` seconds.

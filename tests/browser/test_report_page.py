@@ -195,7 +195,7 @@ def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> Non
 
 def test_a_browser_without_decompression_shows_a_message(report: Path, opened: Open) -> None:
     page = opened(report, before="delete window.DecompressionStream", drawn=False).page
-    assert page.get_by_text("could not be unpacked").is_visible()
+    assert page.get_by_text("cannot show the figures").is_visible()
     assert page.locator(".cells").is_visible()
 
 

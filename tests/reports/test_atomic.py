@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from reports.run_folder.atomic import refuse_unwritable, whole, write_file
+from reports.run_folder.atomic import atomic_path, refuse_unwritable, write_file
 from servers.errors import CannotWrite
 
 
 def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:
     path = tmp_path / "a" / "report.html"
     write_file(path, b"old")
-    with whole(path) as part:
+    with atomic_path(path) as part:
         part.write_bytes(b"new, and l")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new, and l"
-    with suppress(KeyError), whole(path) as part:
+    with suppress(KeyError), atomic_path(path) as part:
         part.write_bytes(b"never")
         raise KeyError
     assert path.read_bytes() == b"new, and l"
