@@ -65,8 +65,7 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Seconds, meaning("when it was sent; `sent_at_s - scheduled_at_s` is client lateness")
     ]
     kept_tokens: Annotated[
-        Tokens | None,
-        meaning("leading prompt tokens that repeat the previous turn's context"),
+        Tokens | None, meaning("leading prompt tokens that repeat the previous turn's context")
     ] = None
     tools: Annotated[
         tuple[str, ...] | None, meaning("names of the tools that the answer calls, in order")
@@ -161,17 +160,10 @@ class EventRecord(Struct, kw_only=True, gc=False):
     turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
     prompt_length: Annotated[
         Tokens | UnsetType,
-        meaning(
-            "prompt tokens, and tokens generated before a preemption",
-            NOT_ADMISSION,
-        ),
+        meaning("prompt tokens, and tokens generated before a preemption", NOT_ADMISSION),
     ] = UNSET
     hit_length: Annotated[
-        Tokens | UnsetType,
-        meaning(
-            "tokens found in a cache at this admission",
-            NOT_ADMISSION,
-        ),
+        Tokens | UnsetType, meaning("tokens found in a cache at this admission", NOT_ADMISSION)
     ] = UNSET
     external_length: Annotated[
         Tokens | UnsetType,
@@ -189,8 +181,7 @@ class EventRecord(Struct, kw_only=True, gc=False):
     ] = UNSET
     blocks: Annotated[Blocks | UnsetType, meaning("size of the pin", NOT_PINNED)] = UNSET
     why: Annotated[
-        dict[str, Scalar] | UnsetType,
-        meaning("inputs of the policy's decision", NOT_PINNED),
+        dict[str, Scalar] | UnsetType, meaning("inputs of the policy's decision", NOT_PINNED)
     ] = UNSET
     reason: Annotated[
         str | UnsetType,

@@ -228,9 +228,7 @@ class _Session:
         if following is None or request.stop == "end_turn":
             return ()
         if not request.stop:
-            self.repairs.add(
-                "a request without stop reason, not the last: assumed to be a tool call"
-            )
+            self.repairs.add("a request without stop reason, not the last: assumed a tool call")
             return ("tool_use",)
         return ("tool_use",) if following.answers_tool else ()
 

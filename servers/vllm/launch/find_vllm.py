@@ -91,7 +91,7 @@ def probe(python: str) -> VllmInstallation:
         ) from None
     except subprocess.TimeoutExpired:
         raise VllmUnavailable(
-            f"--vllm-python {python}: did not respond within {PROBE_TIMEOUT_S:g} s"
+            f"--vllm-python {python}: no response within {PROBE_TIMEOUT_S:g} s"
         ) from None
     try:
         facts = json.loads(process.stdout.splitlines()[-1])
