@@ -7,8 +7,8 @@ Waiting turns: those whose KV is held, then the program with the least remaining
 is the time to prefill its remaining prompts plus a one-token step for each remaining output token.
 Retention: KV is held exactly until the next turn if the gap costs less memory time than the
 queueing and the rebuild that it saves. A rebuild stalls the whole batch, which in a contended
-engine is about `BATCH_CONTEXTS` contexts (InferCept's (C + C_batch) / C). Pins give way by Belady's
-rule, longest until next use first; the victim is the turn with the most remaining work.
+engine is about `BATCH_CONTEXTS` contexts (InferCept's (C + C_batch) / C). Pins are released by
+Belady's rule, longest until next use first; the victim is the turn with the most remaining work.
 """
 
 from __future__ import annotations

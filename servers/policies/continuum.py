@@ -1,7 +1,7 @@
 """TTL retention after a tool call, pinned programs first (Continuum v3, §4 and §5).
 
 The TTL is the argmax of eq. 2 (`ttl_model`). Waiting turns: preempted, then pinned, then program
-arrival (§4.3). Pins give way with the latest program arrival first (§5.2).
+arrival (§4.3). To make room, the pin of the latest program arrival is released first (§5.2).
 
 The paper leaves these open; here
 - the window of the mean queueing delay is 100 turns (keyword `window`);
@@ -14,9 +14,9 @@ The paper leaves these open; here
 - eta is 1 before any program has finished, or when all had one turn, as in T_default;
 - of equally good TTLs the smallest is taken;
 - a turn that is not the last and has no readable tool is judged by the times of all tools;
-- pins give way only if no other turn can free blocks (to the head of the queue when no turn runs or
-  loads, and to a turn that runs alone), as the heading "prevention of deadlocks" says; the text
-  below it also allows any failed admission: `reclaim_when="pressure"`.
+- pins are released early only if no other turn can free blocks (for the head of the queue when no
+  turn runs or loads, and for a turn that runs alone), as the heading "prevention of deadlocks"
+  says; the text below it also allows any failed admission: `reclaim_when="pressure"`.
 No other departure from the paper is known.
 """
 

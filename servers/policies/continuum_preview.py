@@ -1,17 +1,18 @@
 """The policy of the authors' public fork of vLLM (implementation analysis, §4-§8; v1, §4.5).
 
 A tool whose mean time is at most 2.0 s is pinned for 2.0 s, else its KV is freed; a tool not seen
-before counts as 0 s; no tool call, no pin. The whole request is held, its partly filled last block
-included. The tool is the first word of the bash block, so that `cd x && pytest` counts as cd.
+before counts as 0 s; a turn without a tool call leaves no pin. A pin retains the whole request,
+including its partly filled last block. The tool is the first word of the bash block, so that
+`cd x && pytest` counts as cd.
 Waiting turns: programs with a pin first, then program arrival; a preempted turn returns to the
 front of the list, but its position there only decides among turns of the same program (§7.1, §8.3).
-The newest program whose turn is not its last is preempted, else the newest; pins give way with the
-latest expiry first (§8.2).
+The newest program whose turn is not its last is preempted, else the newest; the pin with the latest
+expiry is released first (§8.2).
 
 Departs from the fork:
 - concurrent turns with the same or no program id do not crash it (execution note §5);
-- the fork takes a pin when at most one turn runs and that turn needs memory; here pins also give
-  way when no turn runs or loads and the head of the queue does not fit;
+- the fork takes a pin when at most one turn runs and that turn needs memory; here pins are also
+  released when no turn runs or loads and the head of the queue does not fit;
 - the fork leaves a pin in place until the program's next turn finishes; here it ends when that
   turn is admitted, since the turn itself then holds the KV;
 - an answer's thinking text does not hide its tool call, nor do several bash blocks;
@@ -37,7 +38,7 @@ def first_word(request: Request) -> str | None:
 
 
 class ContinuumPreview(Policy):
-    """Its public code: KV is kept for 2 s after tools that take 2 s or less."""
+    """Continuum's public code: KV is kept for 2 s after tools that take 2 s or less."""
 
     name = "continuum-preview"
     source = "implementation analysis, §4-§8"

@@ -4,7 +4,7 @@
     bound(f) = T_default if |S| < N;  B_f(delta) if |S_f| >= N;  else B(delta)
     B(delta) = mean + sqrt(2 * variance * ln(3/delta) / |S|) + 3 * b * ln(3/delta) / |S|
 
-Order of waiting turns (§4.4) and of pins that give way (§5.3) are those of `continuum`.
+Waiting turns (§4.4) and pins to release (§5.3) have the order of `continuum`.
 
 The paper calls delta, N and T_default tunable, and gives no value for them, alpha or b. Taken
 here: T_default = 2 s, the threshold of the authors' public fork; N = 100, as K in v3;
@@ -36,7 +36,7 @@ def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:
 
 
 class ContinuumV1(Policy):
-    """Its first version: the TTL is from a bound on the mean tool time."""
+    """Continuum's first version: the TTL is from a bound on the mean tool time."""
 
     name = "continuum-v1"
     source = "Continuum v1, §4.2-§4.4"

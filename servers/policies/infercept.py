@@ -6,9 +6,9 @@ At a tool call, for a context of C tokens and a running batch of C_batch, wasted
     discard   T_fwd(C) * (C + C_batch), own part halved when recomputed in chunks
     swap      T_reload(C) * C, with an offload tier
 
-The least waste decides, at each step anew, with T_int taken as the time since the call. At the
-call it is 0, so every context is preserved first, and is released once holding it has wasted as
-much as releasing it would. Swap is v3's adaptation: the tier copies in the background, so a swap
+The least waste decides. It is computed again in each step, with T_int = the time since the call.
+At the call it is 0, so every context is preserved first, and is released once holding it has wasted
+as much as releasing it would. Swap is v3's adaptation: the tier copies in the background, so a swap
 costs the request its own reload and stalls no other (InferCept: 2 * T_swap(C) * C_batch). Without
 an offload tier the choice is between the first two. Discard and swap release the context in the
 same way, since with a tier the engine has a copy already.
@@ -24,9 +24,9 @@ paper's text. Departs from that code:
 - its constants of T_fwd are fits to one machine; here they are the profile's;
 - it takes a call's remaining time as known; here it is estimated as above;
 - it keeps the most wasteful context until memory is needed; here that context is released at once;
-- its preserved contexts never give way to waiting turns before that; `reclaim_when="stuck"`, the
+- before that it never releases a preserved context for a waiting turn; `reclaim_when="stuck"`, the
   default, differs only in that it resolves a deadlock, longest since the call first. With
-  "pressure" they give way at every failed admission.
+  "pressure" they are released at every failed admission.
 """
 
 from __future__ import annotations

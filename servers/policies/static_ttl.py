@@ -5,7 +5,7 @@ T_default is the cold-start TTL of the cost model, ln(T-bar + rebuild(r)) where 
 T-bar and the context of that moment, as in Continuum's own cold start.
 
 The paper does not say whether pinned programs go first. The ablation "builds upon program-level
-FCFS", so they do not. Pins give way as in `continuum`.
+FCFS", so they do not. Pins are released in the order of `continuum`.
 """
 
 from __future__ import annotations

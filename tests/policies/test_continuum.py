@@ -1,4 +1,4 @@
-"""Continuum v3: TTL, its three stages, order of waiting turns and of pins that give way."""
+"""Continuum v3: TTL, its three stages, and the orders of waiting turns and of released pins."""
 
 from __future__ import annotations
 

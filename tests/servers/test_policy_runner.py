@@ -1,4 +1,4 @@
-"""The books around every policy: the waiting queue, the pins, and when pins give way."""
+"""What every policy shares: the waiting queue, the pins, and when pins are released."""
 
 from __future__ import annotations
 

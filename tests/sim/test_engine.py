@@ -21,7 +21,7 @@ class Fcfs(Policy):
 
 
 class PinsForever(Policy):
-    """Pins every turn; pins give way, latest program first, only when the engine is stuck."""
+    """Pins every turn; releases pins, latest program first, only when the engine is stuck."""
 
     name = "pins"
     whole = False
