@@ -53,9 +53,9 @@ FIRST = (
     "browser",
     "harness",
 )
-"""The longest files, which begin first, so that no worker waits for another one's long file."""
+"""The longest files, which run first, so that at the end no worker waits for a long file."""
 
-# The same examples are drawn each time, so that a result can be reproduced. Use
+# Hypothesis draws the same examples each time, so that results are reproducible. Use
 # --hypothesis-profile=default to draw others.
 settings.register_profile("same", derandomize=True)
 settings.load_profile("same")
@@ -67,8 +67,8 @@ if sys.platform == "linux":
         watch,
     )
 
-# A shell starts its background processes with SIGINT ignored, and the tests' own processes inherit
-# that; tests of Ctrl-C would wait for ever.
+# A shell starts its background processes with SIGINT ignored, which the tests' processes inherit;
+# tests of Ctrl-C would then wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -78,10 +78,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
             if any(item.path.is_relative_to(HERE / path) for path in paths):
                 item.add_marker(marker)
-    items.sort(key=_turn)
+    items.sort(key=_priority)
 
 
-def _turn(item: pytest.Item) -> int:
+def _priority(item: pytest.Item) -> int:
     turns = (turn for turn, path in enumerate(FIRST) if item.path.is_relative_to(HERE / path))
     return next(turns, len(FIRST))
 

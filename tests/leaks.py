@@ -1,10 +1,10 @@
-"""Fixtures that fail a test which leaves a process, port, container, file, mount or thread behind.
+"""Fixtures that fail a test if it leaves a process, port, container, file, mount or thread behind.
 
 Each pytest session (under xdist, each worker) sets a token in its environment. Every process that
 it starts inherits the token, so that orphans are found too. Temporary files go to a folder of the
-session. What a fixture of a wider scope holds when a test begins may stay until that fixture ends.
-Ports, containers and GPU memory need no check of their own: processes, mounts and segments of
-shared memory hold them.
+session. Resources that exist when a test begins, because a fixture of a wider scope holds them, may
+stay until that fixture ends. Ports, containers and GPU memory are not checked separately, because
+processes, mounts and segments of shared memory hold them.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ import pytest
 MARK = "TURNSTILE_TESTS"
 """Environment variable: the tokens of the sessions that a process belongs to, outermost first."""
 GRACE_S = 5.0
-"""How long a process that a test ended may take to disappear on a busy machine."""
-SURE_AFTER_S = 2.0
-"""Age after which the environment of a process is final: a younger one may not have called exec."""
+"""How long a process that a test has ended may take to disappear on a busy machine."""
+EXEC_GRACE_S = 2.0
+"""Age at which the environment of a process is final; younger ones may not have called exec."""
 SEMAPHORE = "sem.mp-"
-"""Prefix of multiprocessing's semaphores. Its resource tracker removes them later, also after a
-SIGKILL, and nothing shows which session made one."""
+"""Prefix of multiprocessing's semaphores. Its resource tracker removes them later, even after a
+SIGKILL, and nothing shows which session created one."""
 PODMANS = {"libpod_lock", "libpod_rootless_lock"}
-"""Segments that the first podman on a machine creates for all later ones."""
+"""Segments that the first podman on a machine creates for all later podmans."""
 TRACKER = b"multiprocessing.resource_tracker"
 """Command line of the process that multiprocessing starts once per session when it needs it."""
 
 
 class Watch:
-    """Lists what the session holds at the moment: by kind, then by key, the name to report."""
+    """Lists the resources that the session holds: for each kind, the name to report by key."""
 
     def __init__(self, token: str, temporary: Path, basetemp: Path) -> None:
         self._token = token.encode()
@@ -60,14 +60,14 @@ class Watch:
 
     def pids(self) -> set[int]:
         now_s = time.monotonic()
-        here = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
-        self._others = {pid: at_s for pid, at_s in self._others.items() if pid in here}
-        sure = {pid for pid, at_s in self._others.items() if now_s - at_s > SURE_AFTER_S}
+        running = {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
+        self._others = {pid: at_s for pid, at_s in self._others.items() if pid in running}
+        others = {pid for pid, at_s in self._others.items() if now_s - at_s > EXEC_GRACE_S}
         children = descendants(os.getpid())
         found = set()
-        for pid in here - (sure - children):
+        for pid in running - (others - children):
             if pid in children or self._token in read(f"/proc/{pid}/environ"):
-                if TRACKER not in read(f"/proc/{pid}/cmdline") and not is_zombie(pid):
+                if TRACKER not in read(f"/proc/{pid}/cmdline") and not has_ended(pid):
                     found.add(pid)
             else:
                 self._others.setdefault(pid, now_s)
@@ -77,8 +77,8 @@ class Watch:
         now = self.look()
         new = [
             (kind, name)
-            for kind, things in now.items()
-            for key, name in things.items()
+            for kind, resources in now.items()
+            for key, name in resources.items()
             if key not in before[kind]
         ]
         if len(now["open file"]) <= len(before["open file"]):
@@ -93,8 +93,8 @@ def read(path: str) -> bytes:
         return b""
 
 
-def is_zombie(pid: int) -> bool:
-    """Decided by the state: a process that is calling exec has no command line either."""
+def has_ended(pid: int) -> bool:
+    """Whether a process is a zombie or gone. Its command line is also empty while it calls exec."""
     return read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[:1] in ([b"Z"], [])
 
 
@@ -124,13 +124,13 @@ def segments() -> list[str]:
 
 
 def unused(segment: str) -> bool:
-    """Whether no process maps the segment. Other sessions create segments too."""
+    """Whether no process maps the segment; other sessions create segments too."""
     path = f"/dev/shm/{segment}".encode()  # noqa: S108
     return not any(path in read(f"{process}/maps") for process in Path("/proc").glob("[0-9]*"))
 
 
 def open_files() -> dict[str, str]:
-    """The open files of this process, without the pipe to multiprocessing's resource tracker."""
+    """Return this process's open files, without the pipe to multiprocessing's resource tracker."""
     found = {}
     trackers = str(getattr(resource_tracker._resource_tracker, "_fd", None))
     for number in set(os.listdir("/proc/self/fd")) - {trackers}:
@@ -143,7 +143,7 @@ def open_files() -> dict[str, str]:
 
 
 def port(target: str) -> str:
-    """The port of a socket that listens on TCP, else an empty string."""
+    """Return the port of a listening TCP socket; an empty string for anything else."""
     if not target.startswith("socket:["):
         return ""
     for line in read("/proc/self/net/tcp").decode().splitlines()[1:]:
@@ -154,7 +154,7 @@ def port(target: str) -> str:
 
 
 def left_after_grace(left: Callable[[], list[str]]) -> list[str]:
-    """What is still left after `GRACE_S`."""
+    """Return what is still left after `GRACE_S`."""
     if found := left():
         gc.collect()
     deadline_s = time.monotonic() + GRACE_S
@@ -164,7 +164,7 @@ def left_after_grace(left: Callable[[], list[str]]) -> list[str]:
 
 
 def remove(found: list[str]) -> None:
-    """Removes what a test left behind, so that it disturbs no other test."""
+    """Remove what a test left behind, so that it does not disturb other tests."""
     for line in found:
         kind, _, name = line.partition(": ")
         if kind == "process":
@@ -178,11 +178,11 @@ def remove(found: list[str]) -> None:
 
 @pytest.fixture(scope="session")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    basetemp = tmp_path_factory.getbasetemp()  # not below the folder that is made here
+    basetemp = tmp_path_factory.getbasetemp()  # not below the folder that is created here
     before = {name: os.environ.get(name) for name in (MARK, "TMPDIR")}
     token = f"{os.getpid()}.{time.time_ns()}"
     with tempfile.TemporaryDirectory(prefix="ts-") as temporary:
-        os.chmod(temporary, 0o1777)  # noqa: S103 (as /tmp: tests run things as other users too)
+        os.chmod(temporary, 0o1777)  # noqa: S103 (like /tmp: tests also run commands as other users)
         os.environ[MARK] = f"{before[MARK] or ''} {token}"
         os.environ["TMPDIR"] = temporary
         tempfile.tempdir = None

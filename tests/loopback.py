@@ -1,4 +1,4 @@
-"""An application of aiohttp on a free port of loopback."""
+"""Serve an aiohttp application on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def on_loopback(app: web.Application) -> AsyncIterator[str]:
-    """Its URL."""
+    """Serve the application and yield its URL."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

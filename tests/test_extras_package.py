@@ -16,8 +16,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that pip has installed the package into. It is built from a copy, since a build
-    writes next to its sources, and without an index."""
+    """Install the package with pip, without an index; return the folder. The build runs on a copy,
+    since it writes next to its sources."""
     folder = tmp_path_factory.mktemp("extras")
     shutil.copytree(ROOT / "examples/turnstile-extras", folder / "turnstile-extras")
     subprocess.run(
@@ -29,10 +29,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def bench(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def bench(installed: Path, cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join(filter(None, [str(installed), os.environ.get("PYTHONPATH")]))
     return subprocess.run(
-        [str(Path(sys.executable).parent / "bench"), *words],
+        [str(Path(sys.executable).parent / "bench"), *arguments],
         cwd=cwd,
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,

@@ -21,10 +21,10 @@ import tests.leaks
 from tests.leaks import nothing_left, nothing_left_by_the_session, watch
 tests.leaks.GRACE_S = 0.3
 """
-OWN_S = f"61.{os.getpid()}"
-"""Several sessions may run this at once."""
+DURATION_S = f"61.{os.getpid()}"
+"""Seconds of a sleep, unique to this session, since several may run at once."""
 LEAKS = {
-    "process": f'subprocess.Popen(["sleep", "{OWN_S}"])',
+    "process": f'subprocess.Popen(["sleep", "{DURATION_S}"])',
     "orphan": "subprocess.run(['sh', '-c', 'setsid sleep 62 >/dev/null &'], check=True)",
     "thread": "threading.Thread(target=time.sleep, args=(2,), name='forgotten').start()",
     "port": 'kept.append(socket.create_server(("127.0.0.1", 0)))',
@@ -33,8 +33,8 @@ LEAKS = {
     "temporary": 'tempfile.mkdtemp(prefix="turnstile-")',
     "segment": "open(f'/dev/shm/forgotten-by-a-test-{os.getpid()}', 'w').close()",
 }
-NAMED = {
-    "process": f"process: [0-9]+ sleep {OWN_S}",
+REPORTED = {
+    "process": f"process: [0-9]+ sleep {DURATION_S}",
     "orphan": "process: [0-9]+ sleep 62",
     "thread": "thread: forgotten",
     "port": r"open file: [0-9]+ socket:\[[0-9]+\] \(port [0-9]+\)",
@@ -45,7 +45,7 @@ NAMED = {
 }
 if os.getuid() == 0:
     LEAKS["mount"] = 'subprocess.run(["mount", "-t", "tmpfs", "none", tmp_path], check=True)'
-    NAMED["mount"] = "mount: .*/test_mount0"
+    REPORTED["mount"] = "mount: .*/test_mount0"
 HEAD = """
 import asyncio, multiprocessing.resource_tracker, os, pytest
 import socket, subprocess, tempfile, threading, time
@@ -53,46 +53,46 @@ kept = []
 """
 
 
-def pytest_says(folder: Path, tests: str) -> str:
+def run_pytest(folder: Path, tests: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_inner.py").write_text(HEAD + textwrap.dedent(tests))
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     command += ["-W", "ignore", "--rootdir", str(folder), "--basetemp", str(folder / "base")]
-    found = subprocess.run(
+    ran = subprocess.run(
         [*command, str(folder)],
         capture_output=True,
         text=True,
         cwd=ROOT,
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT)},
     )
-    return found.stdout + found.stderr
+    return ran.stdout + ran.stderr
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     tests = "".join(f"def test_{name}(tmp_path):\n    {leak}\n" for name, leak in LEAKS.items())
-    return pytest_says(tmp_path_factory.mktemp("leaky"), tests)
+    return run_pytest(tmp_path_factory.mktemp("leaky"), tests)
 
 
 @pytest.mark.parametrize("kind", LEAKS)
-def test_what_a_test_leaves_behind_fails_it_by_name(kind: str, said: str) -> None:
-    errors = said.split("ERROR at teardown of ")
+def test_a_test_that_leaves_something_behind_fails_with_its_name(kind: str, output: str) -> None:
+    errors = output.split("ERROR at teardown of ")
     (own,) = [error for error in errors if error.startswith(f"test_{kind} ")]
-    assert re.search(NAMED[kind], own)
+    assert re.search(REPORTED[kind], own)
 
 
-def test_what_is_left_behind_is_removed_so_that_the_next_test_is_clean(said: str) -> None:
-    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in said
+def test_leaks_are_removed_so_that_the_next_test_is_clean(output: str) -> None:
+    assert f"{len(LEAKS)} passed, {len(LEAKS)} errors" in output
     assert not [
         p
         for p in Path("/proc").glob("[0-9]*/cmdline")
-        if f"sleep\0{OWN_S}".encode() in read(str(p))
+        if f"sleep\0{DURATION_S}".encode() in read(str(p))
     ]
     assert not list(Path("/dev/shm").glob("forgotten-by-a-test-*"))  # noqa: S108
 
 
-def test_what_a_fixture_of_wider_scope_holds_may_stay_until_its_end(tmp_path: Path) -> None:
-    said = pytest_says(
+def test_resources_of_a_fixture_with_wider_scope_may_stay_until_it_ends(tmp_path: Path) -> None:
+    output = run_pytest(
         tmp_path,
         """
         @pytest.fixture(scope="module")
@@ -107,11 +107,11 @@ def test_what_a_fixture_of_wider_scope_holds_may_stay_until_its_end(tmp_path: Pa
         def test_second(server): ...
         """,
     )
-    assert "2 passed" in said
+    assert "2 passed" in output
 
 
-def test_what_such_a_fixture_leaves_fails_the_session(tmp_path: Path) -> None:
-    said = pytest_says(
+def test_leaks_of_a_fixture_with_wider_scope_fail_the_session(tmp_path: Path) -> None:
+    output = run_pytest(
         tmp_path,
         """
         @pytest.fixture(scope="module")
@@ -121,5 +121,5 @@ def test_what_such_a_fixture_leaves_fails_the_session(tmp_path: Path) -> None:
         def test_first(server): ...
         """,
     )
-    assert re.search("process: [0-9]+ sleep 64", said)
-    assert "1 passed, 1 error" in said
+    assert re.search("process: [0-9]+ sleep 64", output)
+    assert "1 passed, 1 error" in output

@@ -21,7 +21,7 @@ COLOURS = Registry(
 
 
 @pytest.fixture
-def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def our_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "colours_of_ours.py", "RED = 'the red one'")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -34,7 +34,7 @@ def write(path: Path, text: str) -> None:
 def install(
     folder: Path, package: str, entries: str, monkeypatch: pytest.MonkeyPatch, module: str = ""
 ) -> None:
-    """What pip leaves of a package with these entry points."""
+    """Write the files that pip installs for a package with these entry points."""
     metadata = folder / f"{package}-1.2.dist-info"
     write(metadata / "METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2")
     write(metadata / "entry_points.txt", f"[turnstile.colours]\n{entries}")
@@ -42,8 +42,8 @@ def install(
     monkeypatch.syspath_prepend(str(folder))
 
 
-@pytest.mark.usefixtures("ours")
-def test_a_name_of_ours_is_found() -> None:
+@pytest.mark.usefixtures("our_colours")
+def test_a_built_in_name_is_found() -> None:
     assert COLOURS.load("red") == "the red one"
     assert COLOURS.names() == ["red", "blue"]
     assert COLOURS.source("red") is None
@@ -61,20 +61,20 @@ def test_importing_the_registry_imports_no_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("rde", r"--colour rde: no colour is called 'rde'\. Did you mean red\? "),
         ("x", "There are red, blue; or give your own as my_module:MY_COLOUR"),
         ("", "no colour is called ''"),
     ],
 )
-def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, says: str) -> None:
-    with pytest.raises(UnknownName, match=says):
+def test_an_unknown_name_lists_the_known_ones_and_the_nearest(text: str, message: str) -> None:
+    with pytest.raises(UnknownName, match=message):
         COLOURS.load(text)
 
 
 @pytest.mark.parametrize("separator", [":", "."])
-def test_a_dotted_path_is_looked_for_in_the_working_directory_too(
+def test_a_dotted_path_is_also_searched_in_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, separator: str
 ) -> None:
     name = "colours_by_colon" if separator == ":" else "colours_by_dot"
@@ -91,7 +91,7 @@ def test_a_dotted_path_may_name_a_module(tmp_path: Path, monkeypatch: pytest.Mon
     assert COLOURS.load("colour_package.warm").__name__ == "colour_package.warm"
 
 
-def test_an_entry_point_is_a_name_like_any_other(
+def test_an_entry_point_is_found_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme_pink", "pink = acme_pink:PINK", monkeypatch, "PINK = 'pink!'")
@@ -102,7 +102,7 @@ def test_an_entry_point_is_a_name_like_any_other(
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("module", "message"),
     [
         ("import nowhere_to_be_found", "ModuleNotFoundError: No module named"),
         ("raise SystemExit(3)", "SystemExit: 3"),
@@ -111,7 +111,7 @@ def test_an_entry_point_is_a_name_like_any_other(
     ],
 )
 def test_an_entry_point_that_cannot_be_imported_names_the_package_and_the_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, message: str
 ) -> None:
     name = f"acme_broken_{abs(hash(module))}"
     install(tmp_path, name, f"pink = {name}:PINK", monkeypatch, module)
@@ -119,7 +119,7 @@ def test_an_entry_point_that_cannot_be_imported_names_the_package_and_the_error(
         COLOURS.load("pink")
     line = str(raised.value)
     assert line.startswith(f"the colour 'pink' of {name} 1.2 cannot be loaded from {name}:PINK: ")
-    assert says in line
+    assert message in line
     assert "\n" not in line
 
 
@@ -132,7 +132,7 @@ def test_a_name_registered_twice_is_refused(
         COLOURS.load("red")
 
 
-def test_a_package_cannot_take_a_name_of_ours(
+def test_a_package_cannot_register_a_built_in_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme_red", "red = acme_red:RED", monkeypatch)
@@ -140,7 +140,7 @@ def test_a_package_cannot_take_a_name_of_ours(
         COLOURS.names()
 
 
-def test_an_entry_point_has_a_name_that_a_folder_may_have(
+def test_the_name_of_an_entry_point_must_be_valid_as_a_folder_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(tmp_path, "acme_slash", "a/b = acme_slash:X", monkeypatch)

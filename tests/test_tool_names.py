@@ -1,4 +1,4 @@
-"""Which tools an answer calls."""
+"""The names of the tools that an answer calls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_openai_calls_give_their_function_names() -> None:
     assert tool_names(calls) == ("fetch_url", "search")
 
 
-def test_a_call_written_into_the_text_counts() -> None:
+def test_a_call_written_in_the_text_counts() -> None:
     text = '<tool_call>\n{"name": "search", "arguments": {"q": "x"}}\n</tool_call>'
     assert tool_names(text) == ("search",)
 
@@ -82,9 +82,9 @@ def test_terminal_bench_gives_first_words_of_keystrokes() -> None:
     assert tool_names(text) == ("ls", "cd", "make")
 
 
-@pytest.mark.parametrize("nothing", [None, "", [], "Done, nothing more to do."])
-def test_an_answer_without_calls_has_no_tools(nothing: str | None) -> None:
-    assert tool_names(nothing) == ()
+@pytest.mark.parametrize("answer", [None, "", [], "Done, nothing more to do."])
+def test_an_answer_without_calls_has_no_tools(answer: str | None) -> None:
+    assert tool_names(answer) == ()
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_an_answer_without_calls_has_no_tools(nothing: str | None) -> None:
         ("finish", "", ("finish",)),
     ],
 )
-def test_a_call_that_runs_a_shell_has_the_names_of_its_commands(
+def test_the_names_of_a_shell_call_are_those_of_its_commands(
     tool: str, command: str, names: tuple[str, ...]
 ) -> None:
     assert call_names(tool, command) == names
@@ -106,7 +106,7 @@ shellish = st.text(st.sampled_from(string.ascii_lowercase + " \n\t'\"`$(){};|&<>
 
 
 @given(shellish | st.text())
-def test_no_text_breaks_it(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     assert all(isinstance(name, str) and name for name in tool_names(text))
     assert all(isinstance(name, str) and name for name in command_names(text))
 
@@ -121,7 +121,7 @@ json_values = st.recursive(
 
 
 @given(json_values)
-def test_no_json_breaks_it(value: object) -> None:
+def test_any_json_can_be_parsed(value: object) -> None:
     tool_names(json.dumps(value))
     if isinstance(value, list):
         tool_names(value)

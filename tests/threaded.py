@@ -1,4 +1,4 @@
-"""A server in a thread of its own, for tests in which `bench` is another process."""
+"""Run a server in a separate thread, for tests in which `bench` is another process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 
 @contextmanager
 def threaded(serving: AbstractAsyncContextManager[str]) -> Iterator[str]:
-    """Its URL, which `serving` yields."""
+    """Run `serving` in a thread and yield its URL."""
     loop, url = asyncio.new_event_loop(), ""
-    up, over = threading.Event(), asyncio.Event()
+    started, stop = threading.Event(), asyncio.Event()
 
     async def serve() -> None:
         nonlocal url
         async with serving as url:
-            up.set()
-            await over.wait()
+            started.set()
+            await stop.wait()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
-    up.wait(10)
+    started.wait(10)
     try:
         yield url
     finally:
-        loop.call_soon_threadsafe(over.set)
+        loop.call_soon_threadsafe(stop.set)
         thread.join()
         loop.close()

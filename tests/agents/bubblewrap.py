@@ -1,4 +1,4 @@
-"""Tests that need bubblewrap, and a kernel that lets it make namespaces: else they are skipped."""
+"""Skip tests that need bubblewrap and user namespaces where these are missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from agents.sandbox.bubblewrap import Bubblewrap
 
 
-def why_not() -> str:
+def reason_to_skip() -> str:
     try:
         Bubblewrap().check()
     except ValueError as missing:
@@ -15,5 +15,5 @@ def why_not() -> str:
     return ""
 
 
-WHY_NOT = why_not()
-needs_bubblewrap = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+SKIP_REASON = reason_to_skip()
+needs_bubblewrap = pytest.mark.skipif(bool(SKIP_REASON), reason=SKIP_REASON)

@@ -1,5 +1,5 @@
-"""A chat server whose answers are the task's own: a task is a JSON list of commands, and the n-th
-answer calls `bash` with the n-th of them."""
+"""A chat server that follows the task: a task is a JSON list of commands, and the n-th answer calls
+`bash` with the n-th command."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ async def chat(request: web.Request) -> web.Response:
     messages = (await request.json())["messages"]
     task = next(message for message in messages if message["role"] == "user")
     plan = json.loads(task["content"])
-    place = sum(message["role"] == "assistant" for message in messages)
+    index = sum(message["role"] == "assistant" for message in messages)
     answer = {"role": "assistant", "content": "done"}
-    if place < len(plan):
-        function = {"name": "bash", "arguments": json.dumps({"command": plan[place]})}
-        calls = [{"id": f"c{place}", "type": "function", "function": function}]
+    if index < len(plan):
+        function = {"name": "bash", "arguments": json.dumps({"command": plan[index]})}
+        calls = [{"id": f"c{index}", "type": "function", "function": function}]
         answer = {"role": "assistant", "content": None, "tool_calls": calls}
-    usage = {"prompt_tokens": 100 + 20 * place, "completion_tokens": 10}
+    usage = {"prompt_tokens": 100 + 20 * index, "completion_tokens": 10}
     return web.json_response({"choices": [{"index": 0, "message": answer}], "usage": usage})
 
 
@@ -42,6 +42,6 @@ async def serving() -> AsyncIterator[str]:
 
 @contextmanager
 def planner() -> Iterator[str]:
-    """Its URL; in a thread of its own, since `bench` is another process."""
+    """Serve in a separate thread, since `bench` is another process; yield the URL."""
     with threaded(serving()) as url:
         yield url

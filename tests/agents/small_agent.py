@@ -1,6 +1,7 @@
-"""An agent as people write them: asks, runs the commands that it is told, and asks again.
+"""A minimal agent: it sends a request, runs the commands of the answer, and repeats.
 
-python small_agent.py TASK BASE_URL FOLDER; the standard library only, so that it starts at once.
+Usage: python small_agent.py TASK BASE_URL FOLDER. It uses only the standard library, so that it
+starts fast.
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ def main(task: str, base_url: str, folder: str) -> int:
                 ["bash", "-c", command], capture_output=True, text=True, check=False
             )
             outputs.append(ran.stdout + ran.stderr)
-            said = {"role": "tool", "tool_call_id": call["id"], "content": outputs[-1]}
-            messages.append(said)
+            result = {"role": "tool", "tool_call_id": call["id"], "content": outputs[-1]}
+            messages.append(result)
             if "finished here" in ran.stdout:
                 return done(folder, outputs)
     return done(folder, outputs)
 
 
 def done(folder: str, outputs: list[str]) -> int:
-    result = {"exit_status": "finished", "submission": "".join(outputs)}
-    Path(folder, "result.json").write_text(json.dumps(result))
+    outcome = {"exit_status": "finished", "submission": "".join(outputs)}
+    Path(folder, "result.json").write_text(json.dumps(outcome))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`--agent-command`: any agent by a command line that no shell reads."""
+"""`--agent-command`: any agent, by a command line that no shell interprets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_task_is_one_argument_whatever_it_contains(tmp_path: Path) -> None:
     ]
 
 
-def test_a_place_inside_what_is_put_in_is_left_alone(tmp_path: Path) -> None:
+def test_placeholders_inside_inserted_values_are_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "launch.json").write_text(json.dumps(LAUNCH | {"task": "{model}"}))
     assert command_agent("echo {task}").command(tmp_path / "launch.json")[1:] == ["{model}"]
 
@@ -38,13 +38,13 @@ def test_a_place_inside_what_is_put_in_is_left_alone(tmp_path: Path) -> None:
         ("no-such-agent-anywhere {task}", "no-such-agent-anywhere: no such program"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_runs(line: str, complaint: str) -> None:
+def test_an_invalid_command_is_refused_before_anything_runs(line: str, complaint: str) -> None:
     with pytest.raises(ValueError, match="--agent-command") as refused:
         command_agent(line)
     assert complaint in str(refused.value)
 
 
-def test_a_script_of_the_users_is_readable_inside_and_keeps_its_place(
+def test_a_users_script_is_readable_in_the_sandbox_under_its_own_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agent.py").write_text("")
@@ -57,11 +57,11 @@ def test_a_script_of_the_users_is_readable_inside_and_keeps_its_place(
     assert any(Path(sys.base_prefix).is_relative_to(path) for path in agent.readable())
 
 
-def test_a_program_of_the_system_needs_nothing_more() -> None:
+def test_a_program_of_the_system_needs_no_further_paths() -> None:
     assert command_agent("true {task}").readable() == []
 
 
-def test_of_a_program_in_a_home_nothing_but_itself_is_shown(tmp_path: Path) -> None:
+def test_of_a_users_home_only_the_program_itself_is_readable(tmp_path: Path) -> None:
     program = tmp_path / "bin" / "my-agent"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

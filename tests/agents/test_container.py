@@ -1,4 +1,4 @@
-"""What is said where there are no containers, and with what arguments they are started."""
+"""Errors where containers are not available, and the arguments with which they are started."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_a_missing_runtime_is_reported(tmp_path: Path) -> None:
         Containers("no-podman", tmp_path).check()
 
 
-def test_a_runtime_that_fails_is_reported_with_its_output(tmp_path: Path) -> None:
+def test_a_failing_runtime_is_reported_with_its_output(tmp_path: Path) -> None:
     broken = tmp_path / "docker"
     broken.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2; exit 1\n")
     broken.chmod(0o755)
@@ -24,14 +24,14 @@ def test_a_runtime_that_fails_is_reported_with_its_output(tmp_path: Path) -> Non
         Containers(str(broken), tmp_path).check()
 
 
-def test_limits_are_its_arguments(tmp_path: Path) -> None:
+def test_limits_are_arguments_of_the_runtime(tmp_path: Path) -> None:
     limits = Limits(processes=64, memory_bytes=1000)
     args = " ".join(Containers("podman", tmp_path, limits).run_args("a"))
     assert "--pids-limit 64 --memory 1000 --memory-swap 1000 --network none" in args
     assert "--network" not in Containers("podman", tmp_path, network=True).run_args("a")
 
 
-def test_a_runs_label_is_its_folders_however_that_is_named(
+def test_the_label_of_a_run_does_not_depend_on_how_its_folder_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -46,8 +46,8 @@ def engine(path: Path, script: str) -> Path:
     return path
 
 
-def test_podman_under_the_name_of_docker_has_its_files_watched(tmp_path: Path) -> None:
-    """The package podman-docker."""
+def test_disk_usage_is_measured_for_podman_installed_as_docker(tmp_path: Path) -> None:
+    """The package podman-docker installs it so."""
     docker = engine(
         tmp_path / "docker",
         f'case "$*" in *.Store.GraphRoot*) echo {tmp_path};; *) exit 125;; esac',
@@ -57,7 +57,7 @@ def test_podman_under_the_name_of_docker_has_its_files_watched(tmp_path: Path) -
     assert watched.exceeded_limit() is None
 
 
-def test_docker_has_its_files_watched_and_one_on_another_machine_not(tmp_path: Path) -> None:
+def test_disk_usage_is_measured_only_for_a_docker_on_this_machine(tmp_path: Path) -> None:
     answer = 'case "$*" in *.DockerRootDir*) echo {};; *) exit 1;; esac'
     docker = engine(tmp_path / "docker", answer.format(tmp_path))
     assert Containers(str(docker), tmp_path).disk_usage("a") is not None
@@ -65,13 +65,13 @@ def test_docker_has_its_files_watched_and_one_on_another_machine_not(tmp_path: P
     assert Containers(str(docker), tmp_path).disk_usage("a") is None
 
 
-@pytest.mark.parametrize("says", ["exit 125", "kill -9 $$", "echo 'a b\udcff'"])
-def test_an_engine_that_fails_once_fails_no_cell(
-    says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("script", ["exit 125", "kill -9 $$", "echo 'a b\udcff'"])
+def test_a_container_that_cannot_be_removed_fails_no_cell(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the end of one program; at the run's, all of its containers are removed."""
+    """It may remain after its program; at the end of the run all containers are removed."""
     monkeypatch.setattr(container, "REMOVE_TIMEOUT_S", 0)
     podman = tmp_path / "podman"
-    podman.write_bytes(f"#!/bin/sh\n{says}\n".encode(errors="surrogateescape"))
+    podman.write_bytes(f"#!/bin/sh\n{script}\n".encode(errors="surrogateescape"))
     podman.chmod(0o755)
     Containers(str(podman), tmp_path).remove_program("a")

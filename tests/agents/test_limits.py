@@ -1,4 +1,4 @@
-"""What a program may use up is looked at each by itself."""
+"""Each limit of a program is checked independently."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.live_agents.limits import ProgramLimits
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "memory_bytes", "passed"),
+    ("limit_s", "memory_bytes", "exceeded"),
     [(0.1, 1 << 40, "0.1 s"), (600, 1 << 20, "0.000976562 GiB of memory")],
 )
 def test_time_and_memory_are_limited_while_files_are_counted(
     limit_s: float,
     memory_bytes: int,
-    passed: str,
+    exceeded: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A program may make a maze of them, that takes minutes to walk."""
+    """A program may create so many files that counting them takes minutes."""
     counted = threading.Event()
 
     def count(*_: object) -> int:
@@ -39,10 +39,10 @@ def test_time_and_memory_are_limited_while_files_are_counted(
     finally:
         counted.set()
         limits.close()
-    assert first == passed
+    assert first == exceeded
 
 
-def test_one_programs_count_waits_for_no_others(
+def test_the_files_of_different_programs_are_counted_concurrently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     both = threading.Barrier(2)

@@ -18,8 +18,8 @@ from aiohttp import web
 from agents.openhands import PYTHON, OpenHands
 from traces import Provenance, read_traces
 
-WITHIN_S = 900.0
-AT_ONCE = 2
+TIMEOUT_S = 900.0
+MAX_CONCURRENT = 2
 COMMAND = "sleep 0.3 && echo hi > x"
 Call = tuple[str, dict[str, Any]]
 ANSWERS: dict[str, Sequence[Call | None]] = {
@@ -36,27 +36,27 @@ MAX_TURNS = {"goes-on": 2}
 
 
 @dataclass
-class Left:
+class Conversation:
     folder: Path
     code: int
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def result(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
-        return found
+        result: dict[str, Any] = json.loads((self.folder / "result.json").read_text())
+        return result
 
 
 class Server:
-    """Turn n of a program: a prompt of 1000 + 100 n tokens, and 10 + n of answer."""
+    """A server that reports 1000 + 100 n prompt and 10 + n output tokens for turn n."""
 
     def __init__(self) -> None:
-        self.asked: dict[str, list[dict[str, Any]]] = {name: [] for name in ANSWERS}
+        self.requests: dict[str, list[dict[str, Any]]] = {name: [] for name in ANSWERS}
 
     async def answer(self, request: web.Request) -> web.Response:
         program = request.match_info["program"]
-        n = len(self.asked[program])
-        self.asked[program].append(await request.json())
+        n = len(self.requests[program])
+        self.requests[program].append(await request.json())
         call = ANSWERS[program][n]
         if call is None:
             return web.json_response({"error": {"message": "out of order"}}, status=500)
@@ -76,14 +76,14 @@ class Server:
         )  # fmt: skip
 
 
-async def one(
-    agent: OpenHands, url: str, program: str, folder: Path, room: asyncio.Semaphore
-) -> Left:
-    async with room:
+async def limited_run(
+    agent: OpenHands, url: str, program: str, folder: Path, slots: asyncio.Semaphore
+) -> Conversation:
+    async with slots:
         return await run(agent, url, program, folder)
 
 
-async def run(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
+async def run(agent: OpenHands, url: str, program: str, folder: Path) -> Conversation:
     workspace = folder / "workspace"
     workspace.mkdir(parents=True)
     subprocess.run(["git", "init", "-q"], cwd=workspace, check=True)
@@ -109,14 +109,14 @@ async def run(agent: OpenHands, url: str, program: str, folder: Path) -> Left:
             process.stdin.write(b"go\n")
         process.stdin.close()
         assert await process.stdout.read() == b""
-        return Left(folder, await process.wait())
+        return Conversation(folder, await process.wait())
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
 
 
-async def all_of(agent: OpenHands, folder: Path) -> dict[str, Left]:
+async def run_all(agent: OpenHands, folder: Path) -> dict[str, Conversation]:
     server, app = Server(), web.Application()
     app.router.add_post("/programs/{program}/v1/chat/completions", server.answer)
     runner = web.AppRunner(app)
@@ -124,37 +124,39 @@ async def all_of(agent: OpenHands, folder: Path) -> dict[str, Left]:
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0][:2]
-        async with asyncio.timeout(WITHIN_S):
-            url, room = f"http://{host}:{port}", asyncio.Semaphore(AT_ONCE)
-            runs = [one(agent, url, name, folder / name, room) for name in ANSWERS]
-            left = dict(zip(ANSWERS, await asyncio.gather(*runs), strict=True))
+        async with asyncio.timeout(TIMEOUT_S):
+            url, slots = f"http://{host}:{port}", asyncio.Semaphore(MAX_CONCURRENT)
+            runs = [limited_run(agent, url, name, folder / name, slots) for name in ANSWERS]
+            conversations = dict(zip(ANSWERS, await asyncio.gather(*runs), strict=True))
     finally:
         await runner.cleanup()
-    for name, run in left.items():
-        run.asked = server.asked[name]
-    return left
+    for name, run in conversations.items():
+        run.requests = server.requests[name]
+    return conversations
 
 
 @pytest.fixture(scope="module")
-def left(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Left]:
+def conversations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Conversation]:
     agent = OpenHands()
     try:
         agent.check()
     except ValueError as missing:
         pytest.skip(str(missing))
-    return asyncio.run(all_of(agent, tmp_path_factory.mktemp("openhands")))
+    return asyncio.run(run_all(agent, tmp_path_factory.mktemp("openhands")))
 
 
-def test_it_finishes_and_leaves_what_it_changed(left: dict[str, Left]) -> None:
-    run = left["finishes"]
+def test_a_finished_conversation_returns_its_changes(
+    conversations: dict[str, Conversation],
+) -> None:
+    run = conversations["finishes"]
     assert run.code == 0
     assert run.result["exit_status"] == "finished"
     assert "diff --git a/x b/x\nnew file" in run.result["submission"]
     assert "\n+hi\n" in run.result["submission"]
 
 
-def test_what_it_did_reads_as_a_trace(left: dict[str, Left]) -> None:
-    loaded = read_traces(left["finishes"].folder / "openhands")
+def test_a_conversation_can_be_read_as_a_trace(conversations: dict[str, Conversation]) -> None:
+    loaded = read_traces(conversations["finishes"].folder / "openhands")
     (program,) = loaded.programs
     assert program.id == "finishes"
     assert loaded.repairs == loaded.rejections == ()
@@ -168,68 +170,70 @@ def test_what_it_did_reads_as_a_trace(left: dict[str, Left]) -> None:
     assert program.turns[0].tool_gap_s >= 0.3
     assert all(turn.gap_provenance is Provenance.MEASURED for turn in program.turns)
     assert program.prefix is not None
-    assert [message.role for message in program.messages] == []  # not asked for
+    assert [message.role for message in program.messages] == []  # they were not requested
 
 
-def test_it_asks_for_whole_answers_and_says_which_conversation_it_is(
-    left: dict[str, Left],
+def test_requests_are_not_streamed_and_carry_the_id_of_their_conversation(
+    conversations: dict[str, Conversation],
 ) -> None:
-    asked = left["finishes"].asked
-    tools = {tool["function"]["name"] for tool in asked[0]["tools"]}
+    requests = conversations["finishes"].requests
+    tools = {tool["function"]["name"] for tool in requests[0]["tools"]}
     assert tools == {"terminal", "file_editor", "task_tracker", "finish", "think"}
-    assert not any(body.get("stream") for body in asked)
-    (conversation,) = {body["prompt_cache_key"] for body in asked}
-    (folder,) = (left["finishes"].folder / "openhands").iterdir()
+    assert not any(body.get("stream") for body in requests)
+    (conversation,) = {body["prompt_cache_key"] for body in requests}
+    (folder,) = (conversations["finishes"].folder / "openhands").iterdir()
     assert folder.name == conversation.replace("-", "")
 
 
-def test_all_programs_share_their_system_prompt(left: dict[str, Left]) -> None:
-    first = [run.asked[0]["messages"][0] for run in left.values() if run.asked]
+def test_all_programs_share_their_system_prompt(conversations: dict[str, Conversation]) -> None:
+    first = [run.requests[0]["messages"][0] for run in conversations.values() if run.requests]
     assert first[0]["role"] == "system"
     assert all(message == first[0] for message in first)
 
 
-def test_it_stops_at_the_number_of_turns_it_was_given(left: dict[str, Left]) -> None:
-    run = left["goes-on"]
-    assert (run.code, run.result["exit_status"]) == (0, "max iterations")
-    assert len(run.asked) == 2
-
-
-def test_a_turn_that_fails_ends_the_conversation_and_is_not_asked_again(
-    left: dict[str, Left],
+def test_a_conversation_stops_at_the_maximum_number_of_turns(
+    conversations: dict[str, Conversation],
 ) -> None:
-    run = left["breaks"]
+    run = conversations["goes-on"]
+    assert (run.code, run.result["exit_status"]) == (0, "max iterations")
+    assert len(run.requests) == 2
+
+
+def test_a_failed_turn_ends_the_conversation_without_a_retry(
+    conversations: dict[str, Conversation],
+) -> None:
+    run = conversations["breaks"]
     assert (run.code, run.result["exit_status"]) == (1, "error")
-    assert len(run.asked) == 2
+    assert len(run.requests) == 2
 
 
-def test_it_sends_no_request_before_the_start_signal(left: dict[str, Left]) -> None:
-    run = left["waits"]
-    assert (run.code, run.asked) == (1, [])
+def test_no_request_is_sent_before_the_start_signal(conversations: dict[str, Conversation]) -> None:
+    run = conversations["waits"]
+    assert (run.code, run.requests) == (1, [])
     assert not (run.folder / "result.json").exists()
 
 
-def test_its_home_is_its_folder(left: dict[str, Left]) -> None:
-    assert (left["finishes"].folder / ".openhands").is_dir()
+def test_the_home_of_a_conversation_is_its_folder(conversations: dict[str, Conversation]) -> None:
+    assert (conversations["finishes"].folder / ".openhands").is_dir()
 
 
 @pytest.mark.parametrize("python", ["/no/such/python", sys.executable])
-def test_a_python_without_it_is_refused_with_the_remedy(python: str) -> None:
+def test_a_python_without_openhands_is_refused_with_the_remedy(python: str) -> None:
     with pytest.raises(ValueError, match=r"\Aopenhands[^\n]+make openhands[^\n]+\Z") as refused:
         OpenHands(python).check()
     assert python in str(refused.value)
 
 
-def test_it_is_looked_for_where_asked_then_by_name_then_here(
+def test_python_is_taken_from_the_argument_then_the_environment_then_the_working_directory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
     launch = tmp_path / "launch.json"
     monkeypatch.setenv(PYTHON, "/named")
-    assert OpenHands("/asked").command(launch)[0] == "/asked"
+    assert OpenHands("/given").command(launch)[0] == "/given"
     assert OpenHands().command(launch)[0] == "/named"
     monkeypatch.delenv(PYTHON)
-    here = tmp_path / ".venv-openhands/bin/python"
-    here.parent.mkdir(parents=True)
-    here.touch()
-    assert OpenHands().command(launch)[0] == str(here)
+    local = tmp_path / ".venv-openhands/bin/python"
+    local.parent.mkdir(parents=True)
+    local.touch()
+    assert OpenHands().command(launch)[0] == str(local)

@@ -1,4 +1,4 @@
-"""One program's process: booted early, started, and ended with all its descendants."""
+"""The process of one program is booted early, started later, and ended with all its descendants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,8 @@ import pytest
 from agents import processes
 from agents.processes import Process
 from servers.errors import AgentStartError
+from tests.leaks import has_ended
+from tests.processes import wait_until
 
 PYTHON = sys.executable
 
@@ -22,38 +24,25 @@ def process(tmp_path: Path, code: str) -> Process:
     return Process([PYTHON, "-c", code], {"PATH": os.environ["PATH"]}, tmp_path, tmp_path / "log")
 
 
-def gone(pid: int) -> bool:
-    deadline_s = time.monotonic() + 20
-    while time.monotonic() < deadline_s:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return True
-        if state == "Z":
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def test_it_begins_when_it_is_let_go_and_not_before(tmp_path: Path) -> None:
+def test_a_process_begins_its_task_only_when_it_is_started(tmp_path: Path) -> None:
     code = (
         "import sys; print('ready', flush=True); sys.stdin.readline(); "
-        "open('begun', 'w').close(); print('said'); sys.exit(3)"
+        "open('task_started', 'w').close(); print('output'); sys.exit(3)"
     )
 
     async def run() -> int:
         async with process(tmp_path, code) as started:
             await started.ready()
-            assert not (tmp_path / "begun").exists()
+            assert not (tmp_path / "task_started").exists()
             started.start_task()
             return await started.wait()
 
     assert asyncio.run(run()) == 3
-    assert (tmp_path / "begun").exists()
-    assert (tmp_path / "log").read_text() == "said\n"
+    assert (tmp_path / "task_started").exists()
+    assert (tmp_path / "log").read_text() == "output\n"
 
 
-def test_an_agent_that_exits_before_it_is_ready_gives_the_reason(tmp_path: Path) -> None:
+def test_an_agent_that_exits_before_it_is_ready_is_an_error_with_the_reason(tmp_path: Path) -> None:
     async def run() -> None:
         async with process(tmp_path, "raise SystemExit('no such module: x')") as started:
             await started.ready()
@@ -62,7 +51,7 @@ def test_an_agent_that_exits_before_it_is_ready_gives_the_reason(tmp_path: Path)
         asyncio.run(run())
 
 
-def test_a_process_that_ignores_the_end_and_its_daemons_are_ended(tmp_path: Path) -> None:
+def test_a_process_that_ignores_sigterm_is_killed_with_its_daemons(tmp_path: Path) -> None:
     code = (
         "import os, signal, subprocess, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -78,10 +67,11 @@ def test_a_process_that_ignores_the_end_and_its_daemons_are_ended(tmp_path: Path
             await started.ready()
             return [int(pid) for pid in (tmp_path / "pids").read_text().split()]
 
-    assert all(gone(pid) for pid in asyncio.run(run()))
+    for pid in asyncio.run(run()):
+        wait_until(partial(has_ended, pid), 20)
 
 
-def test_an_exit_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
+def test_the_exit_code_after_a_signal_is_128_plus_its_number(tmp_path: Path) -> None:
     async def run() -> int:
         async with process(tmp_path, "import os; os.kill(os.getpid(), 9)") as started:
             started.start_task()
@@ -90,7 +80,7 @@ def test_an_exit_by_signal_is_128_and_its_number(tmp_path: Path) -> None:
     assert asyncio.run(run()) == 137
 
 
-def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
+def test_a_failed_start_leaves_no_file_open(tmp_path: Path) -> None:
     async def start() -> None:
         async with Process([PYTHON], {}, tmp_path / "nowhere", tmp_path / "log"):
             raise AssertionError("it started")
@@ -102,7 +92,7 @@ def test_a_start_that_fails_leaves_no_file_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", [1, 2])
-def test_what_it_prints_fills_its_log_to_an_end(
+def test_the_log_of_a_process_is_limited_in_size(
     output: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "MAX_LOG_BYTES", 300_000)
@@ -117,7 +107,7 @@ def test_what_it_prints_fills_its_log_to_an_end(
     assert (tmp_path / "log").stat().st_size == 300_000
 
 
-def test_all_that_one_said_before_it_ended_is_in_its_log(tmp_path: Path) -> None:
+def test_everything_printed_before_the_end_is_in_the_log(tmp_path: Path) -> None:
     code = "import sys; sys.stderr.write('x' * 1_000_000 + '\\nlast'); sys.exit(1)"
 
     async def run() -> str:
@@ -139,7 +129,7 @@ async def run():
         await asyncio.sleep(600)
 asyncio.run(run())
 """
-DEAF = """
+IGNORES_SIGTERM = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if child := os.fork(): open("new", "w").write(f"{os.getpid()} {child}"); os.rename("new", "pids")
@@ -148,14 +138,15 @@ time.sleep(600)
 """
 
 
-def test_a_process_that_ignores_sigterm_is_killed_when_the_supervisors_reader_is_gone(
+def test_a_process_that_ignores_sigterm_is_killed_after_the_harness_is_killed(
     tmp_path: Path,
 ) -> None:
     root = Path(processes.__file__).parents[1]
     env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(root)}
-    with subprocess.Popen([PYTHON, "-c", HARNESS, DEAF], cwd=tmp_path, env=env) as harness:
-        while not (tmp_path / "pids").exists():
-            assert harness.poll() is None
-            time.sleep(0.02)
+    with subprocess.Popen(
+        [PYTHON, "-c", HARNESS, IGNORES_SIGTERM], cwd=tmp_path, env=env
+    ) as harness:
+        wait_until((tmp_path / "pids").exists, process=harness)
         harness.kill()
-    assert all(gone(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+    for pid in (tmp_path / "pids").read_text().split():
+        wait_until(partial(has_ended, int(pid)), 20)

@@ -1,5 +1,5 @@
-"""`bench run --agent-command …`: real processes in real sandboxes, their records, and no trace of
-them when it is over, however it ends."""
+"""`bench run --agent-command …`: real processes in real sandboxes, their records, and no process
+left however the run ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,14 @@ from servers.processes.supervisor import descendants
 from tests.agents import small_agent
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
+from tests.lines import read_lines
+from tests.processes import wait_until, wait_until_gone
 
 pytestmark = needs_bubblewrap
 AGENT = f"{sys.executable} {small_agent.__file__} {{task}} {{base_url}} {{folder}}"
 CELL = "as-served_jps20_seed1"
-LATE = "client lateness"
-UNCONFINED = ("--sandbox", "none", "--i-know-this-runs-model-commands-on-my-machine")
+LATENESS_GATE = "client lateness"
+WITHOUT_SANDBOX = ("--sandbox", "none", "--i-know-this-runs-model-commands-on-my-machine")
 
 
 @pytest.fixture(scope="module")
@@ -50,43 +52,26 @@ def begin(
 
 def lines(folder: Path, name: str) -> list[dict[str, Any]]:
     path = folder / "o" / CELL / name
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return read_lines(path)
 
 
-def fine(run: subprocess.Popen[str]) -> bool:
-    """A machine that is busy with other things may fail the gate on client lateness, no other."""
+def succeeded(run: subprocess.Popen[str]) -> bool:
+    """Wait for a run; a busy machine may fail the gate on client lateness, and no other."""
     out, err = run.communicate(timeout=120)
     assert "agent command" in out
-    late = f"failed: {LATE}"
-    return run.returncode == 0 or (run.returncode == 1 and late in err)
+    lateness_failure = f"failed: {LATENESS_GATE}"
+    return run.returncode == 0 or (run.returncode == 1 and lateness_failure in err)
 
 
-def until(run: subprocess.Popen[str], happened: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + 60
-    while not happened():
-        assert run.poll() is None, run.communicate()
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
-def gone(processes: list[int]) -> bool:
-    deadline_s = time.monotonic() + 30
-    while time.monotonic() < deadline_s:
-        if not any(Path(f"/proc/{pid}").exists() for pid in processes):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def test_each_program_leaves_its_turns_its_end_and_its_prediction(
+def test_the_turns_end_and_prediction_of_each_program_are_recorded(
     bench: str, tmp_path: Path, url: str
 ) -> None:
     plans = {"a/1": ["echo one", "sleep 0.3; echo two"], "b": ["cat /etc/shadow", "pwd"], "c": []}
     run = begin(bench, tmp_path, url, plans)
-    assert fine(run), run.returncode
+    assert succeeded(run), run.returncode
     turns = lines(tmp_path, "turns.jsonl")
     by_program = {id: [t for t in turns if t["program_id"] == id] for id in plans}
-    assert {id: len(found) for id, found in by_program.items()} == {"a/1": 3, "b": 3, "c": 1}
+    assert {id: len(own) for id, own in by_program.items()} == {"a/1": 3, "b": 3, "c": 1}
     assert [t["prompt_tokens"] for t in by_program["a/1"]] == [100, 120, 140]
     assert by_program["a/1"][2]["gap_s"] > 0.3
     assert by_program["a/1"][2]["gap_provenance"] == "measured"
@@ -102,7 +87,7 @@ def test_each_program_leaves_its_turns_its_end_and_its_prediction(
     assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
 
 
-SPEAKS_FOR_ANOTHER = """python3 -c "
+IMPERSONATE_B = """python3 -c "
 import os, urllib.error, urllib.request
 url = os.environ['OPENAI_BASE_URL'].partition('/programs/')[0] + '/programs/b'
 for path, method in (('', 'DELETE'), ('/v1/chat/completions', 'POST')):
@@ -113,18 +98,18 @@ for path, method in (('', 'DELETE'), ('/v1/chat/completions', 'POST')):
 " """
 
 
-def test_a_command_sees_no_more_than_its_own_and_speaks_for_nobody_else(
+def test_a_command_sees_only_its_own_files_and_cannot_act_for_another_program(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    beside = Path(small_agent.__file__).parent
-    plans = {"a": [f"ls {beside}; ls {tmp_path}", SPEAKS_FOR_ANOTHER], "b": ["echo one"]}
+    agent_folder = Path(small_agent.__file__).parent
+    plans = {"a": [f"ls {agent_folder}; ls {tmp_path}", IMPERSONATE_B], "b": ["echo one"]}
     run = begin(bench, tmp_path, url, plans)
-    assert fine(run), run.returncode
+    assert succeeded(run), run.returncode
     patches = {p["instance_id"]: p["model_patch"] for p in lines(tmp_path, "predictions.jsonl")}
     assert patches["a"] == "small_agent.py\no\n403\n403\n"
 
 
-def test_what_is_no_file_in_the_place_of_its_result_is_not_waited_for(
+def test_a_pipe_in_place_of_the_result_does_not_block_the_run(
     bench: str, tmp_path: Path, url: str
 ) -> None:
     pipe = "rm -f $HOME/result.json; mkfifo $HOME/result.json; kill -9 $PPID"
@@ -135,7 +120,7 @@ def test_what_is_no_file_in_the_place_of_its_result_is_not_waited_for(
     assert ends == {"a": "exited with code 137", "b": "finished"}
 
 
-def test_a_cell_in_which_no_program_finished_has_failed_and_is_run_again(
+def test_a_cell_in_which_no_program_finished_fails_and_is_run_again(
     bench: str, tmp_path: Path, url: str
 ) -> None:
     broken = tmp_path / "agent.py"
@@ -143,7 +128,7 @@ def test_a_cell_in_which_no_program_finished_has_failed_and_is_run_again(
     (tmp_path / "tasks.jsonl").write_text('{"id": "a", "task": "[]"}')
     agent = f"{sys.executable} agent.py {{task}} {{base_url}} {{folder}}"
     command = [bench, "run", "--engine", url, "--agent-command", agent, "--jps", "20"]
-    for code, said in ((1, "exited with code 1: KEY is missing"), (0, "")):
+    for code, message in ((1, "exited with code 1: KEY is missing"), (0, "")):
         run = subprocess.run(
             [*command, "--tasks", "tasks.jsonl", "--out", "o"],
             cwd=tmp_path,
@@ -151,21 +136,21 @@ def test_a_cell_in_which_no_program_finished_has_failed_and_is_run_again(
             text=True,
             check=False,
         )
-        assert run.returncode == code or LATE in run.stderr, run.stderr
-        assert said in run.stderr
+        assert run.returncode == code or LATENESS_GATE in run.stderr, run.stderr
+        assert message in run.stderr
         broken.write_text(Path(small_agent.__file__).read_text())
 
 
-def test_a_tool_that_hangs_ends_at_the_limit_and_its_cell_fails_the_gate(
+def test_a_hanging_tool_is_ended_at_the_time_limit_and_its_cell_fails_a_gate(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    plans = {"hangs": ["echo one", "sleep 1000"], "fine": ["echo one"]}
+    plans = {"hangs": ["echo one", "sleep 1000"], "harmless": ["echo one"]}
     run = begin(bench, tmp_path, url, plans, "--task-limit-s", "3")
     _, err = run.communicate(timeout=120)
     assert run.returncode == 1
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["hangs"]["error"] == "the program exceeded its limit of 3 s"
-    assert ends["fine"]["error"] is None
+    assert ends["harmless"]["error"] is None
     last = [t for t in lines(tmp_path, "turns.jsonl") if t["program_id"] == "hangs"][-1]
     assert last["error"] == "the program exceeded its limit of 3 s"
     first = "the program exceeded its limit of 3 s"
@@ -175,29 +160,29 @@ def test_a_tool_that_hangs_ends_at_the_limit_and_its_cell_fails_the_gate(
 def test_a_fork_bomb_is_contained_and_ends_with_its_program(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    plans = {"bomb": [":(){ :|:& };:", "sleep 1000"], "fine": ["echo one"]}
+    plans = {"bomb": [":(){ :|:& };:", "sleep 1000"], "harmless": ["echo one"]}
     options = ("--task-limit-s", "6", "--agent-processes", "40")
     run = begin(bench, tmp_path, url, plans, *options)
-    most = 0
+    peak = 0
     while run.poll() is None:
-        most = max(most, len(descendants(run.pid)))
+        peak = max(peak, len(descendants(run.pid)))
         time.sleep(0.05)
     run.communicate()
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["bomb"]["error"]
-    assert ends["fine"]["exit_status"] == "finished"
-    assert most < 40 + 40  # its own, and those of the harness, sandbox and other program
+    assert ends["harmless"]["exit_status"] == "finished"
+    assert peak < 40 + 40  # its own, and those of the harness, the sandboxes and the other program
 
 
-@pytest.mark.parametrize("options", [UNCONFINED, ("--agent-network",)])
-def test_without_walls_or_with_network_the_records_are_the_same(
+@pytest.mark.parametrize("options", [WITHOUT_SANDBOX, ("--agent-network",)])
+def test_without_a_sandbox_or_with_network_the_records_are_the_same(
     options: tuple[str, ...], bench: str, tmp_path: Path, url: str
 ) -> None:
     run = begin(bench, tmp_path, url, {"a": ["echo $OPENAI_API_KEY"]}, *options)
-    assert fine(run), run.returncode
+    assert succeeded(run), run.returncode
     assert len(lines(tmp_path, "turns.jsonl")) == 2
     key = lines(tmp_path, "predictions.jsonl")[0]["model_patch"].strip()
-    assert len(key) == 43, "its own, without which others could ask in its name"
+    assert len(key) == 43, "each program has its own key, so that others cannot impersonate it"
 
 
 @pytest.mark.parametrize(
@@ -206,23 +191,23 @@ def test_without_walls_or_with_network_the_records_are_the_same(
         (signal.SIGINT, ()),
         (signal.SIGTERM, ()),
         (signal.SIGKILL, ()),
-        (signal.SIGKILL, UNCONFINED),
+        (signal.SIGKILL, WITHOUT_SANDBOX),
     ],
 )
-def test_a_run_cut_short_leaves_its_records_and_no_process(
+def test_an_interrupted_run_leaves_its_records_and_no_process(
     end: signal.Signals, options: tuple[str, ...], bench: str, tmp_path: Path, url: str
 ) -> None:
     plans = {"a": ["echo one", "sleep 1000"], "b": ["setsid nohup sleep 1000 & sleep 1000"]}
     limited = ("--task-limit-s", "5", *options)
     run = begin(bench, tmp_path, url, plans, *limited)
     turns = tmp_path / "o" / CELL / "turns.jsonl"
-    until(run, lambda: turns.exists() and turns.read_text().count("\n") == 3)
+    wait_until(lambda: turns.exists() and turns.read_text().count("\n") == 3, process=run)
     processes = descendants(run.pid)
     assert len(processes) >= 6
     run.send_signal(end)
     run.communicate(timeout=60)
     assert run.returncode in (-9, 130, 143)
-    assert gone(processes)
+    wait_until_gone(processes)
     assert turns.read_text().count("\n") >= 3
 
     again = begin(bench, tmp_path, url, plans, *limited)
@@ -231,16 +216,16 @@ def test_a_run_cut_short_leaves_its_records_and_no_process(
     assert len(lines(tmp_path, "programs.jsonl")) == 2
 
 
-def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
+def test_a_crashed_agent_is_recorded_with_its_exit_code(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    plans = {"crashes": ["kill -9 $PPID"], "fine": []}
+    plans = {"crashes": ["kill -9 $PPID"], "harmless": []}
     run = begin(bench, tmp_path, url, plans)
     run.communicate(timeout=120)
     ends = {end["program_id"]: end for end in lines(tmp_path, "programs.jsonl")}
     assert ends["crashes"]["error"] == "the agent's process exited with code 137"
     assert ends["crashes"]["exit_status"] == "exited with code 137"
-    assert ends["fine"]["error"] is None
+    assert ends["harmless"]["error"] is None
 
 
 @pytest.mark.parametrize(
@@ -267,7 +252,7 @@ def test_an_agent_that_breaks_is_a_record_with_its_last_words_in_the_log(
         ),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(
+def test_invalid_options_for_agents_are_refused_in_one_line(
     options: list[str], complaint: str, bench: str, tmp_path: Path, url: str
 ) -> None:
     (tmp_path / "t").write_text('{"id": "a", "task": "b"}')

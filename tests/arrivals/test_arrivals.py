@@ -1,4 +1,4 @@
-"""Arrival processes: their rate and spread, their pairing over rates, and who arrives."""
+"""Arrival processes: their rate and spread, their pairing across rates, and the chosen programs."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def gaps_of(text: str, rate: float, seed: int = 1, n: int = N) -> np.ndarray:
         ("closed:16", Arrivals("closed", in_flight=16)),
     ],
 )
-def test_arrivals_as_written(text: str, arrivals: Arrivals) -> None:
+def test_each_form_of_arrivals_is_parsed(text: str, arrivals: Arrivals) -> None:
     assert parse_arrivals(text) == arrivals
 
 
@@ -51,7 +51,7 @@ def test_arrivals_as_written(text: str, arrivals: Arrivals) -> None:
         *("closed", "closed:0", "closed:1.5", "closed:-1"),
     ],
 )
-def test_arrivals_that_are_refused_name_every_form_in_one_line(text: str) -> None:
+def test_invalid_arrivals_are_refused_in_one_line_that_names_every_form(text: str) -> None:
     with pytest.raises(ValueError, match=r"use poisson, gamma:BURSTINESS .* closed:N") as caught:
         parse_arrivals(text)
     assert len(str(caught.value).splitlines()) == 1
@@ -59,7 +59,7 @@ def test_arrivals_that_are_refused_name_every_form_in_one_line(text: str) -> Non
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_arrivals_or_refused(text: str) -> None:
+def test_any_text_is_valid_arrivals_or_refused(text: str) -> None:
     try:
         arrivals = parse_arrivals(text)
     except ValueError:
@@ -82,7 +82,7 @@ def test_any_text_is_arrivals_or_refused(text: str) -> None:
     ],
 )
 @pytest.mark.parametrize("rate", [0.05, 0.9, 40.0])
-def test_a_rate_is_a_rate_and_the_spread_is_one_over_burstiness(
+def test_the_mean_gap_is_one_over_the_rate_and_its_squared_cv_one_over_burstiness(
     text: str, cv2: float, rate: float
 ) -> None:
     gaps = gaps_of(text, rate)
@@ -91,25 +91,25 @@ def test_a_rate_is_a_rate_and_the_spread_is_one_over_burstiness(
     assert spread == pytest.approx(cv2, rel=5 * ((2 + 6 * cv2) / N) ** 0.5)
 
 
-def test_no_gap_is_capped() -> None:
-    # Of 200,000 exponential gaps 1 in e^3 ≈ 20.1 exceeds three means: 9957 ± 97. A cap there
+def test_gaps_are_not_capped() -> None:
+    # One exponential gap in e^3 ≈ 20.1 exceeds three means: 9957 ± 97 of 200,000. A cap there
     # would leave none, and make the rate 5% too high.
     gaps = gaps_of("poisson", 0.2)
     assert abs(int((gaps > 3 / 0.2).sum()) - 9957) < 5 * 97
     assert gaps.max() > 9 / 0.2
 
 
-def test_no_time_is_rounded() -> None:
+def test_start_times_are_not_rounded() -> None:
     starts = drawn_starts(Arrivals("poisson"), 0.2, 1000, rng_for(3, "arrivals"))
     assert not any(start == round(start, 6) for start in starts)
 
 
-def test_constant_arrivals_come_every_second_tenth_from_the_first_gap_on() -> None:
+def test_constant_arrivals_come_at_multiples_of_the_gap() -> None:
     starts = drawn_starts(Arrivals("constant"), 5.0, 4, rng_for(1, "arrivals"))
     assert starts == (0.2, 0.4, 0.6, 0.8)
 
 
-def test_gamma_of_one_is_poisson_to_the_digit() -> None:
+def test_gamma_with_burstiness_one_equals_poisson_exactly() -> None:
     assert (gaps_of("gamma:1", 0.3, n=100) == gaps_of("poisson", 0.3, n=100)).all()
 
 
@@ -124,7 +124,9 @@ def test_twice_the_rate_halves_every_start(seed: int, n: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32), n=st.integers(1, 50), more=st.integers(1, 50))
-def test_more_programs_leave_the_first_ones_where_they_were(seed: int, n: int, more: int) -> None:
+def test_more_programs_do_not_change_the_starts_of_the_first_ones(
+    seed: int, n: int, more: int
+) -> None:
     def starts(count: int) -> tuple[float, ...]:
         return drawn_starts(Arrivals("gamma", 0.5), 1.0, count, rng_for(seed, "arrivals"))
 
@@ -132,24 +134,24 @@ def test_more_programs_leave_the_first_ones_where_they_were(seed: int, n: int, m
 
 
 @given(seed=st.integers(0, 2**32))
-def test_starts_ascend_from_after_zero(seed: int) -> None:
+def test_starts_are_positive_and_ascending(seed: int) -> None:
     starts = drawn_starts(Arrivals("poisson"), 0.1, 50, rng_for(seed, "arrivals"))
     assert starts[0] > 0
     assert list(starts) == sorted(starts)
 
 
-def test_all_variants_of_a_cell_get_the_same_draw_and_other_seeds_another() -> None:
+def test_draws_are_equal_for_the_same_seed_and_differ_between_seeds() -> None:
     programs = [program("a"), program("b")]
     poisson = Arrivals("poisson")
     assert poisson.draw(programs, 0.3, seed=0) == poisson.draw(programs, 0.3, seed=0)
     assert poisson.draw(programs, 0.3, seed=0) != poisson.draw(programs, 0.3, seed=1)
 
 
-def test_streams_of_two_purposes_differ() -> None:
+def test_random_streams_for_different_purposes_differ() -> None:
     assert rng_for(1, "arrivals").random() != rng_for(1, "synthesis").random()
 
 
-def test_the_draw_of_seed_1_is_pinned_so_that_runs_compare_over_versions() -> None:
+def test_the_draw_of_seed_1_stays_the_same_across_versions() -> None:
     starts, in_flight = Arrivals("poisson").draw([program(c) for c in "abc"], 0.5, seed=1)
     assert starts == pytest.approx(PINNED, rel=1e-12)
     assert in_flight is None
@@ -158,7 +160,7 @@ def test_the_draw_of_seed_1_is_pinned_so_that_runs_compare_over_versions() -> No
 PINNED = (1.13253368374775, 1.342154048693373, 8.250847341677746)
 
 
-def test_a_closed_loop_has_no_times_but_a_limit() -> None:
+def test_a_closed_loop_has_a_limit_instead_of_start_times() -> None:
     programs = [program("a"), program("a.1", parent="a"), program("b")]
     assert Arrivals("closed", in_flight=16).draw(programs, None, seed=1) == ((0.0, 0.0), 16)
 
@@ -168,7 +170,7 @@ def test_an_open_loop_needs_a_rate() -> None:
         Arrivals("poisson").draw([program("a")], None, seed=1)
 
 
-def test_recorded_arrivals_are_the_roots_starts() -> None:
+def test_recorded_arrivals_are_the_recorded_starts_of_the_roots() -> None:
     programs = [
         program("a", start_s=0.0),
         program("a.1", parent="a"),
@@ -196,7 +198,7 @@ def test_the_first_programs_run_with_their_sub_agents() -> None:
     assert choose_programs(FAMILY, 3) == FAMILY
 
 
-def test_too_few_programs_are_repeated_under_fresh_ids_with_their_sub_agents() -> None:
+def test_too_few_programs_are_repeated_under_new_ids_with_their_sub_agents() -> None:
     chosen = choose_programs(FAMILY, 8)
     assert [p.id for p in chosen] == [
         *("a", "b", "b.1", "b.1.1", "c"),
@@ -213,7 +215,7 @@ def test_repeated_programs_have_no_recorded_start() -> None:
         recorded_starts(choose_programs(FAMILY, 4))
 
 
-def test_a_fresh_id_never_meets_one_of_the_trace() -> None:
+def test_a_new_id_never_equals_an_id_of_the_trace() -> None:
     chosen = choose_programs([program("a"), program("a#2")], 4)
     assert [p.id for p in chosen] == ["a", "a#2", "a#3", "a#2#3"]
 
@@ -229,7 +231,7 @@ def test_choosing_n_gives_n_jobs_with_distinct_ids(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("programs", "n", "why"),
+    ("programs", "n", "reason"),
     [
         (FAMILY, 0, "--programs 0: must be at least 1"),
         ([], 1, "no programs to run"),
@@ -237,6 +239,6 @@ def test_choosing_n_gives_n_jobs_with_distinct_ids(n: int) -> None:
         ([program("a"), program("x", "y"), program("y", "x")], 1, "sub-agent x has no parent"),
     ],
 )
-def test_programs_that_cannot_run_are_refused(programs: list[Program], n: int, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_programs_that_cannot_run_are_refused(programs: list[Program], n: int, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         choose_programs(programs, n)

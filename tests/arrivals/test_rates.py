@@ -1,4 +1,4 @@
-"""`--jps` and `--seeds`: what they accept, and that they refuse everything else in one line."""
+"""`--jps` and `--seeds` parse rates and seeds, and refuse everything else in one line."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -34,11 +34,11 @@ from harness.load.rates import parse_rates, parse_seeds
         ("2,0.1..0.3:0.1", (0.1, 0.2, 0.3, 2.0)),
     ],
 )
-def test_rates_that_are_meant(text: str, rates: tuple[float, ...]) -> None:
+def test_rates_are_parsed(text: str, rates: tuple[float, ...]) -> None:
     assert parse_rates(text) == rates
 
 
-def test_eighteen_decimal_steps_print_as_they_are_written() -> None:
+def test_decimal_steps_have_no_rounding_errors_when_printed() -> None:
     printed = [str(rate) for rate in parse_rates("0.05..0.9:0.05")]
     assert printed[:4] == ["0.05", "0.1", "0.15", "0.2"]
     assert (len(printed), printed[-1]) == (18, "0.9")
@@ -46,7 +46,7 @@ def test_eighteen_decimal_steps_print_as_they_are_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "no value; use for example 0.05..0.9"),
         ("0.1,,0.2", "an item is empty"),
@@ -75,10 +75,10 @@ def test_eighteen_decimal_steps_print_as_they_are_written() -> None:
         ("fast", "'fast' is not a positive number; use e.g. 0.2"),
     ],
 )
-def test_rates_that_are_refused_with_a_remedy(text: str, why: str) -> None:
+def test_invalid_rates_are_refused_with_a_remedy(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"^--jps '") as caught:
         parse_rates(text)
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
     assert repr(text) in str(caught.value)
 
 
@@ -86,12 +86,12 @@ def test_rates_that_are_refused_with_a_remedy(text: str, why: str) -> None:
     ("text", "seeds"),
     [("0", (0,)), ("1..5", (1, 2, 3, 4, 5)), ("0,3,7", (0, 3, 7)), ("7,1..3,2", (1, 2, 3, 7))],
 )
-def test_seeds_that_are_meant(text: str, seeds: tuple[int, ...]) -> None:
+def test_seeds_are_parsed(text: str, seeds: tuple[int, ...]) -> None:
     assert parse_seeds(text) == seeds
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("", "no value; use for example 1..5"),
         ("1,,2", "an item is empty"),
@@ -104,10 +104,10 @@ def test_seeds_that_are_meant(text: str, seeds: tuple[int, ...]) -> None:
         ("0..999,2000", "more than 1000 seeds"),
     ],
 )
-def test_seeds_that_are_refused_with_a_remedy(text: str, why: str) -> None:
+def test_invalid_seeds_are_refused_with_a_remedy(text: str, reason: str) -> None:
     with pytest.raises(ValueError, match=r"^--seeds '") as caught:
         parse_seeds(text)
-    assert why in str(caught.value)
+    assert reason in str(caught.value)
 
 
 like_rates = st.one_of(
@@ -120,8 +120,8 @@ like_rates = st.one_of(
 T = TypeVar("T")
 
 
-def refusal_or(parse: Callable[[str], T], option: str, text: str) -> T | None:
-    """What was read; None after a refusal, which must be one line that names the option."""
+def parse_or_refuse(parse: Callable[[str], T], option: str, text: str) -> T | None:
+    """Return the parsed value; None after an error, which must be one line naming the option."""
     message = ""
     try:
         return parse(text)
@@ -133,8 +133,8 @@ def refusal_or(parse: Callable[[str], T], option: str, text: str) -> T | None:
 
 
 @given(like_rates)
-def test_whatever_is_written_gives_usable_rates_or_one_line(text: str) -> None:
-    rates = refusal_or(parse_rates, "--jps", text)
+def test_any_text_gives_valid_rates_or_an_error_in_one_line(text: str) -> None:
+    rates = parse_or_refuse(parse_rates, "--jps", text)
     if rates is None:
         return
     assert 1 <= len(rates) <= 1000
@@ -143,8 +143,8 @@ def test_whatever_is_written_gives_usable_rates_or_one_line(text: str) -> None:
 
 
 @given(like_rates)
-def test_whatever_is_written_gives_usable_seeds_or_one_line(text: str) -> None:
-    seeds = refusal_or(parse_seeds, "--seeds", text)
+def test_any_text_gives_valid_seeds_or_an_error_in_one_line(text: str) -> None:
+    seeds = parse_or_refuse(parse_seeds, "--seeds", text)
     if seeds is None:
         return
     assert 1 <= len(seeds) <= 1000
@@ -153,7 +153,7 @@ def test_whatever_is_written_gives_usable_seeds_or_one_line(text: str) -> None:
 
 
 @given(first=st.integers(1, 500), count=st.integers(1, 60), step=st.integers(1, 50))
-def test_a_stepped_range_is_every_multiple_written_as_decimals(
+def test_a_stepped_range_contains_every_multiple_as_its_exact_decimal(
     first: int, count: int, step: int
 ) -> None:
     last = first + (count - 1) * step

@@ -1,23 +1,24 @@
-"""`sim` and Dynamo's offline replay (`ai-dynamo` 1.6.1) on the same work, by turns in one run.
+"""Compare the speed of `sim` and of Dynamo's offline replay (`ai-dynamo` 1.6.1) on the same work.
 
-Needs a Python that has `ai-dynamo`, named by TURNSTILE_DYNAMO_PYTHON; docs/design/virtual-time.md
-says how to make one. Prints microseconds per turn of both and their ratio, and judges no time.
+Needs a Python that has `ai-dynamo`, named by TURNSTILE_DYNAMO_PYTHON (docs/design/virtual-time.md
+explains how to install one). Both run alternately. Prints the microseconds per turn of both and
+their ratio; no time fails the test.
 
 The work is synthesized in Mooncake's shape (512-token hash blocks, prompts of thousands of tokens,
-prefixes that many share), from a fixed seed. Our programs are made first, and the Mooncake JSONL
-from them: same arrivals, lengths, shared blocks, gaps between the turns of a session.
+prefixes that many programs share), from a fixed seed. The Mooncake JSONL is derived from our
+programs: same arrivals, lengths, shared blocks, and gaps between the turns of a session.
 
-Same on both sides: the number of KV blocks and their size, `max_num_seqs`, tokens per step, chunked
+Both sides have the same number and size of KV blocks, `max_num_seqs`, tokens per step, chunked
 prefill, prefix caching, FCFS, one replica, and step times: base + tokens · token + context ·
 context, from the analytic profile of an 8B on an A100-80 without its bend and its pairs, which
-Dynamo's tables of step times cannot hold. So both simulate the same busy engine, and the test holds
-them to that: same turns, same tokens, mean latencies within 2% and hits within a point.
+Dynamo's tables of step times cannot express. So both simulate the same busy engine. The test checks
+that turns and tokens are equal, mean latencies within 2% and hits within one percentage point.
 
-Not the same: theirs is Rust, ours Python. Theirs simulates step by step, ours in strides from event
-to event, and a prompt costs theirs by its blocks and ours by its chunks: so long turns in blocks of
-16 favour `sim`, short turns and large blocks Dynamo; there are shapes of each. Theirs has no base
-in a step without decodes. Ours asks a policy and hands over a record of each turn; theirs only
-sums, its default. What counts of theirs is its own `wall_time_ms`, which leaves out reading the
+Differences: Dynamo is written in Rust, `sim` in Python. Dynamo simulates step by step, `sim` in
+strides from event to event. A prompt costs Dynamo time per block and `sim` time per chunk: long
+turns in blocks of 16 favour `sim`, short turns and large blocks favour Dynamo; both are covered.
+Dynamo has no base time in a step without decodes. `sim` calls a policy and records each turn, while
+Dynamo by default only sums. Dynamo's time is its own `wall_time_ms`, which excludes reading the
 trace; our programs are in memory.
 """
 
@@ -57,15 +58,15 @@ HOW = 'see "Against Dynamo\'s offline replay" in docs/design/virtual-time.md'
 
 @dataclass(frozen=True)
 class Work:
-    """What to synthesize; tokens are medians of log-normals."""
+    """Parameters of a synthesized workload; token counts are medians of log-normals."""
 
     programs: int
     per_s: float
-    """Arrivals; an A100-80 finishes about two of the long single turns a second."""
+    """Arrivals per second; an A100-80 finishes about two of the long single turns per second."""
     turns: int = 1
-    """Mean per program."""
+    """Mean number of turns per program."""
     own_tokens: int = 2500
-    """Of a first prompt, behind the shared prefix."""
+    """Tokens of a first prompt after the shared prefix."""
     output_tokens: int = 150
     shared: float = 0.6
     """Share of programs that begin with one of the prefixes, of 2 to 16 hash blocks."""
@@ -96,17 +97,17 @@ def synthesize(work: Work) -> tuple[list[Program], list[float]]:
         prefix = prefixes[rng.choice(PREFIXES, p=popularity)] if shares else None
         turns = session(work, prefix.tokens if prefix else 0, rng)
         programs.append(Program(f"s{i}", tuple(turns), prefix))
-    # Whole milliseconds, since the trace has no finer ones.
+    # Whole milliseconds, the resolution of the trace.
     starts_ms = np.cumsum(rng.exponential(1e3 / work.per_s, work.programs)).round()
     return programs, [float(ms) / 1e3 for ms in starts_ms]
 
 
 def session(work: Work, shared_tokens: int, rng: Generator) -> list[Turn]:
-    """Turns that keep the full hash blocks of the prompt before, and not its answer: the trace has
-    no ids for what Dynamo generates."""
+    """Return turns that keep the full hash blocks of the previous prompt, but not its answer: the
+    trace has no ids for tokens that Dynamo generates."""
 
-    def draw(mid: float, sigma: float, least: int, most: int) -> int:
-        return int(np.clip(rng.lognormal(np.log(mid), sigma), least, most))
+    def draw(mid: float, sigma: float, low: int, high: int) -> int:
+        return int(np.clip(rng.lognormal(np.log(mid), sigma), low, high))
 
     turns: list[Turn] = []
     prompt = shared_tokens + draw(work.own_tokens, 1.0, 64, 16_000)
@@ -120,20 +121,20 @@ def session(work: Work, shared_tokens: int, rng: Generator) -> list[Turn]:
 
 
 def mooncake(programs: Sequence[Program], starts_s: Sequence[float]) -> Iterator[dict[str, object]]:
-    """Rows of Dynamo's extension of Mooncake's format: a session's next turn comes `delay` ms
-    after the turn before."""
-    fresh = count()
+    """Yield rows of Dynamo's extension of Mooncake's format: a session's next turn is sent `delay`
+    ms after the previous one."""
+    new_id = count()
     shared: dict[str, list[int]] = {}
     for program, start_s in zip(programs, starts_s, strict=True):
         ids: list[int] = []
         if (prefix := program.prefix) is not None:
             blocks = prefix.tokens // HASH_BLOCK
-            ids += shared.setdefault(prefix.id, [next(fresh) for _ in range(blocks)])
+            ids += shared.setdefault(prefix.id, [next(new_id) for _ in range(blocks)])
         when: dict[str, object] = {"timestamp": round(start_s * 1e3)}
         for turn in program.turns:
             # A partial last block differs from the same block once it is full.
             while len(ids) * HASH_BLOCK < turn.prompt_tokens:
-                ids.append(next(fresh))
+                ids.append(next(new_id))
             yield {
                 "session_id": program.id,
                 **when,
@@ -146,7 +147,7 @@ def mooncake(programs: Sequence[Program], starts_s: Sequence[float]) -> Iterator
 
 
 def plain_profile(work: Work) -> Profile:
-    """Linear, so that both sides can have it: the weights are read in each step, on top."""
+    """Return a linear profile, which both sides can express; each step also reads the weights."""
     profile = analytic_profile(
         "a100-80g",
         "llama-3.1-8b",
@@ -158,8 +159,8 @@ def plain_profile(work: Work) -> Profile:
 
 
 def dynamo_engine(profile: Profile, limits: Limits, folder: Path) -> dict[str, object]:
-    """Its step times are tables, linear in between: prefill over new tokens, and decode over the
-    batch's context and the mean of it, whose quotient is the size of the batch."""
+    """Return Dynamo's settings. Its step times are linearly interpolated tables: prefill by new
+    tokens, and decode by the batch's total and mean context, whose quotient is the batch size."""
     ms = 1e3 / PS_PER_S
     context = np.array([0.0, 1e7])
     mean_context = np.geomspace(1, profile.max_model_len, 1000)
@@ -186,10 +187,10 @@ def dynamo_engine(profile: Profile, limits: Limits, folder: Path) -> dict[str, o
 
 
 class Dynamo:
-    """A process that replays what it is asked to, past its imports."""
+    """A process that has imported Dynamo and replays traces on request."""
 
     def __init__(self, python: str) -> None:
-        """OSError if it does not start, ImportError if it has no `ai-dynamo`."""
+        """Raise OSError if it does not start, ImportError if it has no `ai-dynamo`."""
         script = Path(__file__).with_name("dynamo_offline.py")
         self.process = subprocess.Popen(
             [python, str(script)],
@@ -204,7 +205,7 @@ class Dynamo:
             raise ImportError("no working ai-dynamo; the reason is on stderr")
 
     def replay(self, trace: Path, engine: dict[str, object]) -> dict[str, Any]:
-        """`replay_s` and the summary of its report."""
+        """Return `replay_s` and the summary of Dynamo's report."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps({"trace": str(trace), "engine": engine}) + "\n")
         self.process.stdin.flush()
@@ -226,39 +227,39 @@ def dynamo() -> Iterator[Dynamo]:
     if not python:
         pytest.skip(f"TURNSTILE_DYNAMO_PYTHON names no Python that has ai-dynamo; {HOW}")
     try:
-        served = Dynamo(python)
+        running = Dynamo(python)
     except (OSError, ImportError) as error:
         pytest.skip(f"TURNSTILE_DYNAMO_PYTHON={python}: {error}; {HOW}")
     try:
-        yield served
+        yield running
     finally:
-        served.close()
+        running.close()
 
 
 def simulate(
     programs: Sequence[Program], starts_s: Sequence[float], profile: Profile, limits: Limits
 ) -> tuple[float, list[dict[str, Any]]]:
-    """Seconds of the replay, and its turns."""
+    """Return the seconds of the replay, and its turns."""
     policy = make_policy(
         variants("fcfs")[0], costs(profile, step_tokens=limits.step_tokens, offload=False)
     )
     turns: list[TurnRecord] = []
     engine = partial(Engine, policy, profile, limits)
-    began_s = time.perf_counter()
+    started_s = time.perf_counter()
     harness_replay.replay(programs, starts_s, None, engine, turns.append)
-    spent_s = time.perf_counter() - began_s
+    spent_s = time.perf_counter() - started_s
     return spent_s, list(map(line_of, turns))
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_seconds_per_turn_beside_dynamo(
+def test_seconds_per_turn_compared_with_dynamo(
     name: str,
     dynamo: Dynamo,
     benchmark: Any,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each round replays once there and once here."""
+    """Each round replays once with Dynamo and once with `sim`."""
     work = WORKS[name]
     programs, starts_s = synthesize(work)
     trace = tmp_path / "trace.jsonl"
@@ -276,12 +277,12 @@ def test_seconds_per_turn_beside_dynamo(
         warmup_rounds=1,
     )
     turns, summary = ours[-1][1], theirs[-1]
-    same_work(turns, summary)
-    # Not the warm-up round, which exists only where something is timed.
+    check_same_work(turns, summary)
+    # Without the warm-up round, which exists only if times are measured.
     sim_us = [1e6 * seconds / len(turns) for seconds, _ in ours[-ROUNDS:]]
-    dynamo_us = [1e6 * one["replay_s"] / len(turns) for one in theirs[-ROUNDS:]]
-    # Paired, since a shared machine's speed changes from round to round, and for both.
-    ratios = [one / other for one, other in zip(dynamo_us, sim_us, strict=True)]
+    dynamo_us = [1e6 * run["replay_s"] / len(turns) for run in theirs[-ROUNDS:]]
+    # Paired, since the speed of a shared machine changes from round to round for both.
+    ratios = [dynamo / sim for dynamo, sim in zip(dynamo_us, sim_us, strict=True)]
     benchmark.extra_info |= {
         "ai_dynamo": dynamo.version,
         "turns": len(turns),
@@ -297,8 +298,8 @@ def test_seconds_per_turn_beside_dynamo(
         )
 
 
-def same_work(turns: Sequence[dict[str, Any]], summary: dict[str, Any]) -> None:
-    """Both engines served the same turns and were about as busy."""
+def check_same_work(turns: Sequence[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """Check that both engines served the same turns and were about equally busy."""
     assert not [turn for turn in turns if turn["error"]]
     assert summary["completed_requests"] == len(turns)
     prompts = sum(turn["prompt_tokens"] for turn in turns)

@@ -1,9 +1,10 @@
-"""`sim` and `vllm-virtual` (vLLM's own scheduler in virtual time, with fast-forward) on the same
-cells, by turns in one run: prints seconds of both and their ratio, and judges no time.
+"""Compare the speed of `sim` and `vllm-virtual` (vLLM's own scheduler in virtual time, with
+fast-forward) on the same cells. Both run alternately. Prints the seconds of both and their ratio;
+no time fails the test.
 
-Needs a vLLM (`make vllm`). What counts is `replay` alone, in one process each: vLLM's has imported
-vLLM and been warmed up by a cell before. Its side holds the pipe between the two processes, about
-100 us a turn. Both must find the same times to the picosecond.
+Needs a vLLM (`make vllm`). Only `replay` is measured, each in one process; vLLM's process has
+imported vLLM and has run a cell as warm-up. Its time includes the pipe between the two processes,
+about 100 us per turn. Both must give the same times to the picosecond.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ def play(
     if vllm is None:
         policy = make_policy(variants(name)[0], costs(profile, step_tokens=2048, offload=False))
         engine = partial(Engine, policy, profile, limits)
-    begin_s = time.perf_counter()
+    started_s = time.perf_counter()
     replay(programs, starts_s, None, engine, into(turns))
-    return time.perf_counter() - begin_s, turns
+    return time.perf_counter() - started_s, turns
 
 
 @pytest.mark.parametrize("jps", [0.05, 0.3])
@@ -66,18 +67,18 @@ def test_against_vllms_scheduler_with_fast_forward(
 ) -> None:
     programs = read_traces(["swe-bench"]).programs[: None if benchmark.enabled else 8]
     play("fcfs", programs[:5], jps, vllm)
-    took: dict[str, list[float]] = {"sim": [], "vllm": []}
+    durations_s: dict[str, list[float]] = {"sim": [], "vllm": []}
 
     def both() -> None:
         ours_s, ours = play(name, programs, jps, None)
         theirs_s, theirs = play(name, programs, jps, vllm)
         assert ours == theirs
-        took["sim"].append(ours_s)
-        took["vllm"].append(theirs_s)
+        durations_s["sim"].append(ours_s)
+        durations_s["vllm"].append(theirs_s)
 
     benchmark.pedantic(both, rounds=ROUNDS if benchmark.enabled else 1, iterations=1)
-    sim_s, vllm_s = median(took["sim"]), median(took["vllm"])
-    ratio = median(b / a for a, b in zip(took["sim"], took["vllm"], strict=True))
+    sim_s, vllm_s = median(durations_s["sim"]), median(durations_s["vllm"])
+    ratio = median(b / a for a, b in zip(durations_s["sim"], durations_s["vllm"], strict=True))
     with capsys.disabled():
         print(
             f"\n{name}, {jps} jobs/s, {len(programs)} programs: sim {sim_s:.2f} s, "

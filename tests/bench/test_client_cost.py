@@ -1,7 +1,7 @@
-"""What the live client costs at 500 programs under way: lateness of its sends, CPU per turn.
+"""Measure the live client at 500 concurrent programs: lateness of its requests, CPU time per turn.
 
-The server is trivial and a process of its own: answers of 24 tokens in 8 chunks, 20 ms apart. Every
-program has one turn under way or a tool gap of 1.5 s, so that about 300 turns/s are sent.
+The server is a separate trivial process: answers of 24 tokens in 8 chunks, 20 ms apart. Every
+program has one running turn or a tool gap of 1.5 s, so that about 300 turns/s are sent.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ PROGRAMS, TURNS, GAP_S = 500, 5, 1.5
 
 
 def programs(prompt_tokens: int) -> list[Program]:
-    """Contexts that begin with so many tokens and grow by 200 a turn."""
-    made = []
+    """Return programs whose contexts begin with `prompt_tokens` and grow by 200 per turn."""
+    all_programs = []
     for i in range(PROGRAMS):
         turns = [
             Turn(
@@ -38,8 +38,8 @@ def programs(prompt_tokens: int) -> list[Program]:
             )
             for n in range(TURNS)
         ]
-        made.append(Program(f"p{i}", tuple(turns)))
-    return made
+        all_programs.append(Program(f"p{i}", tuple(turns)))
+    return all_programs
 
 
 @pytest.mark.parametrize("prompt_tokens", [1000, 10_000])
@@ -55,7 +55,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
 
     def replay() -> None:
         lines.clear()
-        began_s = time.process_time()
+        started_s = time.process_time()
         starts_s = [GAP_S * i / PROGRAMS for i in range(PROGRAMS)]
         asyncio.run(
             replay_live(
@@ -69,7 +69,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
                 on_turn=into(lines),
             )
         )
-        spent_s.append(time.process_time() - began_s)
+        spent_s.append(time.process_time() - started_s)
 
     try:
         assert server.stdout is not None

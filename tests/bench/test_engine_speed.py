@@ -1,4 +1,4 @@
-"""Turns simulated per second and core, in contended cells; each policy beside fcfs."""
+"""Turns simulated per second and core in contended cells, for each policy."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the gateway adds: the way of each request and of each chunk, through it and direct.
+"""Measure the latency that the gateway adds to each request and to each chunk.
 
-200 streams direct and 200 through the gateway at the same time, begun in turn, each a chunk every
-200 ms, so that both share one server, one client and one machine, whose load they leave below a
-core. The server says in each chunk when it sent it and when the request had come, on the same
-clock. Server and client look for no garbage meanwhile, and where it is permitted all three
-processes go before whatever else runs here.
+200 direct streams and 200 through the gateway run at the same time, started alternately, with a
+chunk every 200 ms. Both share one server, one client and one machine, and load less than a core.
+Each chunk contains the time at which the server sent it and at which the request arrived, on the
+same clock. Server and client disable garbage collection meanwhile and, where it is permitted, all
+three processes get real-time priority.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ import numpy as np
 import orjson
 
 STREAMS, ROUNDS, CHUNK_S = 200, 4, 0.2
-BEGIN_WITHIN_S = 1.0
-STUCK_S = 30.0
-"""Of a stream: so one that never ends names itself."""
+START_WINDOW_S = 1.0
+STREAM_TIMEOUT_S = 30.0
+"""Timeout of a stream, so that one that never ends fails by name."""
 ROOT = Path(__file__).parents[2]
 
-Ways = list[tuple[float, float]]
-"""Of each chunk of a stream, in seconds: the way of its request, its own way."""
+Latencies = list[tuple[float, float]]
+"""For each chunk of a stream, in seconds: the latency of its request and of the chunk."""
 
 
 @contextmanager
 def process(*command: str) -> Iterator[tuple[str, int]]:
-    """The base URL that it prints first, and its pid."""
+    """Run a command; yield the base URL that it prints first, and its pid."""
     running = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -49,8 +49,8 @@ def process(*command: str) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def first(*pids: int) -> Iterator[bool]:
-    """Whether they may go before all others; we too."""
+def real_time_priority(*pids: int) -> Iterator[bool]:
+    """Give the processes and this one real-time priority; yield whether that is permitted."""
     gc.collect()
     gc.disable()
     try:
@@ -65,29 +65,31 @@ def first(*pids: int) -> Iterator[bool]:
 
 
 def body(name: int) -> bytes:
-    asked = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
-    return orjson.dumps(asked | {"messages": [{"role": "user", "content": f"{name} " * 4000}]})
+    options = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+    return orjson.dumps(options | {"messages": [{"role": "user", "content": f"{name} " * 4000}]})
 
 
-async def stream(session: aiohttp.ClientSession, url: str, sent: bytes, begin_s: float) -> Ways:
-    await asyncio.sleep(begin_s)
-    found: Ways = []
+async def stream(
+    session: aiohttp.ClientSession, url: str, sent: bytes, delay_s: float
+) -> Latencies:
+    await asyncio.sleep(delay_s)
+    latencies: Latencies = []
     sent_s = time.monotonic()
     async with session.post(f"{url}/v1/chat/completions", data=sent) as answer:
         async for line in answer.content:
             now_s = time.monotonic()
             if line.startswith(b"data: {"):
-                told = orjson.loads(line[6:])
-                found.append((told["arrived"] - sent_s, now_s - told["sent"]))
-    return found
+                event = orjson.loads(line[6:])
+                latencies.append((event["arrived"] - sent_s, now_s - event["sent"]))
+    return latencies
 
 
-async def rounds(direct: str, gateway: str, times: int) -> dict[str, list[Ways]]:
-    found: dict[str, list[Ways]] = {"direct": [], "gateway": []}
+async def rounds(direct: str, gateway: str, times: int) -> dict[str, list[Latencies]]:
+    latencies: dict[str, list[Latencies]] = {"direct": [], "gateway": []}
     bodies = [body(i) for i in range(STREAMS)]
-    each_s = BEGIN_WITHIN_S / STREAMS
+    each_s = START_WINDOW_S / STREAMS
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(STUCK_S)
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(STREAM_TIMEOUT_S)
     ) as session:
         for number in range(times + 1):
             streams: list[Any] = []
@@ -95,31 +97,35 @@ async def rounds(direct: str, gateway: str, times: int) -> dict[str, list[Ways]]
                 named = f"{gateway}/programs/{number}-{i}"
                 streams.append(stream(session, direct, sent, i * each_s))
                 streams.append(stream(session, named, sent, (i + 0.5) * each_s))
-            got = await asyncio.gather(*streams)
+            ended = await asyncio.gather(*streams)
             if number:  # the first opens the connections
-                found["direct"] += got[::2]
-                found["gateway"] += got[1::2]
-    return found
+                latencies["direct"] += ended[::2]
+                latencies["gateway"] += ended[1::2]
+    return latencies
 
 
-def added_ms(found: Mapping[str, list[Ways]]) -> dict[str, tuple[float, float, float]]:
-    """By what and percentile: direct, through the gateway, the difference."""
-    told = {}
-    for place, what in enumerate(("request", "chunk")):
-        ways = {
-            name: [way[place] for ways in streams for way in (ways if place else ways[:1])]
-            for name, streams in found.items()
+def added_ms(latencies: Mapping[str, list[Latencies]]) -> dict[str, tuple[float, float, float]]:
+    """Return for each kind and percentile: direct, through the gateway, the difference, in ms."""
+    rows = {}
+    for index, kind in enumerate(("request", "chunk")):
+        values = {
+            name: [
+                latency[index]
+                for chunks in streams
+                for latency in (chunks if index else chunks[:1])
+            ]
+            for name, streams in latencies.items()
         }
         for percentile in (50, 99):
             direct, through = (
-                1000 * float(np.percentile(ways[name], percentile))
+                1000 * float(np.percentile(values[name], percentile))
                 for name in ("direct", "gateway")
             )
-            told[f"{what} P{percentile}"] = (direct, through, through - direct)
-    return told
+            rows[f"{kind} P{percentile}"] = (direct, through, through - direct)
+    return rows
 
 
-def test_what_the_gateway_adds_to_a_request_and_to_a_chunk(
+def test_latency_added_by_the_gateway_to_requests_and_chunks(
     benchmark: Any, tmp_path: Path, bench: str
 ) -> None:
     times = 1 if benchmark.disabled else ROUNDS
@@ -127,14 +133,16 @@ def test_what_the_gateway_adds_to_a_request_and_to_a_chunk(
     with (
         process(*upstream) as (server, server_pid),
         process(bench, "gateway", server, "--out", str(tmp_path / "o")) as (gateway, gateway_pid),
-        first(server_pid, gateway_pid) as alone,
+        real_time_priority(server_pid, gateway_pid) as prioritised,
     ):
-        found = benchmark.pedantic(lambda: asyncio.run(rounds(server, gateway, times)), rounds=1)
-    assert all(len(streams) == STREAMS * times for streams in found.values())
+        latencies = benchmark.pedantic(
+            lambda: asyncio.run(rounds(server, gateway, times)), rounds=1
+        )
+    assert all(len(streams) == STREAMS * times for streams in latencies.values())
     print()
-    told = added_ms(found)
-    for what, (direct, through, added) in told.items():
-        print(f"{what}: direct {direct:.2f} ms, gateway {through:.2f} ms, {added:+.2f} ms")
-        benchmark.extra_info[f"{what} added ms"] = round(added, 2)
-    if not alone:
-        print("other processes were not held back: those numbers hold their share")
+    rows = added_ms(latencies)
+    for kind, (direct, through, added) in rows.items():
+        print(f"{kind}: direct {direct:.2f} ms, gateway {through:.2f} ms, {added:+.2f} ms")
+        benchmark.extra_info[f"{kind} added ms"] = round(added, 2)
+    if not prioritised:
+        print("no real-time priority: other processes influence these numbers")

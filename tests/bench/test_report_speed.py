@@ -1,4 +1,4 @@
-"""`bench report` on 2,000 cells of 100 programs: the aim is 30 s and 1 GB on two cores."""
+"""`bench report` on 2,000 cells of 100 programs; the goal is 30 s and 1 GB on two cores."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ USAGE = [[float(t), 1000, 100, 3, 16] for t in range(500)]
 
 
 def events(turns: Path) -> list[dict[str, Any]]:
-    """As many as a policy that pins leaves of each turn, and as long."""
-    found = []
+    """Return as many events per turn, of the same size, as a policy with pins records."""
+    records = []
     for line in turns.read_bytes().splitlines():
         turn = orjson.loads(line)
         at_s, admitted_s = turn["sent_at_s"], turn["sent_at_s"] + turn["queue_s"]
         lengths = {"prompt_length": turn["prompt_tokens"], "hit_length": turn["device_hit_tokens"]}
-        told: tuple[tuple[float, str, dict[str, Any]], ...] = (
+        own: tuple[tuple[float, str, dict[str, Any]], ...] = (
             (at_s, "arrival", {}),
             (admitted_s, "waiting_to_running", lengths),
             (admitted_s, "unpinned", {"reason": "reused"}),
             (turn["finished_at_s"], "finished", {}),
             (turn["finished_at_s"], "pinned", {"ttl_s": 2.0, "blocks": 100, "why": {"tool": "ls"}}),
         )
-        who = {"program_id": turn["program_id"], "turn": turn["turn"]}
-        found += [{"t": t, "event": name, **who, **more} for t, name, more in told]
-    return sorted(found, key=lambda event: event["t"])
+        tags = {"program_id": turn["program_id"], "turn": turn["turn"]}
+        records += [{"t": t, "event": name, **tags, **fields} for t, name, fields in own]
+    return sorted(records, key=lambda event: event["t"])
 
 
 def many_cells(
     folder: Path, variants: tuple[str, ...], rates: tuple[float, ...], seeds: int
 ) -> int:
-    """Seeds after the first share its lines on disk; what a report does with them is the same."""
+    """Write a large run, in which all seeds share the first seed's files on disk."""
     make_run(folder, variants, rates, seeds=(1,))
     sweep = orjson.loads((folder / "sweep.json").read_bytes())
     sweep["seeds"] = list(range(1, seeds + 1))
@@ -59,14 +59,14 @@ def many_cells(
 
 
 def test_a_report_of_2000_cells(benchmark: BenchmarkFixture, tmp_path: Path, bench: str) -> None:
-    """A few cells where nothing is timed."""
+    """If nothing is timed, the run has only a few cells."""
     size: tuple[Any, ...] = (tuple(VARIANTS), RATES, SEEDS)
     if not benchmark.enabled:
         size = (("fcfs", "continuum"), (0.1, 0.5), 2)
     cells = many_cells(tmp_path / "run", *size)
 
     def report() -> tuple[int, float]:
-        """Exit code, and memory of its largest process in MB."""
+        """Return the exit code, and the memory of the largest process in MB."""
         command = [bench, "report", str(tmp_path / "run")]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         _, status, used = os.wait4(process.pid, 0)

@@ -1,9 +1,9 @@
 """10,000 programs and a million turns in one cell: time, memory and lateness.
 
-`make scale PROGRAMS=10000` runs `bench sweep` itself, in virtual time and against a trivial server
-in a process of its own; where nothing is timed, a few programs. `cell_mb` is the peak of the
-process that runs the cell, `report_mb` that of the one that writes the report. The load is the same
-at every size, so that about 400 programs are in flight.
+`make scale PROGRAMS=10000` runs `bench sweep`, in virtual time and against a trivial server in a
+separate process; if nothing is timed, with a few programs. `cell_mb` is the peak memory of the
+process that runs the cell, `report_mb` that of the process that writes the report. The load is the
+same at every size, so that about 400 programs are in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 import pytest
 
-from tests.bench.trivial_server import beside
+from tests.bench.trivial_server import trivial_server
 from tests.leaks import descendants
 from traces import Program, Turn
 from traces.formats.native import write_programs
@@ -29,17 +29,16 @@ PROGRAMS = int(os.environ.get("PROGRAMS", "10000"))
 SIZES = (PROGRAMS // 10, PROGRAMS)
 TURNS, GAP_S, JPS = 100, 1.0, 4.0
 ROOT = Path(__file__).parents[2]
-LOOK_EVERY_S = 0.2
+SAMPLE_INTERVAL_S = 0.2
 
 
-def recorded(path: Path) -> str:
-    """Twenty programs, repeated as often as asked for: prompts of 60 to 1,000 tokens, short
-    answers."""
+def write_trace(path: Path) -> str:
+    """Write twenty programs for the sweep to repeat, with prompts of 60 to 1,000 tokens."""
 
     def turns(number: int) -> tuple[Turn, ...]:
         return tuple(
-            Turn(60 + 10 * at, 4, 54 + 10 * at if at else 0, ("ls",), None, GAP_S + number / 100)
-            for at in range(TURNS)
+            Turn(60 + 10 * k, 4, 54 + 10 * k if k else 0, ("ls",), None, GAP_S + number / 100)
+            for k in range(TURNS)
         )
 
     write_programs(path, [Program(f"p{n}", turns(n)) for n in range(20)])
@@ -48,28 +47,28 @@ def recorded(path: Path) -> str:
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with beside() as url:
+    with trivial_server() as url:
         yield url
 
 
-class Watched:
-    """A command, and the most memory that it and the largest of its children held."""
+class MeasuredCommand:
+    """A command with its duration and the peak memory of itself and of its largest child."""
 
     def __init__(self, command: list[str]) -> None:
         self.own_mb = self.child_mb = 0.0
-        began_s = time.monotonic()
+        started_s = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
             watching = threading.Thread(target=self._watch, args=(process,))
             watching.start()
             self.code = process.wait()
             watching.join()
-        self.wall_s = time.monotonic() - began_s
+        self.wall_s = time.monotonic() - started_s
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         while process.poll() is None:
             self.own_mb = max(self.own_mb, peak_mb(process.pid))
             self.child_mb = max(self.child_mb, *map(peak_mb, descendants(process.pid)), 0)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(SAMPLE_INTERVAL_S)
 
 
 def peak_mb(pid: int) -> float:
@@ -81,18 +80,20 @@ def peak_mb(pid: int) -> float:
 
 
 def measure(bench: str, folder: Path, programs: int, *engine: str) -> dict[str, Any]:
-    trace = recorded(folder / "trace.jsonl")
+    trace = write_trace(folder / "trace.jsonl")
     command = [bench, "sweep", "--traces", trace, "--programs", str(programs), *engine]
-    run = Watched([*command, "--jps", f"{JPS:g}", "--out", str(folder / "run"), "--workers", "1"])
+    run = MeasuredCommand(
+        [*command, "--jps", f"{JPS:g}", "--out", str(folder / "run"), "--workers", "1"]
+    )
     (lines,) = (folder / "run").glob("*/turns.jsonl")
     late_s, failed = [], 0
     with lines.open("rb") as file:
         for line in map(orjson.loads, file):
             late_s.append(line["sent_at_s"] - line["scheduled_at_s"])
             failed += line["error"] is not None
-    assert run.code in (0, 1)  # late, on a machine that is busy: its gate says so
+    assert run.code in (0, 1)  # a busy machine may fail the gate on client lateness
     assert (len(late_s), failed) == (programs * TURNS, 0)
-    p50, p99, most = np.percentile(late_s, [50, 99, 100]) * 1e3
+    p50, p99, maximum = np.percentile(late_s, [50, 99, 100]) * 1e3
     return {
         "programs": programs,
         "turns": len(late_s),
@@ -102,7 +103,7 @@ def measure(bench: str, folder: Path, programs: int, *engine: str) -> dict[str, 
         "report_mb": round(run.own_mb),
         "late_p50_ms": round(p50, 2),
         "late_p99_ms": round(p99, 2),
-        "late_max_ms": round(most, 1),
+        "late_max_ms": round(maximum, 1),
     }
 
 
@@ -111,34 +112,34 @@ def test_a_million_turns_in_virtual_time(
     policy: str, benchmark: Any, tmp_path: Path, bench: str
 ) -> None:
     def run() -> list[dict[str, Any]]:
-        return measured(bench, tmp_path, sizes, "--policies", policy)
+        return measure_sizes(bench, tmp_path, sizes, "--policies", policy)
 
     sizes = SIZES if benchmark.enabled else (3,)
-    tell(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
+    report(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
 
 
 def test_a_million_turns_against_a_server(
     benchmark: Any, tmp_path: Path, bench: str, url: str
 ) -> None:
     def run() -> list[dict[str, Any]]:
-        return measured(bench, tmp_path, sizes, "--engine", url)
+        return measure_sizes(bench, tmp_path, sizes, "--engine", url)
 
-    # Its turns take their time where nothing is timed: tests/soak has a small one.
+    # Its turns take real time, so that without timing nothing runs; tests/soak has a small one.
     sizes = SIZES if benchmark.enabled else ()
-    tell(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
+    report(benchmark, benchmark.pedantic(run, rounds=1, iterations=1))
 
 
-def measured(
+def measure_sizes(
     bench: str, folder: Path, sizes: tuple[int, ...], *options: str
 ) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for programs in sizes:
         (folder / str(programs)).mkdir()
-        found.append(measure(bench, folder / str(programs), programs, *options))
-    return found
+        rows.append(measure(bench, folder / str(programs), programs, *options))
+    return rows
 
 
-def tell(benchmark: Any, found: list[dict[str, Any]]) -> None:
-    for row in found:
+def report(benchmark: Any, rows: list[dict[str, Any]]) -> None:
+    for row in rows:
         print("\n" + ", ".join(f"{name} {value:,}" for name, value in row.items()))
-    benchmark.extra_info["sizes"] = found
+    benchmark.extra_info["sizes"] = rows

@@ -1,4 +1,4 @@
-"""How long the default sweep takes, lines written and all; the aim is a minute on two cores."""
+"""Duration of the default sweep, including its files; the goal is a minute on two cores."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from harness.sweep.plan import SweepSettings, resolve
 from harness.sweep.run import run_sweep
 
 
-def test_the_default_sweep(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
-    """Every policy and nine rates, on all cores; two of each where nothing is timed."""
+def test_duration_of_the_default_sweep(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """Every policy at nine rates on all cores; if nothing is timed, two of each."""
     plan = resolve(SweepSettings())
     if not benchmark.enabled:
         plan = replace(plan, variants=plan.variants[:2], rates=plan.rates[:2])

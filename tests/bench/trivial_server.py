@@ -1,8 +1,8 @@
-"""The least that passes for an OpenAI-compatible server: an answer at once, nothing kept.
+"""A minimal OpenAI-compatible server, which answers at once and stores nothing.
 
 `python -m tests.bench.trivial_server [FAULTS_EVERY]` serves on a free port of loopback, which it
-prints, until it is terminated. With FAULTS_EVERY each so-manieth turn fails, in turn by a 500, a
-stream that is cut, and no answer at all.
+prints, until it is terminated. Every FAULTS_EVERY-th turn fails, alternately by status 500, a
+truncated stream, and no answer.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FAULTS = ("500", "cut", "silent")
 
 
 @contextmanager
-def beside(faults_every: int = 0) -> Iterator[str]:
-    """Its URL, in a process of its own while the block lasts."""
+def trivial_server(faults_every: int = 0) -> Iterator[str]:
+    """Run the server in a separate process; yield its URL."""
     command = [sys.executable, "-m", "tests.bench.trivial_server", str(faults_every)]
     root = Path(__file__).parents[2]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) as server:
@@ -50,36 +50,36 @@ class Answers(asyncio.Protocol):
         self._received += data
         while (end := self._received.find(b"\r\n\r\n")) >= 0:
             head = self._received[:end].lower()
-            at = head.find(b"content-length:")
-            length = int(head[at + 15 :].split(b"\r\n", 1)[0]) if at >= 0 else 0
+            index = head.find(b"content-length:")
+            length = int(head[index + 15 :].split(b"\r\n", 1)[0]) if index >= 0 else 0
             if len(self._received) < end + 4 + length:
                 return
             body = self._received[end + 4 : end + 4 + length]
             self._received = self._received[end + 4 + length :]
             if head.startswith(b"get"):
-                self._say(MODELS)
+                self._send(MODELS)
             else:
                 self._answer(orjson.loads(body))
 
-    def _answer(self, asked: dict[str, Any]) -> None:
+    def _answer(self, request: dict[str, Any]) -> None:
         fault = ""
         if self.faults_every and not next(self.turns) % self.faults_every:
             fault = next(self.faults)
         if fault == "silent":
             return
         if fault == "500":
-            self._say(b'{"error": {"message": "as asked"}}', b"500 Sorry")
+            self._send(b'{"error": {"message": "as asked"}}', b"500 Sorry")
             return
-        n = asked["max_tokens"]
-        prompt = asked.get("prompt") or asked.get("messages")
-        said = [
+        n = request["max_tokens"]
+        prompt = request.get("prompt") or request.get("messages")
+        events = [
             {"choices": [{"index": 0, "text": "x" * n, "token_ids": list(range(1000, 1000 + n))}]},
             {"choices": [], "usage": {"prompt_tokens": len(prompt), "completion_tokens": n}},
         ]
-        stream = b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in said)
-        self._say(stream + b"data: [DONE]\n\n", kind=b"text/event-stream", cut=fault == "cut")
+        stream = b"".join(b"data: " + orjson.dumps(event) + b"\n\n" for event in events)
+        self._send(stream + b"data: [DONE]\n\n", kind=b"text/event-stream", cut=fault == "cut")
 
-    def _say(
+    def _send(
         self,
         body: bytes,
         status: bytes = b"200 OK",
@@ -87,12 +87,12 @@ class Answers(asyncio.Protocol):
         cut: bool = False,
     ) -> None:
         head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n"
-        whole = head % (status, kind, len(body)) + body
+        response = head % (status, kind, len(body)) + body
         if cut:
-            self._transport.write(whole[: -len(body) // 2])
+            self._transport.write(response[: -len(body) // 2])
             self._transport.close()
         else:
-            self._transport.write(whole)
+            self._transport.write(response)
 
 
 async def main() -> None:

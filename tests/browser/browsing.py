@@ -1,4 +1,4 @@
-"""A report as a browser has it, and what happened on the way."""
+"""A report in a browser, with the errors and requests of loading it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from playwright.sync_api import Page
 
-DRAWN_WITHIN_MS = 180_000
-"""On a machine with other work to do; playwright's own limit is 30 s."""
+DRAW_TIMEOUT_MS = 180_000
+"""Enough for a busy machine; playwright's default is 30 s."""
 
 
 @dataclass(slots=True)
@@ -20,8 +20,8 @@ class Opened:
 
 
 Open = Callable[..., Opened]
-"""`opened(path, **context)`: the page once all its figures are drawn."""
+"""`opened(path, **context)` returns the page once all its figures are drawn."""
 
 
-def all_drawn(page: Page) -> None:
-    page.wait_for_selector("html[data-figures=drawn]", state="attached", timeout=DRAWN_WITHIN_MS)
+def wait_until_drawn(page: Page) -> None:
+    page.wait_for_selector("html[data-figures=drawn]", state="attached", timeout=DRAW_TIMEOUT_MS)

@@ -1,4 +1,4 @@
-"""Opens reports in a headless Chromium, from file:// and without a network.
+"""Open reports in a headless Chromium, from file:// and without a network.
 
 Playwright runs an event loop, so its fixtures end with the module.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, Opened, all_drawn
+from browsing import Open, Opened, wait_until_drawn
 from playwright.sync_api import Browser, sync_playwright
 
 from reports import write_report
@@ -42,30 +42,32 @@ def opened(browser: Browser) -> Iterator[Open]:
         context = browser.new_context(**options)
         contexts.append(context)
         context.set_offline(True)
-        made = Opened(context.new_page())
-        made.page.on("console", lambda said: _note(made, said.type, said.text))
-        made.page.on("pageerror", lambda error: made.complaints.append(str(error)))
-        made.page.on("request", lambda request: made.requests.append(request.url))
+        report_page = Opened(context.new_page())
+        report_page.page.on(
+            "console", lambda message: _note(report_page, message.type, message.text)
+        )
+        report_page.page.on("pageerror", lambda error: report_page.complaints.append(str(error)))
+        report_page.page.on("request", lambda request: report_page.requests.append(request.url))
         if before:
-            made.page.add_init_script(before)
-        made.page.goto(path.as_uri())
+            report_page.page.add_init_script(before)
+        report_page.page.goto(path.as_uri())
         if drawn:
-            all_drawn(made.page)
-        return made
+            wait_until_drawn(report_page.page)
+        return report_page
 
     yield open_page
     for context in contexts:
         context.close()
 
 
-def _note(made: Opened, kind: str, text: str) -> None:
+def _note(report_page: Opened, kind: str, text: str) -> None:
     if kind in ("error", "warning"):
-        made.complaints.append(text)
+        report_page.complaints.append(text)
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four variants, one of them a bound, at three rates and two seeds."""
+    """A report on four variants, one of them a bound, at three rates and two seeds."""
     variants = ("fcfs", "continuum", "autellix", "clairvoyant")
     run = tmp_path_factory.mktemp("run")
     make_run(run, variants, jps=(0.05, 0.25, 0.9), seeds=(1, 2), programs=20)
@@ -74,7 +76,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def axe() -> str:
-    """The source of axe-core, which checks accessibility."""
+    """The source code of axe-core, which checks accessibility."""
     path = Path(os.environ.get("TURNSTILE_AXE", AXE))
     if not path.is_file():
         pytest.skip(f"needs axe-core at {path}: make test-all installs it, with npm")

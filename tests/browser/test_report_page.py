@@ -1,4 +1,4 @@
-"""What a person does with a report: opens it, reads it, hides variants, chooses a rate."""
+"""A report as its reader uses it: opening, reading, hiding variants, choosing a rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, all_drawn
+from browsing import Open, wait_until_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
@@ -22,7 +22,7 @@ EVIL = "<script>alert(1)</script>"
 
 
 def shown(page: Page, figure: str) -> set[str]:
-    """Variants that plotly draws."""
+    """Return the variants that plotly draws."""
     names: list[str] = page.evaluate(
         "id => document.getElementById(id).data.filter(t => t.visible).map(t => t.meta.variant)",
         figure,
@@ -35,15 +35,15 @@ def rows(page: Page, figure: str = "waterfall") -> list[str]:
 
 
 def totals(page: Page) -> list[str]:
-    """The figures at the ends of the waterfall's bars."""
+    """Return the totals at the ends of the waterfall's bars."""
     return page.locator("#waterfall .scatterlayer .textpoint").all_text_contents()
 
 
 def hover(page: Page, mark: str) -> str:
-    """What the label says when the pointer rests on the middle of the first such mark."""
-    found = page.locator(mark).first
-    found.scroll_into_view_if_needed()
-    box = found.bounding_box()
+    """Return the label that appears when the pointer is over the first such mark."""
+    first = page.locator(mark).first
+    first.scroll_into_view_if_needed()
+    box = first.bounding_box()
     assert box is not None
     page.mouse.move(box["x"] + box["width"] / 2 - 3, box["y"] + box["height"] / 2)
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
@@ -52,64 +52,64 @@ def hover(page: Page, mark: str) -> str:
     return label.text_content() or ""
 
 
-def test_it_opens_from_a_file_with_the_network_cut(report: Path, opened: Open) -> None:
-    made = opened(report)
-    assert made.requests == [report.as_uri()]
-    assert made.complaints == []
+def test_a_report_opens_from_a_file_without_a_network(report: Path, opened: Open) -> None:
+    report_page = opened(report)
+    assert report_page.requests == [report.as_uri()]
+    assert report_page.complaints == []
     for figure in FIGURES:
-        assert made.page.locator(f"#{figure} .main-svg").count() > 0, figure
+        assert report_page.page.locator(f"#{figure} .main-svg").count() > 0, figure
 
 
-def test_a_variant_that_is_switched_off_is_in_no_figure(report: Path, opened: Open) -> None:
+def test_a_hidden_variant_is_in_no_figure(report: Path, opened: Open) -> None:
     page = opened(report).page
     assert "autellix" in shown(page, "jct-mean") & shown(page, "bubbles")
     assert "autellix" in rows(page)
     page.get_by_role("button", name="autellix").click()
-    all_drawn(page)
+    wait_until_drawn(page)
     for figure in ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread"):
         assert "autellix" not in shown(page, figure), figure
     assert "autellix" not in rows(page)
     assert len(rows(page)) == len(totals(page)) == 3
     page.get_by_role("button", name="all", exact=True).click()
-    all_drawn(page)
+    wait_until_drawn(page)
     assert "autellix" in shown(page, "jct-mean")
 
 
-def test_a_keyboard_is_enough_to_switch_a_variant_off(report: Path, opened: Open) -> None:
+def test_a_variant_can_be_hidden_with_the_keyboard(report: Path, opened: Open) -> None:
     page = opened(report).page
     page.get_by_role("button", name="autellix").focus()
     page.keyboard.press("Space")
-    all_drawn(page)
+    wait_until_drawn(page)
     assert "autellix" not in shown(page, "jct-mean")
 
 
-def test_marks_tell_more_under_the_pointer(report: Path, opened: Open) -> None:
+def test_marks_have_labels_with_details_under_the_pointer(report: Path, opened: Open) -> None:
     page = opened(report, viewport={"width": 1280, "height": 900}).page
     assert re.search(r"mean \d", hover(page, "#jct-mean .scatterlayer .point"))
     assert re.search(r"clairvoyant.*\d s, \d+%", hover(page, "#waterfall .barlayer .point path"))
     assert re.search(r"swe-\d+, turn \d+", hover(page, "#gantt .barlayer .point path"))
 
 
-def test_another_rate_is_another_waterfall(report: Path, opened: Open) -> None:
+def test_choosing_a_rate_changes_the_waterfall(report: Path, opened: Open) -> None:
     page = opened(report).page
-    at_first = page.get_by_label("Rate", exact=True).input_value(), totals(page)
+    initial = page.get_by_label("Rate", exact=True).input_value(), totals(page)
     page.get_by_label("Rate", exact=True).select_option("0.05 jobs/s")
-    all_drawn(page)
-    assert at_first[0] != "0.05 jobs/s"
-    assert totals(page) != at_first[1]
+    wait_until_drawn(page)
+    assert initial[0] != "0.05 jobs/s"
+    assert totals(page) != initial[1]
     assert "0.05 jobs/s" in str(page.locator("#bubbles").get_attribute("aria-label"))
-    page.get_by_label("Rate", exact=True).select_option(at_first[0])
-    all_drawn(page)
-    assert totals(page) == at_first[1]
+    page.get_by_label("Rate", exact=True).select_option(initial[0])
+    wait_until_drawn(page)
+    assert totals(page) == initial[1]
 
 
-def test_another_cell_is_another_gantt_chart(report: Path, opened: Open) -> None:
+def test_choosing_a_cell_changes_the_gantt_chart(report: Path, opened: Open) -> None:
     page = opened(report).page
     choice = page.locator("#choose-gantt")
     assert len(choice.locator("option").all()) == 2  # the baseline and the best
     before = page.locator("#gantt").get_attribute("aria-label")
     choice.select_option(index=1)
-    all_drawn(page)
+    wait_until_drawn(page)
     assert page.locator("#gantt").get_attribute("aria-label") != before
 
 
@@ -119,7 +119,7 @@ def test_an_axis_can_be_logarithmic(report: Path, opened: Open) -> None:
     button = page.locator(".scale[data-figure=jct-mean]")
     before = page.evaluate(kind, "jct-mean")
     button.click()
-    all_drawn(page)
+    wait_until_drawn(page)
     assert {before, page.evaluate(kind, "jct-mean")} == {"log", "linear"}
 
 
@@ -152,34 +152,36 @@ def test_figures_follow_the_width_of_the_window_and_keep_their_height(
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 360)])
-def test_axe_finds_nothing(report: Path, opened: Open, axe: str, scheme: str, width: int) -> None:
+def test_axe_finds_no_accessibility_problem(
+    report: Path, opened: Open, axe: str, scheme: str, width: int
+) -> None:
     page = opened(report, color_scheme=scheme, viewport={"width": width, "height": 800}).page
     page.evaluate(axe)
     found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
-    told = [
+    problems = [
         f"{v['id']}: {node['target']} {node['failureSummary']}"
         for v in found
         for node in v["nodes"]
     ]
-    assert told == []
+    assert problems == []
 
 
-def test_names_from_a_trace_are_text(tmp_path: Path, opened: Open) -> None:
+def test_names_from_a_trace_are_text_and_never_markup(tmp_path: Path, opened: Open) -> None:
     run = write_sweep(tmp_path, ["fcfs", EVIL], (0.5, 0.6))
     for jps in (0.5, 0.6):
         for name in ("fcfs", EVIL):
             turns = [turn(EVIL, tools=[EVIL]), turn(EVIL, 1, 3.0, gap_s=2.0), turn("p1", 0, 5.0)]
             write_cell(run, name, turns, jps=jps)
-    made = opened(write_report(run).path)
-    assert made.complaints == []
-    assert made.page.get_by_role("button", name=EVIL).is_visible()
-    end = EVIL[5:]  # Long names lose their beginning where there is little room.
-    assert any(row.endswith(end) for row in rows(made.page))
-    assert f"{end}, turn 0" in hover(made.page, "#gantt .barlayer .point path")
-    assert made.page.locator("body script script, svg script").count() == 0
+    report_page = opened(write_report(run).path)
+    assert report_page.complaints == []
+    assert report_page.page.get_by_role("button", name=EVIL).is_visible()
+    end = EVIL[5:]  # Long names lose their beginning if there is little space.
+    assert any(row.endswith(end) for row in rows(report_page.page))
+    assert f"{end}, turn 0" in hover(report_page.page, "#gantt .barlayer .point path")
+    assert report_page.page.locator("body script script, svg script").count() == 0
 
 
-def test_paper_is_light_and_shows_the_figures(report: Path, opened: Open) -> None:
+def test_a_printed_report_is_light_and_shows_the_figures(report: Path, opened: Open) -> None:
     page = opened(report, color_scheme="dark").page
     page.emulate_media(media="print", color_scheme="dark")
     page.wait_for_selector("html.paper", state="attached")
@@ -199,12 +201,12 @@ def test_a_browser_without_decompression_shows_a_message(report: Path, opened: O
     assert page.locator(".cells").is_visible()
 
 
-def test_one_cell_makes_a_page_too(tmp_path: Path, opened: Open) -> None:
+def test_a_run_of_one_cell_has_a_page(tmp_path: Path, opened: Open) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
     write_cell(run, "fcfs", [turn(), turn(index=1, at_s=2.0, gap_s=1.0)])
-    made = opened(write_report(run).path)
-    assert made.complaints == []
-    assert rows(made.page) == ["fcfs"]
+    report_page = opened(write_report(run).path)
+    assert report_page.complaints == []
+    assert rows(report_page.page) == ["fcfs"]
 
 
 def test_the_page_of_an_experiment_draws_its_figures(
@@ -212,6 +214,6 @@ def test_the_page_of_an_experiment_draws_its_figures(
 ) -> None:
     about = ExperimentText("small", "A small one", "no source", "fast is fast", "", "", "")
     page = write_experiment(about, [ArmRun("all", None, report.parent)], [], tmp_path).path
-    made = opened(page)
-    assert made.complaints == []
-    assert made.page.locator(".plot .main-svg").count() > 0
+    report_page = opened(page)
+    assert report_page.complaints == []
+    assert report_page.page.locator(".plot .main-svg").count() > 0

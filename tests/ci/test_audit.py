@@ -1,4 +1,4 @@
-"""`make audit`: what each environment's report of pip-audit leads to."""
+"""`make audit`: the results for the pip-audit report of each environment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ROOT = Path(__file__).parents[2]
 WEAK = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2"]}
 
 
-def audited(
+def audit(
     root: Path, output: str, *environments: str, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `.ci/audit` in a checkout with these environments; the shell script `output` is run as
-    pip-audit."""
+    """Run `.ci/audit` in a checkout with these environments, with the shell script `output` in
+    place of pip-audit."""
     (root / ".ci").mkdir()
     shutil.copy(ROOT / ".ci/audit", root / ".ci")
     for name in environments:
@@ -36,13 +36,13 @@ def audited(
     )
 
 
-def found(*packages: dict[str, object]) -> str:
+def report(*packages: dict[str, object]) -> str:
     return f"echo '{json.dumps({'dependencies': packages})}'; exit 1"
 
 
 def test_a_vulnerability_in_our_own_environment_fails(tmp_path: Path) -> None:
     sound = {"name": "typer", "version": "1", "vulns": []}
-    ran = audited(tmp_path, found(sound, {"name": "x", "version": "1", "vulns": [WEAK]}), ".venv")
+    ran = audit(tmp_path, report(sound, {"name": "x", "version": "1", "vulns": [WEAK]}), ".venv")
     assert (ran.returncode, ran.stderr) == (1, "")
     assert ran.stdout.splitlines() == [
         "x 1: PYSEC-1 CVE-1; fixed in 2",
@@ -51,26 +51,26 @@ def test_a_vulnerability_in_our_own_environment_fails(tmp_path: Path) -> None:
 
 
 def test_a_vulnerability_in_the_environment_of_a_tool_is_only_reported(tmp_path: Path) -> None:
-    ran = audited(tmp_path, found({"name": "x", "version": "1", "vulns": [WEAK]}), ".venv-vllm")
+    ran = audit(tmp_path, report({"name": "x", "version": "1", "vulns": [WEAK]}), ".venv-vllm")
     assert ran.returncode == 0
     assert "x 1: PYSEC-1 CVE-1; fixed in 2" in ran.stdout
 
 
-def test_packages_without_advisories_are_not_reported_as_sound(tmp_path: Path) -> None:
-    ran = audited(tmp_path, found({"name": "x", "skip_reason": "not found on PyPI"}), ".venv")
+def test_packages_without_advisories_are_not_reported_as_audited(tmp_path: Path) -> None:
+    ran = audit(tmp_path, report({"name": "x", "skip_reason": "not found on PyPI"}), ".venv")
     assert (ran.returncode, ran.stdout) == (0, "")
     assert ran.stderr.startswith(".venv: not audited: 1 of 1 packages")
 
 
 def test_a_missing_network_is_reported(tmp_path: Path) -> None:
-    ran = audited(tmp_path, "echo 'Traceback: …' >&2; echo 'ConnectionError: none' >&2", ".venv")
+    ran = audit(tmp_path, "echo 'Traceback: …' >&2; echo 'ConnectionError: none' >&2", ".venv")
     assert (ran.returncode, ran.stdout) == (0, "")
     assert ran.stderr == ".venv: not audited: ConnectionError: none\n"
 
 
 @pytest.mark.parametrize("output", ["ConnectionError: none", "HTTPSConnectionPool: Max retries"])
-def test_in_ci_too_a_missing_network_does_not_fail(tmp_path: Path, output: str) -> None:
-    ran = audited(tmp_path, f"echo '{output}' >&2; exit 1", ".venv", CI="true")
+def test_a_missing_network_does_not_fail_in_ci_either(tmp_path: Path, output: str) -> None:
+    ran = audit(tmp_path, f"echo '{output}' >&2; exit 1", ".venv", CI="true")
     assert ran.returncode == 0
     assert ran.stderr == f".venv: not audited: {output}\n"
 
@@ -83,21 +83,21 @@ def test_in_ci_too_a_missing_network_does_not_fail(tmp_path: Path, output: str) 
     ],
 )
 @pytest.mark.parametrize("ci", [{}, {"CI": "true"}])
-def test_in_ci_a_pip_audit_that_does_not_work_fails(
+def test_a_failing_pip_audit_fails_in_ci_and_is_only_reported_elsewhere(
     tmp_path: Path, output: str, ci: dict[str, str]
 ) -> None:
-    ran = audited(tmp_path, output, ".venv", **ci)
+    ran = audit(tmp_path, output, ".venv", **ci)
     assert ran.stderr.startswith(".venv: not audited: ")
     assert ran.returncode == bool(ci)
 
 
-def test_in_ci_our_own_environment_must_exist(tmp_path: Path) -> None:
-    ran = audited(tmp_path, "exit 1", CI="true")
+def test_our_own_environment_must_exist_in_ci(tmp_path: Path) -> None:
+    ran = audit(tmp_path, "exit 1", CI="true")
     assert (ran.returncode, ran.stderr) == (1, ".venv: not audited: it does not exist\n")
 
 
 def test_installed_packages_are_listed_without_the_pip_of_the_environment(tmp_path: Path) -> None:
-    """Environments that uv made have no pip."""
+    """Environments created by uv have no pip."""
     venv.create(tmp_path / ".venv", with_pip=False)
     (packages,) = (tmp_path / ".venv/lib").glob("python*/site-packages")
     for name, record in (("there-of-old", None), ("ours", "{}")):
@@ -106,8 +106,8 @@ def test_installed_packages_are_listed_without_the_pip_of_the_environment(tmp_pa
         if record:
             (packages / f"{name}-1.dist-info/direct_url.json").write_text(record)
     audited_file = tmp_path / "audited.txt"
-    sound = found({"name": "there-of-old", "version": "1", "vulns": []})
-    ran = audited(tmp_path, f'cat "$2" >>{audited_file}; {sound}', ".venv", ".venv-vllm", CI="true")
+    sound = report({"name": "there-of-old", "version": "1", "vulns": []})
+    ran = audit(tmp_path, f'cat "$2" >>{audited_file}; {sound}', ".venv", ".venv-vllm", CI="true")
     assert ran.stdout.splitlines() == [
         ".venv: known vulnerabilities in 0 of 1 packages",
         ".venv-vllm: known vulnerabilities in 0 of 1 packages",

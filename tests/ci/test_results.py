@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the sweep, which is run once for all tests."""
+    """The folder of the sweep, which runs once for all tests."""
     return tmp_path_factory.mktemp("results")
 
 
@@ -36,12 +36,12 @@ def cells(baseline: Path) -> Any:
 
 
 def test_the_results_of_every_policy_equal_the_baseline_exactly(bench: str, out: Path) -> None:
-    found = results(ROOT, bench, out)
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert found.stdout.endswith("are identical\n")
+    ran = results(ROOT, bench, out)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.endswith("are identical\n")
 
 
-def test_a_nanosecond_more_of_one_job_fails_with_the_regenerate_command(
+def test_a_job_that_takes_a_nanosecond_longer_fails_with_the_command_to_regenerate(
     bench: str, out: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
@@ -50,9 +50,9 @@ def test_a_nanosecond_more_of_one_job_fails_with_the_regenerate_command(
     jobs = saved["cells"][0]["jct_s"]
     jobs[next(iter(jobs))] += 1e-9
     file.write_bytes(gzip.compress(json.dumps(saved).encode()))
-    found = results(tmp_path, bench, out)
-    assert found.returncode == 1
-    assert found.stderr.splitlines()[-1] == (
+    ran = results(tmp_path, bench, out)
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1] == (
         "Results changed. If the change is intended, run make baseline, check what it prints and "
         "commit .ci/baseline.json.gz."
     )

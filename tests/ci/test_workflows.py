@@ -20,9 +20,9 @@ KINDS = set(re.findall(r"^(\w+)\)$", (ROOT / ".ci/nightly").read_text(), re.MULT
 
 
 def jobs(path: Path) -> dict[str, Any]:
-    found = yaml.safe_load(path.read_text())["jobs"]
-    assert isinstance(found, dict)
-    return found
+    jobs = yaml.safe_load(path.read_text())["jobs"]
+    assert isinstance(jobs, dict)
+    return jobs
 
 
 def commands(job: dict[str, Any]) -> Iterator[str]:
@@ -35,13 +35,13 @@ def commands(job: dict[str, Any]) -> Iterator[str]:
                     yield line.replace("${{ matrix." + name + " }}", value)
 
 
-def made(script: Path) -> list[str]:
-    """The targets that a script makes."""
+def make_targets(script: Path) -> list[str]:
+    """Return the make targets that a script runs."""
     lines = re.findall(r"^\s*(?:stage )?make ([^#\n]+)", script.read_text(), re.MULTILINE)
     return [word for line in lines for word in line.split() if not word.startswith("-")]
 
 
-def test_there_are_checks_of_each_push_and_of_each_night() -> None:
+def test_workflows_run_on_each_push_and_every_night() -> None:
     # YAML reads the key `on` as true.
     triggers = {path.stem: yaml.safe_load(path.read_text())[True] for path in WORKFLOWS}
     assert set(triggers) == {"ci", "nightly"}
@@ -68,7 +68,7 @@ def test_no_workflow_may_write_to_the_repository() -> None:
         assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
 
 
-def test_the_job_on_gpus_runs_only_where_a_runner_is_configured() -> None:
+def test_the_gpu_job_runs_only_if_a_runner_is_configured() -> None:
     gpu = jobs(ROOT / ".github/workflows/nightly.yml")["gpu"]
     assert gpu["if"] == "vars.GPU_RUNNER != ''"
     assert gpu["runs-on"] == "${{ vars.GPU_RUNNER }}"
@@ -77,7 +77,7 @@ def test_the_job_on_gpus_runs_only_where_a_runner_is_configured() -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
 def test_scripts_parse_and_make_existing_targets(script: Path) -> None:
     subprocess.run(["bash", "-n", str(script)], check=True)
-    assert set(made(script)) <= TARGETS
+    assert set(make_targets(script)) <= TARGETS
 
 
 def test_a_push_runs_all_test_commands_of_the_readme() -> None:
@@ -85,12 +85,12 @@ def test_a_push_runs_all_test_commands_of_the_readme() -> None:
         re.findall(r"^make (test[\w-]*)", (ROOT / "README.md").read_text(), re.MULTILINE)
     )
     assert commands == {"test", "test-all", "test-real"}
-    assert made(ROOT / ".ci/run") == ["environments", "test-all", "test-real"]
+    assert make_targets(ROOT / ".ci/run") == ["environments", "test-all", "test-real"]
     (test_all,) = re.findall(r"^test-all: (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert test_all.split()[0] == "test"
 
 
 def test_nightly_refuses_an_unknown_kind_in_one_line() -> None:
-    found = subprocess.run([ROOT / ".ci/nightly", "often"], capture_output=True, text=True)
-    assert found.returncode == 2
-    assert found.stderr == "nightly: unknown kind often; use virtual, cpu or gpu\n"
+    ran = subprocess.run([ROOT / ".ci/nightly", "often"], capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr == "nightly: unknown kind often; use virtual, cpu or gpu\n"

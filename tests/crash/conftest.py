@@ -1,4 +1,4 @@
-"""One warm `bench` for all trials, and the run that nobody interrupted."""
+"""One warm `bench` for all trials, and the files of an uninterrupted run."""
 
 from __future__ import annotations
 

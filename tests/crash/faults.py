@@ -1,7 +1,7 @@
-"""Faults at the file layer: what goes wrong at the n-th operation on files below a folder.
+"""Faults at the file layer: the n-th operation on files below a folder fails.
 
-An operation is what asks something of the disk: open for writing, mkdir, write, fsync, rename.
-They are counted over a process and all that it forks, and written to a log, a line each.
+Operations that reach the disk count: open for writing, mkdir, write, fsync, rename. They are
+counted over a process and all its forks, and logged one per line.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = {
-    "full": "no space left from here on; of a write, the first half still fits",
-    "eio": "an input/output error, once",
-    "killed": "the process dies before it",
-    "half": "it dies within it: the first half of a write is there",
-    "lost": "a rename that is told to have been done, and then it dies: the old name is there",
-    "alone": "the worker dies before it, and its parent goes on",
-    "power": "the power goes after it: what was not synced is gone (`power.py`)",
+    "full": "no space is left from this operation on; the first half of a write still fits",
+    "eio": "this operation fails with an input/output error",
+    "killed": "the process is killed before the operation",
+    "half": "the process is killed within the operation: the first half of a write is on disk",
+    "lost": "a rename reports success without effect; the process is killed at its next operation",
+    "alone": "the worker is killed before the operation, and its parent continues",
+    "power": "a power cut after the operation: everything that was not synced is lost (`power.py`)",
 }
 STOPPED = "stopped"
-"""No fault: the worker waits before it (SIGSTOP), and goes on when it may."""
+"""Not a fault: the worker stops before the operation (SIGSTOP) until it gets SIGCONT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,10 @@ class Operation:
     kind: str
     path: str
     to: str = ""
-    """Of a rename."""
+    """The new path of a rename."""
     inode: int = 0
     size_bytes: int = 0
-    """Of an fsync: what lasts."""
+    """At an fsync: how much of the file is now durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Fault:
     folder: str
     log: str
     at: int | None = None
-    """From 0; None: never."""
+    """Number of the operation that fails, from 0; None: no operation fails."""
     kind: str = "eio"
 
     def install(self) -> None:
@@ -61,7 +61,7 @@ class _Layer:
         self.fault = fault
         self._folder = os.path.realpath(fault.folder)
         self._count = mmap.mmap(-1, 8)
-        """Shared with all that is forked."""
+        """Shared with all forks."""
         self._write = os.write
         self._log = os.open(fault.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
 
@@ -105,11 +105,11 @@ class _Layer:
             path = os.readlink(f"/proc/self/fd/{handle}")
 
             def half() -> Any:
-                """Of a write: a short one, as a disk that is nearly full does it."""
+                """Write only the first half, as a nearly full disk does."""
                 return real(handle, content[0][: len(content[0]) // 2]) if content else None
 
-            found = os.fstat(handle)
-            operation = Operation(kind, path, inode=found.st_ino, size_bytes=found.st_size)
+            stat = os.fstat(handle)
+            operation = Operation(kind, path, inode=stat.st_ino, size_bytes=stat.st_size)
             return self._do(operation, lambda: real(handle, *content), half)
 
         return wrapped
@@ -122,15 +122,15 @@ class _Layer:
         self, operation: Operation, act: Callable[[], Any], half: Callable[[], Any] = lambda: None
     ) -> Any:
         if not f"{operation.path}/".startswith(f"{self._folder}/"):
-            # What makes the folder's own name last is not counted, but known.
-            above = operation.path == os.path.dirname(self._folder)
-            return self._noted(operation, act) if above else act()
+            # An fsync of the parent makes the folder itself durable: log it without counting it.
+            in_parent = operation.path == os.path.dirname(self._folder)
+            return self._logged(operation, act) if in_parent else act()
         number = int.from_bytes(self._count[:8], "little")
         self._count[:8] = (number + 1).to_bytes(8, "little")
         fault = self.fault
         after = 0 if fault.at is None else number - fault.at
         if fault.at is None or after < 0 or (after > 0 and fault.kind not in ("full", "lost")):
-            return self._noted(operation, act)
+            return self._logged(operation, act)
         return self._fail(operation, act, half, first=after == 0)
 
     def _fail(
@@ -146,23 +146,23 @@ class _Layer:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         if kind == "full":
             if operation.kind == "write" and first:
-                return self._noted(operation, half)
+                return self._logged(operation, half)
             if operation.kind in ("write", "create", "mkdir"):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            return self._noted(operation, act)
+            return self._logged(operation, act)
         if kind == STOPPED:
             os.kill(os.getpid(), signal.SIGSTOP)
-            return self._noted(operation, act)
+            return self._logged(operation, act)
         if kind == "lost" and first:
             return None
         if kind == "power":
-            self._noted(operation, act)
+            self._logged(operation, act)
         if kind == "half":
             half()
         os.kill(os.getpid() if kind == "alone" else 0, signal.SIGKILL)
         raise AssertionError("killed")
 
-    def _noted(self, operation: Operation, act: Callable[[], Any]) -> Any:
+    def _logged(self, operation: Operation, act: Callable[[], Any]) -> Any:
         done = act()
         self._write(self._log, json.dumps(asdict(operation)).encode() + b"\n")
         return done

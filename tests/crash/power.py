@@ -1,6 +1,6 @@
-"""What a power cut leaves: a folder without all that was not synced, as POSIX allows it.
+"""Simulate a power cut: a folder loses everything that was not synced, as POSIX allows.
 
-A file keeps what it had at its last fsync; a name lasts once its folder was synced.
+A file keeps its content of the last fsync; a name is durable once its folder has been synced.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from tests.crash.faults import Operation
 
 
 def cut_power(folder: Path, done: Sequence[Operation]) -> None:
-    """Undoes what may be lost, last first."""
-    for place in reversed(range(len(done))):
-        operation = done[place]
-        above = str(Path(operation.to or operation.path).parent)
-        if any(later.kind == "fsync" and later.path == above for later in done[place + 1 :]):
+    """Undo the operations that a power cut may lose, the last one first."""
+    for index in reversed(range(len(done))):
+        operation = done[index]
+        parent = str(Path(operation.to or operation.path).parent)
+        if any(later.kind == "fsync" and later.path == parent for later in done[index + 1 :]):
             continue
         if operation.kind == "rename":
             os.rename(operation.to, operation.path)
@@ -26,7 +26,7 @@ def cut_power(folder: Path, done: Sequence[Operation]) -> None:
             shutil.rmtree(operation.path)
         elif operation.kind == "create":
             os.unlink(operation.path)
-    lasting = {op.inode: op.size_bytes for op in done if op.kind == "fsync"}
+    durable_bytes = {op.inode: op.size_bytes for op in done if op.kind == "fsync"}
     for path in folder.rglob("*"):
         if path.is_file():
-            os.truncate(path, lasting.get(path.stat().st_ino, 0))
+            os.truncate(path, durable_bytes.get(path.stat().st_ino, 0))

@@ -17,7 +17,7 @@ ALONE = (*SWEEP, "--out", RUN, "--workers", "1")
 
 
 def sweep_folder(folder: Path, programs: int = 3, gap_s: float = 1.0) -> Path:
-    """Writes a trace of programs with three turns, and returns its folder."""
+    """Write a trace of programs with three turns; return its folder."""
     turns = (Turn(500, 50, 0, ("ls",), None, gap_s), Turn(900, 50, 550, ("ls",), None, 2 * gap_s))
     folder.mkdir(exist_ok=True)
     write_programs(

@@ -1,4 +1,4 @@
-"""Every operation on a run folder fails once, in every way; the same command then ends the run."""
+"""Each operation on a run folder fails in each way; the same command then completes the run."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ import pytest
 from tests.crash.faults import FAULTS, Fault, Operation, operations
 from tests.crash.power import cut_power
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
-from tests.crash.trials import Warm, finished, resumes
+from tests.crash.trials import Warm, check_resume, finished
 
 EVERY = bool(os.environ.get("TURNSTILE_EVERY_FAULT"))
-"""Else each operation meets one of the faults, in turn."""
+"""Test each operation with each fault; by default each operation gets one of them, in rotation."""
 ERRORS = ("full", "eio")
 
 
 @pytest.fixture(scope="module")
 def done(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> list[Operation]:
-    """Of an uninterrupted run."""
+    """Return the operations of an uninterrupted run."""
     folder = sweep_folder(tmp_path_factory.mktemp("counted"))
     fault = Fault(str(folder / RUN), str(folder / "log"))
     assert warm.run(folder, ALONE, fault) == 0, output_of(folder)
     return [op for op in operations(folder / "log") if op.path.startswith(fault.folder)]
 
 
-def test_every_file_of_a_run_is_written_whole_or_line_by_line_and_synced(
+def test_every_file_of_a_run_is_replaced_atomically_or_appended_to_and_synced(
     done: list[Operation], straight: dict[str, bytes]
 ) -> None:
     for name in straight:
@@ -40,27 +40,27 @@ def test_every_file_of_a_run_is_written_whole_or_line_by_line_and_synced(
             assert (own, hidden) == ([], ["create", "open", "write", "fsync", "rename"]), name
 
 
-MEETS = {"full": ("create", "mkdir", "write"), "half": ("write",), "lost": ("rename",)}
-"""Operations that a fault makes sense of, where not all."""
+KINDS = {"full": ("create", "mkdir", "write"), "half": ("write",), "lost": ("rename",)}
+"""The kinds of operations to which a fault applies; a fault that is not listed applies to all."""
 
 
-def met(kind: str, operation: Operation) -> bool:
+def applies(kind: str, operation: Operation) -> bool:
     if kind == "alone":
         return "_seed1/" in operation.path
-    return operation.kind in MEETS.get(kind, operation.kind)
+    return operation.kind in KINDS.get(kind, operation.kind)
 
 
 def trials(done: list[Operation]) -> list[tuple[int, str]]:
-    found = [(at, [k for k in FAULTS if met(k, op)]) for at, op in enumerate(done)]
+    faults = [(at, [k for k in FAULTS if applies(k, op)]) for at, op in enumerate(done)]
     if EVERY:
-        return [(at, kind) for at, kinds in found for kind in kinds]
-    # The second cell is as the first.
+        return [(at, kind) for at, kinds in faults for kind in kinds]
+    # The second cell has the same operations as the first.
     return [
-        (at, kinds[at % len(kinds)]) for at, kinds in found if "/continuum" not in done[at].path
+        (at, kinds[at % len(kinds)]) for at, kinds in faults if "/continuum" not in done[at].path
     ]
 
 
-def test_after_a_fault_at_any_operation_the_same_command_ends_the_run(
+def test_after_a_fault_at_any_operation_the_same_command_completes_the_run(
     warm: Warm, done: list[Operation], straight: dict[str, bytes], tmp_path: Path
 ) -> None:
     for at, kind in trials(done):
@@ -79,19 +79,19 @@ def test_after_a_fault_at_any_operation_the_same_command_ends_the_run(
             assert code == -9, where
         if kind == "power":
             cut_power(folder / RUN, operations(folder / "log"))
-            lasts_what_was_done(folder / RUN, done, at)
+            check_finished_cells_are_durable(folder / RUN, done, at)
         if kind == "half":
-            reports_what_is_finished(warm, folder)
-        resumes(warm, folder, ALONE, straight)
+            check_report_of_finished_cells(warm, folder)
+        check_resume(warm, folder, ALONE, straight)
 
 
-def lasts_what_was_done(run: Path, done: list[Operation], at: int) -> None:
+def check_finished_cells_are_durable(run: Path, done: list[Operation], at: int) -> None:
     for cell in ("fcfs_jps0.5_seed1", "continuum_jps0.5_seed1"):
-        own = [place for place, op in enumerate(done) if f"/{RUN}/{cell}" in op.path]
+        own = [index for index, op in enumerate(done) if f"/{RUN}/{cell}" in op.path]
         assert at < own[-1] or (run / cell / "done.json").exists(), (cell, done[at])
 
 
-def reports_what_is_finished(warm: Warm, folder: Path) -> None:
+def check_report_of_finished_cells(warm: Warm, folder: Path) -> None:
     before = finished(folder / RUN)
     code = warm.run(folder, ("report", RUN))
     if (folder / RUN / "sweep.json").exists():

@@ -1,4 +1,4 @@
-"""`bench sweep` ended at random moments, once or again and again: the same command ends the run.
+"""`bench sweep` is stopped at random moments, once or repeatedly; rerunning it completes the run.
 
 `make crash KILLS=200` sets the number of kills; `make test-all` kills a few times.
 """
@@ -18,7 +18,15 @@ from typing import NamedTuple
 import pytest
 
 from tests.crash.small_sweep import RUN, output_of, sweep_folder
-from tests.crash.trials import IN_A_ROW, Left, Warm, bytes_of, env, resumes, until_nothing_of
+from tests.crash.trials import (
+    MAX_KILLS_PER_RUN,
+    Snapshot,
+    Warm,
+    bytes_of,
+    check_resume,
+    env,
+    wait_for_end_of,
+)
 
 KILLS = int(os.environ.get("TURNSTILE_KILLS", "16"))
 PROGRAMS = 60
@@ -29,57 +37,57 @@ SIX_CELLS = (
 )
 
 
-class Straight(NamedTuple):
-    lasts_s: float
+class Uninterrupted(NamedTuple):
+    duration_s: float
     content: dict[str, bytes]
 
 
 @pytest.fixture(scope="module")
-def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Straight:
+def straight(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     folder = sweep_folder(tmp_path_factory.mktemp("straight"), PROGRAMS)
     since_s = time.monotonic()
     assert warm.run(folder, SIX_CELLS) == 0, output_of(folder)
-    return Straight(time.monotonic() - since_s, bytes_of(folder / RUN))
+    return Uninterrupted(time.monotonic() - since_s, bytes_of(folder / RUN))
 
 
-def test_killed_at_random_moments_the_same_command_ends_the_run(
-    warm: Warm, straight: Straight, tmp_path: Path
+def test_killed_at_random_moments_the_same_command_completes_the_run(
+    warm: Warm, straight: Uninterrupted, tmp_path: Path
 ) -> None:
-    rng, killed, lasts_s = random.Random(7), 0, straight.lasts_s
+    rng, killed, duration_s = random.Random(7), 0, straight.duration_s
     for number in count():
         folder, left = sweep_folder(tmp_path / str(number), PROGRAMS), []
-        for _ in range(IN_A_ROW):
-            after_s = rng.uniform(0, lasts_s)
+        for _ in range(MAX_KILLS_PER_RUN):
+            after_s = rng.uniform(0, duration_s)
             if warm.stopped(folder, SIX_CELLS, after_s, signal.SIGKILL) == 0:
-                lasts_s *= 0.9
+                duration_s *= 0.9
                 break
             killed += 1
-            left.append(Left.by(folder / RUN))
-        resumes(warm, folder, SIX_CELLS, straight.content, left)
+            left.append(Snapshot.of(folder / RUN))
+        check_resume(warm, folder, SIX_CELLS, straight.content, left)
         if killed >= KILLS:
             break
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_stopped_at_random_moments_it_prints_how_to_resume(
-    warm: Warm, straight: Straight, tmp_path: Path, number: signal.Signals, code: int
+    warm: Warm, straight: Uninterrupted, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
     rng = random.Random(8)
     for trial in range(max(KILLS // 8, 2)):
         folder = sweep_folder(tmp_path / str(trial), PROGRAMS)
-        found = warm.stopped(folder, SIX_CELLS, rng.uniform(0, straight.lasts_s), number)
-        # Before `bench` has begun, and after it has ended, Python ends as it does.
-        assert found in (code, 0, -number), output_of(folder)
-        assert "Traceback" not in output_of(folder) or found == -number
-        if found == code:
+        status = warm.stopped(folder, SIX_CELLS, rng.uniform(0, straight.duration_s), number)
+        # Before `bench` has started and after it has ended, Python itself handles the signal.
+        assert status in (code, 0, -number), output_of(folder)
+        assert "Traceback" not in output_of(folder) or status == -number
+        if status == code:
             assert "bench: stopped" in output_of(folder)
-        resumes(warm, folder, SIX_CELLS, straight.content)
+        check_resume(warm, folder, SIX_CELLS, straight.content)
 
 
 @pytest.fixture
-def afresh(bench: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """As people start it: its workers are new processes too."""
-    folder = sweep_folder(tmp_path / "afresh", PROGRAMS)
+def fresh_sweep(bench: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A sweep started as users do: its workers are new processes too."""
+    folder = sweep_folder(tmp_path / "fresh", PROGRAMS)
     with subprocess.Popen(
         [bench, *SIX_CELLS],
         cwd=folder,
@@ -92,19 +100,19 @@ def afresh(bench: str, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("cells", range(0, 6, max(1, 96 // KILLS)))
-def test_killed_as_people_start_it(
+def test_a_sweep_started_as_users_do_resumes_after_being_killed(
     warm: Warm,
-    straight: Straight,
-    afresh: subprocess.Popen[bytes],
+    straight: Uninterrupted,
+    fresh_sweep: subprocess.Popen[bytes],
     tmp_path: Path,
     cells: int,
 ) -> None:
-    """After so many cells."""
+    """The sweep is killed once this many cells have finished."""
     deadline_s = time.monotonic() + 120
-    while len(list((tmp_path / "afresh" / RUN).glob("*/done.json"))) < cells:
+    while len(list((tmp_path / "fresh" / RUN).glob("*/done.json"))) < cells:
         assert time.monotonic() < deadline_s
         time.sleep(0.001)
-    afresh.kill()
-    afresh.wait()
-    until_nothing_of(afresh.pid)
-    resumes(warm, tmp_path / "afresh", SIX_CELLS, straight.content)
+    fresh_sweep.kill()
+    fresh_sweep.wait()
+    wait_for_end_of(fresh_sweep.pid)
+    check_resume(warm, tmp_path / "fresh", SIX_CELLS, straight.content)

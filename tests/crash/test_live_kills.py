@@ -1,4 +1,4 @@
-"""A live sweep killed at random moments, against a server that stays: `tests.crash.live`."""
+"""A live sweep is killed at random moments while its server stays up (`tests.crash.live`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from tests.threaded import threaded
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with threaded(serving(Server(keeps=False, chunk_s=0.002))) as base_url:
+    with threaded(serving(Server(stores=False, chunk_s=0.002))) as base_url:
         yield base_url
 
 
-def test_what_was_measured_is_never_measured_again(warm: Warm, url: str, tmp_path: Path) -> None:
+def test_turns_that_were_measured_are_never_measured_again(
+    warm: Warm, url: str, tmp_path: Path
+) -> None:
     survives(max(KILLS // 4, 3), warm, url, tmp_path)

@@ -1,4 +1,4 @@
-"""Two who write to one place: the second is refused or waits, and nothing is ever half of each."""
+"""Two processes that write to one folder: the second is refused or waits, and files never mix."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,14 +18,15 @@ from reports.run_folder.atomic import write_file
 from servers.errors import CannotWrite
 from tests.crash.faults import STOPPED, Fault, operations
 from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
-from tests.crash.trials import WITHIN_S, Warm, bytes_of, contents, session_of
+from tests.crash.trials import TIMEOUT_S, Warm, bytes_of, contents
+from tests.processes import session_of, wait_until
 
 IN_USE = "bench: run: another bench is writing to it; wait for it, or choose another --out\n"
 ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "--out", RUN)
 
 
 @pytest.mark.parametrize("argv", [ALONE, ONE_CELL], ids=["sweep", "run"])
-def test_who_comes_second_is_refused_and_changes_nothing(
+def test_a_second_writer_of_a_run_folder_is_refused_and_changes_nothing(
     warm: Warm, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
     folder = sweep_folder(tmp_path)
@@ -40,7 +40,7 @@ def test_who_comes_second_is_refused_and_changes_nothing(
     assert bytes_of(folder / RUN).items() >= {n: k.content for n, k in before.items()}.items()
 
 
-def test_a_recording_takes_no_folder_that_is_in_use(tmp_path: Path) -> None:
+def test_a_recording_into_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     async def record() -> None:
         async with recording([], tmp_path):
             pass
@@ -50,23 +50,25 @@ def test_a_recording_takes_no_folder_that_is_in_use(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_written_by_many_at_once_is_always_one_of_theirs_whole(tmp_path: Path) -> None:
-    path, theirs = tmp_path / "report.html", [bytes([k]) * 300_000 for k in range(8)]
-    write_file(path, theirs[0])
-    over = threading.Event()
+def test_a_file_that_many_write_at_once_always_has_the_complete_content_of_one(
+    tmp_path: Path,
+) -> None:
+    path, versions = tmp_path / "report.html", [bytes([k]) * 300_000 for k in range(8)]
+    write_file(path, versions[0])
+    all_written = threading.Event()
 
-    def look() -> int:
-        looks = 0
-        while not over.is_set():
-            assert path.read_bytes() in theirs
-            looks += 1
-        return looks
+    def read() -> int:
+        reads = 0
+        while not all_written.is_set():
+            assert path.read_bytes() in versions
+            reads += 1
+        return reads
 
     with ThreadPoolExecutor(9) as pool:
-        looking = pool.submit(look)
-        list(pool.map(lambda content: write_file(path, content), theirs * 4))
-        over.set()
-        assert looking.result() > 0
+        reading = pool.submit(read)
+        list(pool.map(lambda content: write_file(path, content), versions * 4))
+        all_written.set()
+        assert reading.result() > 0
     assert os.listdir(tmp_path) == ["report.html"]
 
 
@@ -92,22 +94,15 @@ def test_a_worker_that_outlives_its_killed_parent_writes_nothing_into_the_next_r
     folder = sweep_folder(tmp_path / "run")
     fault = Fault(str(folder / RUN), str(folder / "log"), done, STOPPED)
     first = warm.begin(folder, ALONE, fault)
-    until(lambda: [state for _, state in session_of(first)].count("T") == 1)
-    ((worker, _),) = [found for found in session_of(first) if found[1] == "T"]
+    wait_until(lambda: [p.state for p in session_of(first)].count("T") == 1, TIMEOUT_S)
+    (worker,) = [process.pid for process in session_of(first) if process.state == "T"]
     os.kill(first, signal.SIGKILL)
     warm.end()
     second = warm.begin(folder, ALONE)
-    until(lambda: len(session_of(second)) == 2)
+    wait_until(lambda: len(session_of(second)) == 2, TIMEOUT_S)
     time.sleep(0.5)
     assert not list((folder / RUN).glob("*.aside-*"))
     os.kill(worker, signal.SIGCONT)
     assert warm.end() == 0, output_of(folder)
     assert session_of(first) == session_of(second) == []
     assert bytes_of(folder / RUN) == straight
-
-
-def until(happened: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while not happened():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""`bench` runs that are broken off, and what has to hold when the same command ended them."""
+"""Interrupted `bench` runs, and checks of the run that the same command then completes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.crash.faults import Fault
 from tests.crash.small_sweep import ROOT, RUN, output_of
+from tests.processes import session_of, wait_until_none
 
-WITHIN_S = 120.0
-"""For anything; the machine may have other work to do."""
-IN_A_ROW = 4
-"""Kills of one run before it may end."""
+TIMEOUT_S = 120.0
+"""Limit for every wait; the machine may be busy."""
+MAX_KILLS_PER_RUN = 4
+"""Kills of one run before it may complete."""
 
 
-class Kept(NamedTuple):
-    """A file, so that one written anew with the same bytes is another."""
+class FileVersion(NamedTuple):
+    """A file's identity and content; a file rewritten with the same bytes differs."""
 
     inode: int
     changed_ns: int
@@ -34,12 +36,12 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class Warm:
-    """`tests.crash.warm`, one `bench` at a time."""
+    """A process of `tests.crash.warm`, which runs one `bench` at a time."""
 
     process: subprocess.Popen[bytes]
 
     def begin(self, folder: Path, argv: Sequence[str], fault: Fault | None = None) -> int:
-        """Its process id, which is its session's too."""
+        """Start `bench`; return its_session process id, which is its_session session id too."""
         order = {"argv": argv, "cwd": str(folder), "fault": fault and asdict(fault)}
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -49,34 +51,36 @@ class Warm:
         return self._number()
 
     def run(self, folder: Path, argv: Sequence[str], fault: Fault | None = None) -> int:
-        """Its exit code, negative where it was killed. Nothing of it is left."""
+        """Run `bench`, wait for its whole session; return its exit code, negative if killed."""
         session = self.begin(folder, argv, fault)
         code = self.end()
-        until_nothing_of(session)
+        wait_for_end_of(session)
         return code
 
     def stopped(
         self, folder: Path, argv: Sequence[str], after_s: float, number: signal.Signals
     ) -> int:
-        """The exit code, negative where the signal ended it. As the kernel's out-of-memory killer
-        does it, the signal goes to one process, not to all that it started; yet nothing of those is
-        left."""
+        """Run `bench`, signal it, wait for its whole session; return its exit code.
+
+        Only `bench` itself gets the signal, as from the kernel's out-of-memory killer; its children
+        must end as well. The exit code is negative if the signal ended the process.
+        """
         session = self.begin(folder, argv)
         time.sleep(after_s)
-        with suppress(ProcessLookupError):  # it has ended by itself
+        with suppress(ProcessLookupError):  # it has already ended
             os.kill(session, number)
         code = self.end()
-        until_nothing_of(session)
+        wait_for_end_of(session)
         return code
 
     def _number(self) -> int:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], WITHIN_S)[0], "it does not end"
+        assert select.select([self.process.stdout], [], [], TIMEOUT_S)[0], "it does not end"
         return int(self.process.stdout.readline())
 
 
 def env() -> dict[str, str]:
-    """Without our commit: one may be made while the tests run."""
+    """Return an environment that hides the commit, which may change while the tests run."""
     return {**os.environ, "GIT_DIR": os.devnull}
 
 
@@ -86,43 +90,29 @@ def warm() -> Iterator[Warm]:
         [sys.executable, "-m", "tests.crash.warm"],
         cwd=ROOT,
         env=env(),
-        bufsize=0,  # so that `select` knows of all that was not read
+        bufsize=0,  # so that `select` sees all unread bytes
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as process:
         yield Warm(process)
 
 
-def until_nothing_of(session: int) -> None:
-    deadline_s = time.monotonic() + WITHIN_S
-    while left := session_of(session):
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.005)
-
-
-def session_of(session: int) -> list[tuple[int, str]]:
-    """Its processes, and their states (`man proc`); without zombies."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, _, its = path.read_text().rpartition(")")[2].split()[:4]
-            if int(its) == session and state != "Z":
-                found.append((int(path.parent.name), state))
-    return found
+def wait_for_end_of(session: int) -> None:
+    wait_until_none(partial(session_of, session), TIMEOUT_S)
 
 
 def below(folder: Path) -> dict[str, bytes]:
-    """Its files by name, hidden ones too."""
+    """Return the contents of all files by name, hidden files too."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def contents(run: Path) -> dict[str, Kept]:
-    """Of all but what was set aside."""
-    found = {name: (run / name).stat() for name in bytes_of(run)}
+def contents(run: Path) -> dict[str, FileVersion]:
+    """Return the files of a run, except those that were set aside."""
+    stats = {name: (run / name).stat() for name in bytes_of(run)}
     return {
-        name: Kept(stat.st_ino, stat.st_mtime_ns, (run / name).read_bytes())
-        for name, stat in found.items()
+        name: FileVersion(stat.st_ino, stat.st_mtime_ns, (run / name).read_bytes())
+        for name, stat in stats.items()
     }
 
 
@@ -130,31 +120,31 @@ def bytes_of(run: Path) -> dict[str, bytes]:
     return {name: content for name, content in below(run).items() if ".aside-" not in name}
 
 
-def finished(run: Path) -> dict[str, Kept]:
-    """What is in finished cells."""
+def finished(run: Path) -> dict[str, FileVersion]:
+    """Return the files of finished cells."""
     cells = {path.parent.name for path in run.glob("*/done.json")}
     return {name: kept for name, kept in contents(run).items() if name.split("/")[0] in cells}
 
 
 def broken(run: Path) -> list[tuple[str, dict[str, bytes]]]:
-    """What is in each of the others."""
+    """Return the files of each cell that is not finished."""
     cells = [path for path in run.glob("*_seed1") if not (path / "done.json").exists()]
     return [(cell.name, below(cell)) for cell in cells]
 
 
-class Left(NamedTuple):
-    """By a broken run, for the next ones to keep."""
+class Snapshot(NamedTuple):
+    """The files of an interrupted run, which later runs must keep."""
 
-    finished: dict[str, Kept]
+    finished: dict[str, FileVersion]
     broken: list[tuple[str, dict[str, bytes]]]
 
     @classmethod
-    def by(cls, run: Path) -> Left:
+    def of(cls, run: Path) -> Snapshot:
         return cls(finished(run), broken(run))
 
-    def stays(self, run: Path) -> None:
-        """No finished cell was run again. What a broken cell held was set aside until it was
-        finished, and then removed."""
+    def check_kept(self, run: Path) -> None:
+        """Check that no finished cell was run again, and that the files of an unfinished cell were
+        set aside until it finished, and then removed."""
         after = contents(run)
         assert {name: after[name] for name in self.finished} == self.finished
         for cell, files in self.broken:
@@ -162,18 +152,18 @@ class Left(NamedTuple):
             assert files in aside or ((run / cell / "done.json").exists() and not aside)
 
 
-def resumes(
+def check_resume(
     warm: Warm,
     folder: Path,
     argv: Sequence[str],
     straight: dict[str, bytes],
-    earlier: Sequence[Left] = (),
+    earlier: Sequence[Snapshot] = (),
 ) -> None:
-    """The same command again gives what an uninterrupted run gives."""
-    left = Left.by(folder / RUN)
+    """Check that the same command gives the same files as an uninterrupted run."""
+    left = Snapshot.of(folder / RUN)
     assert warm.run(folder, argv) == 0, output_of(folder)
-    found = bytes_of(folder / RUN)
-    assert found.keys() == straight.keys()
-    assert [name for name, content in found.items() if content != straight[name]] == []
-    for one in (*earlier, left):
-        one.stays(folder / RUN)
+    files = bytes_of(folder / RUN)
+    assert files.keys() == straight.keys()
+    assert [name for name, content in files.items() if content != straight[name]] == []
+    for before in (*earlier, left):
+        before.check_kept(folder / RUN)

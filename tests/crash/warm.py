@@ -1,9 +1,9 @@
-"""`bench` forked from a process that has run it before: a start costs milliseconds, so that
-hundreds of them can be killed.
+"""Fork `bench` from a process that has already run it: a start takes milliseconds, so that tests
+can kill hundreds of them.
 
-`python -m tests.crash.warm`: a line of JSON in (`argv`, `cwd`, `fault`), its process id out, which
-is that of a session of its own, and at its end its exit code. Workers are forked too, where `bench`
-itself starts them afresh.
+`python -m tests.crash.warm` reads one JSON line per run (`argv`, `cwd`, `fault`) and prints its
+process id, which is also its session id, and at its end its exit code. Workers are forked too,
+whereas `bench` itself starts them as new processes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.crash.small_sweep import ALONE, OUTPUT, ROOT, sweep_folder
 def main() -> None:
     fork = multiprocessing.get_context("fork")
     multiprocessing.get_context = lambda _kind=None: fork
-    os.register_at_fork(after_in_child=_as_started_afresh)
+    os.register_at_fork(after_in_child=_reset_child)
     _warm_up()
     gc.freeze()
     for line in sys.stdin:
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _warm_up() -> None:
-    """Imports, and what libraries make at their first use."""
+    """Run once, for the imports and for what libraries initialise at their first use."""
     with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         os.chdir(sweep_folder(Path(folder)))
         sys.argv = ["bench", *ALONE]
@@ -51,8 +51,8 @@ def _warm_up() -> None:
         os.chdir(ROOT)
 
 
-def _as_started_afresh() -> None:
-    """A process does not take over its parent's handlers, nor the lock that it has on a folder."""
+def _reset_child() -> None:
+    """Drop the parent's signal handler and its lock on a folder."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for handle in Path("/proc/self/fd").iterdir():
         if handle.is_dir():
@@ -62,9 +62,9 @@ def _as_started_afresh() -> None:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(order["cwd"])
-    said = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
+    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     sys.argv = ["bench", *order["argv"]]
     if order["fault"] is not None:

@@ -1,7 +1,7 @@
-"""docs/report.png, the picture in README.md: python -m tests.docs.picture
+"""Make docs/report.png, the picture in README.md: python -m tests.docs.picture
 
 It shows the first page of the report of one sweep in virtual time. Pixels differ between machines,
-so docs/report.sha256 holds a digest of what decides them: the page's HTML down to the figures, and
+so docs/report.sha256 holds a digest of what determines them: the page's HTML up to the figures, and
 its styles. A test makes the same report and compares the digest.
 """
 
@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 1280, 1560
 
 
 def make_report(folder: Path) -> Path:
-    """Runs the sweep and returns its report."""
+    """Run the sweep; return the path of its report."""
     bench = Path(sys.executable).parent / "bench"
     subprocess.run(
         [bench, *SWEEP, "--out", folder / "run"],
@@ -59,6 +59,6 @@ def take_picture(report: Path, picture: Path) -> None:
 
 if __name__ == "__main__":
     with TemporaryDirectory() as folder:
-        made = make_report(Path(folder))
-        take_picture(made, PICTURE)
-        DIGEST.write_text(digest(made) + "\n")
+        report = make_report(Path(folder))
+        take_picture(report, PICTURE)
+        DIGEST.write_text(digest(report) + "\n")

@@ -1,4 +1,4 @@
-"""The documentation site: it builds without a warning, and its pages need no network."""
+"""The documentation site builds without a warning, and its pages need no network."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.docs.pages import DOCS, GENERATED, ROOT
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built with --strict, as by `make docs`."""
+    """The site, built with --strict as by `make docs`."""
     folder = tmp_path_factory.mktemp("documentation")
     shutil.copy(ROOT / "mkdocs.yml", folder)
     shutil.copytree(DOCS, folder / "docs")
@@ -33,16 +33,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     nav = str(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
-    named = set(re.findall(r"'([\w/-]+\.md)'", nav))
-    there = {str(page.relative_to(DOCS)) for page in {*DOCS.rglob("*.md"), GENERATED}}
-    assert named == there
-    assert all((site / name).with_suffix(".html").is_file() for name in named)
+    listed = set(re.findall(r"'([\w/-]+\.md)'", nav))
+    existing = {str(page.relative_to(DOCS)) for page in {*DOCS.rglob("*.md"), GENERATED}}
+    assert listed == existing
+    assert all((site / name).with_suffix(".html").is_file() for name in listed)
 
 
 def test_no_page_loads_anything_from_the_network(site: Path) -> None:
-    loads = r"<(?:script|img|iframe|source)[^>]+src=\"?https?:|<link[^>]+href=\"?https?:"
+    external = r"<(?:script|img|iframe|source)[^>]+src=\"?https?:|<link[^>]+href=\"?https?:"
     for page in site.rglob("*.html"):
-        assert not re.findall(loads, page.read_text()), page.name
+        assert not re.findall(external, page.read_text()), page.name
     for style in site.rglob("*.css"):
         assert not re.findall(r"(?:@import|url\()\s*[\"']?https?:", style.read_text()), style.name
 

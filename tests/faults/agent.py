@@ -1,6 +1,6 @@
-"""An agent of two turns that is not told of any failure: it ends with exit code 1.
+"""An agent of two turns that handles no failure: at the first one it exits with code 1.
 
-python agent.py BASE_URL TASK; the standard library only.
+Usage: python agent.py BASE_URL TASK. It uses only the standard library.
 """
 
 from __future__ import annotations

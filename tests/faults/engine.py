@@ -1,8 +1,9 @@
-"""Stands where a Python with vLLM and LMCache would, and breaks as the cell that it serves says.
+"""A substitute for a Python with vLLM and LMCache that fails in the way chosen for each cell.
 
-`engine(folder, {cell: fault})` writes an executable for `--vllm-python`. A fault strikes at one
-turn (`AT`) or at the start; when it does, `struck-CELL` in the folder has the time. `python -m
-tests.faults.engine FOLDER FAULT` is the same without a launcher, on a free port that it prints.
+`engine(folder, {cell: fault})` writes an executable for `--vllm-python`. A fault occurs at one turn
+(`FAULTY_TURN`) or at the start, and creates `struck-CELL` in the folder, whose mtime is the time of
+the fault. `python -m tests.faults.engine FOLDER FAULT` serves without a launcher, on a free port
+that it prints.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from aiohttp import web
 
 from tests.live.server import Server, application
 
-AT = ("job-0", 1)
-OF_TURNS = {
+FAULTY_TURN = ("job-0", 1)
+TURN_FAULTS = {
     "cut": ("job-0", 1),
     "ends early": ("job-1", 1),
     "one short": ("job-2", 1),
@@ -32,7 +33,7 @@ OF_TURNS = {
     "hangs": ("job-7", 1),
     "slow": ("job-8", 1),
 }
-"""Each in a program of its own, so that one cell shows all."""
+"""One per program, so that one cell shows all of them."""
 BODY = """#!{python}
 import sys
 sys.path[:0] = [{root!r}]
@@ -58,13 +59,13 @@ def engine(folder: Path, faults: dict[str, str]) -> str:
     return str(path)
 
 
-class Broken(Server):
-    """Fails at `AT` as a whole, each way once."""
+class FaultyServer(Server):
+    """A server that fails as a whole at `FAULTY_TURN`, once for each fault."""
 
     def __init__(self, fault: str, struck: Path, model: str = "m") -> None:
-        super().__init__(model=model, think_s=0.05, keeps=False)
+        super().__init__(model=model, think_s=0.05, stores=False)
         if fault == "turns":
-            self.faults = {turn: fault for fault, turn in OF_TURNS.items()}
+            self.faults = {turn: fault for fault, turn in TURN_FAULTS.items()}
         if fault == "all one short":
             self.faults = {(f"job-{k}", 0): "one short" for k in range(10)}
         self.fault = fault
@@ -74,7 +75,7 @@ class Broken(Server):
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         xargs = json.loads(await request.read()).get("vllm_xargs", {})
-        if (xargs.get("program_id"), xargs.get("turn")) == AT and not self.struck.exists():
+        if (xargs.get("program_id"), xargs.get("turn")) == FAULTY_TURN and not self.struck.exists():
             self.struck.touch()
             await self.strike(request)
         if self.stuck:
@@ -82,7 +83,7 @@ class Broken(Server):
         return await super().completions(request)
 
     async def strike(self, request: web.Request) -> None:
-        """What a turn's own fault is not."""
+        """Make the whole server fail, if that is the fault."""
         if self.fault == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "stopped":
@@ -98,7 +99,7 @@ class Broken(Server):
         self.stuck |= self.fault == "stuck"
 
 
-async def serve(server: Broken, port: int, external_hits: int = 0) -> None:
+async def serve(server: FaultyServer, port: int, external_hits: int = 0) -> None:
     app = application(server)
     config = 'vllm:cache_config_info{block_size="32",num_gpu_blocks="500",engine="0"'
     page = (
@@ -129,20 +130,20 @@ def main(arguments: list[str], folder: str, faults: dict[str, str]) -> None:
     flags = dict(pairwise(arguments))
     if "server" in arguments:
         Path(folder, "lmcache-pid").write_text(str(os.getpid()))
-        lmcache = Broken("", Path(folder, "never"))
+        lmcache = FaultyServer("", Path(folder, "never"))
         asyncio.run(serve(lmcache, int(flags["--http-port"])))
     events = Path(os.environ["TURNSTILE_EVENTS"])
     cell = next(path.parent for path in events.parents if path.name == "server").name
     fault, struck = faults[cell], Path(folder, f"struck-{cell}")
     start(fault, struck)
     events.touch()
-    server = Broken(fault, struck, flags["--served-model-name"])
+    server = FaultyServer(fault, struck, flags["--served-model-name"])
     hits = 0 if fault == "no hits" else 100
     asyncio.run(serve(server, int(flags["--port"]), hits))
 
 
 def start(fault: str, struck: Path) -> None:
-    """What goes wrong before it serves."""
+    """Fail before serving, if that is the fault."""
     if fault == "dies at start":
         struck.touch()
         sys.exit("ValueError: the KV cache is too small")
@@ -156,4 +157,4 @@ def start(fault: str, struck: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(Broken(sys.argv[2], Path(sys.argv[1], "struck-url")), 0))
+    asyncio.run(serve(FaultyServer(sys.argv[2], Path(sys.argv[1], "struck-url")), 0))

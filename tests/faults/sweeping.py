@@ -1,4 +1,4 @@
-"""Sweeps against engines that break, all begun at once, since most of their time is waiting."""
+"""Sweeps against failing engines, all started at once, since they mostly wait."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults.engine import engine
+from tests.lines import read_lines
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -20,9 +21,9 @@ PROGRAMS = [
     Program(f"job-{k}", tuple(Turn(10 + 16 * i, 6, 16 * i, ("ls",), None, 0.01) for i in range(3)))
     for k in range(10)
 ]
-PATIENCE = ("--lost-after-s", "5", "--stuck-after-s", "6")
+TIMEOUTS = ("--lost-after-s", "5", "--stuck-after-s", "6")
 REPLAY = ("--turn-timeout-s", "8", "--traces", "t.jsonl")
-WITHIN_S = 600.0
+SWEEP_TIMEOUT_S = 600.0
 
 
 @dataclass
@@ -32,9 +33,9 @@ class Sweep:
     _complaints: str | None = None
 
     def ended(self) -> tuple[int, str]:
-        """Exit code and stderr."""
+        """Wait for the sweep; return its exit code and stderr."""
         if self._complaints is None:
-            self._complaints = self.process.communicate(timeout=WITHIN_S)[1]
+            self._complaints = self.process.communicate(timeout=SWEEP_TIMEOUT_S)[1]
         return self.process.returncode, self._complaints
 
     def cell(self, name: str) -> Cell:
@@ -47,10 +48,10 @@ class Cell:
     struck: Path
 
     def lines(self) -> list[dict[str, Any]]:
-        return _lines(self.folder / "turns.jsonl")
+        return read_lines(self.folder / "turns.jsonl")
 
     def error_of(self, program_id: str) -> str:
-        """Of the first turn of this program that failed."""
+        """Return the error of this program's first failed turn."""
         failed = (line for line in self.lines() if line["error"] is not None)
         return next(str(line["error"]) for line in failed if line["program_id"] == program_id)
 
@@ -62,14 +63,10 @@ class Cell:
         return (self.folder / "done.json").exists()
 
     def noticed_within_s(self) -> float:
-        """From the fault, where it has a time, to the cell's end, its server stopped."""
+        """Return the time from the fault to the end of the cell; 0 if the fault has no time."""
         if not self.struck.exists():
             return 0.0
         return (self.folder / "failed.json").stat().st_mtime - self.struck.stat().st_mtime
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def sweep(bench: str, folder: Path, *options: str) -> Sweep:
@@ -77,7 +74,7 @@ def sweep(bench: str, folder: Path, *options: str) -> Sweep:
     write_programs(folder / "t.jsonl", PROGRAMS)
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     process = subprocess.Popen(
-        [bench, "sweep", "--jps", "20", "--out", "o", *PATIENCE, *options],
+        [bench, "sweep", "--jps", "20", "--out", "o", *TIMEOUTS, *options],
         cwd=folder,
         env=env,
         stdout=subprocess.PIPE,
@@ -90,21 +87,21 @@ def sweep(bench: str, folder: Path, *options: str) -> Sweep:
 def sweep_of_vllm(
     bench: str, folder: Path, policy: str, faults: Sequence[str], *options: str
 ) -> Sweep:
-    """A cell for each fault, by seed from 1."""
+    """Start a sweep with one cell per fault, at seeds from 1."""
     folder.mkdir(parents=True, exist_ok=True)
     cells = {cell_name(policy, seed): fault for seed, fault in enumerate(faults, 1)}
     python = engine(folder, cells)
-    asked = ("--engine", "vllm", "--vllm-python", python, "--policies", policy)
+    engine_options = ("--engine", "vllm", "--vllm-python", python, "--policies", policy)
     seeds = f"1..{len(faults)}" if len(faults) > 1 else "1"
-    return sweep(bench, folder, *asked, "--seeds", seeds, *options)
+    return sweep(bench, folder, *engine_options, "--seeds", seeds, *options)
 
 
 def cell_name(policy: str, seed: int) -> str:
     return f"{policy}_jps20_seed{seed}"
 
 
-def served_alone(folder: Path, fault: str) -> tuple[subprocess.Popen[str], str]:
-    """A server of nobody's, and its URL."""
+def standalone_server(folder: Path, fault: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a server that no launcher supervises; return it and its URL."""
     folder.mkdir(parents=True)
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.engine", str(folder), fault],

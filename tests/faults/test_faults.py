@@ -1,4 +1,4 @@
-"""Each row of docs/reference/reliability.md, end to end: `bench sweep` on an engine that fails."""
+"""Each row of docs/reference/reliability.md, end to end: `bench sweep` on a failing engine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.agents.test_runs import WITHOUT_SANDBOX
 from tests.faults import agent
-from tests.faults.engine import AT, OF_TURNS
+from tests.faults.engine import FAULTY_TURN, TURN_FAULTS
 from tests.faults.page import PAGE, page
-from tests.faults.sweeping import REPLAY, Cell, Sweep, cell_name, served_alone, sweep
+from tests.faults.sweeping import REPLAY, Cell, Sweep, cell_name, standalone_server, sweep
 from tests.faults.sweeping import sweep_of_vllm as of_vllm
 from tests.faults.table import (
     AT_START,
@@ -28,20 +29,19 @@ from tests.faults.table import (
     matches,
 )
 
-NOTICED_S = 60.0
-"""The timeouts of these sweeps are a few seconds; by default some are hundreds."""
+MAX_NOTICED_S = 60.0
+"""The timeouts of these sweeps are a few seconds; some of the defaults are hundreds."""
 HALVES = (REPLAYED[::2], REPLAYED[1::2])
-"""Two sweeps at the same time, since most of their time is waiting for a timeout."""
+"""The rows of two concurrent sweeps, which mostly wait for timeouts."""
 TURNS = "turns"
 AGENT = f"{sys.executable} {agent.__file__} {{base_url}} {{task}}"
-UNCONFINED = ("--sandbox", "none", "--i-know-this-runs-model-commands-on-my-machine")
 
 
 @pytest.fixture(scope="module")
 def sweeps(bench: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sweep]:
-    """All sweeps, which run at the same time. Each has ended."""
+    """Run all sweeps concurrently and wait for them."""
     root = tmp_path_factory.mktemp("faults")
-    begun = {
+    sweeps = {
         "turns": of_vllm(bench, root / "turns", "fcfs", [TURNS], *REPLAY),
         "even": of_vllm(bench, root / "even", "fcfs", _keys(HALVES[0]), *REPLAY),
         "odd": of_vllm(bench, root / "odd", "fcfs", _keys(HALVES[1]), *REPLAY),
@@ -57,18 +57,18 @@ def sweeps(bench: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sw
         ),
         "agents": _agents(bench, root / "agents"),
     }
-    server, url = served_alone(root / "url", "killed")
+    server, url = standalone_server(root / "url", "killed")
     (root / "url/url").write_text(url)
-    begun["url"] = sweep(bench, root / "url", "--engine", url, "--seeds", "1,2", *REPLAY)
+    sweeps["url"] = sweep(bench, root / "url", "--engine", url, "--seeds", "1,2", *REPLAY)
     with ExitStack() as stack:
         stack.enter_context(server)
         stack.callback(server.kill)
-        for each in begun.values():
+        for each in sweeps.values():
             stack.enter_context(each.process)
             stack.callback(each.process.kill)
-        for each in begun.values():
+        for each in sweeps.values():
             each.ended()
-    return begun
+    return sweeps
 
 
 def _keys(rows: list[Fault]) -> list[str]:
@@ -79,7 +79,15 @@ def _agents(bench: str, folder: Path) -> Sweep:
     folder.mkdir()
     tasks = [json.dumps({"id": f"job-{k}", "task": "go on"}) for k in range(4)]
     (folder / "tasks.jsonl").write_text("\n".join(tasks))
-    options = ("--agent-command", AGENT, "--tasks", "tasks.jsonl", *UNCONFINED, "--replicas", "2")
+    options = (
+        "--agent-command",
+        AGENT,
+        "--tasks",
+        "tasks.jsonl",
+        *WITHOUT_SANDBOX,
+        "--replicas",
+        "2",
+    )
     return of_vllm(bench, folder, "fcfs", _keys(BEHIND_THE_GATEWAY), *options)
 
 
@@ -87,7 +95,7 @@ def rows(rows: list[Fault]) -> Callable[..., pytest.MarkDecorator]:
     return pytest.mark.parametrize("row", rows, ids=[row.name for row in rows])  # type: ignore[return-value]
 
 
-def holds(row: Fault, cell: Cell, complaints: str, program_id: str = AT[0]) -> None:
+def check(row: Fault, cell: Cell, complaints: str, program_id: str = FAULTY_TURN[0]) -> None:
     if row.error is not None:
         assert matches(row.error, cell.error_of(program_id))
     failed = cell.failed()
@@ -96,7 +104,7 @@ def holds(row: Fault, cell: Cell, complaints: str, program_id: str = AT[0]) -> N
         assert matches(row.message, failed["error"])
         assert failed["traceback"] is None
         assert not cell.is_done()
-        assert cell.noticed_within_s() < NOTICED_S
+        assert cell.noticed_within_s() < MAX_NOTICED_S
         return
     assert (failed, cell.is_done()) == (None, True)
     gates = [line for line in complaints.splitlines() if f" {cell.folder.name}: " in line]
@@ -107,65 +115,61 @@ def holds(row: Fault, cell: Cell, complaints: str, program_id: str = AT[0]) -> N
 
 
 @rows(REPLAYED)
-def test_one_thing_breaks_its_cell_only_and_the_sweep_goes_on(
+def test_a_fault_of_a_server_fails_only_its_cell_and_the_sweep_continues(
     row: Fault, sweeps: dict[str, Sweep]
 ) -> None:
     name, half = ("even", HALVES[0]) if row in HALVES[0] else ("odd", HALVES[1])
     exit_code, complaints = sweeps[name].ended()
     assert exit_code == 1
     seed = 1 + half.index(row)
-    holds(row, sweeps[name].cell(cell_name("fcfs", seed)), complaints)
+    check(row, sweeps[name].cell(cell_name("fcfs", seed)), complaints)
 
 
 @rows(OF_A_TURN)
-def test_a_turn_that_breaks_stops_its_program_and_marks_the_cell(
+def test_a_failed_turn_stops_its_program_and_marks_the_cell(
     row: Fault, sweeps: dict[str, Sweep]
 ) -> None:
     exit_code, complaints = sweeps["turns"].ended()
     assert exit_code == row.outcome.exit_code
     cell = sweeps["turns"].cell(cell_name("fcfs", 1))
-    holds(row, cell, complaints, OF_TURNS[row.key][0])
+    check(row, cell, complaints, TURN_FAULTS[row.key][0])
     assert [line["error"] for line in cell.lines() if line["program_id"] == "job-9"] == [None] * 3
 
 
 @rows(AT_START)
-def test_a_server_that_does_not_start_is_a_failed_cell(
-    row: Fault, sweeps: dict[str, Sweep]
-) -> None:
+def test_a_server_that_does_not_start_fails_its_cell(row: Fault, sweeps: dict[str, Sweep]) -> None:
     exit_code, complaints = sweeps["start"].ended()
     assert exit_code == row.outcome.exit_code
     cell = sweeps["start"].cell(cell_name("fcfs", 1 + AT_START.index(row)))
-    holds(row, cell, complaints)
+    check(row, cell, complaints)
     assert cell.lines() == []
 
 
 @rows(TIER)
-def test_a_tier_that_is_lost_is_no_cell_without_a_tier(
+def test_a_lost_offload_tier_fails_or_marks_the_cell_and_never_goes_unnoticed(
     row: Fault, sweeps: dict[str, Sweep]
 ) -> None:
     exit_code, complaints = sweeps["tier"].ended()
     assert exit_code == row.outcome.exit_code
     seed = 1 + TIER.index(row)
-    holds(row, sweeps["tier"].cell(cell_name("lmcache", seed)), complaints)
+    check(row, sweeps["tier"].cell(cell_name("lmcache", seed)), complaints)
 
 
 @rows(REPLICAS)
-def test_a_replica_that_is_lost_takes_its_cell_with_it(
-    row: Fault, sweeps: dict[str, Sweep]
-) -> None:
+def test_a_lost_replica_fails_its_cell(row: Fault, sweeps: dict[str, Sweep]) -> None:
     exit_code, complaints = sweeps["replicas"].ended()
     assert exit_code == row.outcome.exit_code
     cell = sweeps["replicas"].cell(cell_name("fcfs", 1))
-    holds(row, cell, complaints)
+    check(row, cell, complaints)
     assert {line["replica"] for line in cell.lines() if line["error"] is None} == {0, 1}
 
 
 @rows(BEHIND_THE_GATEWAY)
-def test_so_it_does_when_agents_are_served(row: Fault, sweeps: dict[str, Sweep]) -> None:
+def test_a_lost_replica_fails_the_cell_of_agents_too(row: Fault, sweeps: dict[str, Sweep]) -> None:
     exit_code, complaints = sweeps["agents"].ended()
     assert exit_code == row.outcome.exit_code
     cell = sweeps["agents"].cell(cell_name("fcfs", 1 + BEHIND_THE_GATEWAY.index(row)))
-    holds(row, cell, complaints)
+    check(row, cell, complaints)
 
 
 @rows(OF_A_URL)
@@ -183,11 +187,11 @@ def test_a_lost_server_at_a_url_fails_its_cells_soon(
     assert exit_code == row.outcome.exit_code
     cell = sweeps["url"].cell(cell_name("as-served", 1 + OF_A_URL.index(row)))
     cell = Cell(cell.folder, sweeps["url"].folder / "struck-url")
-    holds(row, cell, complaints, AT[0])
+    check(row, cell, complaints, FAULTY_TURN[0])
 
 
-def test_the_page_lists_what_these_tests_assert() -> None:
-    assert PAGE.read_text() == page(), "make it anew: make reliability"
+def test_the_reliability_page_lists_what_these_tests_assert() -> None:
+    assert PAGE.read_text() == page(), "regenerate it: make reliability"
 
 
 def test_on_error_stop_stops_at_a_failed_cell_and_not_at_a_marked_one(

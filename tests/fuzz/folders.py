@@ -1,4 +1,4 @@
-"""Run folders with one file mutated: its cell is missing and says why, or is in the report."""
+"""Run folders with one mutated file: its cell is either reported as missing or in the report."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ FILES = ("sweep.json", *(f"{CELL}/{name}" for name in (
 
 
 def run() -> Path:
-    """One folder for all inputs of a process; each puts its file back."""
-    made = folder() / "run"
-    if not made.exists():
-        _fill(made)
-    return made
+    """Return the run folder of this process; each input restores the file that it changes."""
+    run_folder = folder() / "run"
+    if not run_folder.exists():
+        _fill(run_folder)
+    return run_folder
 
 
-def _fill(made: Path) -> None:
-    write_sweep(made, ["fcfs", "continuum"], agent={"name": "x", "guided": False})
+def _fill(run_folder: Path) -> None:
+    write_sweep(run_folder, ["fcfs", "continuum"], agent={"name": "x", "guided": False})
     for name in ("fcfs", "continuum"):
-        cell = write_cell(made, name, TURNS, usage=USAGE)
+        cell = write_cell(run_folder, name, TURNS, usage=USAGE)
         write_lines(cell / "engine.jsonl", EVENTS)
-    write_lines(made / CELL / "programs.jsonl", AGENTS)
-    (made / CELL / "evaluation.json").write_bytes(orjson.dumps({"resolved_ids": ["p"]}))
+    write_lines(run_folder / CELL / "programs.jsonl", AGENTS)
+    (run_folder / CELL / "evaluation.json").write_bytes(orjson.dumps({"resolved_ids": ["p"]}))
 
 
 @cache
@@ -63,13 +63,13 @@ def _samples() -> tuple[bytes, ...]:
 
 
 def _make(random: Random) -> bytes:
-    place = random.randrange(len(FILES))
-    return bytes([place]) + mutated(_samples()[place], random)
+    index = random.randrange(len(FILES))
+    return bytes([index]) + mutated(_samples()[index], random)
 
 
 def _with(data: bytes, read: Callable[[], object]) -> bool:
-    place = data[0] % len(FILES) if data else 0
-    path, whole = run() / FILES[place], _samples()[place]
+    index = data[0] % len(FILES) if data else 0
+    path, original = run() / FILES[index], _samples()[index]
     path.write_bytes(data[1:])
     done = run() / CELL / "done.json"
     is_failed = path.name == "failed.json"
@@ -83,7 +83,7 @@ def _with(data: bytes, read: Callable[[], object]) -> bool:
         assert_one_line(str(error))
         return False
     finally:
-        path.write_bytes(whole)
+        path.write_bytes(original)
         if is_failed:
             path.unlink()
             done.write_bytes(_samples()[FILES.index(f"{CELL}/done.json")])
@@ -92,16 +92,20 @@ def _with(data: bytes, read: Callable[[], object]) -> bool:
 
 def numbers() -> None:
     results = collect(load_run(run()))
-    for name, why in results.missing:
+    for name, reason in results.missing:
         assert_one_line(name)
-        assert_one_line(why)
+        assert_one_line(reason)
     names = {*results.cells.get("cell", ()), *(name for name, _ in results.missing)}
     assert "continuum_jps0.5_seed1" in names, names
 
 
 def page() -> None:
     report = write(run())
-    for sentence in (*report.answer, *report.failed_gates, *(why for _, why in report.missing)):
+    for sentence in (
+        *report.answer,
+        *report.failed_gates,
+        *(reason for _, reason in report.missing),
+    ):
         assert_one_line(sentence)
     injected.refuse(report.path.read_text())
 

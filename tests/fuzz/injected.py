@@ -1,5 +1,5 @@
-"""What must not be in a page, whatever its data said: elements, attributes and addresses that our
-templates do not have; also in what plotly is given, which reads a few tags itself."""
+"""Check that data has not injected markup into a page: elements, attributes or addresses that our
+templates do not have, also in the texts for plotly, which interprets a few tags."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ELEMENTS = frozenset(
     )
     for word in line.split()
 )
-OURS = re.compile(r"</?(b|br|extra|i|span|sub|sup)>|&[a-z#0-9]+;")
-"""Of plotly's little markup, without attributes."""
+ALLOWED_MARKUP = re.compile(r"</?(b|br|extra|i|span|sub|sup)>|&[a-z#0-9]+;")
+"""The part of plotly's markup that we use, without attributes."""
 SCRIPTS = 4
-"""Ours: what figures are, plotly, and two that draw."""
+"""The number of our own scripts: the figures' data, plotly, and two that draw."""
 
 
 class Page(HTMLParser):
@@ -35,9 +35,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag in ELEMENTS, f"an element <{tag}>"
-        said = dict(attrs)
+        attributes = dict(attrs)
         self.scripts += tag == "script"
-        self._in_specs = tag == "script" and said.get("id") == "specs"
+        self._in_specs = tag == "script" and attributes.get("id") == "specs"
         for name, value in attrs:
             assert re.fullmatch(r"[a-zA-Z-]+", name), f"an attribute {name}"
             assert not name.startswith("on"), f"a handler {name}={value}"
@@ -52,18 +52,18 @@ class Page(HTMLParser):
         self._in_specs = self._in_specs and tag != "script"
 
 
-def refuse(html: str) -> None:
+def check_markup(html: str) -> None:
     page = Page()
     page.feed(html)
     page.close()
     assert page.scripts <= SCRIPTS, f"{page.scripts} scripts"
     if page.specs:
         for text in _shown(json.loads(zlib.decompress(base64.b64decode(page.specs)))):
-            assert "<" not in OURS.sub("", text), f"markup for plotly: {text[:200]}"
+            assert "<" not in ALLOWED_MARKUP.sub("", text), f"markup for plotly: {text[:200]}"
 
 
 def _shown(value: Any, key: str = "") -> Iterator[str]:
-    """Texts that plotly draws: not those that it only compares, nor what goes into attributes."""
+    """Yield the texts that plotly draws, without those for comparisons and attributes."""
     if isinstance(value, dict):
         for name, inner in value.items():
             if name not in ("meta", "alt", "note", "y", "choice", "rows"):

@@ -1,4 +1,4 @@
-"""Trace files of every format, mutated: one line that names the file, or programs that hold."""
+"""Mutated trace files of every format give an error in one line or valid programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read(name: str, data: bytes) -> bool:
     try:
         loaded = read_traces(path, messages=len(data) % 2 == 0)
     except InvalidTrace as error:
-        _refused(name, str(error))
+        _check_error(name, str(error))
         return False
     for note in (*loaded.repairs, *loaded.rejections):
         assert_one_line(note.reason)
@@ -32,9 +32,9 @@ def read(name: str, data: bytes) -> bool:
     return True
 
 
-def _refused(name: str, why: str) -> None:
-    assert f"/{name}: " in why, why
-    assert_one_line(why)
+def _check_error(name: str, error: str) -> None:
+    assert f"/{name}: " in error, error
+    assert_one_line(error)
 
 
 def assert_one_line(text: str) -> None:
@@ -44,12 +44,12 @@ def assert_one_line(text: str) -> None:
 
 @cache
 def folder() -> Path:
-    """On memory where there is such a place: a million files are written."""
+    """Return a folder for inputs, in memory if possible, since a million files are written."""
     memory = Path("/dev/shm")  # noqa: S108
     return Path(tempfile.mkdtemp(prefix="turnstile-fuzz-", dir=memory if memory.is_dir() else None))
 
 
-def leave_nothing() -> None:
+def remove_folder() -> None:
     shutil.rmtree(folder(), ignore_errors=True)
     folder.cache_clear()
 

@@ -1,4 +1,4 @@
-"""Hostile inputs out of valid ones: bytes in, bytes out, all of it drawn from one `Random`."""
+"""Derive hostile inputs from valid ones, using one `Random`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 DEEP = "@deep@"
-"""Stands for nesting that `json.dumps` could not write itself."""
+"""Placeholder for deep nesting, which `json.dumps` could not write."""
 DEPTHS = (50, 400, 950, 1_100, 20_000)
 VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2, 63, 2**31, 2**53 + 1, 2**63, 2**64, 10**30, -(10**30)),
@@ -45,7 +45,7 @@ BYTES = (
 
 
 def mutated(sample: bytes, random: Random) -> bytes:
-    """One to four changes, each to what the one before left."""
+    """Make one to four successive changes."""
     data = sample
     for _ in range(random.randint(1, 4)):
         data = random.choices((_json, _bytes, _lines), (7, 2, 1))[0](data, random)
@@ -53,57 +53,57 @@ def mutated(sample: bytes, random: Random) -> bytes:
 
 
 def mutated_gzip(data: bytes, random: Random) -> bytes:
-    """Packed, and now and then not whole."""
+    """Compress the data, and sometimes damage the result."""
     packed = gzip.compress(data, 1)
     return _bytes(packed, random) if random.random() < 0.3 else packed
 
 
 def _json(data: bytes, random: Random) -> bytes:
-    """A value of one line (of the whole, where that is one document) becomes another."""
+    """Change a value of the document or, in JSON lines, of one line."""
     lines = data.split(b"\n")
-    place = random.randrange(len(lines))
+    index = random.randrange(len(lines))
     try:
         try:
             document, rest = json.loads(data), None
         except ValueError:
-            document, rest = json.loads(lines[place]), lines
+            document, rest = json.loads(lines[index]), lines
     except (ValueError, RecursionError):
         return _bytes(data, random)
     changed = _written(_changed(document, random), random)
     if rest is None:
         return changed
-    return b"\n".join([*lines[:place], changed, *lines[place + 1 :]])
+    return b"\n".join([*lines[:index], changed, *lines[index + 1 :]])
 
 
 def _written(document: Any, random: Random) -> bytes:
     try:
-        said = json.dumps(document, ensure_ascii=random.random() < 0.5)
+        text = json.dumps(document, ensure_ascii=random.random() < 0.5)
     except RecursionError:
         return b"[]"
-    if DEEP in said:
+    if DEEP in text:
         depth = random.choice(DEPTHS)
         opening, closing = random.choice((("[", "]"), ('{"a":', "}")))
-        said = said.replace(f'"{DEEP}"', opening * depth + "1" * (opening != "[") + closing * depth)
-    return said.encode("utf-8", "surrogatepass")
+        text = text.replace(f'"{DEEP}"', opening * depth + "1" * (opening != "[") + closing * depth)
+    return text.encode("utf-8", "surrogatepass")
 
 
 def _changed(document: Any, random: Random) -> Any:
-    places = list(_places(document))
-    if not places:
+    positions = list(_positions(document))
+    if not positions:
         return random.choice(VALUES)
-    holder, key = random.choice(places)
+    container, key = random.choice(positions)
     change = random.randrange(6)
     if change < 3:
-        holder[key] = random.choice(VALUES)
+        container[key] = random.choice(VALUES)
     elif change == 3:
-        other, name = random.choice(places)
-        holder[key] = _copy(other[name])
+        other, name = random.choice(positions)
+        container[key] = _copy(other[name])
     elif change == 4:
-        del holder[key]
-    elif isinstance(holder, list):
-        holder[key:key] = [holder[key]] * random.randint(1, 3)
+        del container[key]
+    elif isinstance(container, list):
+        container[key:key] = [container[key]] * random.randint(1, 3)
     else:
-        holder[random.choice((str(key) + "s", "format", "", "\x00", "type"))] = holder[key]
+        container[random.choice((str(key) + "s", "format", "", "\x00", "type"))] = container[key]
     return document
 
 
@@ -111,15 +111,15 @@ def _copy(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Every holder and key, without recursion: what is changed may be deep."""
+def _positions(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield every container and key, without recursion, since documents may be deep."""
     rest = [value]
     while rest:
-        holder = rest.pop()
-        if isinstance(holder, dict | list):
-            for key in list(holder) if isinstance(holder, dict) else range(len(holder)):
-                yield holder, key
-                rest.append(holder[key])
+        container = rest.pop()
+        if isinstance(container, dict | list):
+            for key in list(container) if isinstance(container, dict) else range(len(container)):
+                yield container, key
+                rest.append(container[key])
 
 
 def _bytes(data: bytes, random: Random) -> bytes:

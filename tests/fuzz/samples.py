@@ -1,4 +1,4 @@
-"""A small valid file of every format that is read, made by the tests of that format."""
+"""A small valid file of every trace format, from the tests of that format."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ NATIVE = b"\n".join(
 )  # fmt: skip
 
 
-def turn(program: str, number: int, at_s: float, **more: Any) -> dict[str, Any]:
-    """A line of turns.jsonl."""
+def turn(program: str, number: int, at_s: float, **fields: Any) -> dict[str, Any]:
+    """Return a record of turns.jsonl."""
     return {
         "program_id": program, "turn": number, "job_id": "p", "scheduled_at_s": at_s,
         "sent_at_s": at_s, "finished_at_s": at_s + 1.0, "first_token_at_s": at_s + 0.5,
@@ -46,19 +46,19 @@ def turn(program: str, number: int, at_s: float, **more: Any) -> dict[str, Any]:
         "prefill_s": 0.4, "decode_s": 0.5, "preempted_s": 0.0, "recompute_s": 0.0,
         "preemptions": 0, "kept_tokens": 100 * (number > 0), "tools": ["bash"], "gap_s": 0.5,
         "gap_provenance": "measured", "wait_s": 0.0, "pinned_hit": False, "error": None,
-        **more,
+        **fields,
     }  # fmt: skip
 
 
 SYSTEM = {"id": "system:1", "tokens": 40}
-SAID = [{"role": "user", "content": "fix it"}]
+MESSAGES = [{"role": "user", "content": "fix it"}]
 TURNS = b"".join(
     json.dumps(line).encode() + b"\n"
     for line in (
-        turn("p", 0, 0.0, system=SYSTEM, messages=SAID, messages_repeated=0, answer="ls"),
+        turn("p", 0, 0.0, system=SYSTEM, messages=MESSAGES, messages_repeated=0, answer="ls"),
         turn("q", 0, 0.2, error="the server answered 500: no"),
         turn("r", 0, 0.4, job_id="p"),
-        turn("p", 1, 2.0, messages=SAID, messages_repeated=2, answer="done", command="ls"),
+        turn("p", 1, 2.0, messages=MESSAGES, messages_repeated=2, answer="done", command="ls"),
     )
 )
 
@@ -105,7 +105,7 @@ def _json(value: object) -> bytes:
 
 
 def _samples(*suffixes: str) -> tuple[bytes, ...]:
-    """Files of the contract's samples, so that every format is among the inputs."""
+    """Return files of the contract test's samples, so that every format is among the inputs."""
     return tuple(
         data
         for sample in SAMPLES.values()
@@ -121,4 +121,4 @@ TRACES: dict[str, tuple[bytes, ...]] = {
                _json(LEGACY), *_samples(".json")),
     "a.jsonl.gz": (NATIVE,),
 }  # fmt: skip
-"""By the name of a file: what it may hold."""
+"""The possible contents by file name."""

@@ -1,4 +1,4 @@
-"""What servers and clients send, mutated: streams, whole answers, requests."""
+"""Mutated messages of servers and clients: streams, complete answers, requests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 from msgspec.json import decode, encode
 
-from harness.gateway.answers import Answer as Passed
+from harness.gateway.answers import Answer as GatewayAnswer
 from harness.gateway.answers import Tap
 from harness.gateway.client_request import identify_caller, parse_body, rewrite_body
 from harness.gateway.conversations import prompt_of
@@ -46,7 +46,7 @@ def _stream(chunks: tuple[dict[str, Any], ...]) -> bytes:
     return b": hello\n\n" + events + b"event: end\r\ndata: [DONE]\r\n\r\n"
 
 
-WHOLE = json.dumps({"choices": [{"message": {"content": "on", "tool_calls": [CALL]}}],
+COMPLETION = json.dumps({"choices": [{"message": {"content": "on", "tool_calls": [CALL]}}],
                     "usage": USAGE}).encode()  # fmt: skip
 ERROR = json.dumps({"error": {"message": "too long", "code": 400}}).encode()
 REQUEST = json.dumps({
@@ -62,35 +62,37 @@ REQUEST = json.dumps({
 
 
 def _mutated_events(chunks: tuple[dict[str, Any], ...], random: Random) -> bytes:
-    """Mostly within one event's JSON: a stream as a whole is none."""
+    """Mutate a stream, mostly within the JSON of one event."""
     events = _stream(chunks).split(b"\n\n")
     if random.random() < 0.7:
-        place = random.randrange(len(events))
-        head, colon, data = events[place].partition(b": ")
-        events[place] = head + colon + mutated(data, random)
+        index = random.randrange(len(events))
+        head, colon, data = events[index].partition(b": ")
+        events[index] = head + colon + mutated(data, random)
         return b"\n\n".join(events)
     return mutated(b"\n\n".join(events), random)
 
 
-def _pieces(data: bytes) -> list[bytes]:
-    """The network's cuts, drawn from the bytes themselves."""
+def _chunks(data: bytes) -> list[bytes]:
+    """Split the data as a network might, at points that depend on the bytes."""
     random = Random(data)
-    cuts = sorted(random.randint(0, len(data)) for _ in range(random.randint(0, 6)))
-    return [data[a:b] for a, b in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+    splits = sorted(random.randint(0, len(data)) for _ in range(random.randint(0, 6)))
+    return [data[a:b] for a, b in zip([0, *splits], [*splits, len(data)], strict=True)]
 
 
 def events(data: bytes) -> bool:
-    cut, whole = Events(), Events()
-    in_pieces = [event for piece in _pieces(data) for event in cut.feed(piece)]
-    assert in_pieces == list(whole.feed(data)), "the events depend on where the bytes are cut"
-    return bool(in_pieces)
+    chunked, unchunked = Events(), Events()
+    from_chunks = [event for chunk in _chunks(data) for event in chunked.feed(chunk)]
+    assert from_chunks == list(unchunked.feed(data)), (
+        "the events depend on where the bytes are split"
+    )
+    return bool(from_chunks)
 
 
 def live(data: bytes) -> bool:
     answer, good = Answer(0.0, text=len(data) % 3 == 0), True
     try:
-        for piece in _pieces(data):
-            answer.take(piece, 1.0)
+        for chunk in _chunks(data):
+            answer.take(chunk, 1.0)
         answer.check(TURN)
     except TurnFailed as failed:
         good = False
@@ -105,25 +107,25 @@ def live(data: bytes) -> bool:
     return good
 
 
-def passed_on(data: bytes) -> bool:
-    answer = Passed()
+def gateway_stream(data: bytes) -> bool:
+    answer = GatewayAnswer()
     tap = Tap(answer, hide_usage=False, key=None)
     try:
-        sent = b"".join(tap.feed(piece, 1.0) for piece in _pieces(data)) + tap.end()
+        sent = b"".join(tap.feed(chunk, 1.0) for chunk in _chunks(data)) + tap.end()
     except ValueError as error:
         _assert_short(str(error))
         return False
-    assert sent == data.replace(b"\r\n", b"\n") or b"\r" in data, "bytes are lost on the way"
-    return _recorded(REQUEST, answer) and answer.complete
+    assert sent == data.replace(b"\r\n", b"\n") or b"\r" in data, "the gateway loses bytes"
+    return _record(REQUEST, answer) and answer.complete
 
 
-def whole(data: bytes) -> bool:
-    answer = Passed()
+def completion(data: bytes) -> bool:
+    answer = GatewayAnswer()
     try:
         answer.read_whole(data, 1.0)
     except ValueError as error:
         _assert_short(str(error))
-    return _recorded(REQUEST, answer) and answer.complete
+    return _record(REQUEST, answer) and answer.complete
 
 
 def request(data: bytes) -> bool:
@@ -135,22 +137,22 @@ def request(data: bytes) -> bool:
         return False
     _, sent = rewrite_body(body, data, {"program_id": "p", "turn": 0})
     tagged = orjson.loads(sent)["vllm_xargs"]
-    assert (tagged["program_id"], tagged["turn"]) == ("p", 0), "another's tag"
-    answer = Passed()
-    answer.read_whole(WHOLE, 1.0)
-    return _recorded(data, answer)
+    assert (tagged["program_id"], tagged["turn"]) == ("p", 0), "the tag of another program"
+    answer = GatewayAnswer()
+    answer.read_whole(COMPLETION, 1.0)
+    return _record(data, answer)
 
 
-def _recorded(data: bytes, answer: Passed) -> bool:
-    """What the gateway does with a request and its answer."""
+def _record(data: bytes, answer: GatewayAnswer) -> bool:
+    """Record a request and its answer as the gateway does."""
     body = orjson.loads(data)
     try:
-        who = identify_caller("p", {"X-Job-Id": "j"}, body)
+        caller = identify_caller("p", {"X-Job-Id": "j"}, body)
     except InvalidProgramId as bad:
         _assert_short(str(bad))
         return False
     programs, prompt = Programs(), prompt_of(body)
-    program = programs.start_turn(who, prompt, 0.0).program
+    program = programs.start_turn(caller, prompt, 0.0).program
     programs.record_answer(program, prompt, answer)
     programs.end_turn(program, 1.0)
     kept = programs.kept_tokens(program, prompt, answer.prompt_tokens)
@@ -174,7 +176,7 @@ def empty_record() -> TurnRecord:
 
 
 def _assert_line(record: TurnRecord) -> None:
-    """It can be written, and read again."""
+    """Check that the record can be written and read back."""
     assert decode(encode(record), type=TurnRecord) == record
 
 
@@ -186,8 +188,8 @@ def _assert_short(message: str) -> None:
 TARGETS = [
     Target("sse", lambda r: _mutated_events(CHUNKS, r), events, 20),
     Target("stream of a replay", lambda r: _mutated_events(CHUNKS, r), live, 12),
-    Target("stream at the gateway", lambda r: _mutated_events(CHAT, r), passed_on, 8),
-    Target("answer at the gateway", lambda r: mutated(WHOLE, r), whole, 5),
+    Target("stream at the gateway", lambda r: _mutated_events(CHAT, r), gateway_stream, 8),
+    Target("answer at the gateway", lambda r: mutated(COMPLETION, r), completion, 5),
     Target("request at the gateway", lambda r: mutated(REQUEST, r), request, 8),
     Target("error of a server", lambda r: mutated(ERROR, r), error, 5),
 ]

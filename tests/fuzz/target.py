@@ -1,6 +1,6 @@
-"""What is fuzzed, and what one input may take: processor time, and memory for all that it makes.
+"""Fuzz targets, and the limits of an input: processor time and memory.
 
-Input n of a target is drawn from `Random("target/seed/n")`, so that a number is a reproduction.
+Input n of a target is drawn from `Random("target/seed/n")`, so that its number reproduces it.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from pathlib import Path
 from random import Random
 
 LIMIT_S = 10.0
-"""Of processor time, so that a busy machine fails no input."""
+"""Limit of processor time, which does not depend on the load of the machine."""
 STUCK_S = 120
-"""Of wall-clock time: what waits for a file or a socket takes no processor time."""
+"""Limit of wall-clock time; waiting for a file or a socket takes no processor time."""
 LIMIT_BYTES = 768 << 20
-"""Of address space beyond what is there when a run begins. Inputs have some kilobytes."""
+"""Limit of additional address space during a run. Inputs have some kilobytes."""
 
 
 class TooSlow(BaseException):
-    """Not an `Exception`, so that nothing that is tested can pass it over."""
+    """Not an `Exception`, so that the tested code cannot catch it by accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,9 @@ class Target:
     name: str
     make: Callable[[Random], bytes]
     check: Callable[[bytes], bool]
-    """Whether the input is taken, not refused. Raises for one that is answered wrongly."""
+    """Return whether the input is accepted, not refused; raise if the result is wrong."""
     share: float
-    """Of all inputs: slow ones get less."""
+    """Share of all inputs; slow targets get fewer."""
 
 
 def input_of(target: Target, seed: int, number: int) -> bytes:
@@ -42,7 +42,7 @@ def input_of(target: Target, seed: int, number: int) -> bytes:
 
 @contextmanager
 def bounded(limit_bytes: int = LIMIT_BYTES) -> Iterator[None]:
-    """For a run of inputs: memory, and the end of the process where nothing moves."""
+    """Limit the memory of a run of inputs, and raise `TooSlow` when the time limit expires."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     before = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (before + limit_bytes, hard))
@@ -59,26 +59,26 @@ def _too_slow(*_: object) -> None:
 
 
 @dataclass(slots=True)
-class Found:
-    taken: int = 0
-    """Inputs that were no refusals: a target that refuses all tests little."""
-    wrong: list[tuple[int, bytes, str]] = field(default_factory=list)
-    """Number, input, and what was wrong."""
+class Outcome:
+    accepted: int = 0
+    """Number of inputs that were not refused; a target that refuses all of them tests little."""
+    failures: list[tuple[int, bytes, str]] = field(default_factory=list)
+    """Number, input and error of each failure."""
 
 
-def run(target: Target, seed: int, numbers: Iterable[int]) -> Found:
-    found = Found()
+def run(target: Target, seed: int, numbers: Iterable[int]) -> Outcome:
+    outcome = Outcome()
     for number in numbers:
         data = input_of(target, seed, number)
         try:
-            found.taken += answered(target, data)
+            outcome.accepted += check(target, data)
         except (Exception, TooSlow) as error:
-            found.wrong.append((number, data, _told(error)))
-    return found
+            outcome.failures.append((number, data, _describe(error)))
+    return outcome
 
 
-def answered(target: Target, data: bytes) -> bool:
-    """`check`, within its time."""
+def check(target: Target, data: bytes) -> bool:
+    """Check an input within the time limits."""
     faulthandler.dump_traceback_later(STUCK_S, exit=True)
     signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
     try:
@@ -88,12 +88,12 @@ def answered(target: Target, data: bytes) -> bool:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _told(error: BaseException) -> str:
-    """The error, and the last line of ours that it came through."""
-    where, frame = "", error.__traceback__
+def _describe(error: BaseException) -> str:
+    """Return the error and the last line of our code in its traceback."""
+    location, frame = "", error.__traceback__
     while frame is not None:
         path = Path(frame.tb_frame.f_code.co_filename)
         if "site-packages" not in path.parts and path.parts[-2:-1] != ("python3.11",):
-            where = f"{path.parent.name}/{path.name}:{frame.tb_lineno}"
+            location = f"{path.parent.name}/{path.name}:{frame.tb_lineno}"
         frame = frame.tb_next
-    return f"{type(error).__name__} at {where}: {str(error)[:300]}"
+    return f"{type(error).__name__} at {location}: {str(error)[:300]}"

@@ -1,9 +1,9 @@
-"""The fuzz targets by name, and a function that runs part of one in a process of its own."""
+"""The fuzz targets by name, and a function that runs part of one in a separate process."""
 
 from __future__ import annotations
 
 from tests.fuzz import folders, loaders, streams, user_input, worlds
-from tests.fuzz.target import Found, bounded, run
+from tests.fuzz.target import Outcome, bounded, run
 
 TARGETS = {
     target.name: target
@@ -12,10 +12,10 @@ TARGETS = {
 }
 
 
-def chunk(name: str, seed: int, first: int, count: int) -> Found:
-    """Runs inputs `first` to `first + count` in this process, which `bounded` may end."""
+def chunk(name: str, seed: int, first: int, count: int) -> Outcome:
+    """Run `count` inputs from number `first` on in this process, which `bounded` may end."""
     try:
         with bounded():
             return run(TARGETS[name], seed, range(first, first + count))
     finally:
-        loaders.leave_nothing()
+        loaders.remove_folder()

@@ -1,4 +1,4 @@
-"""Files that are small and want to be large, that never end, or whose names mean harm."""
+"""Files that unpack to a large size, never end, or have hostile names."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ def refusal(path: Path) -> str:
     return str(refused.value)
 
 
-def test_of_gigabytes_of_zeros_no_more_is_unpacked_than_the_bound(
+def test_a_gzip_bomb_is_unpacked_only_up_to_the_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """10 GiB in 10 MB; the bound is made smaller, so that this takes a moment only."""
+    """10 GiB are packed in 10 MB; a smaller limit keeps the test short."""
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 27)
     bomb = tmp_path / "bomb.jsonl.gz"
     bomb.write_bytes(gzip.compress(bytes(1 << 24), 9) * 640)
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(InvalidTrace, match=r"/bomb\.jsonl\.gz: larger than 128 MiB decompressed"):
         read_traces(bomb)
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    assert grown_kb < 2 * (lenient.MAX_BYTES >> 10)
+    growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert growth_kb < 2 * (lenient.MAX_BYTES >> 10)
 
 
-def test_many_values_in_few_bytes_are_refused_before_they_are_made(tmp_path: Path) -> None:
+def test_too_many_values_are_refused_before_they_are_parsed(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.json.gz"
     bomb.write_bytes(gzip.compress(b"[" + b"[]," * (lenient.MAX_VALUES // 2) + b"[]]", 1))
     assert "may contain more than 20,000,000 values" in refusal(bomb)
@@ -47,14 +47,14 @@ def test_many_values_in_few_bytes_are_refused_before_they_are_made(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl"])
 @pytest.mark.parametrize("opening", [b"[", b'{"messages":', b'{"requests":[{"in":'])
-def test_nesting_is_refused(name: str, opening: bytes, tmp_path: Path) -> None:
+def test_deep_nesting_is_refused(name: str, opening: bytes, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(opening * 500_000)
     assert refusal(path).startswith(f"{path}: ") or ", line 1:" in refusal(path)
 
 
 @pytest.mark.parametrize("depth", range(100, 1100, 50))
-def test_nesting_that_json_reads_and_we_cannot_walk_is_refused_too(
+def test_nesting_that_json_can_parse_but_we_cannot_traverse_is_refused(
     depth: int, tmp_path: Path
 ) -> None:
     deep = "[" * depth + "]" * depth
@@ -66,7 +66,7 @@ def test_nesting_that_json_reads_and_we_cannot_walk_is_refused_too(
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl.gz"])
-def test_a_pipe_and_a_device_are_refused_and_not_waited_for(
+def test_a_pipe_and_a_device_are_refused_without_blocking(
     make: Callable[[Path], None], name: str, tmp_path: Path
 ) -> None:
     make(tmp_path / name)
@@ -76,14 +76,14 @@ def test_a_pipe_and_a_device_are_refused_and_not_waited_for(
     assert len(read_traces(tmp_path).programs) == 1
 
 
-def test_an_event_of_a_conversation_that_is_a_pipe_is_left_out(tmp_path: Path) -> None:
+def test_a_pipe_among_the_events_of_a_conversation_does_not_block(tmp_path: Path) -> None:
     (tmp_path / "base_state.json").write_text("{}")
     (tmp_path / "events").mkdir()
     os.mkfifo(tmp_path / "events" / "event-1.json")
     assert refusal(tmp_path).startswith(f"{tmp_path}/base_state.json: ")
 
 
-def test_folders_that_contain_themselves_end(tmp_path: Path) -> None:
+def test_folders_that_contain_themselves_are_read_once(tmp_path: Path) -> None:
     (tmp_path / "again").symlink_to(tmp_path)
     (tmp_path / "loop.json").symlink_to(tmp_path / "loop.json")
     (tmp_path / "good.jsonl").write_bytes(GOOD)
@@ -91,46 +91,46 @@ def test_folders_that_contain_themselves_end(tmp_path: Path) -> None:
     assert [program.id for program in loaded.programs] == ["p"]
 
 
-def test_a_file_that_may_not_be_read_is_a_rejection(tmp_path: Path) -> None:
+def test_a_file_without_read_permission_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "closed.json"
     path.write_bytes(GOOD)
     path.chmod(0)
     if os.access(path, os.R_OK):
-        pytest.skip("root reads what is closed to all")
+        pytest.skip("root can read every file")
     assert "closed.json: cannot be read (Permission denied)" in refusal(path)
 
 
 @pytest.mark.parametrize("name", ["a\nb.json", "a\x1b[31m.json", "\u202egnosj.json", "a" * 5000])
-def test_a_name_of_a_file_reaches_no_terminal_raw(name: str, tmp_path: Path) -> None:
+def test_control_characters_in_a_file_name_are_escaped(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     if len(name) < 255:
         path.write_bytes(b"{}")
     assert not lenient.has_control(refusal(path))
 
 
-def test_many_files_of_one_program_are_numbered_in_one_pass(tmp_path: Path) -> None:
-    """Each was held against all numbers before it: 50 million looks for 10,000 files."""
+def test_many_files_with_one_program_id_are_numbered_in_linear_time(tmp_path: Path) -> None:
+    """Comparing each with all numbers before it would take 50 million steps for 10,000 files."""
     for number in range(3_000):
         (tmp_path / f"{number}.jsonl").write_bytes(GOOD)
     ids = [program.id for program in read_traces(tmp_path).programs]
     assert (len(set(ids)), ids[0], ids[-1]) == (3_000, "p", "p#3000")
 
 
-def test_a_chain_of_sub_agents_is_walked_once(tmp_path: Path) -> None:
-    """Up from each to the first, 20,000 of them would be 200 million steps."""
+def test_a_chain_of_sub_agents_is_read_in_linear_time(tmp_path: Path) -> None:
+    """Walking from each of 20,000 to the first would take 200 million steps."""
     path = tmp_path / "chain.jsonl"
     with path.open("wb") as file:
         file.write(GOOD)
         for number in range(20_000):
-            above = f"p{number - 1}" if number else "p"
+            parent = f"p{number - 1}" if number else "p"
             child = {"format": "turnstile-trace-1", "id": f"p{number}",
-                     "fork": {"program_id": above, "after_turn": 0},
+                     "fork": {"program_id": parent, "after_turn": 0},
                      "turns": [{"prompt_tokens": 10, "output_tokens": 2}]}  # fmt: skip
             file.write(json.dumps(child).encode() + b"\n")
     assert len(read_traces(path).programs) == 20_001
 
 
-def test_a_session_with_very_many_sub_agents_ends(tmp_path: Path) -> None:
+def test_a_session_with_very_many_sub_agents_is_read(tmp_path: Path) -> None:
     request = {"t": 0, "in": 64, "out": 1, "hash_ids": [1], "api_time": 1.0, "stop": "end_turn"}
     agents = [
         {"type": "subagent", "t": 5, "duration_ms": 1000, "agent_id": f"a{n}",

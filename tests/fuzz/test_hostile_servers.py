@@ -1,5 +1,5 @@
-"""Servers that answer to harm: each turn of a replay ends as a line with its error, soon, and
-memory holds no more than the bounds of docs/design/hostile-input.md."""
+"""Hostile servers: each turn of a replay ends soon with an error, and memory stays within the
+limits of docs/design/hostile-input.md."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ PACKED = HEAD + b"Content-Encoding: gzip\r\nConnection: close\r\n\r\n"
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
 MIB = b"x" * (1 << 20)
 IDS = b'data: {"choices": [{"index": 0, "token_ids": [%b]}]}\n\n' % b",".join([b"7"] * 50_000)
-ROOM_KB = 400 << 10
-"""An event of 64 MiB, put together and decoded, and four million token ids."""
+MAX_GROWTH_KB = 400 << 10
+"""Memory for an event of 64 MiB, joined and decoded, and for four million token ids."""
 
 
-def forever(piece: bytes, head: bytes = CLOSE) -> Callable[[], Iterator[bytes]]:
-    def pieces() -> Iterator[bytes]:
+def forever(chunk: bytes, head: bytes = CLOSE) -> Callable[[], Iterator[bytes]]:
+    def chunks() -> Iterator[bytes]:
         yield head
         while True:
-            yield piece
+            yield chunk
 
-    return pieces
+    return chunks
 
 
-def once(*pieces: bytes) -> Callable[[], Iterator[bytes]]:
-    return lambda: iter(pieces)
+def once(*chunks: bytes) -> Callable[[], Iterator[bytes]]:
+    return lambda: iter(chunks)
 
 
 ATTACKS = {
@@ -63,20 +63,20 @@ ATTACKS = {
         once(CLOSE, b'data: {"error": ' + b"[" * 900 + b"]" * 900 + b"}\n\n"),
         "the engine failed",
     ),
-    "a body shorter than said": (once(HEAD, b"Content-Length: 9999\r\n\r\ndata: 1"), ""),
+    "a body shorter than its length": (once(HEAD, b"Content-Length: 9999\r\n\r\ndata: 1"), ""),
     "no HTTP at all": (once(b"\x16\x03\x01\x00\xff\xfe"), ""),
 }
 
 
 @asynccontextmanager
-async def sending(pieces: Callable[[], Iterator[bytes]]) -> AsyncIterator[str]:
-    """A server that reads a request's first bytes and then sends what it likes."""
+async def sending(chunks: Callable[[], Iterator[bytes]]) -> AsyncIterator[str]:
+    """Serve: read the first bytes of a request, then send the chunks."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await reader.read(1 << 16)
-            for piece in pieces():
-                writer.write(piece)
+            for chunk in chunks():
+                writer.write(chunk)
                 await writer.drain()
         except OSError:
             pass
@@ -113,48 +113,50 @@ def peak_kb() -> int:
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_turn_ends_with_its_error_and_memory_stays_bounded(attack: str) -> None:
-    pieces, says = ATTACKS[attack]
+    chunks, message = ATTACKS[attack]
 
     async def go() -> list[Any]:
-        async with sending(pieces) as url:
+        async with sending(chunks) as url:
             return await replayed(url, timeout_s=60.0)
 
     before_kb = peak_kb()
     (line,) = asyncio.run(go())
-    assert says in line["error"]
+    assert message in line["error"]
     assert len(line["error"]) < 300
     assert "\n" not in line["error"]
     assert "turn timeout" not in line["error"]
-    assert peak_kb() - before_kb < ROOM_KB
+    assert peak_kb() - before_kb < MAX_GROWTH_KB
 
 
-def test_no_answer_breaks_the_replay() -> None:
-    """Mutated answers of HTTP, head and all."""
-    whole = HEAD + b"Connection: close\r\n\r\n" + _stream(CHUNKS)
+def test_no_malformed_answer_breaks_the_replay() -> None:
+    """The answers are mutated HTTP responses, including their heads."""
+    response = HEAD + b"Connection: close\r\n\r\n" + _stream(CHUNKS)
     random = Random(3)
-    answers = [mutated(whole, random) for _ in range(300)]
-    left = iter(answers)
+    answers = [mutated(response, random) for _ in range(300)]
+    remaining = iter(answers)
 
     async def go() -> list[Any]:
-        async with sending(lambda: iter([next(left)])) as url:
+        async with sending(lambda: iter([next(remaining)])) as url:
             return await replayed(url, 60.0, programs=len(answers))
 
     lines = asyncio.run(go())
     assert len(lines) == len(answers)
-    assert any(line["error"] is None for line in lines), "all fail, so it tests little"
+    assert any(line["error"] is None for line in lines), (
+        "all answers fail, so the test shows little"
+    )
 
 
 @pytest.mark.parametrize("attack", ["an event without end", "an answer without end"])
-def test_the_gateway_passes_no_more_than_its_bounds(attack: str) -> None:
-    pieces = forever(b"data: " + MIB + b"\n") if "event" in attack else forever(MIB, JSON)
+def test_the_gateway_forwards_no_more_than_its_limits(attack: str) -> None:
+    chunks = forever(b"data: " + MIB + b"\n") if "event" in attack else forever(MIB, JSON)
 
     async def go() -> list[Any]:
         lines: list[Any] = []
         async with (
-            sending(pieces) as url,
+            sending(chunks) as url,
             serve_gateway(Gateway([Backend(url, False)], into(lines))) as gateway,
         ):
-            with suppress(aiohttp.ClientPayloadError):  # a cut stream is cut for the client too
+            with suppress(aiohttp.ClientPayloadError):  # the client's stream ends early too
                 status, _, _ = await post(gateway + "/v1/chat/completions", ASK)
                 assert status == 502
         return lines
@@ -162,7 +164,7 @@ def test_the_gateway_passes_no_more_than_its_bounds(attack: str) -> None:
     before_kb = peak_kb()
     (line,) = asyncio.run(go())
     assert "no answer from the server" in line["error"]
-    assert peak_kb() - before_kb < ROOM_KB
+    assert peak_kb() - before_kb < MAX_GROWTH_KB
 
 
 REQUEST = (
@@ -175,8 +177,8 @@ PATHS = (b"/programs/../../etc/v1/models", b"/programs/%00/v1/models", b"/progra
          b"/v1/../admin", b"/v1/%2e%2e/admin", b"*")  # fmt: skip
 
 
-def test_no_request_breaks_the_gateway() -> None:
-    """Mutated requests, head and all: answered or hung up on, and the next one is served."""
+def test_no_malformed_request_breaks_the_gateway() -> None:
+    """Mutated requests, including heads, are answered or disconnected; the next one is served."""
     random = Random(4)
     requests = [REQUEST.replace(b"/programs/p/v1/chat/completions", path) for path in PATHS]
     requests += [mutated(REQUEST, random) for _ in range(300)]

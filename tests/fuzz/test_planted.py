@@ -1,5 +1,5 @@
-"""Markup, scripts, formulas and terminal codes in every text of a run: none of them comes to life
-in a page, a table, an export or a terminal."""
+"""Markup, scripts, formulas and terminal codes in every text of a run have no effect in a page, a
+table, an export or a terminal."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ CODES = "\x1b[2J\x1b]0;title\x07\u202e\r\n"
 
 
 def planted(run: Path, text: str) -> Path:
-    """A run in which all that may be any text is this one, but for what tells kinds apart."""
+    """Write a run in which every free text is `text`; ids contain it."""
     tools = [turn("p" + text, k, 2.0 * k, job_id="p" + text, tools=[text]) for k in range(3)]
     tools[2] |= {"gap_provenance": text}
     failed = turn("q", 0, 0.2, job_id="q", error=text)
@@ -89,18 +89,18 @@ def planted(run: Path, text: str) -> Path:
 @pytest.mark.parametrize("text", MARKUP)
 def test_no_text_of_a_run_is_markup_in_its_report(text: str, tmp_path: Path) -> None:
     page = write(planted(tmp_path / "run", text)).path.read_text()
-    injected.refuse(page)
+    injected.check_markup(page)
     assert "mine" in page
 
 
-def test_what_looks_for_markup_finds_it() -> None:
+def test_the_search_for_markup_finds_it() -> None:
     for html in ("<img>", "<p onclick='x'>", "<a href='javascript:x'>", "<script></script>" * 9):
         with pytest.raises(AssertionError):
-            injected.refuse(html)
+            injected.check_markup(html)
 
 
 @pytest.mark.parametrize("text", [*MARKUP, "+1", "-1", "@x", "\t=1"])
-def test_no_text_begins_a_formula_in_a_table(text: str, tmp_path: Path) -> None:
+def test_no_text_becomes_a_formula_in_a_table(text: str, tmp_path: Path) -> None:
     run = planted(tmp_path / "run", text) if text != "\t=1" else _with_ids(tmp_path / "run", text)
     write(run)
     export(run, "csv", run / "export")
@@ -126,7 +126,7 @@ def _is_number(text: str) -> bool:
 
 
 @pytest.mark.parametrize("form", ["chrome", "timestamps"])
-def test_an_export_for_a_viewer_is_json_whatever_the_texts(form: str, tmp_path: Path) -> None:
+def test_exports_for_viewers_are_valid_json_whatever_the_texts(form: str, tmp_path: Path) -> None:
     run = planted(tmp_path / "run", MARKUP[0])
     done = export(run, form, run / "export")
     assert done.paths
@@ -140,7 +140,7 @@ def test_names_with_terminal_codes_are_refused(tmp_path: Path) -> None:
     assert not has_control(str(refused.value))
 
 
-def test_a_verdict_is_xml_and_inert_markdown(tmp_path: Path) -> None:
+def test_a_verdict_is_valid_xml_and_markdown_without_markup(tmp_path: Path) -> None:
     run = planted(tmp_path / "run", "<b>&]]>|`x`")
     xml, markdown = tmp_path / "v.xml", tmp_path / "v.md"
     command = ["compare", str(run), str(run), "--junit", str(xml), "--markdown", str(markdown)]
@@ -150,14 +150,14 @@ def test_a_verdict_is_xml_and_inert_markdown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["inspect", "stats"])
-def test_no_trace_moves_the_cursor(command: str, tmp_path: Path) -> None:
+def test_control_characters_in_a_trace_are_escaped(command: str, tmp_path: Path) -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 9}
-    said = {
+    message = {
         "role": "assistant",
         "content": f"```bash\n{CODES}ls\n```",
         "extra": {"response": {"usage": usage, "created": 1.7e9}},
     }
-    document = {"instance_id": f"a{CODES}b", "messages": [said, said, CODES], CODES: 1}
+    document = {"instance_id": f"a{CODES}b", "messages": [message, message, CODES], CODES: 1}
     path = tmp_path / "a\x1b[31mb.json"
     path.write_text(json.dumps(document))
     (tmp_path / "bad\x1b[31m.json").write_text(json.dumps({CODES: 1}))
@@ -169,12 +169,12 @@ def test_no_trace_moves_the_cursor(command: str, tmp_path: Path) -> None:
     assert not has_control(refused.stderr.replace("\n", ""))  # fmt: skip
 
 
-def test_ids_of_programs_name_no_folder_above(tmp_path: Path) -> None:
+def test_program_ids_cannot_name_folders_outside_the_run(tmp_path: Path) -> None:
     trace = tmp_path / "a.jsonl"
     trace.write_bytes(program_line(Program("../../escaped", (Turn(100, 5), Turn(150, 5)))))
     out = tmp_path / "runs" / "one"
-    asked = ["sweep", "--traces", str(trace), "--policies", "fcfs", "--jps", "0.5"]
-    done = CliRunner().invoke(app, [*asked, "--programs", "1", "--out", str(out)])
+    command = ["sweep", "--traces", str(trace), "--policies", "fcfs", "--jps", "0.5"]
+    done = CliRunner().invoke(app, [*command, "--programs", "1", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert read_traces(out / "fcfs_jps0.5_seed1" / "turns.jsonl").programs[0].id == "../../escaped"
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "runs"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fuzz.loaders import leave_nothing
+from tests.fuzz.loaders import remove_folder
 from tests.fuzz.target import bounded, run
 from tests.fuzz.targets import TARGETS
 
@@ -17,18 +17,18 @@ INPUTS = {
     "virtual replay": 150,
     "e.toml": 200,
 }
-MOST = 300
+DEFAULT_INPUTS = 300
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _nothing_stays() -> Iterator[None]:
+def _remove_folder() -> Iterator[None]:
     yield
-    leave_nothing()
+    remove_folder()
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_input_is_refused_in_one_line_or_gives_a_valid_result(name: str) -> None:
     with bounded():
-        found = run(TARGETS[name], seed=1, numbers=range(INPUTS.get(name, MOST)))
-    assert not found.wrong, [(number, why) for number, _, why in found.wrong]
-    assert found.taken, "refuses everything, so it tests little"
+        outcome = run(TARGETS[name], seed=1, numbers=range(INPUTS.get(name, DEFAULT_INPUTS)))
+    assert not outcome.failures, [(number, error) for number, _, error in outcome.failures]
+    assert outcome.accepted, "it refuses everything, so the test shows little"

@@ -1,5 +1,5 @@
-"""Mutated input of users: ranges on the command line, experiments, tasks, profiles, costs,
-baselines, histories. Each gives an error of one line or a bounded result."""
+"""Mutated user input: ranges on the command line, experiments, tasks, profiles, costs, baselines,
+histories. Each gives an error in one line or a valid result."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ RANGES = ("0.05..0.9", "0.1,0.5", "0.05..0.9:0.05", "1..5", "0,3,7", "closed:4",
           "poisson", "7..150", "0..1e9:1e-9", "1..999999999999999999")  # fmt: skip
 
 
-def refused(error: ValueError) -> None:
+def check_error(error: ValueError) -> None:
     assert isinstance(error, TurnstileError), f"{type(error).__name__}, a bug: {error}"
     assert_one_line(printable(str(error)))
 
 
 def _range(parse: Callable[[str], object], data: bytes) -> bool:
     try:
-        found = parse(data.decode())
+        parsed = parse(data.decode())
     except ValueError as error:
-        refused(error)
+        check_error(error)
         return False
-    if isinstance(found, tuple) and parse is not output_range:
-        assert 0 < len(found) <= MAX_VALUES
-        assert list(found) == sorted(found)
+    if isinstance(parsed, tuple) and parse is not output_range:
+        assert 0 < len(parsed) <= MAX_VALUES
+        assert list(parsed) == sorted(parsed)
     return True
 
 
@@ -102,10 +102,10 @@ def _file(name: str, read: Callable[[Path], object], data: bytes) -> bool:
     path.write_bytes(data)
     try:
         read(path)
-    except OSError:  # `one_line_errors` tells it
+    except OSError:  # `one_line_errors` reports it
         return False
     except ValueError as error:
-        refused(error)
+        check_error(error)
         return False
     return True
 
@@ -124,7 +124,7 @@ def _settings(random: Random) -> bytes:
 
 
 def _changed_toml(file: bytes, random: Random) -> bytes:
-    """TOML's values changed as text: a key, a line, a number."""
+    """Change a TOML file as text: a value, a line, some bytes."""
     lines = file.decode().split("\n")
     for _ in range(random.randint(1, 3)):
         at = random.randrange(len(lines))
@@ -142,10 +142,10 @@ def _changed_toml(file: bytes, random: Random) -> bytes:
     return "\n".join(lines).encode()
 
 
-def _drawn(path: Path) -> None:
+def _draw_history(path: Path) -> None:
     page = path.with_suffix(".html")
     draw(read_history(path), page)
-    injected.refuse(page.read_text())
+    injected.check_markup(page.read_text())
 
 
 def _baseline(path: Path) -> None:
@@ -153,7 +153,7 @@ def _baseline(path: Path) -> None:
     try:
         side.refuse_invalid("a baseline")
     except InvalidBaseline as error:
-        refused(error)
+        check_error(error)
 
 
 def _gzipped(random: Random) -> bytes:
@@ -167,7 +167,7 @@ FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], flo
     ("profile.json", lambda p: read_measured(p).notes(), lambda r: mutated(_profile(), r), 2),
     ("costs.json", read_costs, lambda r: mutated(COSTS, r), 3),
     ("baseline.json.gz", _baseline, _gzipped, 2),
-    ("history.jsonl", _drawn, lambda r: mutated(HISTORY, r), 0.3),
+    ("history.jsonl", _draw_history, lambda r: mutated(HISTORY, r), 0.3),
 )
 
 

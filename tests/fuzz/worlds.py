@@ -1,4 +1,4 @@
-"""Mutated traces that can be read, all the way: counted, cut, and replayed in virtual time."""
+"""Mutated traces that can be read are summarised, cut and replayed in virtual time."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def world(data: bytes) -> bool:
     _replay(list(load.programs), data)
     try:
         changed = cut(load.programs, jobs=1, max_turns=2, token_scale=0.5, gap_scale=2.0)
-    except InvalidTrace:  # twice a gap may be more than a gap may be
+    except InvalidTrace:  # twice a gap may exceed the maximum
         return True
     _replay(changed, data)
     return True
@@ -63,8 +63,8 @@ def _replay(programs: list[Program], data: bytes) -> None:
 
 
 def _make(random: Random) -> bytes:
-    place = random.randrange(len(NAMES))
-    return bytes([place]) + mutated(random.choice(TRACES[NAMES[place]]), random)
+    index = random.randrange(len(NAMES))
+    return bytes([index]) + mutated(random.choice(TRACES[NAMES[index]]), random)
 
 
 TARGETS = [Target("virtual replay", _make, world, 1)]

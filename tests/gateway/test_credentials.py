@@ -1,4 +1,4 @@
-"""A credential may be any string; it never changes the recorded lines of turns."""
+"""A credential may be any string; redacting it never damages the records of turns."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from tests.lines import Line, into
 KEY = "sk-planted-12345"
 
 
-async def asked(gateway: Gateway, body: Any, **headers: str) -> int:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+async def post_status(gateway: Gateway, body: Any, **headers: str) -> int:
+    headers_sent = {name.replace("_", "-"): value for name, value in headers.items()}
     async with serve_gateway(gateway) as url:
-        status, _, _ = await post(f"{url}/programs/p/v1/chat/completions", body, headers=named)
+        status, _, _ = await post(
+            f"{url}/programs/p/v1/chat/completions", body, headers=headers_sent
+        )
     return status
 
 
@@ -32,7 +34,7 @@ def line_of(
     async def go() -> None:
         async with serving(upstream) as server:
             gateway = Gateway([Backend(server, True)], into(lines), keeps_messages=True)
-            assert await asked(gateway, body, **headers) == status
+            assert await post_status(gateway, body, **headers) == status
             assert not gateway._turns._active
 
     asyncio.run(go())
@@ -41,7 +43,7 @@ def line_of(
 
 
 @pytest.mark.parametrize("word", [',"tools":', "output_tokens", '"fix the bug"', "anything"])
-def test_a_word_as_key_changes_no_line(word: str) -> None:
+def test_a_key_that_is_a_common_word_changes_no_record(word: str) -> None:
     plain = line_of(Upstream(words="do anything with output_tokens"))
     line = line_of(Upstream(words="do anything with output_tokens"), X_Api_Key=word)
     times = {name for name in plain if name.endswith("_s")}
@@ -52,7 +54,7 @@ def test_a_word_as_key_changes_no_line(word: str) -> None:
     assert line["answer"] == "do anything with output_tokens"
 
 
-def test_an_environments_password_of_digits_is_no_number_of_a_line(
+def test_passwords_of_the_environment_that_are_numbers_or_words_change_no_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digits = {"role": "user", "content": "12345678 and postgres"}
@@ -64,29 +66,29 @@ def test_an_environments_password_of_digits_is_no_number_of_a_line(
     assert line["messages"] == [digits]
 
 
-def test_a_key_that_is_no_word_is_in_no_line() -> None:
-    said = {"role": "user", "content": f"ask with {KEY}"}
+def test_a_distinctive_key_is_in_no_record() -> None:
+    message = {"role": "user", "content": f"curl with {KEY}"}
     call = {"id": "c", "type": "function"}
     command = orjson.dumps({"command": f"curl -H 'api-key: {KEY}'"}).decode()
     called = {**call, "function": {"name": "bash", "arguments": command}}
     shell = {"name": "bash", "parameters": {"properties": {"command": {"type": "string"}}}}
     upstream = Upstream(words=f"with {KEY}")
-    body = {**ASK, "messages": [said], "tools": [{"type": "function", "function": shell}]}
+    body = {**ASK, "messages": [message], "tools": [{"type": "function", "function": shell}]}
     line = line_of(upstream, body, X_Api_Key=KEY)
-    assert line["messages"] == [{"role": "user", "content": "ask with ***"}]
+    assert line["messages"] == [{"role": "user", "content": "curl with ***"}]
     assert line["answer"] == "with ***"
-    again = {**body, "messages": [{"role": "assistant", "tool_calls": [called]}, said]}
+    again = {**body, "messages": [{"role": "assistant", "tool_calls": [called]}, message]}
     assert KEY not in str(line_of(upstream, again, X_Api_Key=KEY))
 
 
 @pytest.mark.parametrize("fault", ["401", "engine error"])
-def test_in_an_error_every_key_is_hidden(fault: str) -> None:
+def test_any_key_is_redacted_from_errors(fault: str) -> None:
     status = {"401": 401}.get(fault, 200)
     line = line_of(Upstream(fault=fault), status=status, Authorization="Bearer anything")
     assert "Bearer ***" in line["error"]
 
 
-def test_whatever_goes_wrong_with_its_answer_a_turn_is_over(
+def test_a_turn_ends_even_if_its_answer_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> Line:

@@ -1,4 +1,4 @@
-"""Guided replay: the engine does the recorded work, the agent gets the recorded answer."""
+"""Guided replay: the engine computes the recorded turns; the agent gets the recorded answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "whatever the agen
 BASH = {"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}
 EDITOR = {"properties": {"command": {"type": "string", "enum": ["view", "create"]}}}
 FINISH = {"type": "object", "properties": {"message": {"type": "string"}}}
-SAID = [
+MESSAGES = [
     Message("system", "be brief"),
     Message("user", "fix it"),
     Message("assistant", "I look.\n\n```bash\nls src\n```"),
@@ -36,7 +36,7 @@ TURNS = (
     Turn(36, 6, 26),
     Turn(52, 6, 42, ("echo",), "echo COMPLETE"),
 )
-PROGRAM = Program("p", TURNS, messages=tuple(SAID), prompt_messages=(2, 4, 6))
+PROGRAM = Program("p", TURNS, messages=tuple(MESSAGES), prompt_messages=(2, 4, 6))
 
 
 def offered(**functions: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def offered(**functions: Any) -> dict[str, Any]:
 async def guided(
     server: Server, *programs: Program
 ) -> AsyncIterator[tuple[str, list[Line], Gateway]]:
-    """The gateway's base URL, the lines of the turns that ended, the gateway."""
+    """Yield the gateway's base URL, the records of finished turns, and the gateway."""
     lines: list[Line] = []
     guide = Guide(programs, range(2**31), 0)
     async with serving(server) as url:
@@ -61,15 +61,15 @@ async def guided(
 
 
 def answers(*bodies: dict[str, Any], server: Server | None = None) -> tuple[list[Any], list[Line]]:
-    """To a program's requests, one after the other: (status, what came)."""
+    """Send a program's requests in order; return their (status, body) and the records."""
 
     async def go() -> tuple[list[Any], list[Line]]:
         async with guided(server or Server(), PROGRAM) as (url, lines, _):
-            found = []
+            received = []
             for body in bodies:
-                status, told, _ = await post(f"{url}/programs/p/v1/chat/completions", body)
-                found.append((status, orjson.loads(told)))
-            return found, lines
+                status, answer, _ = await post(f"{url}/programs/p/v1/chat/completions", body)
+                received.append((status, orjson.loads(answer)))
+            return received, lines
 
     return asyncio.run(go())
 
@@ -79,8 +79,8 @@ def message(answer: tuple[int, Any]) -> Any:
     return answer[1]["choices"][0]["message"]
 
 
-def test_the_engine_gets_the_requests_of_a_replay() -> None:
-    """Token for token, but for the ids that the engine makes up anew each time."""
+def test_the_engine_gets_the_same_requests_as_in_a_replay() -> None:
+    """The requests have the same tokens, apart from token ids that the engine draws randomly."""
 
     class Constant(Server):
         def __post_init__(self) -> None:
@@ -95,7 +95,7 @@ def test_the_engine_gets_the_requests_of_a_replay() -> None:
     assert guide.arguments["p", 2]["is_last"] == 1
 
 
-def test_a_turns_line_has_the_fields_of_replay_and_a_measured_gap() -> None:
+def test_a_turns_record_has_the_fields_of_a_replay_and_a_measured_gap() -> None:
     async def go() -> list[Line]:
         async with guided(Server(), PROGRAM) as (url, lines, _):
             await post(f"{url}/programs/p/v1/chat/completions", ASK)
@@ -106,10 +106,10 @@ def test_a_turns_line_has_the_fields_of_replay_and_a_measured_gap() -> None:
     lines = asyncio.run(go())
     as_replayed, _ = replayed([PROGRAM], Server())
     assert set(lines[0]) == set(as_replayed["p", 0])
-    counted = [
+    token_counts = [
         (line["prompt_tokens"], line["output_tokens"], line["kept_tokens"]) for line in lines
     ]
-    assert counted == [(20, 6, 0), (36, 6, 26)]
+    assert token_counts == [(20, 6, 0), (36, 6, 26)]
     assert [line["tools"] for line in lines] == [["ls"], []]
     assert lines[0]["device_hit_tokens"] == 7
     assert lines[1]["gap_s"] >= 0.1
@@ -121,7 +121,7 @@ def test_a_turns_line_has_the_fields_of_replay_and_a_measured_gap() -> None:
 def test_an_agent_that_reads_text_gets_the_recorded_text() -> None:
     found, _ = answers(ASK, ASK, ASK)
     assert [message(answer) for answer in found] == [
-        {"role": "assistant", "content": SAID[place].content} for place in (2, 4, 6)
+        {"role": "assistant", "content": MESSAGES[index].content} for index in (2, 4, 6)
     ]
     assert found[0][1]["usage"] == {
         "prompt_tokens": 20,
@@ -140,17 +140,17 @@ def test_an_agent_that_offers_a_shell_gets_the_recorded_command_as_its_call() ->
     assert message(third)["tool_calls"][0]["function"]["arguments"] == '{"command":"echo COMPLETE"}'
 
 
-def test_a_turn_without_a_command_is_a_thought_where_the_agent_can_think() -> None:
-    """OpenHands takes an answer without a call for its last."""
+def test_a_turn_without_a_command_is_a_thought_if_the_agent_has_a_think_tool() -> None:
+    """OpenHands takes an answer without a call for the last one."""
     ask = offered(terminal=BASH, think=FINISH)
     (first, second, _), _ = answers(ask, ask, ask)
     assert message(first)["tool_calls"][0]["function"]["name"] == "terminal"
     (call,) = message(second)["tool_calls"]
     assert call["function"]["name"] == "think"
-    assert orjson.loads(call["function"]["arguments"]) == {"thought": SAID[4].content}
+    assert orjson.loads(call["function"]["arguments"]) == {"thought": MESSAGES[4].content}
 
 
-def test_a_last_turn_calls_finish_where_the_agent_has_it() -> None:
+def test_a_last_turn_calls_finish_if_the_agent_has_that_tool() -> None:
     ask = offered(terminal=BASH, finish=FINISH)
     (first, _, last), _ = answers(ask, ask, ask)
     assert message(first)["tool_calls"][0]["function"]["name"] == "terminal"
@@ -158,34 +158,34 @@ def test_a_last_turn_calls_finish_where_the_agent_has_it() -> None:
     assert call["function"] == {"name": "finish", "arguments": '{"message":"Done."}'}
 
 
-def test_a_stream_says_the_same_in_pieces() -> None:
+def test_a_stream_has_the_same_content_in_chunks() -> None:
     async def go() -> tuple[bytes, bytes]:
-        asked = {**offered(bash=BASH), "stream": True, "stream_options": {"include_usage": True}}
+        body = {**offered(bash=BASH), "stream": True, "stream_options": {"include_usage": True}}
         async with guided(Server(), PROGRAM) as (url, _, _):
-            _, chat, _ = await post(f"{url}/programs/p/v1/chat/completions", asked)
-            body = {"model": "m", "prompt": "x", "stream": True}
-            _, text, _ = await post(f"{url}/programs/p/v1/completions", body)
+            _, chat, _ = await post(f"{url}/programs/p/v1/chat/completions", body)
+            text_body = {"model": "m", "prompt": "x", "stream": True}
+            _, text, _ = await post(f"{url}/programs/p/v1/completions", text_body)
             return chat, text
 
     chat, text = (
-        [event.removeprefix(b"data: ") for event in said.split(b"\n\n") if event]
-        for said in asyncio.run(go())
+        [event.removeprefix(b"data: ") for event in stream.split(b"\n\n") if event]
+        for stream in asyncio.run(go())
     )
     assert chat[-1] == text[-1] == b"[DONE]"
-    *pieces, usage = map(orjson.loads, chat[:-1])
-    assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None, None, "tool_calls"]
-    assert pieces[0]["choices"][0]["delta"]["content"] == SAID[2].content
-    call = pieces[1]["choices"][0]["delta"]["tool_calls"][0]
+    *chunks, usage = map(orjson.loads, chat[:-1])
+    assert [chunk["choices"][0]["finish_reason"] for chunk in chunks] == [None, None, "tool_calls"]
+    assert chunks[0]["choices"][0]["delta"]["content"] == MESSAGES[2].content
+    call = chunks[1]["choices"][0]["delta"]["tool_calls"][0]
     assert (call["index"], call["function"]["name"]) == (0, "bash")
     assert usage["usage"]["total_tokens"] == 26
     assert orjson.loads(text[0])["choices"][0]["text"] == "Not sure."
 
 
-def test_what_was_not_recorded_is_refused_and_is_no_turn() -> None:
+def test_requests_without_a_recorded_turn_are_refused_and_leave_no_record() -> None:
     async def go() -> tuple[list[tuple[int, bytes]], int]:
         async with guided(Server(), replace(PROGRAM, turns=TURNS[:1])) as (url, lines, _):
-            places = ("/programs/p", "/programs/p", "/programs/q", "")
-            found = [await post(f"{url}{place}/v1/chat/completions", ASK) for place in places]
+            prefixes = ("/programs/p", "/programs/p", "/programs/q", "")
+            found = [await post(f"{url}{prefix}/v1/chat/completions", ASK) for prefix in prefixes]
             return [(status, body) for status, body, _ in found], len(lines)
 
     found, turns = asyncio.run(go())
@@ -197,7 +197,7 @@ def test_what_was_not_recorded_is_refused_and_is_no_turn() -> None:
     assert turns == 1
 
 
-def test_two_requests_of_one_program_at_once_are_two_turns_in_a_row() -> None:
+def test_concurrent_requests_of_one_program_are_consecutive_turns() -> None:
     async def go() -> list[Line]:
         async with guided(Server(think_s=0.1), PROGRAM) as (url, lines, _):
             await asyncio.gather(
@@ -219,7 +219,7 @@ def test_a_program_stops_at_a_turn_that_fails() -> None:
     assert lines[1]["error"].startswith("the server answered 500")
 
 
-def test_a_program_that_ended_begins_anew() -> None:
+def test_a_program_id_that_ended_starts_again_at_turn_0() -> None:
     async def go() -> list[Line]:
         server = Server()
         async with guided(server, PROGRAM) as (url, lines, gateway):
@@ -232,18 +232,18 @@ def test_a_program_that_ended_begins_anew() -> None:
 
 
 def test_a_response_that_the_recording_lacks_is_empty() -> None:
-    """mini-swe-agent keeps of an answer that it cannot read only its own complaint."""
-    said = (Message("user", "fix it"), Message("user", "give exactly one command"))
-    program = Program("p", (Turn(20, 6),), messages=said, prompt_messages=(1,))
+    """mini-swe-agent records only its complaint about an answer that it cannot parse."""
+    messages = (Message("user", "fix it"), Message("user", "give exactly one command"))
+    program = Program("p", (Turn(20, 6),), messages=messages, prompt_messages=(1,))
 
     async def go() -> Any:
         async with guided(Server(), program) as (url, _, _):
             return (await post(f"{url}/programs/p/v1/chat/completions", ASK))[:2]
 
-    status, told = asyncio.run(go())
-    assert message((status, orjson.loads(told))) == {"role": "assistant", "content": ""}
+    status, answer = asyncio.run(go())
+    assert message((status, orjson.loads(answer))) == {"role": "assistant", "content": ""}
 
 
-def test_programs_without_messages_cannot_guide() -> None:
+def test_programs_without_messages_cannot_guide_agents() -> None:
     with pytest.raises(ValueError, match="program p: its trace has no messages"):
         Guide([replace(PROGRAM, messages=(), prompt_messages=())], range(9), 0)

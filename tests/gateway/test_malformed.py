@@ -1,4 +1,4 @@
-"""What is no request: answered as OpenAI's API would, and nothing is sent on."""
+"""Malformed requests get the errors of OpenAI's API, and are not forwarded."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, gateway_to
 
 
-def answered(path: str, body: Any) -> tuple[int, Any, int]:
+def send(path: str, body: Any) -> tuple[int, Any, int]:
     async def go() -> tuple[int, Any, int]:
         upstream = Upstream()
         async with gateway_to(upstream) as (url, lines):
-            status, told, _ = await post(url + path, body)
+            status, answer, _ = await post(url + path, body)
             assert not lines
-            return status, orjson.loads(told), len(upstream.bodies)
+            return status, orjson.loads(answer), len(upstream.bodies)
 
     return asyncio.run(go())
 
@@ -37,35 +37,35 @@ def answered(path: str, body: Any) -> tuple[int, Any, int]:
         ("/programs/v1/chat", ASK, 404, "Invalid URL"),
     ],
 )
-def test_a_request_that_is_none_is_refused(path: str, body: Any, status: int, message: str) -> None:
-    found, told, sent = answered(path, body)
-    assert (found, sent) == (status, 0)
-    assert message in told["error"]["message"]
-    assert told["error"]["type"] == "invalid_request_error"
+def test_a_malformed_request_is_refused(path: str, body: Any, status: int, message: str) -> None:
+    received, answer, sent = send(path, body)
+    assert (received, sent) == (status, 0)
+    assert message in answer["error"]["message"]
+    assert answer["error"]["type"] == "invalid_request_error"
 
 
-def test_a_body_of_50_mb_is_refused_before_it_is_in_memory() -> None:
+def test_a_body_of_50_mb_is_refused_before_it_is_read_into_memory() -> None:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
-    async def pieces() -> Any:
+    async def chunks() -> Any:
         for _ in range(50):
             yield b"x" * (1 << 20)
 
     async def go() -> tuple[int, bytes]:
         upstream = Upstream()
         async with gateway_to(upstream) as (url, _):
-            status, told, _ = await post(url + "/v1/chat/completions", pieces())
+            status, answer, _ = await post(url + "/v1/chat/completions", chunks())
             assert not upstream.bodies
-            return status, told
+            return status, answer
 
-    status, told = asyncio.run(go())
+    status, answer = asyncio.run(go())
     assert status == 413
-    assert f"larger than {MAX_BODY_BYTES >> 20} MiB" in orjson.loads(told)["error"]["message"]
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    assert grown_kb < 2 * (MAX_BODY_BYTES >> 10)
+    assert f"larger than {MAX_BODY_BYTES >> 20} MiB" in orjson.loads(answer)["error"]["message"]
+    growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    assert growth_kb < 2 * (MAX_BODY_BYTES >> 10)
 
 
-def test_a_socket_that_closes_half_way_leaves_no_turn() -> None:
+def test_a_connection_closed_within_a_request_leaves_no_record() -> None:
     async def go() -> int:
         upstream = Upstream()
         async with gateway_to(upstream) as (url, lines):
@@ -84,8 +84,8 @@ def test_a_socket_that_closes_half_way_leaves_no_turn() -> None:
     assert asyncio.run(go()) == 1
 
 
-def test_a_reader_that_does_not_read_holds_the_server_up_and_fills_no_memory() -> None:
-    """The stream is 40 MB; what sockets and buffers hold is a small part of it."""
+def test_a_client_that_does_not_read_slows_the_server_and_fills_no_memory() -> None:
+    """The stream has 40 MB, of which sockets and buffers can hold a small part."""
     word = "w" * 20_000
 
     async def go() -> int:
@@ -98,9 +98,9 @@ def test_a_reader_that_does_not_read_holds_the_server_up_and_fills_no_memory() -
             writer.write(head.encode() + b"\r\n\r\n" + body)
             await writer.drain()
             await asyncio.sleep(1.0)
-            grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+            growth_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
             writer.transport.abort()
-            return grown_kb
+            return growth_kb
 
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert asyncio.run(go()) < 100_000

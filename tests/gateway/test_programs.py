@@ -1,4 +1,4 @@
-"""A gateway and whoever runs the agents: lateness, ended programs, events, a socket, keys."""
+"""A gateway under the code that runs agents: lateness, ended programs, events, sockets, keys."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tests.gateway.test_proxy import ASK, post
 from tests.gateway.upstream import Upstream, serving
 from tests.lines import Line, into
 
-Told = Callable[[str, Gateway], Awaitable[None]]
+Scenario = Callable[[str, Gateway], Awaitable[None]]
 
 
-def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> list[Line]:
+def lines_of(scenario: Scenario, upstream: Upstream | None = None, **options: Any) -> list[Line]:
     lines: list[Line] = []
 
     async def go() -> None:
@@ -30,31 +30,31 @@ def lines_of(told: Told, upstream: Upstream | None = None, **options: Any) -> li
             events = options.pop("events", None)
             gateway = Gateway([Backend(server, True, events)], into(lines), **options)
             async with serve_gateway(gateway) as url:
-                await told(f"{url}/programs/p/v1/chat/completions", gateway)
+                await scenario(f"{url}/programs/p/v1/chat/completions", gateway)
 
     asyncio.run(go())
     return lines
 
 
-def test_a_first_turn_was_due_at_the_scheduled_start_of_its_program() -> None:
-    async def told(url: str, gateway: Gateway) -> None:
+def test_a_first_turn_is_due_at_the_scheduled_start_of_its_program() -> None:
+    async def scenario(url: str, gateway: Gateway) -> None:
         gateway.set_lateness("p", 0.25)
         await post(url, ASK)
         await post(url, ASK)
 
-    first, second = lines_of(told)
+    first, second = lines_of(scenario)
     assert first["sent_at_s"] - first["scheduled_at_s"] == pytest.approx(0.25)
     assert second["sent_at_s"] == second["scheduled_at_s"]
 
 
-def test_a_program_ended_between_two_turns_leaves_a_last_line_with_the_reason() -> None:
+def test_a_program_ended_between_two_turns_leaves_a_last_record_with_the_reason() -> None:
     upstream = Upstream()
 
-    async def told(url: str, gateway: Gateway) -> None:
+    async def scenario(url: str, gateway: Gateway) -> None:
         await post(url, ASK)
         await gateway.abandon("p", "over its time limit of 900 s")
 
-    _, last = lines_of(told, upstream)
+    _, last = lines_of(scenario, upstream)
     assert (last["program_id"], last["turn"]) == ("p", 1)
     assert last["error"] == "over its time limit of 900 s"
     assert last["sent_at_s"] == last["finished_at_s"]
@@ -62,18 +62,18 @@ def test_a_program_ended_between_two_turns_leaves_a_last_line_with_the_reason() 
     assert upstream.bodies[-1]["vllm_xargs"] == {"ended": "p"}
 
 
-def test_a_program_without_requests_leaves_one_line() -> None:
-    async def told(_url: str, gateway: Gateway) -> None:
+def test_a_program_without_requests_leaves_one_record() -> None:
+    async def scenario(_url: str, gateway: Gateway) -> None:
         await gateway.abandon("p", "exit code 1 before its first request")
 
-    (line,) = lines_of(told)
+    (line,) = lines_of(scenario)
     assert (line["turn"], line["error"]) == (0, "exit code 1 before its first request")
 
 
-def test_a_request_under_way_ends_with_the_reason_and_the_server_stops() -> None:
+def test_a_running_request_ends_with_the_reason_and_the_server_stops_generating() -> None:
     upstream = Upstream(words="w " * 500, chunk_s=0.01)
 
-    async def told(url: str, gateway: Gateway) -> None:
+    async def scenario(url: str, gateway: Gateway) -> None:
         async with aiohttp.ClientSession() as session:
             answer = await session.post(url, json={**ASK, "stream": True})
             await answer.content.readany()
@@ -81,28 +81,28 @@ def test_a_request_under_way_ends_with_the_reason_and_the_server_stops() -> None
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
         for _ in range(200):
-            if upstream.given_up:
+            if upstream.aborted:
                 break
             await asyncio.sleep(0.02)
 
-    (line,) = lines_of(told, upstream)
+    (line,) = lines_of(scenario, upstream)
     assert (line["turn"], line["error"]) == (0, "over its time limit of 900 s")
-    assert upstream.given_up == 1
+    assert upstream.aborted == 1
 
 
-def test_the_same_id_later_is_another_program() -> None:
-    async def told(url: str, gateway: Gateway) -> None:
+def test_an_id_used_again_after_its_program_ended_is_a_new_program() -> None:
+    async def scenario(url: str, gateway: Gateway) -> None:
         await post(url, ASK)
         await gateway.abandon("p", "crashed")
         await post(url, ASK)
 
-    assert [line["turn"] for line in lines_of(told)] == [0, 1, 0]
+    assert [line["turn"] for line in lines_of(scenario)] == [0, 1, 0]
 
 
-def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
+def test_the_socket_of_a_program_serves_only_that_program_and_is_removed_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / ("deep" * 30) / "gateway.sock"  # more than a socket's address holds
+    path = tmp_path / ("deep" * 30) / "gateway.sock"  # longer than a socket's address can be
     path.parent.mkdir()
     monkeypatch.chdir(path.parent)
     lines: list[Line] = []
@@ -115,8 +115,8 @@ def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
                 mode = stat.S_IMODE(path.stat().st_mode)
                 connector = aiohttp.UnixConnector(path.name)
                 async with aiohttp.ClientSession(connector=connector) as session:
-                    for place in ("/programs/p", "", "/programs/other"):
-                        url = f"http://inside{place}/v1/chat/completions"
+                    for prefix in ("/programs/p", "", "/programs/other"):
+                        url = f"http://inside{prefix}/v1/chat/completions"
                         async with session.post(url, json=ASK) as answer:
                             answers.append(answer.status)
                     async with session.delete("http://inside/programs/other") as answer:
@@ -129,7 +129,7 @@ def test_a_socket_of_its_own_is_one_programs_alone_and_goes_with_it(
     assert [(line["program_id"], line["turn"]) for line in lines] == [("p", 0), ("p", 1)]
 
 
-def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
+def test_an_existing_file_at_the_sockets_path_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("mine")
 
@@ -143,21 +143,21 @@ def test_a_file_in_the_sockets_place_stays(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
 
 
-def test_lines_have_the_engines_times_on_the_cells_clock(tmp_path: Path) -> None:
-    """Admitted 2 s after its arrival in the engine."""
+def test_records_have_the_engines_times_on_the_cells_clock(tmp_path: Path) -> None:
+    """The engine admits the turn 2 s after its arrival."""
     events = tmp_path / "events.jsonl"
     events.write_text("")
     seen: list[Line] = []
     at_s = 100.0
 
-    async def told(url: str, gateway: Gateway) -> None:
+    async def scenario(url: str, gateway: Gateway) -> None:
         gateway.set_origin(at_s)
         with events.open("ab") as file:
-            for name, t, more in (
+            for name, t, fields in (
                 ("arrival", 5.0, {}),
                 ("waiting_to_running", 7.0, {"hit_length": 32}),
             ):
-                event = {"event": name, "t": at_s + t, "program_id": "p", "turn": 0, **more}
+                event = {"event": name, "t": at_s + t, "program_id": "p", "turn": 0, **fields}
                 file.write(orjson.dumps(event) + b"\n")
         await post(url, ASK)
         with events.open("ab") as file:  # after the last turn
@@ -166,7 +166,7 @@ def test_lines_have_the_engines_times_on_the_cells_clock(tmp_path: Path) -> None
             )
             file.write(b"\n")
 
-    (line,) = lines_of(told, events=events, on_event=into(seen))
+    (line,) = lines_of(scenario, events=events, on_event=into(seen))
     assert (line["queue_s"], line["device_hit_tokens"]) == (pytest.approx(2.0), 32)
     assert [(event["event"], event["t"]) for event in seen] == [
         ("arrival", pytest.approx(5.0)),
@@ -179,12 +179,12 @@ def test_lines_have_the_engines_times_on_the_cells_clock(tmp_path: Path) -> None
 def test_a_key_that_the_server_repeats_is_neither_recorded_nor_forwarded(
     fault: str,
 ) -> None:
-    async def told(url: str, _gateway: Gateway) -> None:
+    async def scenario(url: str, _gateway: Gateway) -> None:
         _, body, _ = await post(url, ASK)
         assert b" Bearer ***" in body
         if fault == "401":
             embeddings = url.replace("chat/completions", "embeddings")
             assert await post(embeddings, ASK) == (401, body, ANY)
 
-    (line,) = lines_of(told, Upstream(fault=fault), api_key="sk-secret")
+    (line,) = lines_of(scenario, Upstream(fault=fault), api_key="sk-secret")
     assert "Bearer ***" in line["error"]

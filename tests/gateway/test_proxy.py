@@ -1,4 +1,4 @@
-"""What passes through the gateway, and the line that it leaves of each turn."""
+"""Requests and answers that pass through the gateway, and the record of each turn."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ ASK = {"model": "m", "messages": [{"role": "user", "content": "fix the bug"}]}
 
 
 def next_ask(answer: str, observation: str, ask: dict[str, Any] = ASK) -> dict[str, Any]:
-    said = [{"role": "assistant", "content": answer}, {"role": "user", "content": observation}]
-    return {**ask, "messages": [*ask["messages"], *said]}
+    following = [{"role": "assistant", "content": answer}, {"role": "user", "content": observation}]
+    return {**ask, "messages": [*ask["messages"], *following]}
 
 
 async def post(url: str, body: Any, **options: Any) -> tuple[int, bytes, dict[str, str]]:
-    """`body`: bytes, what can be JSON, or an async iterator of bytes."""
+    """Send `body` (bytes, JSON, or an async iterator of bytes); return status, body and headers."""
     data = orjson.dumps(body) if isinstance(body, dict | list) else body
     async with (
         aiohttp.ClientSession() as session,
@@ -31,7 +31,7 @@ async def post(url: str, body: Any, **options: Any) -> tuple[int, bytes, dict[st
         return answer.status, await answer.read(), dict(answer.headers)
 
 
-def test_a_turn_is_recorded_as_its_client_saw_it() -> None:
+def test_a_turn_is_recorded_as_its_client_observed_it() -> None:
     async def go() -> list[Line]:
         async with gateway_to(Upstream()) as (url, lines):
             await post(f"{url}/programs/p1/v1/chat/completions", ASK)
@@ -64,10 +64,12 @@ def test_an_answer_that_is_not_in_the_next_prompt_is_not_kept() -> None:
     assert second["kept_tokens"] == 3
 
 
-@pytest.mark.parametrize("asks_usage", [True, False])
-def test_a_stream_passes_as_it_is_and_is_counted_either_way(asks_usage: bool) -> None:
+@pytest.mark.parametrize("include_usage", [True, False])
+def test_a_stream_passes_unchanged_and_its_tokens_are_counted_with_or_without_usage(
+    include_usage: bool,
+) -> None:
     ask = {**ASK, "stream": True}
-    if asks_usage:
+    if include_usage:
         ask["stream_options"] = {"include_usage": True}
 
     async def go() -> tuple[bytes, bytes, Line]:
@@ -79,12 +81,12 @@ def test_a_stream_passes_as_it_is_and_is_counted_either_way(asks_usage: bool) ->
 
     through, direct, line = asyncio.run(go())
     assert through == direct
-    assert (b'"usage"' in through) == asks_usage
+    assert (b'"usage"' in through) == include_usage
     assert (line["prompt_tokens"], line["output_tokens"], line["error"]) == (3, 3, None)
     assert line["sent_at_s"] < line["first_token_at_s"] <= line["finished_at_s"]
 
 
-def test_the_clients_bytes_are_sent_on_with_the_tag_at_their_end() -> None:
+def test_the_clients_bytes_are_forwarded_with_the_tag_appended() -> None:
     raw = b'{ "model" : "m", "messages": [{"role":"user","content":"x y"}], "temperature": 1.0 }\n'
 
     async def go() -> tuple[bytes, bytes]:
@@ -117,7 +119,7 @@ def test_headers_for_the_gateway_are_not_forwarded() -> None:
     assert sent["vllm_xargs"] == {"tools": "ls", "program_id": "p", "turn": 0}
 
 
-def test_calls_give_the_words_of_their_shell_commands() -> None:
+def test_the_tools_of_a_turn_are_the_commands_in_its_calls() -> None:
     async def go(stream: bool) -> Line:
         async with gateway_to(Upstream(calls_tool=True)) as (url, lines):
             await post(f"{url}/v1/chat/completions", {**ASK, "stream": stream})
@@ -127,7 +129,7 @@ def test_calls_give_the_words_of_their_shell_commands() -> None:
     assert asyncio.run(go(stream=False))["tools"] == ["cd", "pytest"]
 
 
-def test_a_job_stays_on_the_server_that_has_its_kv_and_new_ones_go_where_there_are_fewest() -> None:
+def test_a_job_stays_on_the_server_with_its_kv_and_new_jobs_go_where_there_are_fewest() -> None:
     async def go() -> list[tuple[str, int]]:
         async with gateway_to(Upstream(), Upstream()) as (url, lines):
             for name in ("a", "b", "a", "c", "b"):
@@ -143,7 +145,7 @@ def test_a_job_stays_on_the_server_that_has_its_kv_and_new_ones_go_where_there_a
     assert placed == [("a", 0), ("b", 1), ("a", 0), ("c", 0), ("b", 1), ("d", 1), ("sub", 0)]
 
 
-def test_a_server_that_is_lost_draws_no_new_jobs_and_the_other_serves_on() -> None:
+def test_a_lost_server_gets_no_new_jobs_and_the_other_keeps_serving() -> None:
     async def go() -> list[tuple[str, int, bool]]:
         lines: list[Line] = []
         async with serving(Upstream()) as alive:
@@ -157,7 +159,7 @@ def test_a_server_that_is_lost_draws_no_new_jobs_and_the_other_serves_on() -> No
     assert asyncio.run(go()) == [
         ("a", 0, False),
         *((name, 1, True) for name in ("b", "c", "d")),
-        ("a", 0, False),  # it stays where its KV is
+        ("a", 0, False),  # it stays on the server with its KV
         ("b", 1, True),
     ]
 
@@ -179,7 +181,7 @@ def test_the_server_is_notified_of_the_end_of_a_program() -> None:
     assert asyncio.run(go(tagged=False)) == [None, None]
 
 
-def test_an_error_passes_unchanged_with_its_headers_and_is_a_record() -> None:
+def test_an_error_passes_unchanged_with_its_headers_and_is_recorded() -> None:
     async def go() -> tuple[int, bytes, dict[str, str], Line]:
         async with gateway_to(Upstream(fault="429")) as (url, lines):
             return (*await post(f"{url}/v1/chat/completions", ASK), lines[0])
@@ -190,7 +192,7 @@ def test_an_error_passes_unchanged_with_its_headers_and_is_a_record() -> None:
     assert line["error"] == "slow down"
 
 
-def test_a_stream_that_is_cut_ends_early_and_is_a_record() -> None:
+def test_a_stream_cut_by_the_server_ends_early_and_is_recorded() -> None:
     async def go() -> Line:
         async with gateway_to(Upstream(fault="cut")) as (url, lines):
             with pytest.raises(aiohttp.ClientPayloadError):
@@ -200,7 +202,7 @@ def test_a_stream_that_is_cut_ends_early_and_is_a_record() -> None:
     assert asyncio.run(go())["error"].startswith("no answer from the server")
 
 
-def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
+def test_a_client_that_disconnects_aborts_its_request() -> None:
     async def go() -> tuple[int, Line]:
         upstream = Upstream(words="w " * 500, chunk_s=0.01)
         async with gateway_to(upstream) as (url, lines):
@@ -211,13 +213,13 @@ def test_a_client_that_goes_away_takes_its_request_with_it() -> None:
                 await answer.content.readany()
                 answer.close()
             for _ in range(200):
-                if lines and upstream.given_up:
+                if lines and upstream.aborted:
                     break
                 await asyncio.sleep(0.02)
-            return upstream.given_up, lines[0]
+            return upstream.aborted, lines[0]
 
-    given_up, line = asyncio.run(go())
-    assert given_up == 1
+    aborted, line = asyncio.run(go())
+    assert aborted == 1
     assert line["error"] == "the client disconnected"
 
 
@@ -236,7 +238,7 @@ def test_an_unreachable_server_gives_an_error_in_openais_format() -> None:
     assert len(lines) == 1
 
 
-def test_models_pass_and_what_we_do_not_know_is_refused() -> None:
+def test_models_pass_and_unknown_paths_are_refused() -> None:
     async def go() -> tuple[int, Any, int]:
         async with gateway_to(Upstream()) as (url, lines), aiohttp.ClientSession() as session:
             async with session.get(f"{url}/programs/p/v1/models") as answer:

@@ -1,9 +1,8 @@
-"""Record, then replay: the same turns, tokens and tool gaps."""
+"""A recording replays with the same turns, tokens and tool gaps."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from servers.errors import InvalidTrace
 from servers.records import TurnRecord
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
+from tests.lines import read_lines
 from traces import read_traces
 from traces.formats.native import write_programs
 
@@ -39,37 +39,39 @@ sys.exit(int(sys.argv[1]))
 
 
 def recorded(folder: Path) -> None:
-    """Two programs of two turns, the second begun after the first."""
+    """Record two programs of two turns, one after the other."""
 
     async def go() -> None:
         async with serving(Upstream()) as server:
-            async with recording([Backend(server, tagged=True)], folder) as made:
+            async with recording([Backend(server, tagged=True)], folder) as running:
                 for name in ("a", "b"):
-                    url = f"{made.base_url}/programs/{name}/v1/chat/completions"
+                    url = f"{running.base_url}/programs/{name}/v1/chat/completions"
                     await post(url, ASK)
                     await asyncio.sleep(0.05)
                     await post(url, next_ask("all done here", "and so on"))
-            assert made.write_trace() is not None
+            assert running.write_trace() is not None
 
     asyncio.run(go())
 
 
 def test_a_recording_is_a_trace_with_its_measured_gaps(tmp_path: Path) -> None:
     recorded(tmp_path / "o")
-    lines = [json.loads(line) for line in (tmp_path / "o/turns.jsonl").read_text().splitlines()]
+    lines = read_lines(tmp_path / "o/turns.jsonl")
     programs = read_traces(tmp_path / "o/trace.jsonl").programs
     assert [program.id for program in programs] == ["a", "b"]
     assert programs[0].recorded_start_s == 0
     assert programs[1].recorded_start_s > 0.05
     for program in programs:
-        mine = [line for line in lines if line["program_id"] == program.id]
+        own = [line for line in lines if line["program_id"] == program.id]
         for field in ("prompt_tokens", "output_tokens", "kept_tokens"):
-            assert [getattr(turn, field) for turn in program.turns] == [m[field] for m in mine]
-        assert program.turns[0].tool_gap_s == mine[1]["gap_s"]
+            assert [getattr(turn, field) for turn in program.turns] == [
+                record[field] for record in own
+            ]
+        assert program.turns[0].tool_gap_s == own[1]["gap_s"]
         assert program.turns[0].gap_provenance == "measured"
 
 
-def test_the_lines_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> None:
+def test_the_records_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> None:
     recorded(tmp_path / "o")
     lines = tmp_path / "o/turns.jsonl"
     with lines.open("ab") as file:
@@ -80,7 +82,7 @@ def test_the_lines_of_a_killed_recording_are_the_same_trace(tmp_path: Path) -> N
     assert (tmp_path / "again.jsonl").read_bytes() == (tmp_path / "o/trace.jsonl").read_bytes()
 
 
-def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -> None:
+def test_failed_turns_are_left_out_and_a_file_without_others_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "turns.jsonl"
     lines = Lines(path)
     failed = TurnRecord(
@@ -95,7 +97,7 @@ def test_turns_that_failed_are_left_out_and_alone_are_no_trace(tmp_path: Path) -
 def run(
     bench: str, tmp_path: Path, *command: str, named: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """`named`: the server is on the command line, else in the environment."""
+    """Run `bench record`; `named`: the server is on the command line, not in the environment."""
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.gateway.upstream"],
         cwd=ROOT,
@@ -119,7 +121,7 @@ def run(
 
 
 @pytest.mark.parametrize(("code", "named"), [(0, True), (3, False)])
-def test_bench_record_keeps_what_an_agent_did_and_gives_its_exit_code(
+def test_bench_record_records_an_agent_and_exits_with_its_exit_code(
     bench: str, tmp_path: Path, code: int, named: bool
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
@@ -149,7 +151,7 @@ def test_a_command_without_requests_still_gives_its_exit_code(
     assert done.stderr == f"no turn succeeded; 0 recorded in o/turns.jsonl\n{ended}"
 
 
-def test_no_recording_goes_into_a_sweeps_folder(bench: str, tmp_path: Path) -> None:
+def test_a_recording_into_the_folder_of_a_sweep_is_refused(bench: str, tmp_path: Path) -> None:
     (tmp_path / "o").mkdir()
     (tmp_path / "o/sweep.json").touch()
     done = run(bench, tmp_path, "--", "true")
@@ -169,7 +171,7 @@ def test_a_taken_port_is_reported_with_its_option() -> None:
     asyncio.run(go())
 
 
-def test_what_was_recorded_can_be_swept(bench: str, tmp_path: Path) -> None:
+def test_a_recording_can_be_swept(bench: str, tmp_path: Path) -> None:
     recorded(tmp_path / "o")
     swept = subprocess.run(
         [bench, "sweep", "--traces", "o/turns.jsonl", "--jps", "1", "--policies", "fcfs,continuum"],
@@ -181,7 +183,7 @@ def test_what_was_recorded_can_be_swept(bench: str, tmp_path: Path) -> None:
     assert swept.returncode == 0, swept.stderr
 
 
-def test_a_command_that_is_none_and_a_server_that_is_none_are_refused(
+def test_a_missing_command_and_an_unreachable_server_are_refused(
     bench: str, tmp_path: Path
 ) -> None:
     missing = run(bench, tmp_path, "--", "/no/such/agent")
@@ -194,7 +196,7 @@ def test_a_command_that_is_none_and_a_server_that_is_none_are_refused(
     assert "no OpenAI-compatible server responds" in refused.stderr
 
 
-def test_ctrl_c_ends_a_gateway_with_its_trace(bench: str, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_gateway_and_writes_its_trace(bench: str, tmp_path: Path) -> None:
     async def go() -> None:
         async with serving(Upstream()) as server:
             gateway = await asyncio.create_subprocess_exec(
@@ -206,15 +208,15 @@ def test_ctrl_c_ends_a_gateway_with_its_trace(bench: str, tmp_path: Path) -> Non
             url = (await gateway.stdout.readline()).decode().strip()
             await post(f"{url}/chat/completions", ASK)
             gateway.send_signal(signal.SIGINT)
-            told, complaints = await asyncio.wait_for(gateway.communicate(), 20)
+            output, complaints = await asyncio.wait_for(gateway.communicate(), 20)
             assert gateway.returncode == 0, complaints
-            assert b"1 program, 1 turn" in told
+            assert b"1 program, 1 turn" in output
 
     asyncio.run(go())
     assert len(read_traces(tmp_path / "o/trace.jsonl").programs) == 1
 
 
-def test_sigkill_loses_no_turn_that_ended(bench: str, tmp_path: Path) -> None:
+def test_sigkill_loses_no_finished_turn(bench: str, tmp_path: Path) -> None:
     async def go() -> None:
         async with serving(Upstream()) as server:
             gateway = await asyncio.create_subprocess_exec(
@@ -236,6 +238,6 @@ def test_sigkill_loses_no_turn_that_ended(bench: str, tmp_path: Path) -> None:
         (["--", "true"], "no server: use bench record URL -- true"),
         (["http://127.0.0.1:9"], "no command: use bench record http://127.0.0.1:9 -- COMMAND"),
     ):
-        asked = subprocess.run([bench, "record", *words], capture_output=True, text=True, env=env)
-        assert asked.returncode == 2
-        assert complaint in asked.stderr
+        refused = subprocess.run([bench, "record", *words], capture_output=True, text=True, env=env)
+        assert refused.returncode == 2
+        assert complaint in refused.stderr

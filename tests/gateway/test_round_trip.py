@@ -1,5 +1,5 @@
-"""Record → replay → the same programs, turns, tokens and gaps, and the same bytes; and record with
-messages → guided replay → the same answers."""
+"""Recording and replaying gives the same programs, turns, tokens, gaps and bytes. Recording with
+messages and guided replay gives the same answers."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ SYSTEM = {"role": "system", "content": "be brief and to the point"}
 
 
 async def agent(base_url: str, name: str, turns: int, pause_s: float, **ask: Any) -> list[Any]:
-    """Answers of a chat that goes on with each; what the tool said is the turn's number."""
+    """Run a chat in which each observation is the turn's number; return the answers."""
     messages = [SYSTEM, {"role": "user", "content": f"the task of {name}"}]
-    found = []
+    answers = []
     for turn in range(turns):
         body = {**offered(bash=BASH), **ask, "messages": messages}
-        _, told, _ = await post(f"{base_url}/programs/{name}/v1/chat/completions", body)
-        answer = orjson.loads(told)["choices"][0]["message"]
-        found.append(answer)
+        _, content, _ = await post(f"{base_url}/programs/{name}/v1/chat/completions", body)
+        answer = orjson.loads(content)["choices"][0]["message"]
+        answers.append(answer)
         messages = [*messages, answer, {"role": "user", "content": f"observation {turn}"}]
         await asyncio.sleep(pause_s)
-    return found
+    return answers
 
 
 def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> list[list[Any]]:
-    """Three agents at once; their answers."""
+    """Record three concurrent agents; return their answers."""
 
     async def go() -> list[list[Any]]:
         async with serving(upstream) as server:
             servers = [Backend(server, tagged=True)]
-            async with recording(servers, folder, keeps_messages=keeps_messages) as made:
-                agents = [agent(made.base_url, f"a{n}", 3, 0.02 * n) for n in range(3)]
-                found = await asyncio.gather(*agents)
-            assert made.write_trace() is not None
-        return found
+            async with recording(servers, folder, keeps_messages=keeps_messages) as running:
+                agents = [agent(running.base_url, f"a{n}", 3, 0.02 * n) for n in range(3)]
+                answers = await asyncio.gather(*agents)
+            assert running.write_trace() is not None
+        return answers
 
     return asyncio.run(go())
 
 
-def test_a_recording_replayed_in_virtual_time_is_the_same_trace_again(
+def test_a_recording_replayed_in_virtual_time_gives_the_same_trace(
     bench: str, tmp_path: Path
 ) -> None:
     recorded(tmp_path / "o", Upstream(chunk_s=0.01))
@@ -99,10 +99,10 @@ def test_a_rewritten_history_is_reported_and_keeps_the_order_of_responses(tmp_pa
     async def go() -> None:
         async with serving(Upstream()) as server:
             servers = [Backend(server, tagged=True)]
-            async with recording(servers, tmp_path / "o", keeps_messages=True) as made:
+            async with recording(servers, tmp_path / "o", keeps_messages=True) as running:
                 for task in ("first", "in short"):
                     ask = {"model": "m", "messages": [SYSTEM, {"role": "user", "content": task}]}
-                    await post(f"{made.base_url}/programs/p/v1/chat/completions", ask)
+                    await post(f"{running.base_url}/programs/p/v1/chat/completions", ask)
 
     asyncio.run(go())
     loaded = read_traces(tmp_path / "o/turns.jsonl", messages=True)
@@ -127,19 +127,19 @@ def guided(programs: tuple[Program, ...], **ask: Any) -> list[list[Any]]:
     return asyncio.run(go())
 
 
-def test_a_recording_with_messages_guides_the_same_agents_to_the_same_answers(
+def test_guided_by_its_recording_an_agent_gets_the_same_answers(
     tmp_path: Path,
 ) -> None:
-    said = recorded(tmp_path / "o", Upstream(words="cd src"), keeps_messages=True)
+    recorded_answers = recorded(tmp_path / "o", Upstream(words="cd src"), keeps_messages=True)
     programs = read_traces(tmp_path / "o/trace.jsonl", messages=True).programs
-    assert guided(programs) == said
+    assert guided(programs) == recorded_answers
 
 
-def test_calls_of_a_recording_come_back_as_calls(tmp_path: Path) -> None:
-    said = recorded(tmp_path / "o", Upstream(calls_tool=True), keeps_messages=True)
+def test_recorded_tool_calls_are_replayed_as_tool_calls(tmp_path: Path) -> None:
+    recorded_answers = recorded(tmp_path / "o", Upstream(calls_tool=True), keeps_messages=True)
     programs = read_traces(tmp_path / "o/trace.jsonl", messages=True).programs
-    for was, now in zip(said, guided(programs), strict=True):
-        for before, after in zip(was, now, strict=True):
+    for recorded_chat, guided_chat in zip(recorded_answers, guided(programs), strict=True):
+        for before, after in zip(recorded_chat, guided_chat, strict=True):
             (call,), (again,) = before["tool_calls"], after["tool_calls"]
             assert again["function"]["name"] == call["function"]["name"]
             assert orjson.loads(again["function"]["arguments"]) == orjson.loads(

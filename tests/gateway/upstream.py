@@ -1,4 +1,4 @@
-"""An OpenAI-like chat server behind a gateway: counts a token per word, says what it is told to.
+"""An OpenAI-like chat server behind a gateway, with fixed answers and one token per word.
 
 `python -m tests.gateway.upstream` serves on a free port, which it prints, until it is terminated.
 """
@@ -31,18 +31,17 @@ TOOL_CALL = {
 @dataclass
 class Upstream:
     words: str = "all done here"
-    """What it answers, a chunk a word."""
+    """The answer; a stream has one chunk per word."""
     calls_tool: bool = False
     fault: str = ""
     chunk_s: float = 0.0
     stamps: bool = False
-    """Each chunk says when it was sent, the first when its request had come, on this machine's
-    monotonic clock."""
+    """Each chunk contains its sending time and its request's arrival time (monotonic clock)."""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
-    given_up: int = 0
+    aborted: int = 0
 
     async def models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
@@ -60,34 +59,34 @@ class Upstream:
                 {"error": {"message": "slow down"}}, status=429, headers=headers
             )
         if self.fault == "401":
-            said = f"Incorrect API key: {request.headers.get('Authorization')}"
-            return web.json_response({"error": {"message": said}}, status=401)
+            message = f"Incorrect API key: {request.headers.get('Authorization')}"
+            return web.json_response({"error": {"message": message}}, status=401)
         if self.fault == "engine error":
-            said = f"failed for {request.headers.get('Authorization')}"
-            event = orjson.dumps({"error": {"message": said}})
+            message = f"failed for {request.headers.get('Authorization')}"
+            event = orjson.dumps({"error": {"message": message}})
             return web.Response(body=b"data: " + event + b"\n\n", content_type="text/event-stream")
         answer = {"role": "assistant", "content": self.words}
         if self.calls_tool:
             answer = {"role": "assistant", "content": None, "tool_calls": [TOOL_CALL]}
         if not body.get("stream"):
-            whole = {"object": "chat.completion", "choices": [{"index": 0, "message": answer}]}
-            return web.json_response(whole | {"usage": self._usage(body)})
+            completion = {"object": "chat.completion", "choices": [{"index": 0, "message": answer}]}
+            return web.json_response(completion | {"usage": self._usage(body)})
         try:
             return await self._stream(request, body)
         except (asyncio.CancelledError, ConnectionResetError):
-            self.given_up += 1
+            self.aborted += 1
             raise
 
     async def _stream(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         arrived_s = time.monotonic()
-        for place, event in enumerate(self._events(body)):
+        for index, event in enumerate(self._events(body)):
             if self.stamps and event != b"[DONE]":
                 event = orjson.dumps(
                     {**orjson.loads(event), "sent": time.monotonic(), "arrived": arrived_s}
                 )
-            if self.fault == "cut" and place == 2 and request.transport is not None:
+            if self.fault == "cut" and index == 2 and request.transport is not None:
                 request.transport.abort()
                 return response
             await response.write(b"data: " + event + b"\n\n")
@@ -135,7 +134,7 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
 async def gateway_to(
     *upstreams: Upstream, tagged: bool = True
 ) -> AsyncIterator[tuple[str, list[Line]]]:
-    """A gateway in front of them: its base URL, and the lines of the turns that ended."""
+    """Yield the base URL of a gateway to these servers, and the records of finished turns."""
     lines: list[Line] = []
     urls = [serving(upstream) for upstream in upstreams]
     backends = [Backend(await url.__aenter__(), tagged) for url in urls]
@@ -150,12 +149,12 @@ async def gateway_to(
 async def _main(chunk_s: float | None) -> None:
     upstream = Upstream(words="w " * 20, chunk_s=chunk_s or 0.0, stamps=chunk_s is not None)
     if upstream.stamps:
-        gc.disable()  # it is measured
+        gc.disable()  # benchmarks measure this server
     async with serving(upstream) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    told = sys.argv[1:]  # --stamps SECONDS: between chunks that say when they were sent
-    asyncio.run(_main(float(told[1]) if told else None))
+    arguments = sys.argv[1:]  # --stamps SECONDS: time between chunks with time stamps
+    asyncio.run(_main(float(arguments[1]) if arguments else None))

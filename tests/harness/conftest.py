@@ -1,4 +1,4 @@
-"""A finished run in the folder that a test works in."""
+"""A finished run in the working directory of a test."""
 
 from __future__ import annotations
 

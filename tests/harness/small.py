@@ -1,4 +1,4 @@
-"""A sweep that takes a moment: three programs, and memory for two of them."""
+"""A sweep that takes milliseconds: three programs, and memory for two of them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def small_plan(
     jps: tuple[float, ...] = (0.5,),
     limits: Limits = Limits(),  # noqa: B008
 ) -> SweepPlan:
-    chosen = tuple(variants(policies))
+    selected = tuple(variants(policies))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=200)
     return SweepPlan(
         settings=SweepSettings(),
-        variants=chosen,
+        variants=selected,
         left_out=(),
         rates=jps,
         seeds=(1,),
@@ -42,7 +42,7 @@ def small_plan(
 
 
 def programs(count: int) -> tuple[Program, ...]:
-    """Three turns of 500, 1000 and 1500 prompt tokens, 50 out, tools of 1 and 2 s."""
+    """Return programs of three turns: 500, 1000 and 1500 prompt tokens, gaps of 1 and 2 s."""
     turns = (
         Turn(500, 50, 0, ("ls",), None, 1.0, Provenance.SYNTHESISED),
         Turn(1000, 50, 550, ("pytest",), None, 2.0, Provenance.SYNTHESISED),
@@ -52,7 +52,7 @@ def programs(count: int) -> tuple[Program, ...]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of a run folder but the parts kept aside."""
+    """Return every file of a run folder, except those that were set aside."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -22,26 +22,26 @@ SYSTEM, OTHER = SharedPrefix("system", 160), SharedPrefix("other", 80)
 
 
 def with_prefixes(*prefixes: SharedPrefix | None) -> Workload:
-    made: tuple[Program, ...] = tuple(
+    all_programs: tuple[Program, ...] = tuple(
         replace(program, prefix=prefix)
         for program, prefix in zip(programs(len(prefixes)), prefixes, strict=True)
     )
-    return Workload("small", made, "0" * 64, ())
+    return Workload("small", all_programs, "0" * 64, ())
 
 
-def test_a_prefix_is_shared_by_all_but_the_first_that_brings_it() -> None:
-    said = with_prefixes(SYSTEM, None, OTHER, SYSTEM, SYSTEM).as_json()
-    assert said["shared_prefix_tokens"] == 2 * 160
+def test_shared_prefix_tokens_count_each_use_of_a_prefix_after_the_first() -> None:
+    recorded = with_prefixes(SYSTEM, None, OTHER, SYSTEM, SYSTEM).as_json()
+    assert recorded["shared_prefix_tokens"] == 2 * 160
 
 
-def test_with_memory_for_all_hits_come_within_a_block_of_the_bound(tmp_path: Path) -> None:
+def test_with_enough_memory_hits_are_within_a_block_per_turn_of_the_bound(tmp_path: Path) -> None:
     plan = small_plan("fcfs", jps=(0.01,))
     profile = analytic_profile("a100-80g", "llama-3.1-8b", kv_blocks=10_000)
     engine = replace(plan.engine, profile=profile)  # type: ignore[type-var]
     workload = with_prefixes(SYSTEM, SYSTEM, SYSTEM)
     run_sweep(replace(plan, engine=engine, workload=workload), tmp_path / "run", workers=1)
     (cell,) = collect(load_run(tmp_path / "run")).cells.to_dict("records")
-    # Kept: 550 and 1050 of 500 + 1000 + 1500 tokens, in three programs; and two prefixes.
+    # Of 3000 tokens, each of three programs keeps 550 + 1050; two also share the prefix.
     assert cell["hit_bound_ratio"] == pytest.approx((3 * 1600 + 2 * 160) / (3 * 3000))
     blocks = 9 * profile.block_tokens / (3 * 3000)
     assert cell["hit_bound_ratio"] - blocks <= cell["hit_ratio"] <= cell["hit_bound_ratio"]

@@ -1,4 +1,4 @@
-"""`bench` through its console script: what people type, see and get back."""
+"""`bench` as users run it, through its console script: commands, output and exit codes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from small import contents, programs
 
 from tests.harness import in_process
+from tests.processes import group_of, wait_until, wait_until_none
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
@@ -32,7 +32,9 @@ def run(bench: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run([bench, *options], cwd=cwd, capture_output=True, text=True, check=False)
 
 
-def test_a_sweep_answers_on_stdout_and_resumes(bench: str, trace: str, tmp_path: Path) -> None:
+def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
+    bench: str, trace: str, tmp_path: Path
+) -> None:
     command = ("sweep", "--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5")
     first = run(bench, *command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
@@ -57,8 +59,8 @@ def test_a_sweep_answers_on_stdout_and_resumes(bench: str, trace: str, tmp_path:
 def test_a_report_draws_the_given_cells(bench: str, trace: str, tmp_path: Path) -> None:
     command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
     assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
-    asked = run(bench, "report", "o", "--gantt", "continuum_jps0.5_seed1", cwd=tmp_path)
-    assert asked.returncode == 0, asked.stderr
+    drawn = run(bench, "report", "o", "--gantt", "continuum_jps0.5_seed1", cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
     refused = run(bench, "report", "o", "--gantt", "lru", cwd=tmp_path)
     assert refused.returncode == 2
     assert refused.stderr == (
@@ -72,21 +74,22 @@ def test_an_ascii_locale_gives_the_same_report(bench: str, trace: str, tmp_path:
     assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
     page = (tmp_path / "o/report.html").read_bytes()
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    for words in (("report", "o"), ("compare", "o", "o", "--markdown", "c.md"), ("list", "models")):
-        told = subprocess.run(
-            [bench, *words],
+    compare = ("compare", "o", "o", "--markdown", "c.md")
+    for arguments in (("report", "o"), compare, ("list", "models")):
+        ran = subprocess.run(
+            [bench, *arguments],
             cwd=tmp_path,
             env={**os.environ, **ascii_only},
             capture_output=True,
             check=False,
         )
-        assert (told.returncode, told.stderr) == (0, b""), words
-        assert told.stdout.isascii()
+        assert (ran.returncode, ran.stderr) == (0, b""), arguments
+        assert ran.stdout.isascii()
     assert (tmp_path / "o/report.html").read_bytes() == page
     assert "✅" in (tmp_path / "c.md").read_text(encoding="utf-8")
 
 
-def test_run_shows_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
+def test_bench_run_prints_the_numbers_of_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
     options = ("--policy", "continuum", "--jps", "0.5", "--traces", trace, "--out", "one")
     result = run(bench, "run", *options, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -97,7 +100,7 @@ def test_run_shows_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
     assert result.stdout.splitlines()[-1] == "one/continuum_jps0.5_seed1"
 
 
-def test_jobs_too_long_are_left_out_by_name_with_their_agents(bench: str, tmp_path: Path) -> None:
+def test_jobs_that_are_too_long_are_left_out_and_named(bench: str, tmp_path: Path) -> None:
     too_long = Program("long", (Turn(9_000, 1_000),))
     write_programs(tmp_path / "t.jsonl", [*programs(2), too_long])
     options = ("--policies", "fcfs", "--jps", "0.5", "--max-model-len", "5000", "--out", "o")
@@ -119,7 +122,7 @@ class Broken(Policy):
 """
 
 
-def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
+def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
@@ -136,7 +139,7 @@ def test_a_failing_policy_of_ones_own_fails_its_cells_and_the_sweep(
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "term"]
 )
-def test_stopped_it_prints_how_to_resume_and_leaves_no_process(
+def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int
 ) -> None:
     options = ("--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o")
@@ -148,10 +151,7 @@ def test_stopped_it_prints_how_to_resume_and_leaves_no_process(
         text=True,
         start_new_session=True,
     ) as process:
-        deadline_s = time.monotonic() + 20
-        while not list(tmp_path.glob("o/*/cell.json")):
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        wait_until(lambda: list(tmp_path.glob("o/*/cell.json")), 20)
         os.killpg(process.pid, number) if number == signal.SIGINT else process.terminate()
         _, errors = process.communicate(timeout=20)
         assert process.returncode == code, errors
@@ -160,11 +160,10 @@ def test_stopped_it_prints_how_to_resume_and_leaves_no_process(
             "bench: stopped; finished cells are kept, resume with: "
             f"bench sweep --traces {trace} --programs 2000 --jps 5 --out o"
         )
-    while group := living(process.pid):
-        assert time.monotonic() < deadline_s, group
+    wait_until_none(partial(group_of, process.pid), 20)
 
 
-def test_stopped_at_the_report_it_prints_how_to_resume(
+def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> None:
@@ -179,11 +178,11 @@ def test_stopped_at_the_report_it_prints_how_to_resume(
     assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
 
 
-@pytest.mark.parametrize("words", ["--version", "list packs"])
-def test_a_stdout_without_room_is_named(bench: str, words: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["--version", "list packs"])
+def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [bench, *words.split()],
+            [bench, *command.split()],
             cwd=tmp_path,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -196,27 +195,14 @@ def test_a_stdout_without_room_is_named(bench: str, words: str, tmp_path: Path) 
     )
 
 
-def living(group: int) -> list[str]:
-    """Processes of the group that are more than a zombie."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            stat = path.read_text()
-            state, _, pgrp = stat.rsplit(")", 1)[1].split()[:3]
-            if int(pgrp) == group and state != "Z":
-                found.append(stat)
-    return found
-
-
-def test_two_sweeps_in_one_folder_the_second_is_refused(
+def test_a_second_sweep_in_a_folder_in_use_is_refused(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
     command = [bench, "sweep", "--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o"]
     with subprocess.Popen(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as first:
-        while not (tmp_path / "o/sweep.json").exists():
-            time.sleep(0.01)
+        wait_until((tmp_path / "o/sweep.json").exists)
         second = run(*command, cwd=tmp_path)
         first.terminate()
     assert second.returncode == 2
@@ -225,13 +211,13 @@ def test_two_sweeps_in_one_folder_the_second_is_refused(
     )
 
 
-@pytest.mark.parametrize("what", ["policies", "hardware", "models", "packs"])
-def test_list_is_one_line_per_thing_in_a_pipe(bench: str, what: str, tmp_path: Path) -> None:
-    result = run(bench, "list", what, cwd=tmp_path)
+@pytest.mark.parametrize("kind", ["policies", "hardware", "models", "packs"])
+def test_list_prints_one_line_per_item_into_a_pipe(bench: str, kind: str, tmp_path: Path) -> None:
+    result = run(bench, "list", kind, cwd=tmp_path)
     assert result.returncode == 0
     names = [line.split("\t")[0] for line in result.stdout.splitlines()]
     expected = {"policies": "continuum", "hardware": "a100-80g", "models": "llama-3.1-8b"}
-    assert expected.get(what, "swe-bench") in names
+    assert expected.get(kind, "swe-bench") in names
 
 
 def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
@@ -242,7 +228,7 @@ def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
         "ok"
     ] * 4
     wrong = {name for name, verdict in found.items() if verdict != "ok"}
-    assert wrong <= {"engine vllm"}  # what lies about on this machine, which is not ours to test
+    assert wrong <= {"engine vllm"}  # depends on what is installed on this machine
     assert result.returncode == bool(wrong), result.stderr
 
 
@@ -264,7 +250,7 @@ def test_a_foreign_package_with_the_same_name_is_reported(
         assert "another `reports` comes first on the path" in result.stderr
 
 
-def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path) -> None:
+def test_help_and_version_import_no_heavy_packages(bench: str, tmp_path: Path) -> None:
     assert run(bench, "--version", cwd=tmp_path).stdout.startswith("bench 0.")
     script = (
         "import sys; from harness.cli.main import app\n"
@@ -282,14 +268,14 @@ def test_help_and_version_come_without_heavy_imports(bench: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "known"),
+    ("command", "known"),
     [
         ("bench sweep --policies fcfs,cont", {"fcfs,continuum", "fcfs,continuum-preview"}),
         ("bench unknown ", set()),
     ],
 )
-def test_completion_lists_the_names(
-    bench: str, tmp_path: Path, words: str, known: set[str]
+def test_completion_lists_matching_names(
+    bench: str, tmp_path: Path, command: str, known: set[str]
 ) -> None:
     result = subprocess.run(
         [bench],
@@ -297,8 +283,8 @@ def test_completion_lists_the_names(
         env={
             **os.environ,
             "_BENCH_COMPLETE": "complete_bash",
-            "COMP_WORDS": words,
-            "COMP_CWORD": str(words.count(" ")),
+            "COMP_WORDS": command,
+            "COMP_CWORD": str(command.count(" ")),
         },
         capture_output=True,
         text=True,
@@ -327,7 +313,7 @@ def test_completion_lists_the_names(
         ),
     ],
 )
-def test_options_that_cannot_be_read_are_one_line(
+def test_invalid_options_are_refused_in_one_line(
     bench: str, options: str, line: str, tmp_path: Path
 ) -> None:
     result = run(bench, *options.split(), cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""`bench compare` on run folders and on the small files it keeps of them."""
+"""`bench compare` on run folders and on saved baselines."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_same_sweep_again_is_identical_to_the_digit() -> None:
+def test_a_repeated_sweep_is_exactly_identical() -> None:
     bench(*SWEEP.split(), "--out", "two")
     assert bench("compare", "one", "two") == (0, "all 4 numbers are identical\n", "")
 
 
 @pytest.mark.usefixtures("run")
-def test_a_saved_baseline_compares_like_its_run() -> None:
+def test_a_saved_baseline_is_equivalent_to_its_run() -> None:
     code, out, _ = bench("compare", "one", "--save", "base.json.gz")
     assert code == 0
     assert out.startswith("baseline: base.json.gz, ")
@@ -47,30 +47,30 @@ def test_a_saved_baseline_compares_like_its_run() -> None:
     assert Path("again.json.gz").read_bytes() == Path("base.json.gz").read_bytes()
 
 
-def test_a_change_of_a_policy_is_seen(tmp_path: Path) -> None:
-    """In processes of their own, since a policy's file is read once in each."""
+def test_a_changed_policy_is_found(tmp_path: Path) -> None:
+    """The sweeps run in separate processes, since each reads a policy's file once."""
     command = [str(Path(sys.executable).parent / "bench"), *SWEEP.split()]
     command[command.index("fcfs,continuum")] = "fcfs,mine:Mine"
     for out, sign in (("one", ""), ("two", "-")):
         (tmp_path / "mine.py").write_text(POLICY.format(sign=sign))
         subprocess.run([*command, "--out", out], cwd=tmp_path, check=True, capture_output=True)
     files = ("--markdown", "c.md", "--junit", "j.xml")
-    found = subprocess.run(
+    compared = subprocess.run(
         [command[0], "compare", "one", "two", *files],
         cwd=tmp_path,
         check=False,
         capture_output=True,
         text=True,
     )
-    assert found.returncode in (0, 1), found.stderr
-    assert "0.2 jobs/s\tmine\tjct.mean" in found.stdout
-    assert "\tfcfs\t" not in found.stdout  # identical, and so not listed
+    assert compared.returncode in (0, 1), compared.stderr
+    assert "0.2 jobs/s\tmine\tjct.mean" in compared.stdout
+    assert "\tfcfs\t" not in compared.stdout  # identical, so not listed
     assert (tmp_path / "c.md").read_text().count("| mine |") == 2
     assert (tmp_path / "j.xml").read_bytes().startswith(b"<?xml")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["one"], "give NEW, the run to compare with BASE, or --save FILE, not both"),
         (["one", "nowhere"], "nowhere"),
@@ -80,15 +80,15 @@ def test_a_change_of_a_policy_is_seen(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_what_cannot_be_compared_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message: str) -> None:
     code, out, err = bench("compare", *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("run")
-def test_other_rates_are_not_comparable() -> None:
+def test_runs_at_different_rates_are_not_comparable() -> None:
     other = SWEEP.replace("--jps 0.2", "--jps 0.3")
     bench(*other.split(), "--out", "two")
     code, _, err = bench("compare", "one", "two")

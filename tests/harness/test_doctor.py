@@ -1,4 +1,4 @@
-"""What `bench doctor` finds on machines that lack something, or have it broken."""
+"""`bench doctor` on machines on which something is missing or broken."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from harness.cli.commands.doctor import checks
 from harness.installation import Check
 
 
-def found() -> dict[str, Check]:
+def checks_by_name() -> dict[str, Check]:
     return {check.name: check for check in checks()}
 
 
 def test_virtual_time_runs_anywhere() -> None:
-    assert found()["engine sim"].passed
+    assert checks_by_name()["engine sim"].passed
 
 
 def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", str(tmp_path / "python"))
-    check = found()["engine vllm"]
+    check = checks_by_name()["engine vllm"]
     assert not check.passed
     assert str(tmp_path / "python") in check.remedy
     assert "get it with: " in check.remedy
-    assert "LMCache" not in found()
+    assert "LMCache" not in checks_by_name()
 
 
 def test_a_missing_container_service_passes_and_gives_the_remedy(
@@ -36,7 +36,7 @@ def test_a_missing_container_service_passes_and_gives_the_remedy(
 ) -> None:
     for url in (f"unix://{tmp_path}/none.sock", "tcp://127.0.0.1:9", "nonsense"):
         monkeypatch.setenv("DOCKER_HOST", url)
-        check = found()["containers"]
+        check = checks_by_name()["containers"]
         assert check.passed
         assert "start one with: podman system service" in check.finding
 
@@ -58,13 +58,13 @@ def test_a_container_service_that_responds_is_named(
         thread = threading.Thread(target=answer)
         thread.start()
         monkeypatch.setenv("DOCKER_HOST", f"unix://{path}")
-        assert found()["containers"].finding == f"unix://{path}"
+        assert checks_by_name()["containers"].finding == f"unix://{path}"
         thread.join(5)
 
 
 def test_a_missing_bubblewrap_passes_and_gives_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    check = found()["bubblewrap"]
+    check = checks_by_name()["bubblewrap"]
     assert check.passed
     assert "install it with: apt-get install bubblewrap" in check.finding
 
@@ -76,6 +76,6 @@ def test_a_bubblewrap_that_cannot_be_used_is_not_ok(
     bwrap.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2; exit 1\n")
     bwrap.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    check = found()["bubblewrap"]
+    check = checks_by_name()["bubblewrap"]
     assert not check.passed
     assert "setting up uid map: Permission denied" in check.remedy

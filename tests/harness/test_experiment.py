@@ -1,4 +1,4 @@
-"""`bench experiment`: files that say what is played and claimed, runs that resume, verdicts."""
+"""`bench experiment`: files with sweeps and claims, runs that resume, and verdicts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from harness.cli.main import app
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
 from servers.errors import InvalidExperiment, InvalidInput
+from tests.harness import in_process
 
 ROWS = "fig4 fig8 fig9 fig10 fig11 fig12 fig13 fig14 fig15 fig16 note-gpus note-pins note-policy"
-"""SEEDS §4, and tables 4 and 5."""
+"""The rows of SEEDS §4, without tables 4 and 5."""
 
 SMALL = """
 title = "Small"
@@ -57,11 +56,10 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def bench(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["experiment", *arguments])
-    return result.exit_code, result.stdout, result.stderr
+    return in_process.bench("experiment", *arguments)
 
 
-def test_every_row_of_the_sources_is_listed_in_the_order_of_their_numbers() -> None:
+def test_every_row_of_the_sources_is_listed_in_their_order() -> None:
     assert [n for n in names() if not n.startswith(("open-", "table"))] == ROWS.split()
     assert {"table4", "table5"} < set(names())
     code, out, _ = bench("list")
@@ -70,26 +68,28 @@ def test_every_row_of_the_sources_is_listed_in_the_order_of_their_numbers() -> N
 
 
 @pytest.mark.parametrize("name", names())
-def test_each_file_has_plans_that_can_run_and_claims_about_them(name: str, tmp_path: Path) -> None:
-    found = load(name)
-    assert found.claim
-    of_arm = {arm.name: plan for arm, plan in plans(found, tmp_path)}
-    played = {v.name for plan in of_arm.values() for v in plan.variants}
-    for check in found.checks:
-        assert {check.of, check.to or check.of} <= played, check.says
-        assert set(check.arms) <= set(of_arm), check.says
-        loads = {cell.jps for plan in of_arm.values() for cell in plan.cells()}
+def test_each_experiment_file_has_valid_plans_and_claims_about_them(
+    name: str, tmp_path: Path
+) -> None:
+    experiment = load(name)
+    assert experiment.claim
+    plan_by_arm = {arm.name: plan for arm, plan in plans(experiment, tmp_path)}
+    policies = {v.name for plan in plan_by_arm.values() for v in plan.variants}
+    for check in experiment.checks:
+        assert {check.of, check.to or check.of} <= policies, check.says
+        assert set(check.arms) <= set(plan_by_arm), check.says
+        loads = {cell.jps for plan in plan_by_arm.values() for cell in plan.cells()}
         assert set(check.loads) <= loads, check.says
 
 
 @pytest.mark.usefixtures("small")
-def test_a_run_leaves_a_page_a_verdict_and_sweeps_that_a_second_run_goes_on_with() -> None:
+def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -> None:
     code, out, err = bench("run", "small.toml", "--out", "out")
     assert code == 0, err
     assert "small: Small\n  Reproduced: never slower than twice (" in out
-    said = json.loads(Path("out/small/experiment.json").read_text())
-    assert said["verdict"].startswith("Reproduced")
-    assert [f["holds"] for f in said["findings"]] == [True]
+    result = json.loads(Path("out/small/experiment.json").read_text())
+    assert result["verdict"].startswith("Reproduced")
+    assert [f["holds"] for f in result["findings"]] == [True]
     page = Path("out/small/experiment.html").read_text()
     assert "as it is: mean JCT" in page
     assert "nobody, Figure 0" in page
@@ -98,7 +98,7 @@ def test_a_run_leaves_a_page_a_verdict_and_sweeps_that_a_second_run_goes_on_with
     assert err.count("2 of 2 cells were finished already") == 2
 
 
-def test_a_claim_that_fails_is_a_result_and_no_error(small: Path) -> None:
+def test_a_failed_claim_is_a_result_and_not_an_error(small: Path) -> None:
     small.write_text(SMALL.replace("least = 0.5", "least = 3.0"))
     code, out, _ = bench("run", "small.toml", "--out", "out")
     assert code == 0
@@ -106,7 +106,7 @@ def test_a_claim_that_fails_is_a_result_and_no_error(small: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (
             ("max_num_seqs = 2", "max_seqs = 2"),
@@ -131,18 +131,18 @@ def test_a_claim_that_fails_is_a_result_and_no_error(small: Path) -> None:
         (("least = 0.5", "loads = [0.1, 7]"), "checks.0.loads is 7.0: must be one of 0.1\n"),
     ],
 )
-def test_a_bad_file_is_refused_with_its_field(
-    small: Path, change: tuple[str, str], said: str
+def test_an_invalid_field_of_an_experiment_file_is_named(
+    small: Path, change: tuple[str, str], message: str
 ) -> None:
     small.write_text(SMALL.replace(*change))
     code, out, err = bench("run", "small.toml", "--out", "out")
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.startswith("bench: small.toml: ")
     assert not Path("out").exists()
 
 
-def test_an_unknown_name_lists_those_there_are() -> None:
+def test_an_unknown_experiment_is_refused_with_the_known_names() -> None:
     with pytest.raises(
         InvalidExperiment, match=r"named 'fig99'; give one of fig4, fig8, fig9, fig10"
     ):
@@ -151,17 +151,17 @@ def test_an_unknown_name_lists_those_there_are() -> None:
     assert bench("run", "--all", "fig16")[0] == 2
 
 
-def test_an_invalid_experiment_file_is_reported(
+def test_a_missing_or_irregular_experiment_file_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.toml")
-    for name, what in (("nosuch.toml", "no such file"), ("pipe.toml", "is not a regular file")):
-        with pytest.raises(InvalidInput, match=f"^{name}: {what}; give a .toml file or a name"):
+    for name, reason in (("nosuch.toml", "no such file"), ("pipe.toml", "is not a regular file")):
+        with pytest.raises(InvalidInput, match=f"^{name}: {reason}; give a .toml file or a name"):
             load(name)
 
 
-def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine() -> None:
+def test_a_live_engine_gets_the_policies_and_rates_but_not_the_simulated_machine() -> None:
     machine = Machine(hardware="a100-80g", model="llama-3.1-8b")
     settings = SweepSettings(policies="fcfs", jps="0.1", machine=machine)
     live = with_engine("vllm", "tiny", None)(settings)
@@ -169,7 +169,7 @@ def test_a_live_engine_gets_the_same_policies_and_rates_and_no_assumed_machine()
     assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
 
 
-def test_an_experiment_that_needs_a_gpu_and_a_capable_model_is_marked(
+def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -178,16 +178,16 @@ def test_an_experiment_that_needs_a_gpu_and_a_capable_model_is_marked(
     assert "Not testable here: it needs real agents" in out
 
 
-def test_without_vllm_its_steps_are_not_testable(
+def test_without_vllm_experiments_that_need_it_are_not_testable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness.experiments import special_kinds as experiment_kinds
     from servers.errors import VllmNotInstalled
 
-    def nowhere() -> None:
+    def no_vllm() -> None:
         raise VllmNotInstalled("vLLM is not installed here; get it with: make vllm")
 
-    monkeypatch.setattr(experiment_kinds, "find_vllm", nowhere)
+    monkeypatch.setattr(experiment_kinds, "find_vllm", no_vllm)
     monkeypatch.chdir(tmp_path)
     code, out, _ = bench("run", "table4", "--out", "out")
     assert code == 0

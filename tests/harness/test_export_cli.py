@@ -1,4 +1,4 @@
-"""`bench export` as people type it."""
+"""`bench export` as users run it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.harness.in_process import bench
 
 
 @pytest.mark.usefixtures("run")
-def test_paths_go_to_stdout_and_files_into_the_run() -> None:
+def test_paths_are_printed_and_files_are_written_into_the_run() -> None:
     code, out, err = bench("export", "run", "--format", "csv")
     assert (code, err) == (0, "")
     assert out.splitlines() == ["run/export/turns.csv", "run/export/jobs.csv"]
@@ -22,7 +22,7 @@ def test_paths_go_to_stdout_and_files_into_the_run() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> None:
+def test_finished_cells_are_exported_and_the_others_are_named() -> None:
     Path("run/fcfs_jps0.2_seed1/done.json").unlink()
     code, out, err = bench("export", "run", "--format", "timestamps")
     assert code == 1
@@ -32,7 +32,7 @@ def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nowhere", "--format", "csv"], "nowhere: no such folder"),
         (["run/fcfs_jps0.2_seed1", "--format", "csv"], "is a cell of a run; give the run, run"),
@@ -44,21 +44,19 @@ def test_the_rest_of_an_unfinished_run_is_exported_and_the_gap_is_named() -> Non
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_what_cannot_be_done_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message: str) -> None:
     code, out, err = bench("export", *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.usefixtures("run")
-def test_parquet_without_its_library_is_refused_with_the_command(
-    bench: str, tmp_path: Path
-) -> None:
+def test_parquet_without_pyarrow_is_refused_with_the_remedy(bench: str, tmp_path: Path) -> None:
     (tmp_path / "hidden").mkdir()
     (tmp_path / "hidden/pyarrow.py").write_text("raise ModuleNotFoundError(name='pyarrow')")
     path = os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")])
-    found = subprocess.run(
+    ran = subprocess.run(
         [bench, "export", "run", "--format", "parquet"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
@@ -66,7 +64,7 @@ def test_parquet_without_its_library_is_refused_with_the_command(
         text=True,
         check=False,
     )
-    assert found.returncode == 2
-    assert found.stderr == (
+    assert ran.returncode == 2
+    assert ran.stderr == (
         "bench: --format parquet: needs pyarrow; pip install pyarrow, or use --format csv\n"
     )

@@ -1,4 +1,4 @@
-"""`bench fidelity` from the command to the card, with virtual time in the live engine's place."""
+"""`bench fidelity` from the command to the card, with virtual time in place of the live engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import harness.cli.run_from_settings
 from harness.cli.main import app
 from harness.load.settings import Machine, Server, SweepSettings
 from tests.profiles.test_measured import measured
-from tests.servers.stand_in import stand_in
+from tests.servers.substitute_vllm import substitute_vllm
 from traces.formats.native import write_programs
 
 COMMAND = (
@@ -24,8 +24,8 @@ COMMAND = (
 )
 
 
-class Stage:
-    """Stands for what takes a machine: measuring, and live sweeps, which run in virtual time."""
+class SimulatedMachine:
+    """Replaces profile measurements by a fixed profile, and live sweeps by virtual time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.settings: dict[str, SweepSettings] = {}
@@ -45,33 +45,35 @@ class Stage:
         *,
         reuse: bool = True,
     ) -> tuple[Path, bool]:
-        assert reuse is (folder.name == "sim"), "a live repeat is measured anew"
+        assert reuse is (folder.name == "sim"), "a live repeat must not reuse cells"
         self.settings[folder.name] = settings
         machine = settings.machine
         if machine.engine == "vllm":
             blocks = None if machine.kv_blocks is None else machine.kv_blocks - 1
             machine = replace(machine, engine="sim", kv_blocks=blocks)
             settings = replace(settings, machine=machine, server=Server())
-        told = harness.cli.run_from_settings.run_from_settings(settings, folder, workers)
+        outcome = harness.cli.run_from_settings.run_from_settings(settings, folder, workers)
         if folder.name.startswith("live"):
             path = folder / "sweep.json"
             path.write_text(json.dumps({**json.loads(path.read_text()), "engine": "vllm"}))
-        return told
+        return outcome
 
 
 @pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedMachine:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", stand_in(tmp_path, "healthy"))
+    monkeypatch.setenv("TURNSTILE_VLLM_PYTHON", substitute_vllm(tmp_path, "healthy"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     write_programs(tmp_path / "three.jsonl", programs(3))
-    return Stage(monkeypatch)
+    return SimulatedMachine(monkeypatch)
 
 
-def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
+def test_bench_fidelity_measures_a_profile_runs_both_sweeps_and_compares_them(
+    machine: SimulatedMachine,
+) -> None:
     result = CliRunner().invoke(app, COMMAND.split())
     assert result.exit_code == 1, result.output  # two rates are too few
-    assert list(stage.settings) == ["sim", "live-1", "live-2"]
+    assert list(machine.settings) == ["sim", "live-1", "live-2"]
     assert {path.name for path in Path("card").iterdir()} == {
         *("profile.json", "sim", "live-1", "live-2", "fidelity.html", "fidelity.json"),
     }
@@ -84,10 +86,12 @@ def test_it_measures_runs_both_and_compares(stage: Stage) -> None:
     assert [check["held"] for check in card["checks"]] == [True, True, True, None, False, True]
 
 
-def test_both_have_the_same_memory_context_and_profile(stage: Stage) -> None:
+def test_both_sweeps_have_the_same_memory_context_length_and_profile(
+    machine: SimulatedMachine,
+) -> None:
     CliRunner().invoke(app, COMMAND.split())
-    live, virtual = stage.settings["live-1"].machine, stage.settings["sim"].machine
-    assert stage.settings["live-2"] == stage.settings["live-1"]
+    live, virtual = machine.settings["live-1"].machine, machine.settings["sim"].machine
+    assert machine.settings["live-2"] == machine.settings["live-1"]
     assert (live.engine, virtual.engine) == ("vllm", "sim")
     assert live.hardware == virtual.hardware == "card/profile.json"
     # One of vLLM's 100 blocks is its null block; 99 of 32 tokens hold the longest context.
@@ -96,16 +100,16 @@ def test_both_have_the_same_memory_context_and_profile(stage: Stage) -> None:
     assert live.model == virtual.model == "tiny"
 
 
-def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> None:
+def test_an_existing_or_given_profile_is_not_measured_again(machine: SimulatedMachine) -> None:
     CliRunner().invoke(app, COMMAND.split())
     CliRunner().invoke(app, COMMAND.split())
-    (once,) = stage.measured
+    (once,) = machine.measured
     assert once.kv_blocks is None  # the pool for measuring is as large as it can be
 
     Path("here.json").write_text(measured(machine="another").model_dump_json())
     other = [*COMMAND.split()[:-1], "other", "--hardware", "here.json"]
     assert CliRunner().invoke(app, other).exit_code == 1
-    assert len(stage.measured) == 1
+    assert len(machine.measured) == 1
     assert Path("other/profile.json").read_bytes() == Path("here.json").read_bytes()
 
     clash = CliRunner().invoke(app, [*COMMAND.split(), "--hardware", "here.json"])
@@ -113,14 +117,14 @@ def test_a_profile_that_is_kept_or_given_is_not_measured_again(stage: Stage) -> 
     assert "--out card: was started with a profile other than here.json" in clash.stderr
 
 
-def test_without_kv_blocks_both_have_what_was_measured(stage: Stage) -> None:
+def test_without_kv_blocks_both_sweeps_have_the_measured_number(machine: SimulatedMachine) -> None:
     CliRunner().invoke(app, COMMAND.replace("--kv-blocks 100 ", "").split())
     blocks = measured().kv_blocks
-    assert stage.settings["live-1"].machine.kv_blocks == blocks
-    assert stage.settings["sim"].machine.kv_blocks == blocks - 1
+    assert machine.settings["live-1"].machine.kv_blocks == blocks
+    assert machine.settings["sim"].machine.kv_blocks == blocks - 1
 
 
-@pytest.mark.usefixtures("stage")
+@pytest.mark.usefixtures("machine")
 def test_the_default_folder_is_named_after_the_settings() -> None:
     result = CliRunner().invoke(app, COMMAND.replace(" --out card", "").split())
     line = result.stdout.splitlines()[-1]

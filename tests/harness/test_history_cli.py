@@ -1,4 +1,4 @@
-"""`bench history` on run folders and on the small files that `bench compare` keeps of them."""
+"""`bench history` on run folders and on baselines saved by `bench compare`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.harness.in_process import bench
 
 
 @pytest.mark.usefixtures("run")
-def test_add_show_and_draw() -> None:
+def test_runs_are_added_shown_and_drawn() -> None:
     added = (0, "history.jsonl: 2 added for c1\n", "")
     assert bench("history", "add", "run", "--label", "c1") == added
     assert bench("history", "add", "run", "--label", "c1") == (
@@ -32,7 +32,7 @@ def test_add_show_and_draw() -> None:
 
 
 @pytest.mark.usefixtures("run")
-def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
+def test_a_run_and_its_saved_baseline_are_the_same_commit() -> None:
     bench("compare", "run", "--save", "base.json.gz")
     bench("history", "add", "run", "--label", "c1")
     code, out, err = bench("history", "add", "base.json.gz", "--label", "c1")
@@ -40,7 +40,7 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["add", "nowhere", "--label", "c"], "nowhere: no such folder"),
         (["add", "run", "--label", "c", "--when", "noon"], "--when noon: use a time, e.g."),
@@ -55,8 +55,8 @@ def test_a_run_and_the_baseline_kept_of_it_are_the_same_commit() -> None:
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_what_cannot_be_done_is_refused_in_a_line(arguments: list[str], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message: str) -> None:
     code, out, err = bench("history", *arguments)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1

@@ -19,10 +19,10 @@ from traces.formats.native import write_programs
 
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A good trace; the tests run in an empty folder beside it."""
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
+    """The path of a valid trace, next to the empty folder in which the tests run."""
+    working_directory = tmp_path / "working_directory"
+    working_directory.mkdir()
+    monkeypatch.chdir(working_directory)
     write_programs(tmp_path / "good.jsonl", programs(3))
     return str(tmp_path / "good.jsonl")
 
@@ -84,9 +84,13 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--out ..", r"--out \.\.: contains files that are not a run"),
     ],
 )
-def test_it_is_one_line_and_leaves_nothing(options: str, line: str, trace: str) -> None:
-    given = options.split()
-    assert_refused(["sweep", *([] if "--traces" in given else ["--traces", trace]), *given], line)
+def test_an_invalid_option_is_refused_in_one_line_and_leaves_no_file(
+    options: str, line: str, trace: str
+) -> None:
+    arguments = options.split()
+    assert_refused(
+        ["sweep", *([] if "--traces" in arguments else ["--traces", trace]), *arguments], line
+    )
 
 
 def assert_refused(command: list[str], line: str) -> None:
@@ -118,8 +122,8 @@ def test_a_malformed_trace_is_named_by_file_line_and_field(
     assert_refused(["sweep", "--traces", str(bad)], line)
 
 
-def test_overlong_jobs_are_refused_with_the_option(trace: str) -> None:
-    """One of four has a turn of 10,000 tokens."""
+def test_overlong_jobs_are_refused_with_overlong_refuse(trace: str) -> None:
+    """One of the four programs has a turn of 10,000 tokens."""
     long = Program("long", (Turn(9_000, 1_000),))
     write_programs(Path(trace), [*programs(3), long])
     assert_refused(
@@ -128,7 +132,7 @@ def test_overlong_jobs_are_refused_with_the_option(trace: str) -> None:
     )
 
 
-def test_run_takes_one_cell(trace: str) -> None:
+def test_bench_run_refuses_settings_of_several_cells(trace: str) -> None:
     assert_refused(
         ["run", "--policy", "fcfs", "--jps", "0.1,0.3", "--traces", trace],
         "these settings have 2 cells: give one rate",

@@ -24,9 +24,9 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(folder: Path, workload: str, hours: float, *, report: bool = False) -> None:
-    question = small_plan("fcfs")
-    load = replace(question.workload, name=workload)
-    run_sweep(replace(question, workload=load), folder, workers=1, reuse=False)
+    plan = small_plan("fcfs")
+    load = replace(plan.workload, name=workload)
+    run_sweep(replace(plan, workload=load), folder, workers=1, reuse=False)
     written_s = NOON_S + hours * HOUR_S
     for done in folder.glob("*/done.json"):
         os.utime(done, (written_s, written_s))
@@ -35,7 +35,7 @@ def make(folder: Path, workload: str, hours: float, *, report: bool = False) -> 
         os.utime(folder / "report.html", (written_s, written_s))
 
 
-def test_runs_of_one_load_stand_together_the_newest_first(runs: Path) -> None:
+def test_runs_are_grouped_by_load_with_the_newest_first(runs: Path) -> None:
     make(runs / "old", "swe-bench", 1)
     make(runs / "other", "bfcl", 2)
     make(runs / "nested/new", "swe-bench", 3)
@@ -62,7 +62,7 @@ def test_a_damaged_run_does_not_hide_the_others(runs: Path) -> None:
     assert "damaged: runs/torn/sweep.json: not JSON" in err
 
 
-def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:
+def test_bench_open_opens_the_newest_report(runs: Path) -> None:
     make(runs / "old", "swe-bench", 1, report=True)
     make(runs / "new", "swe-bench", 2, report=True)
     make(runs / "without", "swe-bench", 3)
@@ -79,7 +79,7 @@ def test_the_report_that_was_written_last_is_opened(runs: Path) -> None:
         (("runs/without",), "runs/without: contains no report; write it with: bench report"),
     ],
 )
-def test_a_missing_report_is_one_line_with_the_remedy(
+def test_a_missing_report_is_an_error_with_the_remedy(
     runs: Path, arguments: tuple[str, ...], complaint: str
 ) -> None:
     make(runs / "without", "swe-bench", 3)

@@ -1,4 +1,4 @@
-"""Jobs over worker processes: each ends once, a dead worker costs one job, none is left behind."""
+"""Jobs on worker processes: each ends once, a dead worker costs one job, and no worker is left."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ import pytest
 
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from servers.errors import CannotWrite
+from tests.leaks import has_ended
+from tests.processes import wait_until
 
 
 def work(shared: str, job: str, tick: Tick) -> None:
-    """What the job's name says."""
+    """Do what the job's name says."""
     tick(len(shared), "")
     if job == "raise":
         raise KeyError("of a policy")
@@ -51,7 +53,7 @@ def test_every_job_starts_ticks_and_ends_once(workers: int) -> None:
         ]
 
 
-def test_an_exception_or_a_death_costs_its_own_job_only() -> None:
+def test_an_exception_or_a_dead_worker_fails_only_its_job() -> None:
     assert outcomes(["die", "a", "raise", "exit", "b", "c"], workers=2) == {
         "a": None,
         "b": None,
@@ -62,20 +64,20 @@ def test_an_exception_or_a_death_costs_its_own_job_only() -> None:
     }
 
 
-def test_an_exception_brings_its_traceback() -> None:
+def test_an_exception_is_reported_with_its_traceback() -> None:
     (end,) = (e for e in run_jobs(["raise"], work, "", 1) if isinstance(e, Ended))
     assert end.error is not None
     assert 'raise KeyError("of a policy")' in end.error
 
 
 @pytest.mark.parametrize("job", ["full", "no space"])
-def test_a_full_disk_ends_everything_whoever_meets_it(job: str) -> None:
+def test_a_full_disk_ends_all_jobs_wherever_it_occurs(job: str) -> None:
     with pytest.raises(CannotWrite, match="no space left"):
         list(run_jobs([job, "sleep"], work, "", 2))
     assert multiprocessing.active_children() == []
 
 
-def test_closing_kills_what_still_runs() -> None:
+def test_closing_kills_running_workers() -> None:
     events = run_jobs(["sleep", "sleep"], work, "", 2)
     assert isinstance(next(events), Started)
     assert len(multiprocessing.active_children()) == 1
@@ -109,21 +111,4 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert ends_within(worker, 5.0)
-
-
-def ends_within(pid: int, limit_s: float) -> bool:
-    deadline_s = time.monotonic() + limit_s
-    while time.monotonic() < deadline_s:
-        if not alive(pid):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def alive(pid: int) -> bool:
-    """A zombie that nobody has reaped yet counts as dead."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
+    wait_until(lambda: has_ended(worker), 5.0)

@@ -1,4 +1,4 @@
-"""`bench profile`: what cannot be is one line, and exit code 2."""
+"""`bench profile` refuses invalid input with one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ("profile --tier disk", "--tier disk: use lmcache or native"),
         (
@@ -22,11 +22,13 @@ import pytest
         ("profile --within-s 5", "--within-s '5': must be greater"),
     ],
 )
-def test_invalid_input_is_one_line(bench: str, options: str, told: str, tmp_path: Path) -> None:
+def test_invalid_input_is_refused_in_one_line(
+    bench: str, options: str, message: str, tmp_path: Path
+) -> None:
     result = subprocess.run(
         [bench, *options.split()], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert (result.returncode, result.stdout) == (2, "")
     assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith(f"bench: {told}")
+    assert result.stderr.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())

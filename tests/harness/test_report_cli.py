@@ -1,4 +1,4 @@
-"""`bench report` on run folders that lack something."""
+"""`bench report` on incomplete run folders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CELL = Path("run/continuum_jps0.2_seed1")
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "why"),
+    ("name", "content", "reason"),
     [
         ("cell.json", "garbage", "cell.json: not JSON"),
         ("turns.jsonl", None, "turns.jsonl: has no turns"),
@@ -21,26 +21,28 @@ CELL = Path("run/continuum_jps0.2_seed1")
     ],
 )
 @pytest.mark.usefixtures("run")
-def test_a_cell_without_a_result_is_exit_code_1(name: str, content: str | None, why: str) -> None:
+def test_a_cell_without_a_result_gives_exit_code_1(
+    name: str, content: str | None, reason: str
+) -> None:
     (CELL / name).unlink()
     if content is not None:
         (CELL / name).write_text(content)
     code, out, err = bench("report", "run")
     assert code == 1
     assert err.startswith(f"no result: {CELL.name}: ")
-    assert why in err
+    assert reason in err
     assert err.count("\n") == 1
     assert "No result: 1 cell of 2" in out
 
 
 @pytest.mark.usefixtures("run")
-def test_in_a_pipe_a_sentence_is_a_line() -> None:
+def test_sentences_are_not_wrapped_in_a_pipe() -> None:
     _, out, _ = bench("report", "run")
     assert any(len(line) > 150 and line.startswith("Short run: ") for line in out.splitlines())
 
 
 @pytest.mark.usefixtures("run")
-def test_without_any_result_there_is_no_table() -> None:
+def test_without_any_result_no_table_is_printed() -> None:
     for done in Path("run").glob("*/done.json"):
         done.unlink()
     code, out, err = bench("report", "run")

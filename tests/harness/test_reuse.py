@@ -1,4 +1,4 @@
-"""Finished cells are found again by what decides them, wherever under `runs/` they were run."""
+"""Sweeps reuse finished cells with the same settings and code from any folder under `runs/`."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ FCFS = "fcfs_jps0.5_seed1"
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def cells_run(question: SweepPlan, folder: Path, *, reuse: bool = True) -> list[str]:
+def run_and_list_new_cells(plan: SweepPlan, folder: Path, *, reuse: bool = True) -> list[str]:
     before = {path.parent for path in folder.glob("*/done.json")}
-    outcome = run_sweep(question, folder, workers=1, reuse=reuse)
+    outcome = run_sweep(plan, folder, workers=1, reuse=reuse)
     assert not outcome.failed
     after = {path.parent for path in folder.glob("*/done.json")}
     return sorted(path.name for path in after - before if not (path / TAKEN_FROM).exists())
 
 
 @pytest.mark.parametrize(
-    ("more", "new"),
+    ("extended", "new_cells"),
     [
         (small_plan("fcfs,continuum,infercept"), ["infercept_jps0.5_seed1"]),
         (
@@ -52,16 +52,16 @@ def cells_run(question: SweepPlan, folder: Path, *, reuse: bool = True) -> list[
 )
 @pytest.mark.parametrize("folder", [RUN, Path("runs/second")], ids=["the same", "another"])
 def test_a_sweep_with_one_more_policy_rate_or_seed_runs_only_the_new_cells(
-    more: SweepPlan, new: list[str], folder: Path
+    extended: SweepPlan, new_cells: list[str], folder: Path
 ) -> None:
     run_sweep(small_plan(), RUN, workers=1)
-    assert cells_run(more, folder) == new
-    run_sweep(more, Path("straight"), workers=1, reuse=False)
-    found = {k: v for k, v in contents(folder).items() if not k.endswith(TAKEN_FROM)}
-    assert found == contents(Path("straight"))
+    assert run_and_list_new_cells(extended, folder) == new_cells
+    run_sweep(extended, Path("straight"), workers=1, reuse=False)
+    files = {k: v for k, v in contents(folder).items() if not k.endswith(TAKEN_FROM)}
+    assert files == contents(Path("straight"))
 
 
-def test_a_cell_names_the_folder_that_it_was_taken_from() -> None:
+def test_a_reused_cell_names_its_original_folder() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
     for folder in ("runs/second", "runs/third"):
         run_sweep(small_plan(), Path(folder), workers=1)
@@ -69,21 +69,21 @@ def test_a_cell_names_the_folder_that_it_was_taken_from() -> None:
         assert taken == {"cell": f"runs/first/{FCFS}"}
 
 
-def test_cells_of_other_settings_or_other_code_are_not_taken() -> None:
+def test_cells_of_other_code_are_not_reused() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
     other = replace(small_plan("fcfs"), code_sha256="abc")
-    assert cells_run(other, Path("runs/second")) == [FCFS]
+    assert run_and_list_new_cells(other, Path("runs/second")) == [FCFS]
 
 
-def test_a_cell_that_no_report_can_read_is_not_taken() -> None:
+def test_an_unreadable_cell_is_not_reused() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
     (RUN / FCFS / "turns.jsonl").write_text("{")
-    assert cells_run(small_plan("fcfs"), Path("runs/second")) == [FCFS]
+    assert run_and_list_new_cells(small_plan("fcfs"), Path("runs/second")) == [FCFS]
 
 
-def test_a_repeat_of_a_measurement_takes_no_cell() -> None:
+def test_without_reuse_no_cell_is_taken() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
-    assert cells_run(small_plan("fcfs"), Path("runs/second"), reuse=False) == [FCFS]
+    assert run_and_list_new_cells(small_plan("fcfs"), Path("runs/second"), reuse=False) == [FCFS]
 
 
 PACKAGE = {
@@ -99,7 +99,7 @@ class Mine(Fcfs):
 }
 
 
-def test_a_changed_helper_of_a_policy_from_outside_makes_another_cell(
+def test_a_changed_module_of_a_custom_policy_gives_a_different_cell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in PACKAGE.items():
@@ -114,7 +114,7 @@ def test_a_changed_helper_of_a_policy_from_outside_makes_another_cell(
     assert not same_cell(config, before.cell_json(cell))
 
 
-def test_fresh_takes_no_cell() -> None:
+def test_with_fresh_no_cell_is_reused() -> None:
     command = ["sweep", "--programs", "2", "--policies", "fcfs", "--jps", "0.5"]
     assert bench(*command, "--out", str(RUN))[0] == 0
     taken = "took 1 finished cell with the same settings from runs/first"
@@ -122,12 +122,12 @@ def test_fresh_takes_no_cell() -> None:
     assert "took" not in bench(*command, "--out", "runs/third", "--fresh")[2]
 
 
-def test_cells_outside_of_runs_are_not_looked_for() -> None:
+def test_cells_outside_of_runs_are_not_reused() -> None:
     run_sweep(small_plan("fcfs"), Path("elsewhere"), workers=1)
-    assert cells_run(small_plan("fcfs"), Path("runs/second")) == [FCFS]
+    assert run_and_list_new_cells(small_plan("fcfs"), Path("runs/second")) == [FCFS]
 
 
-def test_a_copy_is_there_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reused_cell_is_copied_completely_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1)
 
     def killed(_source: str, _target: str) -> None:
@@ -150,15 +150,15 @@ def fail_once(work: Work, cell: Cell, tick: Tick) -> None:
     run_cell(work, cell, tick)
 
 
-def test_what_an_interruption_left_is_removed_once_its_cell_is_finished() -> None:
+def test_files_of_an_interrupted_cell_are_removed_once_the_cell_finishes() -> None:
     run_sweep(small_plan("fcfs"), RUN, workers=1, run=fail_once)
     (RUN / FCFS).mkdir(exist_ok=True)
     (RUN / f"{FCFS}.aside-1").mkdir()
-    assert cells_run(small_plan("fcfs"), RUN) == [FCFS]
+    assert run_and_list_new_cells(small_plan("fcfs"), RUN) == [FCFS]
     assert sorted(path.name for path in RUN.iterdir()) == [FCFS, "sweep.json", "sweep.toml"]
 
 
-def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() -> None:
+def test_every_field_of_a_cell_counts_except_the_version_of_turnstile() -> None:
     config = small_plan().cell_json(small_plan().cells()[0])
     assert same_cell(config, {**config, "turnstile_version": "9"})
     for field in config.keys() - {"turnstile_version"}:
@@ -166,15 +166,15 @@ def test_the_version_of_turnstile_decides_no_cell_and_each_other_field_does() ->
 
 
 @pytest.mark.parametrize("pattern", AGENT_SOURCES)
-def test_each_source_that_decides_a_cell_is_there(pattern: str) -> None:
+def test_each_pattern_of_deciding_sources_matches_a_file(pattern: str) -> None:
     assert list(fingerprint.ROOT.glob(pattern))
 
 
-def test_texts_of_the_command_line_and_reports_decide_no_cell() -> None:
-    for room in ("harness/cli", "reports", "docs"):
-        assert not any(pattern.startswith(room) for pattern in AGENT_SOURCES)
+def test_sources_of_the_command_line_and_reports_do_not_decide_cells() -> None:
+    for package in ("harness/cli", "reports", "docs"):
+        assert not any(pattern.startswith(package) for pattern in AGENT_SOURCES)
 
 
-def test_what_decides_agents_is_no_part_of_what_decides_a_replay() -> None:
+def test_sources_for_agents_count_only_for_cells_of_agents() -> None:
     assert set(REPLAY_SOURCES) < set(AGENT_SOURCES)
     assert code_sha256() != code_sha256(agents=True)

@@ -1,4 +1,4 @@
-"""What stands on disk, and when: lines as they happen, `done.json` last, old parts kept aside."""
+"""Run folders on disk: records are appended as they occur, `done.json` is written last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.cells.folder import CellFolder, Lines, is_done, locked, mark_failed
 from servers.errors import CannotWrite
 
 
-def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> None:
+def test_a_cell_starts_with_its_config_and_ends_with_done_json(tmp_path: Path) -> None:
     cell = CellFolder(tmp_path / "cell", {"variant": "fcfs"})
     assert sorted(os.listdir(cell.path)) == ["cell.json", "engine.jsonl", "turns.jsonl"]
     cell.turns.append({"turn": 0})
@@ -26,13 +26,13 @@ def test_a_cell_begins_with_its_config_and_ends_with_done(tmp_path: Path) -> Non
     cell.finish({"steps": 7})
     assert is_done(cell.path)
     assert (cell.path / "turns.jsonl").read_text() == '{"turn":0}\n'
-    # JSON has no infinity: a pin without an end has the TTL null.
+    # JSON has no infinity: a pin without expiry has the TTL null.
     assert (cell.path / "engine.jsonl").read_text() == ('{"t":0.5,"event":"pinned","ttl_s":null}\n')
     assert json.loads((cell.path / "done.json").read_text()) == {"steps": 7}
     assert not list(cell.path.glob(".*"))
 
 
-def test_lines_reach_the_disk_by_thousands_and_by_seconds(
+def test_records_are_flushed_every_thousand_lines_and_every_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock_s = 100.0
@@ -56,12 +56,12 @@ def test_lines_reach_the_disk_by_thousands_and_by_seconds(
     assert on_disk() == 1003
 
 
-def test_an_unfinished_part_is_kept_aside_under_the_next_free_number(tmp_path: Path) -> None:
+def test_an_unfinished_cell_is_set_aside_under_the_next_free_number(tmp_path: Path) -> None:
     for attempt in range(3):
         with CellFolder(tmp_path / "cell", {"attempt": attempt}):
             pass
-    found = {p.parent.name: json.loads(p.read_text()) for p in tmp_path.glob("*/cell.json")}
-    assert found == {
+    configs = {p.parent.name: json.loads(p.read_text()) for p in tmp_path.glob("*/cell.json")}
+    assert configs == {
         "cell.aside-1": {"attempt": 0},
         "cell.aside-2": {"attempt": 1},
         "cell": {"attempt": 2},
@@ -77,7 +77,7 @@ def test_a_failed_cell_records_the_reason_and_is_not_done(tmp_path: Path) -> Non
     assert not is_done(tmp_path / "cell")
 
 
-def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "turns.jsonl")
     lines.append({"turn": 0})
     full = os.open("/dev/full", os.O_WRONLY)
@@ -97,7 +97,7 @@ with locked(Path(sys.argv[1])):
 """
 
 
-def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
+def test_a_folder_has_one_writer_and_a_killed_writer_leaves_no_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as other:
@@ -110,7 +110,7 @@ def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path)
         assert os.listdir(tmp_path) == []
 
 
-def test_a_line_that_does_not_fit_is_not_left_torn_and_written_when_it_fits(tmp_path: Path) -> None:
+def test_a_record_that_does_not_fit_is_not_truncated_and_written_later(tmp_path: Path) -> None:
     lines = Lines(tmp_path / "turns.jsonl")
     lines.append({"turn": 0})
     lines.flush()

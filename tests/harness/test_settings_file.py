@@ -1,4 +1,4 @@
-"""A settings file gives what the same options on the command line give, or one line."""
+"""A settings file is equivalent to its options on the command line, or is refused in one line."""
 
 from __future__ import annotations
 
@@ -37,39 +37,39 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ran(*command: str) -> dict[str, bytes]:
-    """The cells of the run folder that the command fills, without where and how it was run."""
+def cells_of(*command: str) -> dict[str, bytes]:
+    """Run a command; return the files of its cells, without those about the run as a whole."""
     code, _, err = bench(*command)
     assert code == 0, err
-    found = contents(Path(command[-1]))
-    return {name: data for name, data in found.items() if "/" in name}
+    files = contents(Path(command[-1]))
+    return {name: data for name, data in files.items() if "/" in name}
 
 
-def test_a_file_gives_the_cells_of_the_same_options() -> None:
+def test_a_settings_file_gives_the_same_cells_as_its_options() -> None:
     Path("mine.toml").write_text(FILE)
-    cells = ran("sweep", "mine.toml", "--out", "from-file")
+    cells = cells_of("sweep", "mine.toml", "--out", "from-file")
     assert len({name.partition("/")[0] for name in cells}) == 4
-    assert cells == ran("sweep", *OPTIONS.split(), "--out", "from-options")
+    assert cells == cells_of("sweep", *OPTIONS.split(), "--out", "from-options")
     settings = [Path(out, "sweep.toml").read_bytes() for out in ("from-file", "from-options")]
     assert settings[0] == settings[1]
 
 
-def test_the_file_of_a_run_folder_gives_the_same_cells_again() -> None:
-    cells = ran("sweep", *OPTIONS.split(), "--out", "first")
-    assert ran("sweep", "first/sweep.toml", "--out", "elsewhere") == cells
+def test_the_settings_file_of_a_run_folder_gives_the_same_cells() -> None:
+    cells = cells_of("sweep", *OPTIONS.split(), "--out", "first")
+    assert cells_of("sweep", "first/sweep.toml", "--out", "elsewhere") == cells
     assert Path("first/sweep.toml").read_bytes() == Path("elsewhere/sweep.toml").read_bytes()
 
 
-def test_a_run_of_one_cell_is_repeated_from_its_file_and_from_that_of_its_sweep() -> None:
-    one = ran("run", *OPTIONS.partition(" --policies")[0].split(), "--policy", "continuum",
+def test_one_cell_can_be_repeated_from_its_settings_file_or_that_of_its_sweep() -> None:
+    one = cells_of("run", *OPTIONS.partition(" --policies")[0].split(), "--policy", "continuum",
               "--jps", "0.5", "--seed", "2", "--kv-blocks", "200", "--out", "one")  # fmt: skip
-    assert ran("run", "one/sweep.toml", "--out", "again") == one
-    assert ran("sweep", "one/sweep.toml", "--out", "as-sweep") == one
-    ran("sweep", *OPTIONS.split(), "--out", "all")
+    assert cells_of("run", "one/sweep.toml", "--out", "again") == one
+    assert cells_of("sweep", "one/sweep.toml", "--out", "as-sweep") == one
+    cells_of("sweep", *OPTIONS.split(), "--out", "all")
     chosen = ("--policy", "continuum", "--seed", "2")
-    of_all = ran("run", "all/sweep.toml", *chosen, "--out", "one-of-all")
-    assert of_all.keys() == one.keys()
-    assert of_all[turns := "continuum_jps0.5_seed2/turns.jsonl"] == one[turns]
+    from_sweep = cells_of("run", "all/sweep.toml", *chosen, "--out", "one-of-all")
+    assert from_sweep.keys() == one.keys()
+    assert from_sweep[turns := "continuum_jps0.5_seed2/turns.jsonl"] == one[turns]
 
 
 def test_an_option_on_the_command_line_overrides_the_file() -> None:
@@ -83,11 +83,11 @@ def test_an_option_on_the_command_line_overrides_the_file() -> None:
 def test_relative_paths_are_relative_to_the_current_directory() -> None:
     Path("deeper").mkdir()
     Path("deeper/mine.toml").write_text(FILE)
-    ran("sweep", "deeper/mine.toml", "--out", "o")
+    cells_of("sweep", "deeper/mine.toml", "--out", "o")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('polices = "fcfs"', "polices is 'fcfs': unknown; did you mean policies?"),
         ("qqq = 1", "qqq is 1: unknown; bench sweep --help lists the options"),
@@ -115,7 +115,7 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ("jps", "not TOML: "),
         ("'\x00' = 1", "not TOML: "),
         ("jps = " + "[" * 5000, "(nested too deeply|not TOML)"),
-        # What only the whole of the settings shows.
+        # Errors that only appear once all settings are resolved.
         ("jps = 'fast'", "--jps 'fast'"),
         ("policies = 'contineum'", "no policy is called 'contineum'.*continuum"),
         ("hardware = 'a100-80'", "--hardware a100-80: unknown; did you mean a100-80g"),
@@ -124,40 +124,42 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ("sandbox = 'none'\nagent = 'openhands'\nengine = 'vllm'\ntasks = 't'", ""),
     ],
 )
-def test_an_invalid_file_is_one_line_that_names_it_and_starts_nothing(line: str, told: str) -> None:
+def test_an_invalid_settings_file_is_named_in_one_line_and_starts_nothing(
+    line: str, message: str
+) -> None:
     Path("mine.toml").write_text(line)
     before = sorted(os.listdir())
     code, out, err = bench("sweep", "mine.toml")
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
-    assert re.match(f"bench: mine.toml: .*{told}", err), err
+    assert re.match(f"bench: mine.toml: .*{message}", err), err
     assert sorted(os.listdir()) == before
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("nowhere.toml", "nowhere.toml: no such file"),
         ("folder.toml", "folder.toml: is not a regular file"),
         ("latin.toml", "latin.toml: not TOML: "),
     ],
 )
-def test_what_is_no_file_of_settings_is_one_line(name: str, told: str) -> None:
+def test_an_unreadable_settings_file_is_refused_in_one_line(name: str, message: str) -> None:
     Path("folder.toml").mkdir()
     Path("latin.toml").write_bytes('jps = "0,5 \xe9"'.encode("latin-1"))
     code, out, err = bench("sweep", name)
     assert (code, out) == (2, "")
-    assert err.startswith(f"bench: {told}")
+    assert err.startswith(f"bench: {message}")
     assert len(err.splitlines()) == 1
 
 
-def test_an_error_of_the_command_line_does_not_name_the_file() -> None:
+def test_an_error_in_an_option_does_not_name_the_settings_file() -> None:
     Path("mine.toml").write_text(FILE)
     _, _, err = bench("sweep", "mine.toml", "--jps", "fast")
     assert err.startswith("bench: --jps 'fast'")
 
 
-def test_a_secret_is_neither_in_the_file_nor_read_back_from_it() -> None:
+def test_a_secret_is_not_written_and_its_placeholder_is_refused() -> None:
     server = Server(vllm_flags=("--api-key", "sk-abcdefgh12345678"))
     agents = Agents(agent_command="run {task} --token sk-abcdefgh12345678")
     settings = SweepSettings(server=server, agents=agents)
@@ -169,7 +171,7 @@ def test_a_secret_is_neither_in_the_file_nor_read_back_from_it() -> None:
     read_settings(Path("mine.toml"), overridden={"vllm_flags", "agent_command"})
 
 
-def test_what_is_written_is_what_is_read() -> None:
+def test_written_settings_are_read_back_unchanged() -> None:
     settings = SweepSettings(
         jps="0.1",
         baseline="fcfs",
@@ -181,7 +183,7 @@ def test_what_is_written_is_what_is_read() -> None:
     assert build(SweepSettings, read_settings(Path("mine.toml"))) == settings
 
 
-def test_of_server_and_agents_only_what_differs_is_written() -> None:
+def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None:
     written = tomllib.loads(settings_toml(SweepSettings()).decode())
     assert written == {
         "policies": "all",
@@ -195,13 +197,13 @@ def test_of_server_and_agents_only_what_differs_is_written() -> None:
     }
 
 
-def test_the_risk_of_no_sandbox_is_taken_on_the_command_line_only() -> None:
+def test_consent_to_run_without_a_sandbox_is_never_written() -> None:
     agents = Agents(i_know_this_runs_model_commands_on_my_machine=True)
     written = settings_toml(replace(SweepSettings(), agents=agents))
     assert b"i-know" not in written
 
 
-def test_no_two_options_have_one_name() -> None:
+def test_option_names_are_unique() -> None:
     groups = [SweepSettings, Execution]
     names = [name for group in groups for name in values_of(group())]
     assert len(names) == len(set(names)) == sum(len(settings_of(group)) for group in groups)

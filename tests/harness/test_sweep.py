@@ -1,4 +1,4 @@
-"""Sweeps end to end of three programs: their bytes do not depend on the number of workers."""
+"""Complete sweeps of three programs: files, resuming, failures and reproducibility."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from harness.sweep.folder import default_folder
 from harness.sweep.plan import Cell
 from harness.sweep.run import run_sweep
 from servers.sim import Limits
+from tests.lines import read_lines
 
 
 def fail_at_continuum(work: Work, cell: Cell, tick: Tick) -> None:
@@ -27,7 +28,7 @@ def never(_work: Work, cell: Cell, _tick: Tick) -> None:
     raise AssertionError(f"{cell.name} ran twice")
 
 
-def test_a_sweep_leaves_the_files_that_the_document_names(tmp_path: Path) -> None:
+def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     outcome = run_sweep(small_plan(), tmp_path / "run", workers=1)
     assert (outcome.cells, outcome.found_done, outcome.failed) == (2, 0, {})
     cell = {"cell.json", "turns.jsonl", "engine.jsonl", "done.json"}
@@ -43,7 +44,7 @@ def test_a_sweep_leaves_the_files_that_the_document_names(tmp_path: Path) -> Non
     assert len(turns) == 3 * 3
 
 
-def test_the_number_of_workers_changes_no_byte(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     plan = small_plan("fcfs,continuum,infercept+", (0.2, 1.0))
     for workers in (1, 2):
         run_sweep(plan, tmp_path / str(workers), workers=workers)
@@ -60,7 +61,7 @@ def test_every_variant_sees_the_same_arrivals(tmp_path: Path) -> None:
 
 
 def first_turns_s(cell: Path) -> list[float]:
-    turns = [json.loads(line) for line in (cell / "turns.jsonl").read_text().splitlines()]
+    turns = read_lines(cell / "turns.jsonl")
     return sorted(turn["scheduled_at_s"] for turn in turns if turn["turn"] == 0)
 
 
@@ -71,7 +72,7 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "message"),
     [
         ("cell.json", "garbage", "cell.json: not JSON"),
         ("cell.json", None, "cell.json: does not exist\n"),
@@ -81,12 +82,12 @@ def test_a_finished_cell_is_never_run_twice(tmp_path: Path) -> None:
         ("turns.jsonl", "{", "turns.jsonl: has no turns, or lacks some\n"),
     ],
 )
-def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(
+def test_an_unreadable_finished_cell_is_set_aside_and_run_again(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     name: str,
     content: str | None,
-    said: str,
+    message: str,
 ) -> None:
     folder, cell = tmp_path / "run", "fcfs_jps0.5_seed1"
     run_sweep(small_plan(), folder, workers=1)
@@ -98,12 +99,12 @@ def test_a_finished_cell_that_no_report_can_read_is_set_aside_and_run_again(
     again = run_sweep(small_plan(), folder, workers=1)
     assert (again.found_done, again.failed) == (1, {})
     assert contents(folder) == straight
-    told = capsys.readouterr().err
-    assert told.startswith(f"bench: damaged: {folder}/{cell}/{said}")
-    assert f"bench: kept the unfinished files of {cell} aside; these cells run again\n" in told
+    stderr = capsys.readouterr().err
+    assert stderr.startswith(f"bench: damaged: {folder}/{cell}/{message}")
+    assert f"bench: kept the unfinished files of {cell} aside; these cells run again\n" in stderr
 
 
-def test_a_failed_cell_is_marked_the_others_run_and_the_next_time_it_runs_again(
+def test_a_failed_cell_is_recorded_the_others_run_and_the_next_sweep_repeats_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
@@ -124,14 +125,14 @@ def fail_in_red(_work: Work, _cell: Cell, _tick: Tick) -> None:
     raise RuntimeError("500: <html>\x1b[31m boom")
 
 
-def test_what_a_failure_quotes_does_not_colour_the_terminal(
+def test_control_characters_in_an_error_are_escaped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_sweep(small_plan("fcfs"), tmp_path / "run", workers=1, run=fail_in_red)
     assert r"500: <html>\x1b[31m boom" in capsys.readouterr().err
 
 
-def test_stop_on_error_leaves_the_rest(tmp_path: Path) -> None:
+def test_stop_on_error_does_not_run_the_remaining_cells(tmp_path: Path) -> None:
     plan = small_plan("continuum,fcfs")
     outcome = run_sweep(
         plan, tmp_path / "run", workers=1, stop_on_error=True, run=fail_at_continuum
@@ -140,23 +141,23 @@ def test_stop_on_error_leaves_the_rest(tmp_path: Path) -> None:
     assert not (tmp_path / "run/fcfs_jps0.5_seed1").exists()
 
 
-def test_a_plan_without_cells_of_the_folder_is_refused_by_the_field_that_differs(
+def test_a_plan_without_cells_of_the_folder_is_refused_with_what_differs(
     tmp_path: Path,
 ) -> None:
     run_sweep(small_plan(), tmp_path / "run", workers=1)
     before = contents(tmp_path / "run")
-    for other, what in [
+    for other, difference in [
         (small_plan(jps=(0.7,)), r"jps is \[0.5\], now \[0.7\]"),
         (small_plan("fcfs"), "policies fcfs,continuum, now fcfs"),
         (small_plan(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
         (replace(small_plan(), code_sha256="abc"), "run with another version of the code"),
     ]:
-        with pytest.raises(ValueError, match=what):
+        with pytest.raises(ValueError, match=difference):
             run_sweep(other, tmp_path / "run", workers=1, run=never)
     assert contents(tmp_path / "run") == before
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="contains files that are not a run"):
         run_sweep(small_plan(), tmp_path, workers=1)
@@ -168,6 +169,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         run_sweep(small_plan(), tmp_path / "notes.txt", workers=1)
 
 
-def test_the_default_folder_is_the_same_for_the_same_plan_only() -> None:
+def test_equal_plans_and_only_those_have_the_same_default_folder() -> None:
     assert default_folder(small_plan()) == default_folder(small_plan())
     assert default_folder(small_plan()) != default_folder(small_plan(jps=(0.7,)))

@@ -1,4 +1,4 @@
-"""`bench sweep --engine URL`: a server that runs already, its turns in the same run folder."""
+"""`bench sweep --engine URL` on a server that is already running."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from aiohttp import web
 from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
 from tests.harness.in_process import bench as bench_here
+from tests.lines import read_lines
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
 from tests.threaded import threaded
@@ -35,62 +36,66 @@ def sweep(
     )
 
 
-def fine(result: subprocess.CompletedProcess[str]) -> bool:
-    """A machine that is busy with other things may fail the gate on client lateness, no other."""
+def succeeded(result: subprocess.CompletedProcess[str]) -> bool:
+    """Whether a sweep succeeded; a busy machine may fail only the gate on client lateness."""
     failed = [line for line in result.stderr.splitlines() if line.startswith("failed:")]
     late = all(line.split(": ", 2)[2].startswith("client lateness") for line in failed)
     return result.returncode == 0 or (result.returncode == 1 and bool(failed) and late)
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (folder / "turns.jsonl").read_text().splitlines()]
+    return read_lines(folder / "turns.jsonl")
 
 
-def test_every_turn_is_a_line_and_the_report_is_written(bench: str, tmp_path: Path) -> None:
+def test_every_turn_is_recorded_and_the_report_is_written(bench: str, tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
         result = sweep(bench, tmp_path, url, "--seeds", "1,2")
-    assert fine(result), result.stderr
+    assert succeeded(result), result.stderr
     assert result.stdout.startswith(f"engine {url}: a running server, m;")
     for seed in (1, 2):
         turns = lines(tmp_path / f"o/as-served_jps20_seed{seed}")
         assert len(turns) == 8
-        assert {turn["device_hit_tokens"] for turn in turns} == {7}  # as that server says
+        assert {turn["device_hit_tokens"] for turn in turns} == {7}  # as the server reports
     assert (tmp_path / "o/report.html").is_file()
 
 
-def test_what_a_server_does_not_tell_is_no_zero_in_the_report(bench: str, tmp_path: Path) -> None:
+def test_values_that_a_server_does_not_report_are_null_and_not_zero(
+    bench: str, tmp_path: Path
+) -> None:
     with threaded(serving(Server(think_s=0.3, cached_tokens=None, queue_ms=None))) as url:
         result = sweep(bench, tmp_path, url)
-    assert fine(result), result.stderr
+    assert succeeded(result), result.stderr
     (row,) = json.loads((tmp_path / "o/cells.json").read_text())
     assert row["jct_mean_s"] > 0
     assert (row["hit_ratio"], row["queue_mean_s"], row["preemptions"]) == (None, None, None)
 
 
-def test_two_cells_of_one_seed_share_no_prompt(bench: str, tmp_path: Path) -> None:
-    """The server's cache outlives a cell: equal prompts would be hits that no agent has."""
+def test_prompts_of_repeated_cells_share_no_prefix(bench: str, tmp_path: Path) -> None:
+    """The server's cache outlives a cell: equal prompts would give hits that agents do not have."""
     server = Server(think_s=0.3)
     with threaded(serving(server)) as url:
-        assert fine(sweep(bench, tmp_path, url, "--jps", "10"))
+        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
         first = dict(server.prompts)
         done = tmp_path / "o/as-served_jps10_seed1/done.json"
         done.unlink()
-        assert fine(sweep(bench, tmp_path, url, "--jps", "10"))
+        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
     assert first.keys() == server.prompts.keys()
     assert all(first[turn][:16] != server.prompts[turn][:16] for turn in first)
 
 
-def test_a_model_of_ours_which_bench_serve_serves_is_sent_its_few_tokens(
+def test_the_prompts_for_a_built_in_model_use_only_its_vocabulary(
     bench: str, tmp_path: Path
 ) -> None:
     server = Server(model="tiny", think_s=0.3)
     with threaded(serving(server)) as url:
-        assert fine(sweep(bench, tmp_path, url, "--jps", "10"))
+        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
     first_turns = [ids for (_, turn), ids in server.prompts.items() if turn == 0]
     assert max(map(max, first_turns)) < 256
 
 
-def test_a_failed_turn_is_a_record_a_gate_and_exit_code_1(bench: str, tmp_path: Path) -> None:
+def test_a_failed_turn_is_recorded_fails_a_gate_and_gives_exit_code_1(
+    bench: str, tmp_path: Path
+) -> None:
     with threaded(serving(Server(think_s=0.3, faults={("job-1", 0): "500"}))) as url:
         result = sweep(bench, tmp_path, url)
     assert result.returncode == 1
@@ -100,7 +105,7 @@ def test_a_failed_turn_is_a_record_a_gate_and_exit_code_1(bench: str, tmp_path: 
     assert len(lines(tmp_path / "o/as-served_jps20_seed1")) == 7
 
 
-def test_an_unreachable_url_is_one_line(bench: str, tmp_path: Path) -> None:
+def test_an_unreachable_url_is_refused_in_one_line(bench: str, tmp_path: Path) -> None:
     result = sweep(bench, tmp_path, "http://127.0.0.1:9")
     assert result.returncode == 2
     assert result.stderr == (
@@ -109,18 +114,20 @@ def test_an_unreachable_url_is_one_line(bench: str, tmp_path: Path) -> None:
     )
 
 
-def test_a_server_has_one_scheduler_and_its_own_models(bench: str, tmp_path: Path) -> None:
+def test_options_that_a_running_server_cannot_change_are_refused(
+    bench: str, tmp_path: Path
+) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
-        two = sweep(bench, tmp_path, url, "--policies", "fcfs,continuum")
-        other = sweep(bench, tmp_path, url, "--model", "n")
-        useless = sweep(bench, tmp_path, url, "--replicas", "2")
-    assert (two.returncode, other.returncode, useless.returncode) == (2, 2, 2)
-    assert "a running server has one scheduler" in two.stderr
-    assert other.stderr == f"bench: --model n: {url} serves m\n"
-    assert useless.stderr == f"bench: --replicas: not supported by --engine {url}; remove it\n"
+        two_policies = sweep(bench, tmp_path, url, "--policies", "fcfs,continuum")
+        other_model = sweep(bench, tmp_path, url, "--model", "n")
+        replicas = sweep(bench, tmp_path, url, "--replicas", "2")
+    assert (two_policies.returncode, other_model.returncode, replicas.returncode) == (2, 2, 2)
+    assert "a running server has one scheduler" in two_policies.stderr
+    assert other_model.stderr == f"bench: --model n: {url} serves m\n"
+    assert replicas.stderr == f"bench: --replicas: not supported by --engine {url}; remove it\n"
 
 
-def listing(status: int, text: str) -> AbstractAsyncContextManager[str]:
+def serving_models(status: int, text: str) -> AbstractAsyncContextManager[str]:
     async def models(_request: web.Request) -> web.Response:
         return web.Response(status=status, text=text)
 
@@ -153,8 +160,8 @@ NAME = "a name must have 1 to 400 characters without control characters"
         ),
     ],
 )
-def test_a_server_whose_model_has_no_name_of_use_is_refused(listed: str, complaint: str) -> None:
-    with threaded(listing(200, listed)) as url:
+def test_a_server_without_a_usable_model_name_is_refused(listed: str, complaint: str) -> None:
+    with threaded(serving_models(200, listed)) as url:
         assert bench_here("sweep", "--engine", url, "--jps", "1") == (
             2,
             "",
@@ -170,7 +177,7 @@ def test_a_missing_key_and_a_refused_key_give_different_errors(
     key: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_API_KEY", key)
-    with threaded(listing(401, "")) as url:
+    with threaded(serving_models(401, "")) as url:
         assert bench_here("sweep", "--engine", url, "--jps", "1") == (
             2,
             "",
@@ -178,8 +185,8 @@ def test_a_missing_key_and_a_refused_key_give_different_errors(
         )
 
 
-def test_of_several_models_the_first_is_taken_and_reported() -> None:
-    with threaded(listing(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
+def test_of_several_models_the_first_is_used_and_named() -> None:
+    with threaded(serving_models(200, '{"data": [{"id": "a"}, {"id": "b"}]}')) as url:
         first, named = (
             url_engine(SweepSettings(machine=Machine(engine=url, model=model)))[1].describe()
             for model in (None, "b")
@@ -188,24 +195,24 @@ def test_of_several_models_the_first_is_taken_and_reported() -> None:
     assert "server, b; its" in named
 
 
-def test_texts_of_two_cells_share_no_kv_where_the_server_is_vllm(
+def test_texts_of_different_cells_have_different_cache_salts_on_vllm(
     bench: str, tmp_path: Path
 ) -> None:
-    said = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
+    messages = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
     turns = (Turn(9, 3, 0, ("ls",)), Turn(30, 3, 12))
-    jobs = [Program("text", turns, messages=said, prompt_messages=(1, 3))]
+    jobs = [Program("text", turns, messages=messages, prompt_messages=(1, 3))]
     for owner, cells in (("vllm", 2), ("somebody", 0)):
         folder, server = tmp_path / owner, Server(owned_by=owner)
         folder.mkdir()
         with threaded(serving(server)) as url:
             swept = sweep(bench, folder, url, "--prompts", "text", "--seeds", "1,2", programs=jobs)
-        assert fine(swept), swept.stderr
+        assert succeeded(swept), swept.stderr
         salts = [salt for salt in server.salts if salt is not None]
         assert len(set(salts)) == cells
         assert len(salts) == 2 * cells  # one for all turns of a cell
 
 
-def test_text_needs_messages(bench: str, tmp_path: Path) -> None:
+def test_text_prompts_need_a_trace_with_messages(bench: str, tmp_path: Path) -> None:
     with threaded(serving(Server())) as url:
         result = sweep(bench, tmp_path, url, "--prompts", "text")
     assert result.returncode == 2

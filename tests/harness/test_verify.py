@@ -1,4 +1,4 @@
-"""What `bench verify pins` expects, and how it reads vLLM's gauge."""
+"""`bench verify pins`: the expected blocks, and the reading of vLLM's KV usage metric."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from servers.variants import make_policy, variants
         ("fcfs", 32, [0, 0, 0, 0, 0]),
     ],
 )
-def test_virtual_time_gives_the_pinned_blocks(
+def test_the_expected_blocks_come_from_virtual_time(
     policy: str, block_tokens: int, blocks: list[int]
 ) -> None:
-    made = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
-    assert expected_blocks(made, 1.0, block_tokens, kv_blocks=500) == blocks
+    instance = make_policy(variants(policy)[0], EXPENSIVE_COSTS)
+    assert expected_blocks(instance, 1.0, block_tokens, kv_blocks=500) == blocks
 
 
-def test_the_gauge_is_found_among_the_metrics() -> None:
+def test_kv_usage_is_read_from_the_metrics() -> None:
     page = """# HELP vllm:kv_cache_usage_perc KV-cache usage. 1 means 100 percent usage.
 # TYPE vllm:kv_cache_usage_perc gauge
 vllm:kv_cache_usage_perc{engine="0",model_name="tiny"} 0.0251256

@@ -1,4 +1,4 @@
-"""Which programs a sweep replays, and what it is called."""
+"""The workload of a sweep: its programs and its name."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from traces.formats.native import write_programs
 
 
 def files(folder: Path, count: int) -> list[str]:
-    """A program each."""
-    made = []
+    """Write trace files of one program each; return their paths."""
+    paths = []
     for number in range(count):
         path = folder / f"trace-{number}.jsonl"
         write_programs(path, [Program(f"p{number}", programs(1)[0].turns)])
-        made.append(str(path))
-    return made
+        paths.append(str(path))
+    return paths
 
 
-def test_many_files_are_counted_and_not_all_named(tmp_path: Path) -> None:
-    found = load_workload(files(tmp_path, 5), None, None, "", refuse=True)
-    assert found.name == "trace-0.jsonl+trace-1.jsonl+trace-2.jsonl and 2 more"
-    assert len(found.programs) == 5
+def test_a_workload_of_many_files_names_only_the_first_ones(tmp_path: Path) -> None:
+    workload = load_workload(files(tmp_path, 5), None, None, "", refuse=True)
+    assert workload.name == "trace-0.jsonl+trace-1.jsonl+trace-2.jsonl and 2 more"
+    assert len(workload.programs) == 5
 
 
 def test_packing_turns_preserves_every_field(tmp_path: Path) -> None:
-    found = load_workload(files(tmp_path, 2), None, None, "", refuse=True)
-    assert found.packed().as_json() == found.as_json()
-    assert found.packed().programs == found.programs
+    workload = load_workload(files(tmp_path, 2), None, None, "", refuse=True)
+    assert workload.packed().as_json() == workload.as_json()
+    assert workload.packed().programs == workload.programs

@@ -1,4 +1,4 @@
-"""Replaying against `tests.live.server` from a plain test."""
+"""Replay programs against `tests.live.server` from a synchronous test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from traces import Fork, Program, Turn
 
 
 def program(id: str, turns: int = 2, gap_s: float = 0.0, fork: Fork | None = None) -> Program:
-    """Each turn's prompt is 10 tokens more than the context before; answers are 6 tokens."""
-    made = [Turn(10 + 16 * i, 6, 16 * i, ("ls",), None, gap_s) for i in range(turns)]
-    return Program(id, tuple(made), fork=fork)
+    """Return a program whose turns add 10 prompt tokens and have answers of 6 tokens."""
+    all_turns = [Turn(10 + 16 * i, 6, 16 * i, ("ls",), None, gap_s) for i in range(turns)]
+    return Program(id, tuple(all_turns), fork=fork)
 
 
 def replayed(
@@ -27,7 +27,7 @@ def replayed(
     text: bool = False,
     api_key: str | None = None,
 ) -> tuple[dict[tuple[object, object], Line], Line]:
-    """Lines by program and turn, and done.json. Without arrivals all roots start at once."""
+    """Replay; return records by (program, turn), and done.json. By default all start at once."""
     roots = sum(p.fork is None for p in programs)
     if starts_s is None and in_flight is None:
         starts_s = [0.0] * roots

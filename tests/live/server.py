@@ -1,4 +1,4 @@
-"""A small OpenAI-like server that keeps what it is sent, answers as told, and fails where told.
+"""A small OpenAI-like server that stores requests, answers with fixed delays, and injects faults.
 
 `python -m tests.live.server` serves on a free port, which it prints, until it is terminated.
 """
@@ -25,9 +25,9 @@ class Server:
     model: str = "m"
     owned_by: str = "somebody"
     think_s: float = 0.0
-    """Before the first chunk."""
+    """Delay before the first chunk."""
     chunk_s: float = 0.0
-    """Before each further chunk."""
+    """Delay before each further chunk."""
     chunk_tokens: int = 3
     cached_tokens: int | None = 7
     queue_ms: float | None = 0.25
@@ -36,16 +36,16 @@ class Server:
     answers: dict[Turn, list[int]] = field(default_factory=dict)
     arrived_s: dict[Turn, float] = field(default_factory=dict)
     conversations: dict[Turn, list[dict[str, str]]] = field(default_factory=dict)
-    """What was sent in text mode."""
+    """Messages of each turn in text mode."""
     salts: list[str | None] = field(default_factory=list)
     """`cache_salt` of each turn in text mode."""
     arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
-    given_up: list[Turn] = field(default_factory=list)
-    """Turns whose client went away."""
-    keeps: bool = True
-    """Whether prompts and answers are kept."""
+    aborted: list[Turn] = field(default_factory=list)
+    """Turns whose client disconnected."""
+    stores: bool = True
+    """Whether prompts and answers are stored."""
     open: int = 0
-    most_open: int = 0
+    max_open: int = 0
     _rng: random.Random = field(default_factory=lambda: random.Random(5))
 
     async def models(self, _request: web.Request) -> web.Response:
@@ -54,7 +54,7 @@ class Server:
         )
 
     async def chat(self, request: web.Request) -> web.StreamResponse:
-        """Counts a token per word; no token ids, as most servers."""
+        """Answer in text mode: one token per word and, like most servers, no token ids."""
         body = orjson.loads(await request.read())
         turn = body["vllm_xargs"]["program_id"], body["vllm_xargs"]["turn"]
         self.conversations[turn] = body["messages"]
@@ -80,14 +80,14 @@ class Server:
         self.arrived_s[turn] = asyncio.get_running_loop().time()
         self.arguments[turn] = xargs
         ids = [self._rng.randrange(2**31) for _ in range(body["max_tokens"])]
-        if self.keeps:
+        if self.stores:
             self.prompts[turn], self.answers[turn] = body["prompt"], ids
         self.open += 1
-        self.most_open = max(self.most_open, self.open)
+        self.max_open = max(self.max_open, self.open)
         try:
             return await self._answer(request, turn, body["prompt"], ids)
         except (asyncio.CancelledError, ConnectionResetError):
-            self.given_up.append(turn)
+            self.aborted.append(turn)
             raise
         finally:
             self.open -= 1
@@ -99,8 +99,8 @@ class Server:
         if fault == "500":
             return web.json_response({"error": {"message": "EngineDeadError " * 50}}, status=500)
         if fault == "401":
-            said = f"Incorrect API key: {request.headers.get('Authorization', 'none')}"
-            return web.json_response({"error": {"message": said}}, status=401)
+            message = f"Incorrect API key: {request.headers.get('Authorization', 'none')}"
+            return web.json_response({"error": {"message": message}}, status=401)
         if fault == "503 html":
             return web.Response(text="<h1>out of\nservice</h1>", status=503)
         if fault == "no stream":
@@ -125,10 +125,10 @@ class Server:
         if fault == "one short":
             ids = ids[:-1]
         n, echo = self.chunk_tokens, {"prompt_token_ids": prompt}
-        pieces = [ids[i : i + n] for i in range(0, len(ids), n)]
+        chunks = [ids[i : i + n] for i in range(0, len(ids), n)]
         events: list[Any] = [
-            {"choices": [{"index": 0, "text": "x", **(echo if not i else {}), "token_ids": piece}]}
-            for i, piece in enumerate(pieces)
+            {"choices": [{"index": 0, "text": "x", **(echo if not i else {}), "token_ids": chunk}]}
+            for i, chunk in enumerate(chunks)
         ]
         if fault == "no ids":
             return [{"choices": [{"index": 0, "text": "x"}]}, "[DONE]"]
@@ -151,7 +151,7 @@ class Server:
 
 
 def _wrong_shape(body: dict[str, Any], model: str) -> str | None:
-    wanted = {
+    expected = {
         "model": model,
         "min_tokens": body["max_tokens"],
         "ignore_eos": True,
@@ -159,7 +159,7 @@ def _wrong_shape(body: dict[str, Any], model: str) -> str | None:
         "stream_options": {"include_usage": True},
         "return_token_ids": True,
     }
-    wrong = [f"{key} {body.get(key)}" for key, value in wanted.items() if body.get(key) != value]
+    wrong = [f"{key} {body.get(key)}" for key, value in expected.items() if body.get(key) != value]
     return ", ".join(wrong) or None
 
 
@@ -177,7 +177,7 @@ def application(server: Server) -> web.Application:
 
 @asynccontextmanager
 async def serving(server: Server) -> AsyncIterator[str]:
-    """Serves on loopback; gives the base URL."""
+    """Serve on loopback; yield the base URL."""
     app = application(server)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
@@ -200,7 +200,7 @@ def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
 
 
 async def _main() -> None:
-    server = Server(keeps=False, chunk_s=0.02)
+    server = Server(stores=False, chunk_s=0.02)
     async with serving(server) as url:
         print(url, flush=True)
         await asyncio.Event().wait()

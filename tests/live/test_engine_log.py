@@ -1,4 +1,4 @@
-"""Fields that the plug-in's events add to a turn's record."""
+"""The fields that events of the plug-in add to a turn's record."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tests.lines import Line, into, line_of
 ORIGIN_S = 1000.0
 
 
-def event(at_s: float, name: str, turn: int = 1, **more: object) -> bytes:
-    line = {"t": ORIGIN_S + at_s, "event": name, "program_id": "p", "turn": turn, **more}
+def event(at_s: float, name: str, turn: int = 1, **fields: object) -> bytes:
+    line = {"t": ORIGIN_S + at_s, "event": name, "program_id": "p", "turn": turn, **fields}
     return orjson.dumps(line) + b"\n"
 
 
 def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
-    """The fields that the events add to a turn's record, and the events."""
-    path.write_bytes(event(0.0, "arrival", turn=7))  # of an earlier cell
+    """Return the fields that the events add to a turn's record, and the events read."""
+    path.write_bytes(event(0.0, "arrival", turn=7))  # an event of an earlier cell
     seen: list[Line] = []
     log = EngineLog(path, ORIGIN_S, into(seen))
     with path.open("ab") as file:
@@ -36,7 +36,7 @@ def completed(path: Path, *events: bytes) -> tuple[Line, list[Line]]:
     return {k: v for k, v in line_of(record).items() if v != before[k]}, seen
 
 
-def test_the_engine_log_has_queueing_time_and_cache_hits(tmp_path: Path) -> None:
+def test_queueing_time_and_cache_hits_come_from_the_engine_log(tmp_path: Path) -> None:
     line, seen = completed(
         tmp_path / "events.jsonl",
         event(5.5, "arrival"),
@@ -48,7 +48,7 @@ def test_the_engine_log_has_queueing_time_and_cache_hits(tmp_path: Path) -> None
         "dram_hit_tokens": 0,
         "queue_s": 2.0,
         "load_s": 0.0,
-        "prefill_s": 2.0,  # 4 s to the first token, less the queue
+        "prefill_s": 2.0,  # 4 s to the first token, minus the queueing time
         "decode_s": 11.0,
         "preempted_s": 0.0,
         "preemptions": 0,
@@ -73,7 +73,7 @@ def test_reloads_from_a_tier_are_counted_separately_with_their_time(tmp_path: Pa
     assert (line["queue_s"], line["load_s"], line["prefill_s"]) == (1.0, 1.5, 1.5)
 
 
-def test_a_load_after_the_first_token_comes_out_of_decode(tmp_path: Path) -> None:
+def test_a_load_after_the_first_token_is_subtracted_from_decode(tmp_path: Path) -> None:
     line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),
@@ -88,7 +88,7 @@ def test_a_load_after_the_first_token_comes_out_of_decode(tmp_path: Path) -> Non
     assert (line["preempted_s"], line["load_s"], line["decode_s"]) == (2.0, 3.0, 6.0)
 
 
-def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> None:
+def test_preemptions_are_subtracted_from_the_phase_in_which_they_occur(tmp_path: Path) -> None:
     line, _ = completed(
         tmp_path / "events.jsonl",
         event(5.0, "arrival"),
@@ -104,7 +104,7 @@ def test_preemptions_come_out_of_the_phase_they_fell_into(tmp_path: Path) -> Non
     assert sum(line[part] for part in parts) == pytest.approx(20.0 - 5.0)
 
 
-def test_a_pin_that_is_still_held_when_the_turn_arrives_is_a_pinned_hit(tmp_path: Path) -> None:
+def test_a_turn_that_arrives_before_its_pin_ends_has_a_pinned_hit(tmp_path: Path) -> None:
     pinned = event(1.0, "pinned", turn=0, ttl_s=None, blocks=3, why={})
     reused = event(6.0, "unpinned", turn=0, reason="reused")
     assert completed(tmp_path / "a", pinned, event(5.0, "arrival"), reused)[0]["pinned_hit"] is True
@@ -114,21 +114,21 @@ def test_a_pin_that_is_still_held_when_the_turn_arrives_is_a_pinned_hit(tmp_path
     )
 
 
-def test_a_turn_that_the_engine_never_saw_is_left_as_it_is(tmp_path: Path) -> None:
+def test_the_record_of_a_turn_without_events_is_unchanged(tmp_path: Path) -> None:
     assert completed(tmp_path / "events.jsonl")[0] == {}
 
 
-def test_a_line_half_written_is_read_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_partially_written_line_is_read_once_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.touch()
     seen: list[Line] = []
     log = EngineLog(path, ORIGIN_S, into(seen))
-    whole = event(5.0, "arrival")
+    line = event(5.0, "arrival")
     with path.open("ab", buffering=0) as file:
-        file.write(whole[:20])
+        file.write(line[:20])
         log.read()
         assert seen == []
-        file.write(whole[20:])
+        file.write(line[20:])
         log.read()
     log.close()
     assert len(seen) == 1

@@ -1,4 +1,4 @@
-"""Whatever goes wrong with a turn is a line with its error; its program stops, the rest goes on."""
+"""A failed turn is recorded with its error; its program stops, and the others continue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("fault", ERRORS)
-def test_a_failed_turn_is_a_line_and_ends_its_program_only(fault: str) -> None:
+def test_a_failed_turn_is_recorded_and_ends_only_its_program(fault: str) -> None:
     server = Server(faults={("bad", 1): fault})
     timeout_s = 0.3 if fault == "hangs" else 30.0
     programs = [program("bad", turns=3), program("good", turns=3)]
@@ -52,10 +52,10 @@ def test_a_failed_turn_is_a_line_and_ends_its_program_only(fault: str) -> None:
     assert server.open == 0
 
 
-def test_a_turn_that_is_given_up_is_given_up_at_the_server() -> None:
+def test_a_turn_that_times_out_is_aborted_at_the_server() -> None:
     server = Server(faults={("p", 0): "hangs"})
     replayed([program("p"), program("q", gap_s=0.5)], server, turn_timeout_s=0.2)
-    assert server.given_up == [("p", 0)]
+    assert server.aborted == [("p", 0)]
 
 
 def free_port() -> int:
@@ -86,7 +86,7 @@ def test_a_closed_port_fails_every_program_at_once() -> None:
     assert (len(lines), done["failed_turns"], done["finished_programs"]) == (20, 20, 0)
 
 
-def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
+def test_after_a_server_dies_all_programs_fail_quickly() -> None:
     lines: list[dict[str, Any]] = []
 
     async def replay() -> None:
@@ -101,18 +101,18 @@ def test_a_server_that_dies_fails_all_later_turns_fast() -> None:
                     vocabulary=range(99),
                     seed=0,
                     on_turn=into(lines),
-                    # aiohttp's server may leave a request that it read while it closed unanswered
+                    # While closing, aiohttp's server may leave a request unanswered.
                     turn_timeout_s=3.0,
                 )
             )
             await asyncio.sleep(0.6)
         await replaying
 
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     asyncio.run(replay())
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - started_s < 10
     failed = [line for line in lines if line["error"] is not None]
-    assert len(failed) == 10  # one line for each program, and no more after it
+    assert len(failed) == 10  # one failed turn for each program, and none after it
     assert {line["program_id"] for line in failed} == {f"p{i}" for i in range(10)}
 
 
@@ -140,7 +140,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
+def test_ctrl_c_records_the_turns_that_it_cancels() -> None:
     process = subprocess.Popen(
         [sys.executable, "-W", "error", "-c", INTERRUPTED],
         stdout=subprocess.PIPE,
@@ -149,7 +149,7 @@ def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
     )
     assert process.stdout is not None
     first = orjson.loads(process.stdout.readline())
-    time.sleep(0.3)  # its second turn is sent now, and hangs
+    time.sleep(0.3)  # the second turn has been sent, and hangs
     process.send_signal(signal.SIGINT)
     rest, stderr = process.communicate(timeout=20)
     assert (process.returncode, stderr) == (130, b"")
@@ -160,7 +160,7 @@ def test_ctrl_c_leaves_the_lines_of_what_was_cut() -> None:
     ]
 
 
-def test_a_key_is_sent_and_never_recorded_even_if_the_server_repeats_it() -> None:
+def test_a_key_is_sent_but_never_recorded_even_if_the_server_repeats_it() -> None:
     refusing = Server(faults={("p", 0): "401"})
     lines, _ = replayed([program("p")], refusing, api_key="sk-secret-123")
     assert lines["p", 0]["error"] == (

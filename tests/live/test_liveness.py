@@ -16,14 +16,14 @@ SHORT = ServerTimeouts(lost_after_s=0.5, stuck_after_s=1.5)
 LONG = ServerTimeouts()
 
 
-class Asked(Server):
-    """Counts who looks after it."""
+class CountingServer(Server):
+    """A server that counts health checks."""
 
-    times = 0
+    health_checks = 0
     answer: int | None = 200
 
     async def models(self, request: web.Request) -> web.Response:
-        self.times += 1
+        self.health_checks += 1
         if self.answer is None:
             await asyncio.sleep(60)
         if self.answer != 200:
@@ -31,21 +31,21 @@ class Asked(Server):
         return await super().models(request)
 
 
-def watched(
-    server: Asked,
+def lost_reason(
+    server: CountingServer,
     *,
-    meanwhile: Callable[[Liveness], object],
+    every_100_ms: Callable[[Liveness], object],
     within_s: float,
     timeouts: ServerTimeouts = SHORT,
 ) -> str | None:
-    """Why it counts as lost; None if not within that time. `meanwhile` is called every 0.1 s."""
+    """Return why the server counts as lost; None if it does not within `within_s`."""
 
     async def go() -> str | None:
         async with serving(server) as url:
             monitor = ServerMonitor([Replica(url)], timeouts)
             watching = asyncio.create_task(monitor.wait_until_lost())
             for _ in range(round(within_s / 0.1)):
-                meanwhile(monitor.liveness[0])
+                every_100_ms(monitor.liveness[0])
                 if (await asyncio.wait({watching}, timeout=0.1))[0]:
                     break
             watching.cancel()
@@ -55,69 +55,73 @@ def watched(
     return asyncio.run(go())
 
 
-def nothing(_liveness: Liveness) -> None:
+def do_nothing(_liveness: Liveness) -> None:
     pass
 
 
 def test_a_server_that_sends_bytes_gets_no_health_check() -> None:
-    server = Asked()
-    assert watched(server, meanwhile=Liveness.byte_received, within_s=2, timeouts=LONG) is None
-    assert server.times == 0
+    server = CountingServer()
+    assert (
+        lost_reason(server, every_100_ms=Liveness.byte_received, within_s=2, timeouts=LONG) is None
+    )
+    assert server.health_checks == 0
 
 
-def test_a_turn_may_wait_for_ever_while_others_of_its_server_go_on() -> None:
-    def two_active_and_one_receives(liveness: Liveness) -> None:
+def test_a_turn_may_wait_forever_while_other_turns_of_its_server_progress() -> None:
+    def one_of_two_turns_progresses(liveness: Liveness) -> None:
         liveness.active_turns = 2
         liveness.byte_received()
 
-    assert watched(Asked(), meanwhile=two_active_and_one_receives, within_s=3) is None
+    assert (
+        lost_reason(CountingServer(), every_100_ms=one_of_two_turns_progresses, within_s=3) is None
+    )
 
 
 def test_a_server_without_turns_may_be_silent() -> None:
-    server = Asked()
-    assert watched(server, meanwhile=nothing, within_s=3) is None
-    assert server.times > 0
+    server = CountingServer()
+    assert lost_reason(server, every_100_ms=do_nothing, within_s=3) is None
+    assert server.health_checks > 0
 
 
-def test_one_with_turns_may_not() -> None:
-    def one_active(liveness: Liveness) -> None:
+def test_a_server_with_turns_may_not_be_silent() -> None:
+    def one_turn_runs(liveness: Liveness) -> None:
         liveness.active_turns = 1
 
-    assert watched(Asked(), meanwhile=one_active, within_s=60) == (
+    assert lost_reason(CountingServer(), every_100_ms=one_turn_runs, within_s=60) == (
         "URL is stuck: no byte for 1 active turn in 1.5 s (--stuck-after-s)"
     )
 
 
-def test_an_unresponsive_server_is_lost_also_without_turns() -> None:
-    silent = Asked()
+def test_an_unresponsive_server_is_lost_even_without_turns() -> None:
+    silent = CountingServer()
     silent.answer = None
     lost = "URL is lost: no response for 0.5 s (--lost-after-s)"
-    assert watched(silent, meanwhile=nothing, within_s=60) == lost
-    behind_a_proxy = Asked()
+    assert lost_reason(silent, every_100_ms=do_nothing, within_s=60) == lost
+    behind_a_proxy = CountingServer()
     behind_a_proxy.answer = 502
     lost = "URL is lost: status 502 for 0.5 s (--lost-after-s)"
-    assert watched(behind_a_proxy, meanwhile=nothing, within_s=60) == lost
+    assert lost_reason(behind_a_proxy, every_100_ms=do_nothing, within_s=60) == lost
 
 
 def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
-    """Restarted between two turns, say."""
-    began_s, down = time.monotonic(), ServerMonitor([Replica("http://127.0.0.1:9")], SHORT)
+    """It may be restarted between two turns, for example."""
+    started_s, down = time.monotonic(), ServerMonitor([Replica("http://127.0.0.1:9")], SHORT)
     asyncio.run(asyncio.wait_for(down.wait_until_lost(), 60))
     assert (
         down.lost_reason
         == "http://127.0.0.1:9 is lost: connection refused for 0.5 s (--lost-after-s)"
     )
-    assert time.monotonic() - began_s > SHORT.lost_after_s
+    assert time.monotonic() - started_s > SHORT.lost_after_s
 
 
-def test_after_the_last_turn_a_suspected_server_has_the_usual_time_to_respond() -> None:
-    class Once(Asked):
+def test_after_the_last_turn_a_suspected_server_has_the_full_timeout() -> None:
+    class RecoveringServer(CountingServer):
         async def models(self, request: web.Request) -> web.Response:
-            self.answer = 503 if not self.times else 200
+            self.answer = 503 if not self.health_checks else 200
             return await super().models(request)
 
     async def go() -> str | None:
-        async with serving(Once()) as url:
+        async with serving(RecoveringServer()) as url:
             monitor = ServerMonitor([Replica(url)], LONG)
             monitor.liveness[0].suspected = True
             await monitor.check_after_replay(all_failed=False)
@@ -126,18 +130,18 @@ def test_after_the_last_turn_a_suspected_server_has_the_usual_time_to_respond() 
     assert asyncio.run(go()) is None
 
 
-def test_one_that_refuses_to_say_what_it_serves_is_there() -> None:
-    server = Asked()
+def test_a_server_that_refuses_to_list_its_models_is_not_lost() -> None:
+    server = CountingServer()
     server.answer = 401
-    assert watched(server, meanwhile=nothing, within_s=3) is None
+    assert lost_reason(server, every_100_ms=do_nothing, within_s=3) is None
 
 
 def test_a_failed_turn_starts_health_checks_until_the_server_responds() -> None:
-    server, doubts = Asked(), iter([True])
+    server, failures = CountingServer(), iter([True])
 
-    def one_failed(liveness: Liveness) -> None:
+    def first_turn_fails(liveness: Liveness) -> None:
         liveness.byte_received()
-        liveness.suspected |= next(doubts, False)
+        liveness.suspected |= next(failures, False)
 
-    assert watched(server, meanwhile=one_failed, within_s=3, timeouts=LONG) is None
-    assert server.times == 1
+    assert lost_reason(server, every_100_ms=first_turn_fails, within_s=3, timeouts=LONG) is None
+    assert server.health_checks == 1

@@ -1,4 +1,4 @@
-"""Measuring over HTTP: what a server with known times is found to take."""
+"""Measurements over HTTP of a server with known times."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def measured(server: Server, *, longest: int = 300, kv_tokens: int = TOKENS) -> 
     return asyncio.run(go())
 
 
-def test_times_are_those_of_the_server() -> None:
+def test_measured_times_equal_those_of_the_server() -> None:
     times = measured(Server(think_s=0.05, chunk_s=0.01, chunk_tokens=1, cached_tokens=0))
     assert [p.tokens for p in times.prefill] == [32, 128]
     assert all(len(p.seconds) == 3 for p in times.prefill)
     assert all(0.05 <= median(p.seconds) < 0.5 for p in times.prefill)
-    # 4 prompts of 128 + 48 tokens fill 704 of the 900 that may be used; 8 would take 1408.
+    # 4 prompts of 128 + 48 tokens take 704 of the 900 usable tokens; 8 would take 1408.
     assert [(d.batch, round(d.context) // 128) for d in times.decode] == [(1, 1), (2, 1), (4, 1)]
     assert all(0.01 <= median(d.seconds) < 0.1 for d in times.decode)
     assert times.left_out == [
@@ -41,34 +41,34 @@ def test_times_are_those_of_the_server() -> None:
     ]
 
 
-def test_a_step_is_the_mean_of_eight_tokens_however_they_are_packed() -> None:
-    # 1 token a 10 ms, one chunk every 30 ms; then nothing for a second, outside of the window
+def test_a_step_time_is_the_mean_over_at_least_eight_tokens_however_they_are_chunked() -> None:
+    # One token per 10 ms, one chunk every 30 ms; the last chunk is outside of the window.
     stream = [(0.03 * k, 3 * k) for k in range(1, 12)] + [(2.0, 40)]
-    found = step_seconds([stream], begin_s=0.03, end_s=0.33)
-    assert found == pytest.approx([0.01] * 3)  # 9 tokens each: the first chunk with 8 or more
+    seconds = step_seconds([stream], begin_s=0.03, end_s=0.33)
+    assert seconds == pytest.approx([0.01] * 3)  # 9 tokens each: the first chunk with 8 or more
 
 
-def test_streams_that_were_not_at_work_together_give_no_time() -> None:
+def test_streams_that_do_not_overlap_give_no_step_time() -> None:
     early, late = [(0.01 * k, k) for k in range(1, 10)], [(1 + 0.01 * k, k) for k in range(1, 10)]
     assert step_seconds([early, late], begin_s=1.01, end_s=0.09) == []
 
 
-def test_a_batch_whose_steps_cannot_be_seen_is_asked_for_longer_answers_if_there_is_room() -> None:
+def test_if_answers_are_too_short_for_a_step_time_longer_ones_are_requested_if_they_fit() -> None:
     server = Server(chunk_s=0.01, chunk_tokens=48, cached_tokens=0)
-    # 48 tokens come at once; 96 in two chunks: one time, of a context of 128 + (48 + 96) / 2
+    # 48 tokens are one chunk; 96 are two, so one step time, at a context of 128 + (48 + 96) / 2.
     assert measured(server, longest=300).decode[0].context == 200
     short = measured(server, longest=180)
     assert short.decode == []
     assert short.left_out[0] == "batches of 1 at 128 tokens: never all in decode at once"
 
 
-def test_a_prompt_that_is_cached_already_is_no_prefill() -> None:
+def test_a_cached_prompt_is_not_measured_as_prefill() -> None:
     with pytest.raises(MeasurementFailed, match="7 tokens of a new prompt were cached"):
         measured(Server(cached_tokens=7))
 
 
 @pytest.mark.parametrize("fault", ["500", "no stream", "cut", "one short"])
-def test_a_request_that_fails_ends_it_in_one_line(fault: str) -> None:
+def test_a_failed_request_ends_the_measurement_with_one_line(fault: str) -> None:
     with pytest.raises(MeasurementFailed, match="a prompt of 64 tokens failed: ") as failed:
         measured(Server(faults={("profile", 0): fault}))
     assert "\n" not in str(failed.value)

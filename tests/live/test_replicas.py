@@ -1,4 +1,4 @@
-"""Several servers: a job stays on one, with its sub-agents; the next goes to the least busy."""
+"""With several servers, a job and its sub-agents stay on one; a new job goes to the least busy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_the_next_job_goes_to_the_replica_with_the_fewest_active_jobs() -> None:
     assert affinity.replica_of("b") == 1
 
 
-def test_turns_and_sub_agents_of_a_job_meet_on_one_server() -> None:
+def test_all_turns_and_sub_agents_of_a_job_are_on_one_server() -> None:
     jobs = [program("a", 3), program("b", 3), program("a/1", 2, fork=Fork("a", 0))]
     servers, lines = [Server(), Server()], list[Line]()
 

@@ -1,4 +1,4 @@
-"""Text mode: the recorded conversation is sent verbatim, as far as each turn had it."""
+"""Text mode sends the recorded messages before each turn verbatim."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.live.replaying import program, replayed
 from tests.live.server import Server
 from traces import Message, Program, Turn, read_traces
 
-SAID = (
+MESSAGES = (
     Message("system", "be brief"),
     Message("user", "fix the bug"),
     Message("assistant", "ls"),
     Message("user", "a.py b.py"),
     Message("assistant", "cat a.py"),
 )
-PROGRAM = Program("job", (Turn(30, 4), Turn(50, 6, 34)), messages=SAID, prompt_messages=(2, 4))
+PROGRAM = Program("job", (Turn(30, 4), Turn(50, 6, 34)), messages=MESSAGES, prompt_messages=(2, 4))
 
 
 def test_each_turn_sends_the_messages_before_it() -> None:
@@ -36,7 +36,7 @@ def test_each_turn_sends_the_messages_before_it() -> None:
         "ls",
         "a.py b.py",
     ]
-    # The server's tokenizer counts the prompt; the answer has the recorded length.
+    # The server's tokenizer counts the prompt tokens; the answer has the recorded length.
     assert [
         (lines["job", t]["prompt_tokens"], lines["job", t]["output_tokens"]) for t in (0, 1)
     ] == [
@@ -50,21 +50,24 @@ def test_a_program_without_messages_is_refused_by_name() -> None:
         replayed([program("quiet")], Server(), text=True)
 
 
-def test_a_trajectory_keeps_its_messages_with_the_option(tmp_path: Path) -> None:
+def test_messages_of_a_trajectory_are_read_only_on_request(tmp_path: Path) -> None:
     usage = {"response": {"usage": {"prompt_tokens": 30, "completion_tokens": 4}}}
     later = {"response": {"usage": {"prompt_tokens": 50, "completion_tokens": 6}}}
-    messages = [dict(message._asdict()) for message in SAID]
+    messages = [dict(message._asdict()) for message in MESSAGES]
     messages[2]["extra"], messages[4]["extra"] = usage, later
     file = tmp_path / "job.traj.json"
     file.write_text(json.dumps({"trajectory_format": "mini-swe-agent-1", "messages": messages}))
-    (found,) = read_traces([file], messages=True).programs
-    assert (found.messages, found.prompt_messages) == (SAID, (2, 4))
+    (program_with_messages,) = read_traces([file], messages=True).programs
+    assert (program_with_messages.messages, program_with_messages.prompt_messages) == (
+        MESSAGES,
+        (2, 4),
+    )
     (plain,) = read_traces([file]).programs
     assert (plain.messages, plain.prompt_messages) == ((), ())
-    assert plain.turns == found.turns
+    assert plain.turns == program_with_messages.turns
 
 
-def test_a_trace_without_messages_is_refused_when_they_are_required() -> None:
+def test_a_trace_without_messages_is_refused_if_they_are_required() -> None:
     with pytest.raises(
         InvalidTrace, match="has no messages, which --prompts text and --guided need"
     ):

@@ -1,4 +1,4 @@
-"""Turns and costs small enough to work a policy's decision by hand."""
+"""Turns and costs that are small enough to calculate a policy's decision manually."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import count
 from servers.policies.base import Costs, Pin, Policy, Request, Retention
 
 PER_SECOND = 1000
-"""Tokens prefilled in a second: a context of 3000 tokens takes 3 s to rebuild."""
+"""Tokens prefilled per second: a context of 3000 tokens takes 3 s to rebuild."""
 
 COSTS = Costs(prefill_s=lambda tokens: tokens / PER_SECOND)
 TIERED = Costs(
@@ -49,7 +49,7 @@ def held(request: Request, *, since: float = 0.0, until: float = 10.0) -> Pin:
 
 
 def run(policy: Policy, request: Request, *, start: float, end: float) -> Retention:
-    """One turn from arrival to finish."""
+    """Run one turn from arrival to finish; return the policy's retention."""
     policy.arrived(request, request.arrival_s)
     policy.scheduled(request, start, 0)
     request.pinned = request.preempted = False
@@ -57,12 +57,12 @@ def run(policy: Policy, request: Request, *, start: float, end: float) -> Retent
 
 
 def tool_call(policy: Policy, program: str, tool: str, seconds: float) -> None:
-    """A two-turn program whose first turn calls a tool that takes so long."""
+    """Run a program of two turns, the first of which calls a tool that takes `seconds`."""
     run(policy, turn(program, at=0.0, tools=(tool,)), start=0.0, end=1.0)
-    back = turn(program, index=1, at=1.0 + seconds, last=True, tools=(), pinned=True)
-    run(policy, back, start=1.0 + seconds, end=2.0 + seconds)
+    next_turn = turn(program, index=1, at=1.0 + seconds, last=True, tools=(), pinned=True)
+    run(policy, next_turn, start=1.0 + seconds, end=2.0 + seconds)
 
 
 def order(policy: Policy, waiting: list[Request], now: float = 0.0) -> list[str]:
-    """Programs in the order in which they would be admitted."""
+    """Return the programs in the order in which the policy would admit them."""
     return [r.program_id for r in sorted(waiting, key=lambda r: policy.rank(r, now))]

@@ -23,7 +23,7 @@ from servers.variants import POLICIES, make_policy, variant, variants
 
 
 class Typed(Policy):
-    """One parameter of each type that text can give."""
+    """A policy with one parameter of each type that can be written as text."""
 
     name = "typed"
 
@@ -58,7 +58,7 @@ def test_values_are_literals_of_the_types_in_the_signature() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         ("whole=2.5", "typed: whole must be a whole number, not 2.5"),
         ("whole=true", "typed: whole must be a whole number, not true"),
@@ -86,10 +86,10 @@ def test_values_are_literals_of_the_types_in_the_signature() -> None:
         ("text='\\d'", "typed: write arguments as name=value"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(given: str, says: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(given: str, message: str) -> None:
     with pytest.raises(InvalidPolicy) as raised:
         values(given)
-    assert str(raised.value).startswith(says)
+    assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
 
 
@@ -104,16 +104,16 @@ literals = st.recursive(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(["a", "b_c", "k"]), literals))
-def test_the_canonical_text_is_read_back_as_the_same_values(arguments: dict[str, Any]) -> None:
+def test_the_canonical_text_is_parsed_as_the_same_values(arguments: dict[str, Any]) -> None:
     text = arguments_text(sorted(arguments.items()))
-    found = parse_arguments(text[1:-1], "x")
-    assert found == arguments
-    assert arguments_text(sorted(found.items())) == text
+    parsed = parse_arguments(text[1:-1], "x")
+    assert parsed == arguments
+    assert arguments_text(sorted(parsed.items())) == text
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.text(max_size=40))
-def test_any_text_is_a_variant_or_invalid_input(text: str) -> None:
+def test_any_text_is_a_valid_variant_or_refused(text: str) -> None:
     with suppress(InvalidInput):
         variants(f"continuum({text})")
 
@@ -138,7 +138,7 @@ def test_commas_between_parentheses_separate_arguments() -> None:
     ]
 
 
-def test_the_same_arguments_twice_are_one_variant_twice() -> None:
+def test_a_variant_with_the_same_arguments_is_a_duplicate() -> None:
     with pytest.raises(InvalidVariant, match=r"continuum\(k=50\) is given twice"):
         variants("continuum(k=50),continuum(k=25),continuum( k=50 )")
 
@@ -162,14 +162,14 @@ def test_a_malformed_variant_is_reported_with_the_valid_form(text: str) -> None:
 
 
 def test_arguments_reach_the_policy() -> None:
-    made = make_policy(variant("continuum(k=50, reclaim_when=pressure)"), COSTS)
-    assert isinstance(made, Continuum)
-    assert (made.model.k, made.reclaim_when) == (50, "pressure")
+    instance = make_policy(variant("continuum(k=50, reclaim_when=pressure)"), COSTS)
+    assert isinstance(instance, Continuum)
+    assert (instance.model.k, instance.reclaim_when) == (50, "pressure")
     assert make_policy(variant("continuum"), COSTS).reclaim_when == "stuck"
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("continuum(k=-1)", "k must be at least 0, not -1"),
         ("continuum(window=0)", "window must be at least 1, not 0"),
@@ -180,15 +180,15 @@ def test_arguments_reach_the_policy() -> None:
         ("infercept(reclaim_when=never)", "reclaim_when must be stuck or pressure, not never"),
     ],
 )
-def test_values_that_a_policy_cannot_use_are_refused_before_anything_runs(
-    text: str, says: str
+def test_values_that_a_policy_rejects_are_refused_before_anything_runs(
+    text: str, message: str
 ) -> None:
     with pytest.raises(InvalidPolicy) as raised:
         variant(text)
-    assert says in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_infercept_may_order_its_queue_by_turns() -> None:
+def test_infercept_can_order_its_queue_by_turns() -> None:
     early_program = turn("a", at=5.0, program_at=0.0)
     early_turn = turn("b", at=4.0, program_at=3.0, pinned=True)
     by_program, by_turn = Infercept(COSTS), Infercept(COSTS, queue_order="turn")
@@ -198,18 +198,18 @@ def test_infercept_may_order_its_queue_by_turns() -> None:
     assert by_turn.rank(early_program, 9.0) < by_turn.rank(late_pinned, 9.0)
 
 
-def test_continuum_may_estimate_from_other_turns() -> None:
-    """Two returning turns, one to a pin and one to nothing, after tool calls of 2 s."""
+def test_continuum_can_estimate_from_other_turns() -> None:
+    """After tool calls of 2 s two turns return, one to a pin and one to evicted KV."""
 
     def after(policy: Continuum) -> Continuum:
         for program, pinned in (("a", True), ("b", False)):
             policy.arrived(first := turn(program, at=0.0), 0.0)
             policy.scheduled(first, 0.0, 0)
             policy.finished(first, 1.0)
-            back = turn(program, index=1, at=3.0, program_at=0.0, pinned=pinned, last=True)
-            policy.arrived(back, 3.0)
-            policy.scheduled(back, 7.0 if pinned else 5.0, 0)
-            policy.finished(back, 8.0)
+            next_turn = turn(program, index=1, at=3.0, program_at=0.0, pinned=pinned, last=True)
+            policy.arrived(next_turn, 3.0)
+            policy.scheduled(next_turn, 7.0 if pinned else 5.0, 0)
+            policy.finished(next_turn, 8.0)
         return policy
 
     assert after(Continuum(COSTS)).model.delays.mean_s == 2.0

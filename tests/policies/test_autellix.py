@@ -1,4 +1,4 @@
-"""PLAS with quanta of 1 s, 2 s and no end, and beta = 3."""
+"""PLAS with quanta of 1 s, 2 s and infinity, and beta = 3."""
 
 from __future__ import annotations
 
@@ -43,31 +43,31 @@ def test_programs_served_less_go_first_and_first_come_first_served_within_a_leve
         waits(policy, program, at)
         for program, at in (("heavy", 10.0), ("middle", 11.0), ("light", 13.0), ("fresh", 12.0))
     ]
-    # Levels are [0, 1), [1, 3) and [3, ...): 2, 1, 0, 0; `fresh` came before `light`.
+    # Levels are [0, 1), [1, 3) and [3, ...): 2, 1, 0, 0; `fresh` arrived before `light`.
     assert order(policy, waiting, 13.0) == ["fresh", "light", "middle", "heavy"]
 
 
-def test_attained_service_sums_calls_and_leaves_out_time_preempted(policy: Autellix) -> None:
+def test_attained_service_is_summed_over_calls_without_preempted_time(policy: Autellix) -> None:
     request = starts(policy, "p", 0.0)
     policy.preempted(request, 0.4)
     policy.scheduled(request, 5.0, 0)
     policy.finished(request, 5.5)
-    # 0.4 + 0.5 s served, which is the top level still; 0.9 s more make 1.8 s, the next level.
+    # 0.4 + 0.5 s served is still the top level; another 0.9 s make 1.8 s, the next level.
     assert level(policy, waits(policy, "p", 6.0), 6.0) == 0
     served(policy, "p", 0.9)
-    # 4.6 s waited so far; 3 * 1.8 = 5.4, so that the next call is promoted 0.8 s on.
+    # It has waited 4.6 s and 3 * 1.8 = 5.4, so that the next call is promoted after 0.8 s.
     request = waits(policy, "p", 7.0)
     assert [level(policy, request, t) for t in (7.0, 7.7, 7.9)] == [1, 1, 0]
 
 
-def test_a_running_call_sinks_when_its_quantum_is_used_up(policy: Autellix) -> None:
+def test_a_running_call_is_demoted_when_its_quantum_is_used_up(policy: Autellix) -> None:
     request = starts(policy, "p", 10.0)
     assert [level(policy, request, t) for t in (10.0, 10.9, 11.0, 12.9, 13.0, 99.0)] == [
         0, 0, 1, 1, 2, 2,
     ]  # fmt: skip
 
 
-def test_a_preempted_call_keeps_what_is_left_of_its_quantum(policy: Autellix) -> None:
+def test_a_preempted_call_keeps_the_rest_of_its_quantum(policy: Autellix) -> None:
     request = starts(policy, "p", 0.0)
     policy.preempted(request, 0.75)
     policy.scheduled(request, 1.0, 0)
@@ -77,18 +77,20 @@ def test_a_preempted_call_keeps_what_is_left_of_its_quantum(policy: Autellix) ->
 def test_a_call_is_promoted_once_it_has_waited_beta_times_its_service(policy: Autellix) -> None:
     served(policy, "p", 2.0)
     request = waits(policy, "p", 10.0)
-    # 3 * 2 s of service: after 6 s of waiting.
+    # 3 * 2 s of service, so after 6 s of waiting.
     assert [level(policy, request, t) for t in (10.0, 15.9, 16.0)] == [1, 1, 0]
 
 
 def test_waiting_of_earlier_calls_counts_towards_promotion(policy: Autellix) -> None:
     run(policy, turn("p", at=0.0), start=5.0, end=7.0)
     request = waits(policy, "p", 10.0)
-    # 5 s waited before, 2 s served: 1 s more.
+    # It waited 5 s before and was served 2 s, so 1 s remains.
     assert [level(policy, request, t) for t in (10.9, 11.0)] == [1, 0]
 
 
-def test_a_promoted_call_gets_a_fresh_quantum_and_counts_its_service_anew(policy: Autellix) -> None:
+def test_a_promoted_call_gets_a_new_quantum_and_its_service_is_counted_from_zero(
+    policy: Autellix,
+) -> None:
     served(policy, "p", 2.0)
     request = waits(policy, "p", 10.0)
     policy.scheduled(request, 17.0, 0)
@@ -99,7 +101,9 @@ def test_a_promoted_call_gets_a_fresh_quantum_and_counts_its_service_anew(policy
     assert [level(policy, request, t) for t in (27.9, 28.0)] == [1, 0]
 
 
-def test_only_a_strictly_worse_level_gives_way_and_the_worst_first(policy: Autellix) -> None:
+def test_only_a_call_on_a_strictly_lower_level_is_displaced_the_lowest_first(
+    policy: Autellix,
+) -> None:
     for program, seconds in (("middle", 2.0), ("heavy", 3.5)):
         served(policy, program, seconds)
     light, middle, heavy = (starts(policy, p, 10.0) for p in ("light", "middle", "heavy"))
@@ -112,7 +116,7 @@ def test_only_a_strictly_worse_level_gives_way_and_the_worst_first(policy: Autel
     assert policy.victim(running, 10.0) is heavy
 
 
-def test_kv_is_freed_and_a_preempted_turn_has_no_head_start(policy: Autellix) -> None:
+def test_kv_is_freed_and_a_preempted_turn_has_no_priority(policy: Autellix) -> None:
     assert run(policy, turn("a"), start=0.0, end=0.5).kind == "free"
     first, second = waits(policy, "x", 1.0), waits(policy, "y", 2.0)
     policy.scheduled(second, 2.0, 0)
@@ -121,7 +125,7 @@ def test_kv_is_freed_and_a_preempted_turn_has_no_head_start(policy: Autellix) ->
     assert policy.rank(first, 3.0) < policy.rank(second, 3.0)
 
 
-def test_wake_names_each_change_of_level_once_and_always_lies_ahead(policy: Autellix) -> None:
+def test_wake_ups_are_the_future_changes_of_level_each_once(policy: Autellix) -> None:
     served(policy, "starving", 2.0)
     waits(policy, "starving", 10.0)
     starts(policy, "running", 10.5)
@@ -131,12 +135,12 @@ def test_wake_names_each_change_of_level_once_and_always_lies_ahead(policy: Aute
     ]  # fmt: skip
 
 
-def test_a_finished_call_causes_no_wake(policy: Autellix) -> None:
+def test_a_finished_call_needs_no_wake_up(policy: Autellix) -> None:
     policy.finished(starts(policy, "p", 10.0), 10.5)
     assert policy.wake_s(10.5) is None
 
 
-def test_deciding_often_changes_nothing(policy: Autellix) -> None:
+def test_repeated_decisions_change_no_state(policy: Autellix) -> None:
     served(policy, "p", 2.0)
     request = waits(policy, "p", 10.0)
     running = starts(policy, "q", 10.0)

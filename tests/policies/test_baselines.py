@@ -1,4 +1,4 @@
-"""fcfs, program-fcfs and the bound."""
+"""The policies fcfs, program-fcfs and clairvoyant."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from servers.policies.fcfs import Fcfs
 from servers.policies.program_fcfs import ProgramFcfs
 
 
-def test_fcfs_goes_by_turn_and_program_fcfs_by_program() -> None:
+def test_fcfs_orders_by_turn_arrival_and_program_fcfs_by_program_arrival() -> None:
     waiting = [
         turn("new", at=1.0, program_at=1.0),
         turn("old", at=9.0, program_at=0.0),
-        turn("thrown out", at=2.0, program_at=2.0, preempted=True),
+        turn("evicted", at=2.0, program_at=2.0, preempted=True),
         turn("kept", at=10.0, program_at=10.0, pinned=True),
     ]
-    assert order(Fcfs(COSTS), waiting) == ["thrown out", "new", "old", "kept"]
-    assert order(ProgramFcfs(COSTS), waiting) == ["thrown out", "old", "new", "kept"]
+    assert order(Fcfs(COSTS), waiting) == ["evicted", "new", "old", "kept"]
+    assert order(ProgramFcfs(COSTS), waiting) == ["evicted", "old", "new", "kept"]
 
 
 @pytest.mark.parametrize("policy", [Fcfs(COSTS), ProgramFcfs(COSTS)])
-def test_they_keep_nothing_and_preempt_the_latest_admitted(policy: Fcfs | ProgramFcfs) -> None:
+def test_baselines_free_all_kv_and_preempt_the_latest_admitted_turn(
+    policy: Fcfs | ProgramFcfs,
+) -> None:
     assert run(policy, turn(tokens=50_000), start=0.0, end=1.0).kind == "free"
     first, second = turn("a"), turn("b")
     assert policy.victim([first, second], 0.0) is second
@@ -42,20 +44,20 @@ def clairvoyant(gap_s: float | None = 1.0) -> tuple[Clairvoyant, float]:
 @pytest.mark.parametrize(
     ("gap_s", "ttl_s"),
     [
-        # 3 s to rebuild, for ten contexts, and no queueing: worth it for gaps below 30 s.
+        # Rebuilding takes 3 s, weighted by ten contexts: pinning pays for gaps below 30 s.
         (0.5, 0.5 + MARGIN_S),
         (29.9, 29.9 + MARGIN_S),
         (30.0, 0.0),
         (None, 0.0),
     ],
 )
-def test_clairvoyant_pins_for_exactly_the_gap_where_that_beats_rebuilding(
+def test_clairvoyant_pins_for_exactly_the_gap_if_that_beats_rebuilding(
     gap_s: float | None, ttl_s: float
 ) -> None:
     assert clairvoyant(gap_s)[1] == ttl_s
 
 
-def test_clairvoyant_goes_by_least_work_left_among_those_without_kv() -> None:
+def test_clairvoyant_orders_turns_without_kv_by_the_least_remaining_work() -> None:
     policy = Clairvoyant(COSTS)
     # Seconds: 1 + 100 * 0.001 = 1.1; 0.5 + 0.9 = 1.4; 0.1 + 0.2 = 0.3.
     work = {"long prompt": (1000, 100), "long answer": (500, 900), "short": (100, 200)}
@@ -70,7 +72,7 @@ def test_clairvoyant_goes_by_least_work_left_among_those_without_kv() -> None:
     assert order(policy, waiting) == ["long answer", "short", "long prompt"]
 
 
-def test_clairvoyant_gives_up_what_is_needed_last() -> None:
+def test_clairvoyant_releases_the_pins_needed_last_first() -> None:
     pins = [held(turn(p), until=t) for p, t in (("soon", 2.0), ("late", 9.0), ("later", 5.0))]
     released = [p.program_id for p in Clairvoyant(TIERED).reclaim(pins, 0.0)]
     assert released == ["late", "later", "soon"]

@@ -1,4 +1,4 @@
-"""The public fork, and ContextServe, which shares its queue and its choice of victim."""
+"""The public fork, and ContextServe, which shares its queue order and its choice of victims."""
 
 from __future__ import annotations
 
@@ -11,13 +11,15 @@ from servers.policies.context_serve import ContextServe
 from servers.policies.continuum_preview import ContinuumPreview
 
 
-def test_a_tool_never_seen_counts_as_quick_and_is_pinned_whole_for_two_seconds() -> None:
+def test_after_an_unknown_tool_the_whole_request_is_pinned_for_two_seconds() -> None:
     retention = run(ContinuumPreview(COSTS), turn(), start=0.0, end=1.0)
     assert (retention.kind, retention.ttl_s, retention.whole_request) == ("pin", 2.0, True)
 
 
 @pytest.mark.parametrize(("seconds", "kind"), [((1.0, 3.0), "pin"), ((1.0, 3.1), "free")])
-def test_a_mean_of_two_seconds_is_the_limit(seconds: tuple[float, float], kind: str) -> None:
+def test_turns_are_pinned_if_their_tool_takes_at_most_two_seconds_on_average(
+    seconds: tuple[float, float], kind: str
+) -> None:
     policy = ContinuumPreview(COSTS)
     for call, s in enumerate(seconds):
         tool_call(policy, f"p{call}", "grep", s)
@@ -31,13 +33,13 @@ def test_the_tool_is_the_literal_first_word() -> None:
     assert (retention.kind, retention.why["tool"]) == ("pin", "cd")
 
 
-def test_no_tool_call_and_last_turns_are_freed() -> None:
+def test_turns_without_tool_calls_and_last_turns_are_freed() -> None:
     policy = ContinuumPreview(COSTS)
     assert run(policy, turn("a", tools=()), start=0.0, end=1.0).kind == "free"
     assert run(policy, turn("b", last=True), start=0.0, end=1.0).kind == "free"
 
 
-def test_pinned_programs_go_first_then_program_arrival_and_preemption_gives_no_head_start() -> None:
+def test_waiting_turns_are_ordered_by_pinned_then_program_arrival_even_if_preempted() -> None:
     waiting = [
         turn("new", at=0.5, program_at=0.5, preempted=True),
         turn("old", at=9.0, program_at=0.0),
@@ -46,13 +48,13 @@ def test_pinned_programs_go_first_then_program_arrival_and_preemption_gives_no_h
     assert order(ContinuumPreview(COSTS), waiting) == ["kept", "old", "new"]
 
 
-def test_a_preempted_turn_is_ahead_of_its_own_programs_other_turns() -> None:
+def test_a_preempted_turn_precedes_other_turns_of_its_program() -> None:
     policy = ContinuumPreview(COSTS)
     other, preempted = turn("a"), turn("a", preempted=True)
     assert policy.rank(preempted, 0.0) < policy.rank(other, 0.0)
 
 
-def test_victims_are_the_newest_program_that_goes_on_then_the_newest() -> None:
+def test_the_victim_is_the_newest_program_that_continues_else_the_newest() -> None:
     policy = ContinuumPreview(COSTS)
     old, new = turn("old", program_at=0.0), turn("new", program_at=1.0)
     ending = turn("ending", program_at=2.0, last=True)
@@ -62,19 +64,19 @@ def test_victims_are_the_newest_program_that_goes_on_then_the_newest() -> None:
     assert policy.victim([old, unknown, new], 0.0) is unknown
 
 
-def test_pins_give_way_with_the_latest_expiry_first() -> None:
+def test_pins_are_evicted_with_the_latest_expiry_first() -> None:
     pins = [held(turn(p), until=t) for p, t in (("a", 4.0), ("b", 6.0), ("c", 5.0))]
     assert [p.program_id for p in ContinuumPreview(COSTS).reclaim(pins, 0.0)] == ["b", "c", "a"]
 
 
-def test_overlapping_turns_of_one_program_are_taken_as_they_come() -> None:
+def test_overlapping_turns_of_one_program_are_accepted() -> None:
     policy = ContinuumPreview(COSTS)
     twins = [turn("same"), turn("same", index=1), turn("same", index=2)]
     for twin in twins:
         policy.arrived(twin, 0.0)
     for twin in twins:
         assert policy.finished(twin, 1.0).kind == "pin"
-    # The gap closed is the one since the latest finish.
+    # The gap counts from the latest finished turn.
     policy.arrived(turn("same", index=3, at=1.5), 1.5)
     assert policy.finished(turn("other"), 2.0).why["mean_s"] == 0.5
 
@@ -87,13 +89,13 @@ def test_overlapping_turns_of_one_program_are_taken_as_they_come() -> None:
         (("pytest",), "free", 0.0),
         (("cd", "make"), "free", 0.0),
         (("cat", "pip"), "free", 0.0),
-        # Unknown to both lists: Continuum's cold start, ln 3 for 3 s of rebuild.
+        # On neither list: Continuum's default TTL, ln 3 for 3 s of rebuilding.
         (("git",), "pin", math.log(3)),
         (("ls", "git"), "pin", math.log(3)),
         ((), "pin", math.log(3)),
     ],
 )
-def test_context_serve_pins_the_fast_frees_the_slow_and_asks_about_the_rest(
+def test_context_serve_pins_after_fast_tools_frees_after_slow_ones_and_else_uses_a_ttl(
     tools: tuple[str, ...], kind: str, ttl_s: float
 ) -> None:
     retention = run(ContextServe(COSTS), turn(tokens=3000, tools=tools), start=0.0, end=1.0)

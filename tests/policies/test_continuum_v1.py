@@ -1,4 +1,4 @@
-"""Continuum v1: the Bernstein bound and its TTL by hand."""
+"""Continuum v1: the Bernstein bound and its TTL, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_more_turns_in_the_workload_lengthen_the_ttl() -> None:
     assert run(warm, turn(), start=0.0, end=1.0).ttl_s == 4.0
 
 
-def test_from_n_on_the_bound_is_over_all_tools_and_from_n_of_its_own_over_the_tool() -> None:
+def test_the_bound_covers_all_tools_from_n_times_on_and_the_tool_from_n_of_its_own() -> None:
     warm = policy()
     tool_call(warm, "a", "ls", 1.0)
     tool_call(warm, "b", "ls", 3.0)

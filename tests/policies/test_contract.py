@@ -1,4 +1,4 @@
-"""What holds for every policy, ours and others', whatever turns do."""
+"""Properties of every policy under any sequence of events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from servers.variants import make_policy, variants
 POLICIES = sorted({variant.policy for variant in variants("all")}, key=lambda p: p.name)
 PROGRAMS = ("a", "b", "c")
 
-moves = st.lists(
+event_lists = st.lists(
     st.tuples(
         st.sampled_from(["arrive", "arrive", "schedule", "schedule", "finish", "finish",
                          "preempt", "abort", "end", "review"]),
@@ -33,7 +33,7 @@ moves = st.lists(
 
 
 class Engine:
-    """Turns that arrive, run, lose their KV, end and vanish in any legal order, without memory."""
+    """An engine in which turns arrive, run, are preempted, finish and abort in any legal order."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -44,34 +44,34 @@ class Engine:
         self.seen: dict[str, tuple[int, float]] = {}
         self.ids = 0
 
-    def play(self, move: str, which: int, after: float, tools: Any, last: bool | None) -> None:
+    def apply(self, event: str, which: int, after: float, tools: Any, last: bool | None) -> None:
         self.now += after
-        if move == "arrive":
+        if event == "arrive":
             self.arrive(PROGRAMS[which % len(PROGRAMS)], last, 100 * which)
-        elif move == "schedule" and self.waiting:
+        elif event == "schedule" and self.waiting:
             request = min(self.waiting, key=lambda r: self.policy.rank(r, self.now))
             self.waiting.remove(request)
             self.running.append(request)
             self.policy.scheduled(request, self.now, which)
             request.preempted = request.pinned = False
             self.pins.pop(request.program_id, None)
-        elif move == "preempt" and self.running:
+        elif event == "preempt" and self.running:
             request = self.policy.victim(self.running, self.now)
             self.running.remove(request)
             self.policy.preempted(request, self.now)
             request.preempted = True
             self.waiting.append(request)
-        elif move == "finish" and self.running:
+        elif event == "finish" and self.running:
             request = self.running.pop(which % len(self.running))
             request.tools, request.output_tokens = tools, which
             self.finish(request)
-        elif move == "abort" and self.waiting + self.running:
+        elif event == "abort" and self.waiting + self.running:
             request = (self.waiting + self.running)[which % len(self.waiting + self.running)]
             (self.waiting if request in self.waiting else self.running).remove(request)
             self.policy.aborted(request, self.now)
-        elif move == "end":
+        elif event == "end":
             self.end(PROGRAMS[which % len(PROGRAMS)])
-        elif move == "review":
+        elif event == "review":
             for pin in list(self.policy.review(list(self.pins.values()), which, self.now)):
                 del self.pins[pin.program_id]
 
@@ -103,8 +103,8 @@ class Engine:
         self.pins.pop(program, None)
         self.seen.pop(program, None)
 
-    def look(self) -> None:
-        """Every answer is of the contract's form, and asking again changes none."""
+    def check_answers(self) -> None:
+        """Check that every answer follows the contract and that asking again gives the same."""
         ranks = [self.policy.rank(r, self.now) for r in self.waiting]
         assert all(a < b for a, b in pairwise(sorted(ranks)))
         assert all(math.isfinite(x) for rank in ranks for x in rank)
@@ -124,41 +124,41 @@ class Engine:
             assert ranks == [self.policy.rank(r, before) for r in self.waiting]
 
 
-def held(thing: object) -> Iterator[object]:
-    """All that a policy's state mentions."""
-    yield thing
-    if isinstance(thing, dict):
-        for key, value in thing.items():
-            yield from held(key)
-            yield from held(value)
-    elif isinstance(thing, list | tuple | set | frozenset) or hasattr(thing, "maxlen"):
-        for value in thing:  # type: ignore[union-attr]
-            yield from held(value)
-    elif type(thing).__module__.startswith("servers"):
-        slots = [n for c in type(thing).__mro__ for n in getattr(c, "__slots__", ())]
-        for name in {*slots, *getattr(thing, "__dict__", {})}:
-            yield from held(getattr(thing, name))
+def reachable(state: object) -> Iterator[object]:
+    """Yield every object that is reachable from a policy's state."""
+    yield state
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from reachable(key)
+            yield from reachable(value)
+    elif isinstance(state, list | tuple | set | frozenset) or hasattr(state, "maxlen"):
+        for value in state:  # type: ignore[union-attr]
+            yield from reachable(value)
+    elif type(state).__module__.startswith("servers"):
+        slots = [n for c in type(state).__mro__ for n in getattr(c, "__slots__", ())]
+        for name in {*slots, *getattr(state, "__dict__", {})}:
+            yield from reachable(getattr(state, name))
 
 
 @pytest.mark.parametrize("costs", [COSTS, TIERED], ids=["no tier", "tier"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 @settings(deadline=None, max_examples=80)
-@given(story=moves)
-def test_any_legal_story_is_survived_and_forgotten(
-    policy: type[Policy], costs: Any, story: list[Any]
+@given(events=event_lists)
+def test_any_legal_sequence_of_events_is_handled_and_ended_programs_are_forgotten(
+    policy: type[Policy], costs: Any, events: list[Any]
 ) -> None:
     engine = Engine(policy(costs))
-    for move in story:
-        engine.play(*move)
-        engine.look()
+    for event in events:
+        engine.apply(*event)
+        engine.check_answers()
     for program in PROGRAMS:
         engine.end(program)
-    mentioned = list(held(engine.policy))
-    assert not [thing for thing in mentioned if isinstance(thing, str) and thing in PROGRAMS]
-    assert not [thing for thing in mentioned if isinstance(thing, Request | Pin)]
+    state = list(reachable(engine.policy))
+    assert not [value for value in state if isinstance(value, str) and value in PROGRAMS]
+    assert not [value for value in state if isinstance(value, Request | Pin)]
 
 
 @pytest.mark.parametrize("variant", variants("all"), ids=lambda v: v.name)
-def test_every_variant_keeps_the_contract_it_holds_others_to(variant: Any) -> None:
+def test_every_built_in_variant_passes_the_contract_check(variant: Any) -> None:
     check(variant.policy)
     assert make_policy(variant, COSTS).name == variant.policy.name

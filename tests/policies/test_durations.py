@@ -1,4 +1,4 @@
-"""Eq. 2 of Continuum v3 on tables small enough to work by hand, and against all samples."""
+"""Eq. 2 of Continuum v3: worked examples, and a comparison with exhaustive search."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def of(*seconds: float) -> Durations:
         ((1.0, 2.0, 10.0), 40.0, 10.0),
         # With B = 2: 0, -0.33, -0.67, -8: recomputing is cheaper than waiting.
         ((1.0, 2.0, 10.0), 2.0, 0.0),
-        # Samples twice: P(1) = 2/4, so 0.5 * 3 - 1 = 0.5 beats 3 - 4 = -1.
+        # Repeated samples: P(1) = 2/4, so 0.5 * 3 - 1 = 0.5 beats 3 - 4 = -1.
         ((1.0, 1.0, 4.0, 4.0), 3.0, 1.0),
-        # B = 2 over 1, 2: 0, 0.5 * 2 - 1 = 0, 2 - 2 = 0: of equals, the smallest.
+        # B = 2 over 1, 2: 0, 0.5 * 2 - 1 = 0, 2 - 2 = 0: the smallest of equal ones.
         ((1.0, 2.0), 2.0, 0.0),
         # B = 4 over 1, 3: 0, 2 - 1 = 1, 4 - 3 = 1: a tie between two samples.
         ((1.0, 3.0), 4.0, 1.0),
         # A tool that returns at once needs no TTL: P(0) = 1.
         ((0.0, 0.0), 5.0, 0.0),
-        # P(0) = 1/2 is worth 2 without holding anything; 4 - 3 = 1 is less.
+        # P(0) = 1/2 gives 2 without any pin; 4 - 3 = 1 is less.
         ((0.0, 3.0), 4.0, 0.0),
-        # P(0) = 1/2 is worth 2; 4 - 1 = 3 is more.
+        # P(0) = 1/2 gives 2; 4 - 1 = 3 is more.
         ((0.0, 1.0), 4.0, 1.0),
         ((1.0,), 0.0, 0.0),
         ((1.0,), -3.0, 0.0),
@@ -63,7 +63,7 @@ quarters = st.integers(0, 4000).map(lambda n: n / 64)
     st.lists(st.tuples(st.lists(quarters, max_size=40), st.integers(-2, 300)), max_size=20),
     st.integers(0, 3),
 )
-def test_best_ttl_beats_every_other_sample_however_samples_and_questions_interleave(
+def test_the_best_ttl_beats_every_other_sample_however_samples_and_queries_interleave(
     rounds: list[tuple[list[float], int]], repeats: int
 ) -> None:
     durations = Durations()
@@ -85,8 +85,8 @@ def test_best_ttl_beats_every_other_sample_however_samples_and_questions_interle
         assert chosen == min(t for t, g in gain.items() if g == best)
 
 
-def test_more_samples_than_a_block_holds_change_nothing() -> None:
-    # 0.01, 0.02, ... : P(t) * B - t with B twice the longest rises all the way.
+def test_more_samples_than_fit_into_a_block_are_handled() -> None:
+    # 0.01, 0.02, ... : with B twice the longest, P(t) * B - t is monotonically increasing.
     durations = of(*(0.01 * i for i in range(1, 5 * MIN_BLOCK_LIMIT + 1)))
     assert durations.best_ttl_s(0.02 * 5 * MIN_BLOCK_LIMIT) == 0.01 * 5 * MIN_BLOCK_LIMIT
     assert len(durations) == 5 * MIN_BLOCK_LIMIT
@@ -106,5 +106,5 @@ def test_blocks_grow_with_the_samples_and_answers_stay_exact() -> None:
         gain = {t: round(i * benefit * 64 - t * 64 * number) for t, i in last.items()} | {
             0.0: last.get(0.0, 0) * benefit * 64
         }
-        most = max(gain.values())
-        assert durations.best_ttl_s(benefit) == min(t for t, g in gain.items() if g == most)
+        best = max(gain.values())
+        assert durations.best_ttl_s(benefit) == min(t for t, g in gain.items() if g == best)

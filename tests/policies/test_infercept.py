@@ -1,4 +1,4 @@
-"""InferCept's choice by least waste. 1000 tokens prefill in 1 s and reload in 0.1 s."""
+"""InferCept's choice of the least waste. 1000 tokens prefill in 1 s and reload in 0.1 s."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from servers.policies.base import Costs
 from servers.policies.infercept import Infercept
 
 
-def test_every_call_starts_preserved_until_reviewed() -> None:
+def test_every_context_is_preserved_until_its_first_review() -> None:
     retention = run(Infercept(COSTS), turn(tokens=1000), start=0.0, end=5.0)
     assert (retention.kind, retention.ttl_s) == ("pin", math.inf)
 
 
-def test_preserving_gives_way_when_it_has_wasted_as_much_as_discarding() -> None:
+def test_a_context_is_released_when_preserving_has_wasted_as_much_as_discarding() -> None:
     # C = 1000 in one chunk, C_batch = 3000: 1 s * (1000 + 3000) = 4000 token-seconds,
     # which preserving 1000 tokens reaches after 4 s.
     policy = Infercept(COSTS)
@@ -27,15 +27,15 @@ def test_preserving_gives_way_when_it_has_wasted_as_much_as_discarding() -> None
     assert policy.wake_s(14.0) is None
 
 
-def test_a_context_recomputed_in_chunks_wastes_half_of_its_own_part() -> None:
+def test_the_waste_of_discarding_counts_contexts_up_to_one_step() -> None:
     policy = Infercept(COSTS)
-    # 2048 tokens fit into a step; 4096 do not: 4.096 s * (2048 + 1000).
+    # 2048 tokens fit into a step; 4096 do not, so 4.096 s * (2048 + 1000).
     assert policy.discard_waste(2048, 1000) == pytest.approx(2.048 * 3048)
     assert policy.discard_waste(4096, 1000) == pytest.approx(4.096 * 3048)
 
 
-def test_with_a_tier_swapping_costs_the_requests_own_reload_and_wins() -> None:
-    # Swap: 0.1 s * 1000 = 100; discard: 1 s * (1000 + 3000) = 4000; so 0.1 s of preserving.
+def test_with_an_offload_tier_swapping_wastes_only_the_reload_and_wins() -> None:
+    # Swap: 0.1 s * 1000 = 100; discard: 1 s * (1000 + 3000) = 4000; so preserve for 0.1 s.
     policy = Infercept(TIERED)
     assert policy.swap_waste(1000) == 100.0
     kept = held(turn(tokens=1000), since=10.0, until=math.inf)
@@ -43,42 +43,42 @@ def test_with_a_tier_swapping_costs_the_requests_own_reload_and_wins() -> None:
     assert list(policy.review([kept], 3000, 10.1)) == [kept]
 
 
-def test_a_tier_slower_than_recomputing_is_not_swapped_to() -> None:
+def test_a_tier_that_is_slower_than_recomputing_is_not_used() -> None:
     slow = Costs(prefill_s=lambda n: n / 1000, reload_s=lambda n: n / 100)
-    # Swap: 10 s * 1000 = 10000; discard next to nothing else: 1 s * 1000.
+    # Swap: 10 s * 1000 = 10000; discard with an empty batch: 1 s * 1000.
     assert Infercept(slow).held_for_s(1000, 0) == 1.0
 
 
-def test_without_a_tier_there_is_no_swap() -> None:
+def test_without_a_tier_swapping_is_infinitely_wasteful() -> None:
     assert Infercept(COSTS).swap_waste(1000) == math.inf
 
 
-def test_a_larger_batch_makes_discarding_dearer() -> None:
+def test_a_larger_batch_makes_discarding_more_expensive() -> None:
     policy = Infercept(COSTS)
     assert policy.held_for_s(1000, 0) == 1.0
     assert policy.held_for_s(1000, 9000) == 10.0
 
 
-def test_a_new_pin_is_woken_for_before_its_first_review() -> None:
+def test_a_new_pin_has_a_wake_up_before_its_first_review() -> None:
     policy = Infercept(COSTS)
     run(policy, turn(tokens=1000), start=0.0, end=5.0)
-    # Least of all with an empty batch: 1 s.
+    # The shortest time, with an empty batch: 1 s.
     assert policy.wake_s(5.0) == 6.0
 
 
-def test_once_the_next_turn_has_arrived_its_context_is_kept() -> None:
+def test_a_context_is_preserved_once_its_next_turn_has_arrived() -> None:
     policy = Infercept(COSTS)
     done = turn("p", tokens=1000)
     run(policy, done, start=0.0, end=5.0)
     kept = held(done, since=5.0, until=math.inf)
-    back = turn("p", index=1, at=6.0)
-    policy.arrived(back, 6.0)
+    next_turn = turn("p", index=1, at=6.0)
+    policy.arrived(next_turn, 6.0)
     assert list(policy.review([kept], 0, 99.0)) == []
-    policy.aborted(back, 99.0)
+    policy.aborted(next_turn, 99.0)
     assert list(policy.review([kept], 0, 99.0)) == [kept]
 
 
-def test_waiting_turns_go_preserved_first_then_by_when_the_program_came() -> None:
+def test_waiting_turns_are_ordered_by_preserved_then_program_arrival() -> None:
     waiting = [
         turn("new", at=1.0, program_at=1.0),
         turn("old", at=9.0, program_at=0.0),
@@ -87,7 +87,7 @@ def test_waiting_turns_go_preserved_first_then_by_when_the_program_came() -> Non
     assert order(Infercept(COSTS), waiting) == ["kept", "old", "new"]
 
 
-def test_pins_give_way_longest_since_the_call_first() -> None:
+def test_pins_are_evicted_with_the_oldest_call_first() -> None:
     pins = [held(turn(p), since=t) for p, t in (("a", 4.0), ("b", 2.0), ("c", 3.0))]
     assert [p.program_id for p in Infercept(COSTS).reclaim(pins, 9.0)] == ["b", "c", "a"]
 

@@ -1,4 +1,4 @@
-"""The memoryfulness factor of Continuum v3, §4.1."""
+"""The memoryfulness factor eta of Continuum v3, §4.1."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ def after(*lengths: int) -> TurnCounts:
 
 
 def test_programs_of_one_length_are_fully_memoryful() -> None:
-    # k and N - k sum to N, so that they correlate at -1.
+    # k and N - k sum to N, so their correlation is -1.
     assert after(5, 5, 5).eta == 1.0
 
 
-def test_a_single_program_has_one_length_too() -> None:
+def test_a_single_program_is_fully_memoryful() -> None:
     assert after(4).eta == 1.0
 
 
-def test_without_programs_or_with_single_turns_eta_is_that_of_the_default_ttl() -> None:
+def test_without_programs_or_with_single_turns_eta_is_one() -> None:
     assert after().eta == 1.0
     assert after(1, 1).eta == 1.0
 
@@ -39,7 +39,7 @@ def test_two_lengths_of_a_worked_example() -> None:
 
 
 def test_a_heavy_tail_makes_eta_negative() -> None:
-    # Ten programs of 1 turn, one of 20: having got far means much is still to come.
+    # With 400 programs of 1 turn and one of 20, many turns so far mean many more to come.
     assert after(*[1] * 10, 20).eta > 0
     assert after(*[1] * 400, 20).eta < 0
 
@@ -49,20 +49,20 @@ def test_a_geometric_number_of_turns_has_no_memory() -> None:
     assert after(*map(int, lengths)).eta == pytest.approx(0.0, abs=0.02)
 
 
-def test_average_counts_finished_programs_only() -> None:
+def test_the_average_counts_only_finished_programs() -> None:
     counts = after(2, 6)
     counts.served("running")
     assert counts.average == 4.0
     assert after().average == 0.0
 
 
-def test_an_end_without_turns_counts_nothing() -> None:
+def test_a_program_that_ends_without_turns_does_not_count() -> None:
     counts = after(3)
     counts.ended("never seen")
     assert counts.average == 3.0
 
 
-def test_recent_forgets_the_program_heard_of_longest_ago() -> None:
+def test_recent_evicts_the_least_recently_used_entry() -> None:
     recent: Recent[int] = Recent(max_programs=2)
     recent["a"], recent["b"] = 1, 2
     recent["a"] = 3

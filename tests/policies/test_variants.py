@@ -1,4 +1,4 @@
-"""What `--policies` may say, and what it says back."""
+"""Parsing of `--policies`, and errors in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_all_has_each_built_in_policy_once_from_stock_vllm_to_the_bound() -> Non
     assert (names[0], names[-1]) == ("fcfs", "clairvoyant")
 
 
-def test_those_over_a_tier_and_the_bound_say_so() -> None:
+def test_variants_with_offload_and_the_bound_are_marked() -> None:
     assert [v.name for v in variants("all") if v.offload] == [
         "lmcache", "autellix+", "infercept+", "continuum+",
     ]  # fmt: skip
@@ -32,7 +32,7 @@ def test_names_keep_their_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "says"),
+    ("spec", "message"),
     [
         ("continum", "Did you mean continuum"),
         ("continum", "There are fcfs, program-fcfs"),
@@ -41,14 +41,14 @@ def test_names_keep_their_order() -> None:
         ("all,fcfs", "fcfs is given twice"),
     ],
 )
-def test_names_that_mean_nothing_are_refused(spec: str, says: str) -> None:
-    with pytest.raises((InvalidVariant, UnknownName), match=says.replace("?", r"\?")):
+def test_unknown_and_duplicate_names_are_refused(spec: str, message: str) -> None:
+    with pytest.raises((InvalidVariant, UnknownName), match=message.replace("?", r"\?")):
         variants(spec)
 
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A module in the working directory that holds the given text; its name."""
+    """Write a module with the given text into the working directory; return its name."""
     name = f"policies_of_{abs(hash(request.node.name))}"
     (tmp_path / f"{name}.py").write_text(
         "from servers.policies.base import FREE, Policy, pin\n" + request.param
@@ -71,7 +71,7 @@ class Mine(Policy):
 
 @pytest.mark.parametrize("module", [MINE], indirect=True)
 @pytest.mark.parametrize("separator", [":", "."])
-def test_a_policy_of_ones_own_is_named_by_its_path(module: str, separator: str) -> None:
+def test_a_custom_policy_is_given_by_its_dotted_path(module: str, separator: str) -> None:
     plain, tiered = variants(f"{module}{separator}Mine,{module}{separator}Mine+")
     assert (plain.name, plain.offload, plain.bound) == ("mine", None, False)
     assert (tiered.name, tiered.offload) == ("mine+", "lmcache")
@@ -86,7 +86,7 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
 
 
 @pytest.mark.parametrize(
-    ("module", "says"),
+    ("module", "message"),
     [
         ("class Mine: pass", "derive a class from servers.policies.base.Policy"),
         ("Mine = 3", r"[a-z0-9_]+:Mine: is not a class; derive one from"),
@@ -122,13 +122,13 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
     indirect=["module"],
 )  # fmt: skip
 def test_a_policy_that_breaks_the_contract_is_refused_with_the_reason(
-    module: str, says: str
+    module: str, message: str
 ) -> None:
-    with pytest.raises(InvalidPlugin, match=says):
+    with pytest.raises(InvalidPlugin, match=message):
         variants(f"{module}:Mine")
 
 
-def test_any_policy_goes_over_either_tier() -> None:
+def test_any_policy_can_use_either_offload_tier() -> None:
     names = [
         (v.name, v.offload, v.policy_spec) for v in variants("static-ttl+,fcfs+native,lmcache")
     ]

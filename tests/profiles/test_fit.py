@@ -1,4 +1,4 @@
-"""Fits to measured times: what made the times comes back, and misses are told."""
+"""Fits of coefficients to measured times recover the coefficients that generated the times."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ GPU = Coefficients(
     pair_ps=1_500,
     request_ps=4_000_000_000,
 )
-"""1 ms a step, weights worth 128 tokens, 0.2 ms a turn, 4 ms a request: about an 8B model on a
-large GPU."""
+"""1 ms per step, weights worth 128 tokens, 0.2 ms per turn, 4 ms per request: about an 8B model on
+a large GPU."""
 STEP_TOKENS = 2048
 SHAPES: list[Observation] = [
     *(prompt(n, 0, STEP_TOKENS, 1.0) for n in (32, 128, 512, 2048, 8192, 32768)),
@@ -34,49 +34,49 @@ SHAPES: list[Observation] = [
 ]
 
 
-def timed(shape: Observation, of: Coefficients) -> Observation:
-    return replace(shape, seconds=of.seconds(shape))
+def timed(shape: Observation, coefficients: Coefficients) -> Observation:
+    return replace(shape, seconds=coefficients.seconds(shape))
 
 
-def test_a_prompt_is_full_chunks_a_rest_and_its_pairs() -> None:
-    seen = prompt(5000, 0, 2048, 1.0)
-    assert seen.steps == (2048, 2048, 904)
-    assert seen.pairs == 5000 * 5001 // 2
-    # three steps of 1 ms + 0.2 for the turn, 5000 tokens of 50 us, pairs of 1.5 ns, 4 ms
-    assert GPU.seconds(seen) == pytest.approx(0.0036 + 0.25 + 12_502_500 * 1.5e-9 + 0.004)
+def test_the_cost_of_a_prompt_has_full_chunks_a_last_chunk_and_attention_pairs() -> None:
+    observation = prompt(5000, 0, 2048, 1.0)
+    assert observation.steps == (2048, 2048, 904)
+    assert observation.pairs == 5000 * 5001 // 2
+    # Three steps of 1 ms + 0.2 ms for the turn, 5000 tokens of 50 us, pairs of 1.5 ns, and 4 ms.
+    assert GPU.seconds(observation) == pytest.approx(0.0036 + 0.25 + 12_502_500 * 1.5e-9 + 0.004)
 
 
-def test_tokens_after_a_cached_context_attend_to_it_too() -> None:
-    seen = prompt(10, 100, 2048, 1.0)
-    assert (seen.steps, seen.pairs) == ((10,), 10 * 100 + 55)
+def test_tokens_after_a_cached_context_also_attend_to_it() -> None:
+    observation = prompt(10, 100, 2048, 1.0)
+    assert (observation.steps, observation.pairs) == ((10,), 10 * 100 + 55)
 
 
-def test_few_tokens_cost_what_reading_the_weights_does() -> None:
-    # 8 * 50 us < 6.4 ms; 8 turns of 0.2 ms; 8 contexts of 1000 tokens, 30 ns each
+def test_a_step_of_few_tokens_takes_as_long_as_reading_the_weights() -> None:
+    # 8 * 50 us < 6.4 ms; 8 turns of 0.2 ms; 8 contexts of 1000 tokens, 30 ns each.
     assert GPU.seconds(decode_step(8, 1000, 1.0)) == pytest.approx(
         0.001 + 0.0064 + 0.0016 + 0.00024
     )
 
 
-def test_exact_times_give_the_coefficients_back() -> None:
-    found = fit_steps([timed(shape, GPU) for shape in SHAPES])
+def test_exact_times_give_the_original_coefficients() -> None:
+    fitted = fit_steps([timed(shape, GPU) for shape in SHAPES])
     for name in Coefficients.__slots__:
-        assert getattr(found, name) == pytest.approx(getattr(GPU, name), rel=0.03), name
+        assert getattr(fitted, name) == pytest.approx(getattr(GPU, name), rel=0.03), name
 
 
-def test_an_engine_that_never_waits_for_weights_has_none() -> None:
+def test_an_engine_that_never_waits_for_weights_gets_no_weight_time() -> None:
     cpu = Coefficients(5_000_000_000, 120_000_000, 120_000_000, 0, 200_000, 30_000, 8_000_000_000)
-    found = fit_steps([timed(shape, cpu) for shape in SHAPES])
-    assert found.base_ps + found.weights_ps == pytest.approx(5.12e9, rel=0.001)
-    assert found.token_ps == pytest.approx(120_000_000, rel=0.001)
+    fitted = fit_steps([timed(shape, cpu) for shape in SHAPES])
+    assert fitted.base_ps + fitted.weights_ps == pytest.approx(5.12e9, rel=0.001)
+    assert fitted.token_ps == pytest.approx(120_000_000, rel=0.001)
 
 
-def test_no_coefficient_is_negative_where_times_shrink_with_length() -> None:
-    found = fit_steps([prompt(n, 0, 2048, 1 / n) for n in (10, 100, 1000, 10_000)])
-    assert min(found.base_ps, found.token_ps, found.pair_ps, found.request_ps) >= 0
+def test_no_coefficient_is_negative_even_if_times_decrease_with_length() -> None:
+    fitted = fit_steps([prompt(n, 0, 2048, 1 / n) for n in (10, 100, 1000, 10_000)])
+    assert min(fitted.base_ps, fitted.token_ps, fitted.pair_ps, fitted.request_ps) >= 0
 
 
-def test_a_quadratic_is_found_exactly_and_never_falls() -> None:
+def test_a_quadratic_is_fitted_exactly_and_never_decreases() -> None:
     lengths = [100, 1000, 5000, 20_000]
     seconds = [0.01 + 1e-4 * n + 2e-8 * n * n for n in lengths]
     assert fit_quadratic(lengths, seconds) == pytest.approx((0.01, 1e-4, 2e-8))

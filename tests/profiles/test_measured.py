@@ -1,4 +1,4 @@
-"""Measured profiles as files: what they say, and what is wrong with one in a line."""
+"""Files of measured profiles: their contents, notes and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PREFILL = tuple(
     PrefillTimes(tokens=n, seconds=(s, 1.1 * s, 0.9 * s))
     for n, s in ((n, 0.02 + 1e-4 * n + 1e-8 * n * n) for n in (32, 512, 2048))
 )
-"""Medians of 0.02 + 1e-4 n + 1e-8 n² seconds; up to one step, so a profile fits them exactly."""
+"""Medians of 0.02 + 1e-4 n + 1e-8 n² seconds, of at most one step, so that the fit is exact."""
 DECODE = tuple(
     DecodeTimes(batch=b, context=c, seconds=(0.01 + 1e-4 * b + 2e-7 * b * c,))
     for b, c in ((1, 100), (8, 100), (1, 4000), (8, 4000))
@@ -33,7 +33,7 @@ DECODE = tuple(
 
 
 def measured(**changed: Any) -> Measured:
-    whole = {
+    defaults = {
         "date": "2026-01-02T03:04:05Z",
         "made_by": "turnstile-bench 0",
         "machine": "cpu, 2 cores",
@@ -52,7 +52,7 @@ def measured(**changed: Any) -> Measured:
         "left_out": (),
         **fitted(PREFILL, DECODE, 2048),
     }
-    return Measured.model_validate({**whole, **changed})
+    return Measured.model_validate({**defaults, **changed})
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "p.json"
 
 
-def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
+def test_a_file_gives_the_profile_that_generated_its_times(path: Path) -> None:
     profile = read_measured(path).profile()
     assert (profile.provenance, profile.hardware, profile.model) == (
         "measured",
@@ -69,7 +69,7 @@ def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
         "tiny",
     )
     assert (profile.kv_blocks, profile.block_tokens, profile.max_model_len) == (100, 32, 3000)
-    # a step: 10 ms, 0.1 ms a token, 0.2 us a token read; a prompt: 10 ms more, 20 ns a pair
+    # Step: 10 ms, 0.1 ms per token, 0.2 us per token read. Prompt: another 10 ms, 20 ns per pair.
     assert profile.base_ps + profile.weights_ps == pytest.approx(10.1e9, rel=0.01)
     assert profile.token_ps == pytest.approx(100e6, rel=0.01)
     assert profile.context_ps == pytest.approx(200e3, rel=0.01)
@@ -78,29 +78,29 @@ def test_a_file_gives_the_profile_that_its_times_follow(path: Path) -> None:
     assert read_measured(path).decode_errors.worst < 0.01
 
 
-def test_policies_get_the_quadratic_of_the_medians(path: Path) -> None:
+def test_policies_get_a_quadratic_fitted_to_the_medians(path: Path) -> None:
     curve = read_measured(path).curve
     assert curve.seconds(1000) == pytest.approx(0.02 + 0.1 + 0.01)
 
 
-def test_a_server_tells_its_policy_what_was_measured(path: Path) -> None:
+def test_the_policy_of_a_server_gets_the_measured_costs(path: Path) -> None:
     vllm = VllmInstallation("python", "0.32.0", cpu=True, torch=None, has_request_metrics=True)
-    wanted = ServerConfig(policy="continuum", hardware=str(path), step_tokens=512)
-    curve, told = policy_costs(wanted, vllm)
+    config = ServerConfig(policy="continuum", hardware=str(path), step_tokens=512)
+    curve, message = policy_costs(config, vllm)
     assert (curve.base_s, curve.linear_s, curve.quadratic_s) == pytest.approx((0.02, 1e-4, 1e-8))
     assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
-    assert told == f"costs measured on cpu, 2 cores, 2026-01-02T03:04:05Z ({path})"
+    assert message == f"costs measured on cpu, 2 cores, 2026-01-02T03:04:05Z ({path})"
 
 
-def test_a_poor_fit_is_reported_with_its_error_and_place() -> None:
+def test_a_poor_fit_is_reported_with_its_error_and_batch_size() -> None:
     slow = (*DECODE, DecodeTimes(batch=1, context=100, seconds=(0.1,)))
     notes = measured(decode=slow, **fitted(PREFILL, slow, 2048)).notes()
     assert any("error for decodes is up to" in note and "batch 1" in note for note in notes)
-    assert not any("misses" in note for note in measured().notes())
+    assert not any("error for decodes" in note for note in measured().notes())
 
 
-def test_a_note_warns_of_times_of_a_busy_machine() -> None:
-    # from 0.7 to 1.3 of the median is 60%, five times of nine
+def test_a_note_warns_if_repeated_times_vary_too_much() -> None:
+    # 0.7 to 1.3 of the median is a spread of 60%, for all lengths.
     busy = tuple(
         PrefillTimes(tokens=n, seconds=(0.7 * n, 1.0 * n, 1.3 * n)) for n in (32, 64, 128, 256, 512)
     )
@@ -111,15 +111,15 @@ def test_a_note_warns_of_times_of_a_busy_machine() -> None:
     assert not any("busy" in note for note in measured().notes())
 
 
-def test_reloads_are_the_bandwidth_without_the_requests_own_time() -> None:
-    # 30 ms, of which 10 are the request's: 2000 tokens of 1 KiB in 20 ms
+def test_reload_bandwidth_excludes_the_overhead_of_the_request() -> None:
+    # Of 30 ms, 10 ms are overhead of the request: 2000 tokens of 1 KiB in 20 ms.
     reload = ReloadTimes(tokens=2010, from_tier_tokens=2000, seconds=(0.02, 0.03, 0.05))
     assert measured(reload=reload).profile().dram_bytes_per_s == pytest.approx(
         2000 * 1024 / 0.02, rel=0.02
     )
 
 
-def test_a_profile_describes_a_machine_and_options_change_its_memory(path: Path) -> None:
+def test_options_change_the_memory_of_a_profile(path: Path) -> None:
     profile = profile_for(str(path), None, kv_blocks=50)
     assert (profile.kv_blocks, profile.max_model_len) == (50, 1600)
     assert profile_for(str(path), "tiny", max_model_len=500).max_model_len == 500
@@ -129,7 +129,7 @@ def test_a_profile_describes_a_machine_and_options_change_its_memory(path: Path)
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "No such file or directory; name a machine"),
         ("{", "Invalid JSON"),
@@ -139,7 +139,7 @@ def test_a_profile_describes_a_machine_and_options_change_its_memory(path: Path)
     ],
 )
 def test_invalid_files_are_reported_in_one_line(
-    content: str | None, told: str, tmp_path: Path
+    content: str | None, message: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "p.json"
     if content is not None:
@@ -147,17 +147,17 @@ def test_invalid_files_are_reported_in_one_line(
     with pytest.raises(InvalidProfile) as failed:
         read_measured(path)
     assert str(failed.value).startswith(f"{path}: ")
-    assert told in str(failed.value)
+    assert message in str(failed.value)
     assert "\n" not in str(failed.value)
 
 
-def test_another_model_than_the_measured_one_is_refused(path: Path) -> None:
+def test_a_profile_is_refused_for_another_model_than_the_measured_one(path: Path) -> None:
     with pytest.raises(InvalidProfile, match=r"--model llama-3\.1-8b: .* was measured with tiny"):
         profile_for(str(path), "llama-3.1-8b")
     with pytest.raises(InvalidProfile, match="--gpus 2: "):
         profile_for(str(path), "tiny", gpus=2)
 
 
-def test_too_few_times_are_no_profile() -> None:
+def test_too_few_measurements_are_refused() -> None:
     with pytest.raises(InvalidProfile, match="2 prompt lengths and 4 decode batches were measured"):
         fitted(PREFILL[:2], DECODE, 2048)

@@ -1,4 +1,4 @@
-"""The numbers of the models and machines, worked by hand from their published shapes."""
+"""The numbers of models and machines, calculated manually from their published shapes."""
 
 import pytest
 
@@ -13,8 +13,8 @@ from servers.profiles import HARDWARE, MODELS, Hardware, Model, hardware, model
         ("llama-3.1-8b", 2 * 1024 * 1024 // 16),
         # 2 × 80 × 8 × 128 × 2: 5 MiB per block
         ("llama-3.1-70b", 5 * 1024 * 1024 // 16),
-        # 8192 bytes per layer: 8 global layers, and 40 local ones that hold 1024 of 16384 tokens,
-        # which is as much as 2.5 layers
+        # 8192 bytes per layer: 8 global layers, and 40 local ones with 1024 of 16384 tokens,
+        # which equal 2.5 layers
         ("gemma-3-12b", 65_536 + 20_480),
         # 2 × 92 × 8 × 128 × 2: 5.75 MiB per block
         ("glm-4.5-fp8", 376_832),
@@ -30,12 +30,12 @@ def test_attention_of_llama_8b_is_half_a_megaflop_per_query_key_pair() -> None:
 
 
 def test_attention_of_gemma_counts_its_local_layers_as_five_global_ones() -> None:
-    # window 1024 of 16384 tokens: an eighth of the pairs of a causal prompt, of 40 layers
+    # A window of 1024 of 16384 tokens has an eighth of the pairs of a causal prompt, in 40 layers.
     assert model("gemma-3-12b").flops_per_pair == 4 * 16 * 256 * (8 + 5)
 
 
 def test_parameters_of_llama_8b_add_up_from_its_layers() -> None:
-    table = 128_256 * 4096  # and as much again for the head
+    table = 128_256 * 4096  # the output table has the same size
     attention = 4096 * 4096 * 2 + 4096 * 1024 * 2
     layer = attention + 3 * 4096 * 14_336 + 2 * 4096
     body = 32 * layer + 4096
@@ -51,13 +51,13 @@ def test_parameters_of_llama_70b_add_up_from_its_layers() -> None:
     assert (llm.token_params, llm.step_params, llm.params) == (body, body + table, body + 2 * table)
 
 
-def test_parameters_of_gemma_add_up_and_leave_a_vision_tower_that_text_does_not_read() -> None:
+def test_parameters_of_gemma_add_up_without_the_vision_tower_which_text_does_not_use() -> None:
     attention = 3840 * 4096 * 2 + 3840 * 2048 * 2
     layer = attention + 3 * 3840 * 15_360 + 4 * 3840 + 2 * 256
     body = 48 * layer + 3840
     llm = model("gemma-3-12b")
     assert llm.token_params == body
-    assert llm.step_params == body + 262_208 * 3840  # one table, in and out
+    assert llm.step_params == body + 262_208 * 3840  # one table for input and output
     assert 0.41e9 < llm.params - llm.step_params < 0.43e9  # SigLIP 400M and its projector
 
 
@@ -70,14 +70,14 @@ def test_glm_reads_355_billion_parameters_and_uses_32_billion_per_token() -> Non
     assert llm.step_params - llm.token_params == 89 * (160 - 8) * expert + 151_552 * 5120
 
 
-def test_weights_of_llama_8b_take_what_vllm_reports() -> None:
+def test_weights_of_llama_8b_have_the_size_that_vllm_reports() -> None:
     assert model("llama-3.1-8b").weight_bytes / 2**30 == pytest.approx(14.99, rel=0.005)
 
 
 @pytest.mark.parametrize("gpu", HARDWARE.values(), ids=lambda gpu: gpu.name)
 def test_every_gpu_has_a_source_and_plausible_peaks(gpu: Hardware) -> None:
     assert "NVIDIA" in gpu.source
-    # FLOPs per byte of memory traffic at the ridge: every tensor-core GPU since 2018
+    # FLOPs per byte of memory traffic at the ridge, as of every tensor-core GPU since 2018.
     assert 100 < gpu.bf16_flops / gpu.memory_bytes_per_s < 450
     assert gpu.fp8_flops is None or gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=0.02)
     assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s / 10
@@ -97,6 +97,6 @@ def test_an_unknown_machine_lists_the_known_ones_and_suggests_the_closest() -> N
     assert "\n" not in message
 
 
-def test_an_unknown_model_with_nothing_close_lists_the_known_ones() -> None:
+def test_an_unknown_model_without_a_similar_name_lists_the_known_ones() -> None:
     with pytest.raises(UnknownProfile, match=r"^--model xyz: unknown \(known: llama-3.1-8b, "):
         model("xyz")

@@ -1,4 +1,4 @@
-"""What rebuilding a context costs: the step formula, summed over chunks."""
+"""The cost of rebuilding a context: the step formula, summed over chunks."""
 
 import pickle
 from dataclasses import replace
@@ -36,12 +36,12 @@ def test_ten_tokens_in_chunks_of_four_take_three_steps() -> None:
     assert prefill_ps(SMALL, step_tokens=4, tokens=10) == 157 + 157 + 157 + 110
 
 
-def test_chunks_that_outweigh_the_weights_pay_per_token() -> None:
+def test_chunks_that_take_longer_than_the_weights_cost_per_token() -> None:
     # one step of 100 + max(50, 80) + 7, one of 100 + max(50, 20) + 7, and 55 pairs of 2
     assert prefill_ps(SMALL, step_tokens=8, tokens=10) == 187 + 157 + 110
 
 
-def test_nothing_to_rebuild_costs_nothing() -> None:
+def test_rebuilding_no_tokens_costs_nothing() -> None:
     free = costs(SMALL, step_tokens=8, offload=True)
     assert (free.prefill_s(0), free.rebuild_s(0)) == (0.0, 0.0)
 
@@ -90,11 +90,11 @@ def test_8k_tokens_of_llama_8b_take_0_85_seconds_on_an_a100() -> None:
     assert rebuild.prefill_s(8192) == pytest.approx(0.8496, abs=1e-3)
 
 
-def test_costs_travel_to_worker_processes() -> None:
+def test_costs_can_be_pickled_for_worker_processes() -> None:
     rebuild = pickle.loads(pickle.dumps(costs(SMALL, step_tokens=8, offload=True)))  # noqa: S301
     assert rebuild.prefill_s(10) == (187 + 157 + 110) / PS_PER_S
 
 
-def test_a_chunk_of_no_tokens_is_refused() -> None:
+def test_chunks_without_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="step_tokens 0: must be at least 1"):
         costs(SMALL, step_tokens=0, offload=False)

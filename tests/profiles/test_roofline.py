@@ -1,4 +1,4 @@
-"""Analytic profiles: hand-worked coefficients, and what they were held against."""
+"""Analytic profiles: manually calculated coefficients, and comparisons with published numbers."""
 
 import json
 import subprocess
@@ -37,15 +37,15 @@ def test_four_gpus_read_a_quarter_each_and_pay_for_all_reduces() -> None:
     # 69.503e9 × 2 bytes at 4 × 0.8 × 8 TB/s
     assert profile.weights_ps / PER_MS == pytest.approx(5.430, abs=1e-3)
     # 2 × 68.452e9 FLOP at 4 × 0.5 × 2250 TFLOP/s = 30.423 µs, and 2 × 80 all-reduces of 8192 × 2
-    # bytes, of which 1.5 times as much crosses a link of 0.8 × 900 GB/s = 5.461 µs
+    # bytes, 1.5 times of which crosses a link of 0.8 × 900 GB/s = 5.461 µs
     assert profile.token_ps == pytest.approx(35_885_000, rel=1e-4)
     # 160 all-reduces of 10 µs on top of the scheduler's 0.95 ms
     assert profile.base_ps == 2_550_000_000
-    # each GPU has a PCIe link of its own: 4 × 0.8 × 63 GB/s
+    # each GPU has a separate PCIe link: 4 × 0.8 × 63 GB/s
     assert profile.dram_bytes_per_s == pytest.approx(201.6e9)
 
 
-def test_fp8_weights_are_multiplied_in_bf16_where_there_are_no_fp8_tensor_cores() -> None:
+def test_fp8_weights_are_multiplied_in_bf16_without_fp8_tensor_cores() -> None:
     a100 = analytic_profile("a100-80g", "glm-4.5-fp8")
     h100 = analytic_profile("h100", "glm-4.5-fp8")
     # without all-reduces (3.30 MB per token): 8 × 0.3 × 312 and × 1979 TFLOP/s
@@ -91,7 +91,7 @@ def test_kv_blocks_of_llama_8b_are_close_to_what_vllm_allocated(
     assert profile.kv_blocks == pytest.approx(blocks, rel=within)
 
 
-def test_the_default_context_shrinks_to_the_kv_memory() -> None:
+def test_the_default_context_length_is_limited_by_the_kv_memory() -> None:
     profile = analytic_profile("rtx-5090", "llama-3.1-8b", kv_blocks=5402)
     assert profile.max_model_len == 5402 * 16
     assert any("max_model_len is 86432 of the model's 131072" in note for note in notes(profile))
@@ -102,7 +102,7 @@ def test_an_explicit_context_length_is_kept() -> None:
     assert (profile.kv_blocks, profile.max_model_len) == (5402, 4096)
 
 
-def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
+def test_a_context_length_that_does_not_fit_is_refused_with_one_that_fits() -> None:
     with pytest.raises(DoesNotFit, match=r"-model-len 131072: .* one request of 1600 tok"):
         analytic_profile("a100-80g", "llama-3.1-8b", max_model_len=131_072, kv_blocks=100)
 
@@ -115,7 +115,7 @@ def test_a_length_that_does_not_fit_is_refused_with_one_that_does() -> None:
         ("l40s", "glm-4.5-fp8", None, "it fits on 8 x a100-80g or h100 or h200 or b200"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_with_what_would_do(
+def test_a_model_that_does_not_fit_is_refused_with_the_remedy(
     machine: str, llm: str, gpus: int | None, remedy: str
 ) -> None:
     with pytest.raises(DoesNotFit) as caught:
@@ -124,7 +124,7 @@ def test_a_model_that_does_not_fit_is_refused_with_what_would_do(
     assert "\n" not in str(caught.value)
 
 
-def test_the_number_of_gpus_named_as_remedy_does_fit() -> None:
+def test_the_number_of_gpus_named_as_remedy_fits() -> None:
     assert analytic_profile("l40s", "llama-3.1-70b", gpus=4).max_model_len > 2048
 
 
@@ -141,7 +141,7 @@ def test_the_number_of_gpus_named_as_remedy_does_fit() -> None:
     ],
     ids=str,
 )
-def test_sizes_that_cannot_be_are_refused_by_name(bad: dict[str, int]) -> None:
+def test_invalid_sizes_are_refused_by_name(bad: dict[str, int]) -> None:
     (name,) = bad
     option = f"(--)?{name.replace('_', '[-_]')}"
     with pytest.raises(ValueError, match=f"^{option} .*(use|takes|must be)"):
@@ -162,10 +162,10 @@ def test_every_pair_that_fits_has_whole_positive_coefficients(machine: str, llm:
     assert profile.max_model_len <= profile.kv_blocks * profile.block_tokens
 
 
-def test_notes_say_that_nothing_was_measured_and_where_a_model_is_simplified() -> None:
-    said = notes(analytic_profile("h100", "gemma-3-12b"))
-    assert "nothing measured" in said[0]
-    assert any("40 of its 48 layers" in note for note in said)
+def test_notes_state_that_nothing_was_measured_and_how_a_model_is_simplified() -> None:
+    all_notes = notes(analytic_profile("h100", "gemma-3-12b"))
+    assert "nothing measured" in all_notes[0]
+    assert any("40 of its 48 layers" in note for note in all_notes)
 
 
 def test_profiles_load_without_numpy_and_pandas() -> None:

@@ -1,5 +1,5 @@
-"""A podman that works where containers are nested, and an image that holds nothing: this machine's
-own folders are mounted into it."""
+"""A podman that works in nested containers, and an empty image into which tests mount folders of
+this machine."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ SYSTEM = [Path(path) for path in ("/usr", "/lib", "/lib64", "/bin", "/etc")]
 
 @contextmanager
 def podman_at(folder: Path) -> Iterator[Path]:
-    """An executable whose images and containers are in the folder."""
+    """Yield a podman executable that keeps its images and containers in the folder."""
     try:
-        yield _made(folder)
+        yield _set_up(folder)
     finally:
-        # A podman that was killed leaves a container's shm mounted, and its folder cannot go.
+        # A killed podman leaves a container's shm mounted, which blocks removing its folder.
         for line in Path("/proc/self/mounts").read_text().splitlines():
-            if (place := line.split()[1]).startswith(f"{folder}/"):
-                subprocess.run(["umount", place], check=False)
+            if (mount := line.split()[1]).startswith(f"{folder}/"):
+                subprocess.run(["umount", mount], check=False)
 
 
-def _made(folder: Path) -> Path:
+def _set_up(folder: Path) -> Path:
     conf, podman = folder / "containers.conf", folder / "podman"
     conf.write_text(CONF)
     storage = f"--root {folder}/root --runroot {folder}/run --storage-driver vfs"
     podman.write_text(
-        # Where it stands its monitor leaves a file `oom` when memory was out.
+        # After running out of memory its monitor writes a file `oom` into its working directory.
         f"#!/bin/sh\ncd {folder} || exit 1\n"
         f'CONTAINERS_CONF={conf} exec {shutil.which("podman")} {storage} "$@"\n'
     )

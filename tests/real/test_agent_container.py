@@ -1,4 +1,4 @@
-"""Containers as mini-swe-agent's environment `docker` starts and uses them, with our run_args."""
+"""Containers with our run_args, started and used as mini-swe-agent's `docker` environment does."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,8 @@ import pytest
 from agents.sandbox.bubblewrap import Limits
 from agents.sandbox.container import Containers
 from tests.agents.planner import planner
+from tests.lines import read_lines
+from tests.processes import wait_until_none
 from tests.real.podman import IMAGE, SYSTEM, needs_podman, podman_at
 
 pytestmark = needs_podman
@@ -31,47 +32,49 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def containers(podman: Path, tmp_path: Path) -> Containers:
-    found = Containers(str(podman), tmp_path, LIMITS)
-    found.check()
-    return found
+    containers = Containers(str(podman), tmp_path, LIMITS)
+    containers.check()
+    return containers
 
 
 def start(containers: Containers, program: str = "a") -> str:
     args = [*containers.run_args(program), *MOUNTS, IMAGE, "sleep", "2h"]
-    return said_by(containers, "run", "-d", "-w", "/", *args).strip()
+    return output_of(containers, "run", "-d", "-w", "/", *args).strip()
 
 
-def said_by(containers: Containers, *command: str) -> str:
+def output_of(containers: Containers, *command: str) -> str:
     return subprocess.run(
         [containers.executable, *command], capture_output=True, text=True, check=True
     ).stdout
 
 
 def bash(containers: Containers, container: str, script: str) -> str:
-    return said_by(containers, "exec", "-w", "/", container, "bash", "-lc", f"exec 2>&1; {script}")
+    return output_of(
+        containers, "exec", "-w", "/", container, "bash", "-lc", f"exec 2>&1; {script}"
+    )
 
 
-def test_its_network_is_its_own_loopback(containers: Containers) -> None:
+def test_the_only_network_of_a_container_is_its_loopback(containers: Containers) -> None:
     with containers.cleaned_up(containers.folder / "log"):
-        said = bash(containers, start(containers), "tail -n +3 /proc/net/dev | cut -d: -f1")
-    assert said.split() == ["lo"]
+        interfaces = bash(containers, start(containers), "tail -n +3 /proc/net/dev | cut -d: -f1")
+    assert interfaces.split() == ["lo"]
 
 
 def test_a_fork_bomb_is_contained_and_removed(containers: Containers) -> None:
     with containers.cleaned_up(containers.folder / "log"):
         container = start(containers)
-        said = bash(
+        counts = bash(
             containers,
             container,
             "(:(){ :|:& };:) 2>/dev/null; "
             "until set -- /proc/[0-9]* && (( $# > 40 )); do :; done; echo $#",
         )
-        # While the shell lists them, some go and others come: never more than 50 at a time.
-        assert int(said.splitlines()[-1]) <= 100
-    assert said_by(containers, "ps", "-aq") == ""
+        # Processes end and start while the shell lists them, never more than 50 at a time.
+        assert int(counts.splitlines()[-1]) <= 100
+    assert output_of(containers, "ps", "-aq") == ""
 
 
-def test_memory_of_all_processes_together_has_an_end(containers: Containers) -> None:
+def test_the_memory_of_all_processes_together_is_limited(containers: Containers) -> None:
     with containers.cleaned_up(containers.folder / "log"):
         hog = "python3 -c 'bytearray(300 << 20)'; echo $?"
         assert bash(containers, start(containers), hog).splitlines()[-1] == "137"
@@ -89,16 +92,16 @@ def test_orphans_are_reaped(containers: Containers) -> None:
         )
 
 
-def test_what_an_earlier_run_in_the_folder_left_is_removed_and_nothing_else(
+def test_containers_of_an_earlier_run_in_the_folder_are_removed_and_no_others(
     containers: Containers, tmp_path: Path
 ) -> None:
     other = Containers(containers.executable, tmp_path / "other", LIMITS)
     left, kept = start(containers), start(other)
     with containers.cleaned_up(tmp_path / "log"):
-        assert said_by(containers, "ps", "-aq", "--no-trunc").split() == [kept]
+        assert output_of(containers, "ps", "-aq", "--no-trunc").split() == [kept]
     assert left != kept
     other.remove()
-    assert said_by(containers, "ps", "-aq") == ""
+    assert output_of(containers, "ps", "-aq") == ""
 
 
 def test_no_container_outlives_a_bench_that_was_killed(
@@ -124,20 +127,17 @@ def test_no_container_outlives_a_bench_that_was_killed(
     ) as bench:
         assert bench.stdout is not None
         container = bench.stdout.readline().strip()
-        assert said_by(containers, "ps", "-aq", "--no-trunc").split() == [container]
+        assert output_of(containers, "ps", "-aq", "--no-trunc").split() == [container]
         bench.send_signal(signal.SIGKILL)
-    deadline_s = time.monotonic() + 60
-    while said_by(containers, "ps", "-aq"):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until_none(lambda: output_of(containers, "ps", "-aq"))
 
 
 @pytest.mark.skipif("TURNSTILE_AGENT_PYTHON" not in os.environ, reason="no mini-swe-agent")
-def test_mini_swe_agent_does_its_task_in_the_tasks_image(podman: Path, tmp_path: Path) -> None:
-    """That image holds nothing, so podman is told to show it this machine's system."""
-    shown = "".join(f'"{path}:{path}:ro",' for path in SYSTEM)
+def test_mini_swe_agent_works_in_the_image_of_its_task(podman: Path, tmp_path: Path) -> None:
+    """The image is empty, so podman mounts this machine's system folders into it."""
+    mounts = "".join(f'"{path}:{path}:ro",' for path in SYSTEM)
     conf = podman.with_name("containers.conf")
-    conf.write_text(conf.read_text().replace("[engine]", f"volumes = [{shown}]\n[engine]"))
+    conf.write_text(conf.read_text().replace("[engine]", f"volumes = [{mounts}]\n[engine]"))
     plan = ["echo hi > x", "ls /work /root; cat x", "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"]
     task = {"instance_id": "a", "problem_statement": json.dumps(plan), "image_name": IMAGE}
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task))
@@ -160,7 +160,7 @@ def test_mini_swe_agent_does_its_task_in_the_tasks_image(podman: Path, tmp_path:
             env={**os.environ, "PATH": f"{podman.parent}:{os.environ['PATH']}"},
         )
     (cell,) = (tmp_path / "o").glob("as-served*")
-    (end,) = [json.loads(line) for line in (cell / "programs.jsonl").read_text().splitlines()]
+    (end,) = read_lines(cell / "programs.jsonl")
     assert (end["exit_status"], end["error"]) == ("Submitted", None), run.stderr
     (trajectory,) = cell.glob("agents/*/trajectory.json")
     outputs = [str(m["content"]) for m in json.loads(trajectory.read_text())["messages"][2:]]

@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.agents.bubblewrap import needs_bubblewrap
+from tests.lines import read_lines
 from traces import Program, read_traces
 from traces.cut import cut
 from traces.formats.native import write_programs
@@ -20,15 +20,15 @@ from traces.formats.native import write_programs
 BENCH = str(Path(sys.executable).parent / "bench")
 ROOT = Path(__file__).parents[2]
 TRAJECTORIES = ROOT.parent / "shared" / "data" / "mini-swe-agent"
-"""Eighty of SWE-bench, by others; not part of this repository."""
+"""Eighty published trajectories on SWE-bench, which are not part of this repository."""
 EXAMPLES = ROOT / "examples"
 PROGRAMS = 20
 SCALE = 0.05
-"""Of their tokens: contexts of some hundred to two thousand."""
-AT_ONCE = "20"
-"""Jobs a second: all twenty within a second or two, so that no machine is too fast to contend."""
-DEAR = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
-"""Above the one second from which on Continuum's first TTL is not 0, however short the queue."""
+"""Factor of their token counts; contexts then have some hundred to two thousand tokens."""
+BURST_JPS = "20"
+"""Jobs per second: all twenty arrive within two seconds, so that they contend on any machine."""
+EXPENSIVE_PREFILL = {"base_s": 2.0, "linear_s": 0.0, "quadratic_s": 0.0}
+"""Prefill takes more than 1 s, so that Continuum's first TTL is positive whatever the queue."""
 
 pytestmark = needs_bubblewrap
 
@@ -38,7 +38,7 @@ def needs(variable: str, agent: str) -> pytest.MarkDecorator:
 
 
 def recorded() -> list[Program]:
-    """The twenty shortest of the trajectories; without them, the examples again and again."""
+    """Return the twenty shortest trajectories or, if they are missing, the examples."""
     if not TRAJECTORIES.is_dir():
         return read_traces(EXAMPLES / "recorded.jsonl", messages=True).programs
     loaded = read_traces(TRAJECTORIES, messages=True).programs
@@ -52,55 +52,53 @@ def bench(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 def shape(program: Program) -> list[tuple[int, int, int]]:
     return [(turn.prompt_tokens, turn.output_tokens, turn.kept_tokens) for turn in program.turns]
 
 
 @needs("TURNSTILE_AGENT_PYTHON", "mini-swe-agent")
-def test_twenty_programs_of_mini_swe_agent_under_two_schedulers(tmp_path: Path) -> None:
+def test_mini_swe_agent_completes_twenty_guided_programs_under_two_schedulers(
+    tmp_path: Path,
+) -> None:
     programs = recorded()
     write_programs(tmp_path / "t.jsonl", programs)
-    (tmp_path / "costs.json").write_text(json.dumps(DEAR))
+    (tmp_path / "costs.json").write_text(json.dumps(EXPENSIVE_PREFILL))
     run = bench(
         tmp_path,
         *("sweep", "--agent", "mini-swe-agent", "--guided", "--traces", "t.jsonl", "--out", "o"),
-        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", AT_ONCE),
+        *("--engine", "vllm", "--model", "tiny", "--kv-blocks", "200", "--jps", BURST_JPS),
         *("--programs", str(PROGRAMS), "--policies", "fcfs,continuum", "--costs", "costs.json"),
     )
     assert run.returncode in (0, 1), run.stderr
     assert "agent mini-swe-agent 2." in run.stdout
     by_id = {program.id: program for program in programs}
     for name in ("fcfs", "continuum"):
-        cell = tmp_path / "o" / f"{name}_jps{AT_ONCE}_seed1"
-        ends = lines(cell / "programs.jsonl")
+        cell = tmp_path / "o" / f"{name}_jps{BURST_JPS}_seed1"
+        ends = read_lines(cell / "programs.jsonl")
         assert Counter(end["exit_status"] for end in ends) == {"Submitted": PROGRAMS}
         assert all(end["error"] is None for end in ends)
-        assert len(lines(cell / "predictions.jsonl")) == PROGRAMS
+        assert len(read_lines(cell / "predictions.jsonl")) == PROGRAMS
         trace = read_traces(cell / "turns.jsonl").programs
         assert len(trace) == PROGRAMS
         for program in trace:
             guide = by_id[program.id.partition("#")[0]]
             assert shape(program) == shape(guide)
-            # The real tools took real time, which the recording does not decide.
+            # The tools really ran, so their times differ from the recording.
             assert all(turn.tool_gap_s > 0 for turn in program.turns[:-1])
-        turns = lines(cell / "turns.jsonl")
-        assert all(turn["queue_s"] is not None for turn in turns)  # as the engine itself says
-        replays_alike(tmp_path, cell, trace)
+        turns = read_lines(cell / "turns.jsonl")
+        assert all(turn["queue_s"] is not None for turn in turns)  # as the engine itself reports
+        check_replay(tmp_path, cell, trace)
     rows = {row["variant"]: row for row in json.loads((tmp_path / "o/cells.json").read_text())}
     for row in rows.values():
         assert (row["jobs"], row["failed_turns"]) == (PROGRAMS, 0)
         assert not row["failed_gates"] or row["failed_gates"].startswith("client lateness")
-    log = (tmp_path / f"o/continuum_jps{AT_ONCE}_seed1/engine.jsonl").read_text()
+    log = (tmp_path / f"o/continuum_jps{BURST_JPS}_seed1/engine.jsonl").read_text()
     assert '"event":"pinned"' in log
     assert rows["continuum"]["hit_ratio"] > rows["fcfs"]["hit_ratio"]
 
 
-def replays_alike(folder: Path, cell: Path, trace: list[Program]) -> None:
-    """What was recorded of the agents replays: the same turns, tokens and gaps."""
+def check_replay(folder: Path, cell: Path, trace: list[Program]) -> None:
+    """Check that a replay of the agents' turns has the same turns, tokens and gaps."""
     replayed = bench(
         folder,
         *("sweep", "--traces", str(cell / "turns.jsonl"), "--arrivals", "recorded"),
@@ -112,7 +110,7 @@ def replays_alike(folder: Path, cell: Path, trace: list[Program]) -> None:
 
 
 @needs("TURNSTILE_OPENHANDS_PYTHON", "OpenHands")
-def test_conversations_of_openhands_under_two_schedulers(tmp_path: Path) -> None:
+def test_openhands_completes_guided_conversations_under_two_schedulers(tmp_path: Path) -> None:
     run = bench(
         tmp_path,
         *("sweep", "--agent", "openhands", "--guided", "--out", "o", "--programs", "3"),
@@ -122,9 +120,11 @@ def test_conversations_of_openhands_under_two_schedulers(tmp_path: Path) -> None
     assert run.returncode in (0, 1), run.stderr
     for name in ("fcfs", "continuum"):
         cell = tmp_path / "o" / f"{name}_jps1_seed1"
-        ends = lines(cell / "programs.jsonl")
+        ends = read_lines(cell / "programs.jsonl")
         assert Counter(end["exit_status"] for end in ends) == {"finished": 3}
-        turns = Counter(turn["program_id"] for turn in lines(cell / "turns.jsonl"))
+        turns = Counter(turn["program_id"] for turn in read_lines(cell / "turns.jsonl"))
         assert turns == {"toolbox-durations": 7, "toolbox-leap": 5, "toolbox-median": 8}
-        patches = {p["instance_id"]: p["model_patch"] for p in lines(cell / "predictions.jsonl")}
+        patches = {
+            p["instance_id"]: p["model_patch"] for p in read_lines(cell / "predictions.jsonl")
+        }
         assert '"h": 3600' in patches["toolbox-durations"]

@@ -1,4 +1,4 @@
-"""Ways out of a container that are known, each tried from inside, as its root
+"""Known ways to escape from a container, each tried from inside as its root
 (docs/design/sandbox.md)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from agents.sandbox.container import LABEL, Containers
 from tests.real.podman import needs_podman, podman_at
-from tests.real.test_agent_container import LIMITS, bash, said_by, start
+from tests.real.test_agent_container import LIMITS, bash, output_of, start
 
 pytestmark = needs_podman
 CALL = """
@@ -40,51 +40,51 @@ def container(containers: Containers) -> Iterator[str]:
 
 
 @pytest.fixture
-def said(containers: Containers, container: str) -> Said:
-    return Said(containers, container)
+def shell(containers: Containers, container: str) -> Shell:
+    return Shell(containers, container)
 
 
-class Said:
+class Shell:
     def __init__(self, containers: Containers, container: str) -> None:
-        self._at = containers, container
+        self._container = containers, container
 
-    def by(self, script: str) -> str:
-        return bash(*self._at, f"{script}\ntrue")
+    def run(self, script: str) -> str:
+        return bash(*self._container, f"{script}\ntrue")
 
-    def by_python(self, script: str) -> str:
-        return self.by(f"python3 - <<'END'\n{script}\nEND")
+    def python(self, script: str) -> str:
+        return self.run(f"python3 - <<'END'\n{script}\nEND")
 
 
-def test_files_of_the_host_are_not_there(said: Said, tmp_path: Path) -> None:
+def test_files_of_the_host_are_not_visible(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("hush")
-    roads = ("", "/proc/1/root", "/proc/self/cwd/../../../..")
-    found = said.by("; ".join(f"cat {road}{tmp_path}/secret" for road in roads))
-    assert found.count("No such file or directory") == 3
-    assert "Read-only" in said.by("touch /usr/planted")
+    paths = ("", "/proc/1/root", "/proc/self/cwd/../../../..")
+    output = shell.run("; ".join(f"cat {path}{tmp_path}/secret" for path in paths))
+    assert output.count("No such file or directory") == 3
+    assert "Read-only" in shell.run("touch /usr/planted")
 
 
-def test_no_process_of_the_host_is_signalled_or_traced(said: Said) -> None:
+def test_a_container_cannot_signal_or_trace_processes_of_the_host(shell: Shell) -> None:
     with subprocess.Popen(["sleep", "600"]) as outside:
         try:
             pid = outside.pid
-            tried = said.by_python(
+            output = shell.python(
                 CALL + f"call('kill', {pid}, 9)\ncall('ptrace', 16, {pid}, 0, 0)\n"
                 f"call('syscall', 434, {pid}, 0)"  # pidfd_open
             )
             assert outside.poll() is None
         finally:
             outside.kill()
-    assert "done" not in tried
-    assert tried.split()[0] == "ESRCH"
+    assert "done" not in output
+    assert output.split()[0] == "ESRCH"
 
 
-def test_nothing_is_sent_out_of_it(said: Said) -> None:
+def test_a_container_cannot_connect_to_anything_outside(shell: Shell) -> None:
     name = f"turnstile-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server, socket.create_server(("127.0.0.1", 0)) as port:
         server.bind(f"\0{name}")
         server.listen()
         to = [("192.0.2.1", 53), ("169.254.169.254", 80), port.getsockname()]
-        tried = said.by_python(
+        output = shell.python(
             "import socket\n"
             f"for at in {to}:\n"
             "    try: socket.create_connection(at, 5); print('reached', at)\n"
@@ -92,44 +92,48 @@ def test_nothing_is_sent_out_of_it(said: Said) -> None:
             f"try: socket.socket(socket.AF_UNIX).connect('\\0{name}'); print('reached')\n"
             "except OSError: print('refused')"
         )
-    assert tried.split() == ["refused"] * 4
+    assert output.split() == ["refused"] * 4
 
 
-def test_its_root_has_no_rights_over_the_kernel(said: Said) -> None:
-    tried = said.by_python(
+def test_root_in_a_container_has_no_rights_over_the_kernel(shell: Shell) -> None:
+    output = shell.python(
         CALL + "call('mount', b'none', b'/tmp', b'tmpfs', 0, None)\n"
         "call('syscall', 321, 0, 0, 0)\n"  # bpf
         "call('swapoff', b'/dev/sda')\n"
         "call('mknod', b'/tmp/disk', 0o60600, 8 << 8)\n"
         "call('socket', 2, 3, 1)"  # raw
     )
-    assert "done" not in tried
-    assert len(tried.split()) == 5
+    assert "done" not in output
+    assert len(output.split()) == 5
 
 
-def test_what_is_the_hosts_in_proc_is_not_written_and_no_disk_is_there(said: Said) -> None:
+def test_the_hosts_settings_in_proc_are_read_only_and_its_disks_are_not_visible(
+    shell: Shell,
+) -> None:
     for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"):
-        assert "written" not in said.by(f"echo x > {path} && echo written")
-    devices = set(said.by("ls /dev").split())
+        assert "written" not in shell.run(f"echo x > {path} && echo written")
+    devices = set(shell.run("ls /dev").split())
     assert not devices & {"sda", "vda", "nvme0n1", "mem", "kmsg", "kvm", "fuse", "loop0", "vsock"}
 
 
-def test_the_services_that_start_containers_are_not_there(said: Said) -> None:
-    assert said.by("find / -xdev -type s 2>/dev/null; env | grep _HOST=") == ""
+def test_sockets_of_container_services_are_not_visible(shell: Shell) -> None:
+    assert shell.run("find / -xdev -type s 2>/dev/null; env | grep _HOST=") == ""
 
 
-def test_what_a_program_writes_is_counted_and_goes_with_it_alone(containers: Containers) -> None:
+def test_the_disk_usage_of_a_program_is_counted_and_removed_with_its_container(
+    containers: Containers,
+) -> None:
     other = Containers(containers.executable, containers.folder / "other", LIMITS)
     try:
-        one, _ = start(other, "one"), start(other, "two")
-        files = replace(other, limits=replace(LIMITS, disk_bytes=30 << 20)).disk_usage("one")
+        first, _ = start(other, "first"), start(other, "second")
+        files = replace(other, limits=replace(LIMITS, disk_bytes=30 << 20)).disk_usage("first")
         assert files is not None
         assert files.exceeded_limit() is None
-        bash(other, one, "head -c 40M /dev/urandom > /big && sync")
+        bash(other, first, "head -c 40M /dev/urandom > /big && sync")
         assert files.exceeded_limit() == "0.0292969 GiB of files"
-        other.remove_program("one")
+        other.remove_program("first")
         assert (
-            len(said_by(other, "ps", "-q", "--filter", f"label={LABEL}={other.run}").split()) == 1
+            len(output_of(other, "ps", "-q", "--filter", f"label={LABEL}={other.run}").split()) == 1
         )
     finally:
         other.remove()

@@ -1,4 +1,4 @@
-"""The launcher with a real vLLM on this CPU. `make test-real`."""
+"""The launcher with a real vLLM on this CPU."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from servers.errors import ServerFailed
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
+from tests.processes import group_of, wait_until, wait_until_none
 from traces import Message, Program, Turn
 
 READY_WITHIN_S = 240.0
@@ -31,39 +32,25 @@ def post(server: VllmServer, path: str, body: dict[str, Any]) -> dict[str, Any]:
         server.base_url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
     with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
-        found: dict[str, Any] = json.load(answer)
-        return found
+        content: dict[str, Any] = json.load(answer)
+        return content
 
 
-def complete(server: VllmServer, prompt: list[int], **more: Any) -> dict[str, Any]:
+def complete(server: VllmServer, prompt: list[int], **options: Any) -> dict[str, Any]:
     body = {"model": "tiny", "prompt": prompt, "max_tokens": 8, "ignore_eos": True}
-    return post(server, "/v1/completions", {**body, "return_token_ids": True, **more})
-
-
-def group(pid: int) -> list[str]:
-    """Processes of a process group that are more than a zombie."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = stat.read_text().rpartition(")")
-        except OSError:
-            continue
-        state, _, pgrp = rest.split()[:3]
-        if int(pgrp) == pid and state != "Z":
-            found.append(name)
-    return found
+    return post(server, "/v1/completions", {**body, "return_token_ids": True, **options})
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
     folder = tmp_path_factory.mktemp("server")
-    wanted = ServerConfig(policy="continuum", kv_blocks=200)
-    with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as started:
+    config = ServerConfig(policy="continuum", kv_blocks=200)
+    with launch(config, folder, ready_within_s=READY_WITHIN_S) as started:
         yield started
-    assert group(started.pid) == []
+    assert group_of(started.pid) == []
 
 
-def test_it_describes_the_server(server: VllmServer) -> None:
+def test_the_launcher_reads_the_servers_settings(server: VllmServer) -> None:
     info = server.info
     assert (info.model, info.policy) == ("tiny", "continuum")
     assert (info.kv_blocks, info.block_size) == (200, 32)
@@ -77,7 +64,9 @@ def test_token_ids_in_and_out_have_the_requested_lengths(server: VllmServer) -> 
     assert len(answer["choices"][0]["token_ids"]) == 8
 
 
-def test_random_weights_answer_by_the_whole_prompt_and_each_time_alike(server: VllmServer) -> None:
+def test_answers_of_random_weights_depend_on_the_whole_prompt_and_are_reproducible(
+    server: VllmServer,
+) -> None:
     prompts = [[first, *([7] * 200)] for first in range(4)]
     answers = [complete(server, prompt, temperature=0) for prompt in prompts]
     tokens = [tuple(answer["choices"][0]["token_ids"]) for answer in answers]
@@ -87,7 +76,7 @@ def test_random_weights_answer_by_the_whole_prompt_and_each_time_alike(server: V
     assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == 6 * 32
 
 
-def test_a_text_is_its_bytes_and_a_conversation_can_be_had(server: VllmServer) -> None:
+def test_tokens_of_a_text_are_its_bytes_and_chat_completions_work(server: VllmServer) -> None:
     assert post(server, "/tokenize", {"model": "tiny", "prompt": "h\u00e9"})["tokens"] == [
         *(0x68, 0xC3, 0xA9)
     ]
@@ -98,9 +87,9 @@ def test_a_text_is_its_bytes_and_a_conversation_can_be_had(server: VllmServer) -
 
 
 def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: VllmServer) -> None:
-    said = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
+    messages = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
     turns = (Turn(9, 12, 0, ("ls",)), Turn(30, 7, 21))
-    job = Program("text", turns, messages=said, prompt_messages=(1, 3))
+    job = Program("text", turns, messages=messages, prompt_messages=(1, 3))
     lines: list[Line] = []
     replaying = replay_live(
         [job],
@@ -114,7 +103,7 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
         text=True,
     )
     assert asyncio.run(replaying)["failed_turns"] == 0
-    # A token a byte, and the chat template of tiny.
+    # One token per byte, with the chat template of tiny.
     assert [line["prompt_tokens"] for line in lines] == [
         len("user: fix it\nassistant: "),
         len("user: fix it\nassistant: ls\nuser: a.py\nassistant: "),
@@ -122,26 +111,23 @@ def test_recorded_messages_are_replayed_verbatim_with_exact_answers(server: Vllm
     assert [line["output_tokens"] for line in lines] == [12, 7]
 
 
-def test_the_policy_inside_writes_its_events(server: VllmServer) -> None:
+def test_the_policy_in_the_server_writes_events(server: VllmServer) -> None:
     complete(server, [1, 2, 3], vllm_xargs={"program_id": "job-7", "turn": 0, "is_last": 1})
-    deadline_s = time.monotonic() + 10
-    while '"job-7"' not in server.events_path.read_text():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    wait_until(lambda: '"job-7"' in server.events_path.read_text(), 10)
 
 
-def test_a_flag_that_vllm_refuses_is_reported_with_its_message(tmp_path: Path) -> None:
+def test_a_flag_that_vllm_rejects_is_reported_with_its_message(tmp_path: Path) -> None:
     with pytest.raises(ServerFailed, match=r"exited with code 2: .*unrecognized arguments: --no-s"):
         launch(ServerConfig(flags=("--no-such-flag",)), tmp_path, ready_within_s=READY_WITHIN_S)
 
 
 def test_a_context_longer_than_the_pool_is_reported_with_vllms_message(tmp_path: Path) -> None:
-    wanted = ServerConfig(kv_blocks=10, max_model_len=4096)
+    config = ServerConfig(kv_blocks=10, max_model_len=4096)
     with pytest.raises(ServerFailed, match=r"exited with code 1: .*max seq len \(4096\)"):
-        launch(wanted, tmp_path, ready_within_s=READY_WITHIN_S)
+        launch(config, tmp_path, ready_within_s=READY_WITHIN_S)
 
 
-def test_bench_serve_killed_leaves_no_process(tmp_path: Path) -> None:
+def test_bench_serve_leaves_no_process_when_it_is_killed(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "bench"), "serve", "--out", str(tmp_path)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -153,9 +139,6 @@ def test_bench_serve_killed_leaves_no_process(tmp_path: Path) -> None:
         assert json.loads(answer.stdout)["usage"]["completion_tokens"] == 16
         children = Path(f"/proc/{bench.pid}/task/{bench.pid}/children").read_text().split()
         (supervisor,) = [int(child) for child in children if os.getpgid(int(child)) == int(child)]
-        assert len(group(supervisor)) >= 3  # supervisor, API server, engine
+        assert len(group_of(supervisor)) >= 3  # supervisor, API server, engine
         bench.send_signal(signal.SIGKILL)
-        deadline_s = time.monotonic() + 25
-        while left := group(supervisor):
-            assert time.monotonic() < deadline_s, left
-            time.sleep(0.1)
+        wait_until_none(partial(group_of, supervisor), 25)

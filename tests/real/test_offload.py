@@ -1,4 +1,4 @@
-"""Offload tiers on a real vLLM: what left the device comes back, and it is the right KV."""
+"""Offload tiers on a real vLLM: KV that was evicted from the device is reloaded, and is correct."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,11 +19,12 @@ from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
+from tests.processes import wait_until
 from traces import Program, Turn
 
 READY_WITHIN_S = 300.0
 POOL_BLOCKS = 50
-"""Of 32 tokens: one context of 1,200 tokens, not two."""
+"""Blocks of 32 tokens: enough for one context of 1,200 tokens, but not for two."""
 TIERS = {
     "lmcache": Offloading("lmcache", dram_gb=0.5),
     "lmcache, disk": Offloading("lmcache", dram_gb=0.002, ssd_gb=1),
@@ -36,9 +36,9 @@ TIERS = {
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[VllmServer]:
-    wanted = ServerConfig(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
+    config = ServerConfig(policy="infercept", kv_blocks=POOL_BLOCKS, offload=TIERS[request.param])
     folder = tmp_path_factory.mktemp("offload")
-    with launch(wanted, folder, ready_within_s=READY_WITHIN_S) as running:
+    with launch(config, folder, ready_within_s=READY_WITHIN_S) as running:
         yield running
 
 
@@ -58,17 +58,17 @@ def ask(server: VllmServer, prompt: list[int]) -> dict[str, Any]:
         {"Content-Type": "application/json"},
     )
     with urllib.request.urlopen(request, timeout=120) as answer:  # noqa: S310
-        found: dict[str, Any] = json.load(answer)
-    return found
+        content: dict[str, Any] = json.load(answer)
+    return content
 
 
 def prompt(seed: int) -> list[int]:
     return [(seed * 7919 + k * k * 31 + k) % 256 for k in range(1200)]
 
 
-def test_kv_that_left_the_device_comes_back_and_answers_as_computed(server: VllmServer) -> None:
+def test_reloaded_kv_gives_the_same_answer_as_computed_kv(server: VllmServer) -> None:
     computed = ask(server, prompt(1))["choices"][0]["token_ids"]
-    for other in range(2, 7):  # 38 blocks each: the first is long gone
+    for other in range(2, 7):  # 38 blocks each, so that the first prompt is evicted
         assert ask(server, prompt(other))["choices"][0]["token_ids"] != computed
     before = server.external_hit_tokens()
     reloaded = ask(server, prompt(1))
@@ -76,7 +76,7 @@ def test_kv_that_left_the_device_comes_back_and_answers_as_computed(server: Vllm
     assert reloaded["choices"][0]["token_ids"] == computed
 
 
-def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
+def test_a_contended_workload_hits_the_offload_tier(server: VllmServer) -> None:
     programs = [
         Program(
             f"job-{k}",
@@ -105,7 +105,7 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
     )
     assert (done["finished_programs"], done["failed_turns"]) == (5, 0)
     from_tier = sum(line["dram_hit_tokens"] for line in lines)
-    # vLLM counts what came back after a preemption too.
+    # vLLM also counts hits after a preemption.
     assert 0 < from_tier <= server.external_hit_tokens() - before
     for line in lines:
         parts = [line[f"{part}_s"] for part in ("queue", "load", "prefill", "decode", "preempted")]
@@ -113,7 +113,7 @@ def test_a_contended_workload_goes_through_the_tier(server: VllmServer) -> None:
         assert line["load_s"] > 0 or not line["dram_hit_tokens"]
 
 
-def test_lmcache_killed_is_a_failure_and_nothing_of_it_is_left(tmp_path: Path) -> None:
+def test_a_killed_lmcache_is_a_failure_and_leaves_no_process_or_file(tmp_path: Path) -> None:
     with launch(
         ServerConfig(kv_blocks=POOL_BLOCKS, offload=TIERS["lmcache, disk"]),
         tmp_path,
@@ -125,12 +125,9 @@ def test_lmcache_killed_is_a_failure_and_nothing_of_it_is_left(tmp_path: Path) -
         assert running.failure() is None
         for process in descendants(groups[1]):
             os.kill(process, signal.SIGKILL)
-        deadline_s = time.monotonic() + 30
-        while (failure := running.failure()) is None:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.1)
+        wait_until(running.failure, 30)
         lost = "vLLM lost its offload tier: LMCache was ended by signal 9 (out of memory?): "
-        assert str(failure).startswith(lost)
+        assert str(running.failure()).startswith(lost)
     assert not any(_alive(group) for group in groups)
     assert not (tmp_path / "lmcache-disk").exists()
 

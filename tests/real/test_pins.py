@@ -1,5 +1,5 @@
-"""Pins in a real vLLM, seen in its own gauge: held through the tool gaps, gone with their program,
-and none left by a turn that was given up."""
+"""Pins in a real vLLM, as its KV usage metric shows them: kept through tool gaps, released when
+their program ends, and none left by an aborted turn."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ GAP_S = 1.0
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    wanted = ServerConfig(policy="continuum-preview", costs=EXPENSIVE_PREFILL, kv_blocks=500)
-    with launch(wanted, tmp_path_factory.mktemp("pins"), ready_within_s=300) as running:
+    config = ServerConfig(policy="continuum-preview", costs=EXPENSIVE_PREFILL, kv_blocks=500)
+    with launch(config, tmp_path_factory.mktemp("pins"), ready_within_s=300) as running:
         yield running
 
 
@@ -50,7 +50,7 @@ def running(page: str) -> float:
     return float(found[1])
 
 
-def until_free(server: VllmServer) -> None:
+def wait_until_free(server: VllmServer) -> None:
     deadline_s = time.monotonic() + 10
     while kv_usage(page := metrics(server)) > 0 or running(page) > 0:
         assert time.monotonic() < deadline_s, page
@@ -75,8 +75,8 @@ def replayed(server: VllmServer, program: Program, turn_timeout_s: float = 60.0)
     return lines
 
 
-def test_the_notes_table_with_blocks_of_32(server: VllmServer) -> None:
-    """Execution note, §4.2: 72, 139, 290, 404 tokens are held, with their partly filled block."""
+def test_the_table_of_the_execution_note_holds_with_blocks_of_32(server: VllmServer) -> None:
+    """Execution note, §4.2: 72, 139, 290, 404 tokens are pinned, with their partial block."""
     policy = make_policy(variants("continuum-preview")[0], EXPENSIVE_COSTS)
     expected = expected_blocks(policy, GAP_S, 32, 500)
     gaps = measure_gaps(server.info, Replica(server.base_url, server.events_path), expected, GAP_S)
@@ -87,16 +87,16 @@ def test_the_notes_table_with_blocks_of_32(server: VllmServer) -> None:
     assert all(gap.good for gap in gaps)
 
 
-def test_a_turn_that_takes_too_long_leaves_no_pin(server: VllmServer) -> None:
+def test_a_turn_that_times_out_leaves_no_pin(server: VllmServer) -> None:
     turns = (Turn(100, 5, 0, ("ls",), None, 0.2), Turn(200, 4000, 105, ("ls",)), Turn(4300, 5))
     first, second = replayed(server, Program("slow", turns), turn_timeout_s=1.0)
     assert first["error"] is None
     assert "turn timeout of 1 s" in second["error"]
     assert second["pinned_hit"]
-    until_free(server)
+    wait_until_free(server)
 
 
-def test_a_client_that_goes_away_leaves_no_pin(server: VllmServer) -> None:
+def test_a_client_that_disconnects_leaves_no_pin(server: VllmServer) -> None:
     async def leave() -> None:
         body = {
             "model": "tiny",
@@ -113,11 +113,11 @@ def test_a_client_that_goes_away_leaves_no_pin(server: VllmServer) -> None:
                 assert running(await asyncio.to_thread(metrics, server)) == 1
 
     asyncio.run(leave())
-    until_free(server)
+    wait_until_free(server)
 
 
-def test_a_program_whose_process_is_gone_leaves_no_pin(server: VllmServer) -> None:
-    """Its turns came through the gateway, which no turn tells that it is the last."""
+def test_a_program_that_ends_without_a_last_turn_leaves_no_pin(server: VllmServer) -> None:
+    """The gateway cannot know which turn is the last, but is notified of the program's end."""
     lines: list[Line] = []
     body: dict[str, object] = {"model": "tiny", "prompt": [7] * 300, "max_tokens": 5}
     body["vllm_xargs"] = {"tools": "ls"}
@@ -138,4 +138,4 @@ def test_a_program_whose_process_is_gone_leaves_no_pin(server: VllmServer) -> No
         5,
         None,
     )
-    until_free(server)
+    wait_until_free(server)

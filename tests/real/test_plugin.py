@@ -1,6 +1,6 @@
-"""The scheduler plug-in inside vLLM's own scheduler: runs tests/real/plugin under its interpreter.
+"""The scheduler plug-in inside vLLM's own scheduler: runs tests/real/plugin with vLLM's Python.
 
-vLLM's environment needs none of our test tools: they are found behind its own packages.
+vLLM's environment needs none of our test tools: our packages are appended to its search path.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ sys.exit(pytest.main(sys.argv[2:]))
 """
 
 
-def test_the_plug_in_keeps_its_promises_inside_vllm(tmp_path: Path) -> None:
+def test_all_tests_of_the_plug_in_pass_inside_vllm(tmp_path: Path) -> None:
     python = os.environ.get("TURNSTILE_VLLM_PYTHON")
     if not python:
         pytest.skip("TURNSTILE_VLLM_PYTHON is not set: make test-real sets it")
-    ours = sysconfig.get_path("purelib")
+    our_packages = sysconfig.get_path("purelib")
     tests = str(ROOT / "tests" / "real" / "plugin")
-    # vLLM's own warnings are not ours to fix.
+    # vLLM's own warnings are not our_packages to fix.
     plain = ["-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default", "--no-header"]
     done = subprocess.run(
-        [python, "-c", RUN, ours, *plain, tests],
+        [python, "-c", RUN, our_packages, *plain, tests],
         cwd=ROOT,
         env=os.environ | QUIET | {"PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`bench profile` on a real vLLM: a file that a server's policy and virtual time read."""
+"""`bench profile` on a real vLLM writes a file that virtual time and a server's policy can read."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def median_of(found: Measured, tokens: int) -> float:
     return median(next(p.seconds for p in found.prefill if p.tokens == tokens))
 
 
-def test_it_measured_this_server_in_the_time_given(server: VllmServer, path: Path) -> None:
+def test_the_profile_describes_the_measured_server(server: VllmServer, path: Path) -> None:
     found = read_measured(path)
     assert (found.model, found.engine) == ("tiny", f"vLLM {server.info.version}")
     assert (found.kv_blocks, found.block_tokens) == (600, 32)
@@ -65,15 +65,17 @@ def test_it_measured_this_server_in_the_time_given(server: VllmServer, path: Pat
     assert max(d.batch * d.context for d in found.decode) < 599 * 32
 
 
-def test_the_fits_follow_what_was_measured(path: Path) -> None:
+def test_the_fits_are_within_25_percent_of_the_measurements(path: Path) -> None:
     found = read_measured(path)
     assert found.prefill_errors.median < 0.25
     assert found.decode_errors.median < 0.25
     assert found.curve_errors.median < 0.25
 
 
-def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path) -> None:
-    """A factor of two: two cores are shared, and the point is that no unit or term is lost."""
+def test_virtual_time_with_the_profile_is_within_a_factor_of_two_of_a_live_replay(
+    server: VllmServer, path: Path
+) -> None:
+    """The tolerance is wide, as two cores are shared; it still finds a wrong unit or term."""
     profile = read_measured(path).profile()
     starts = [0.5 * k for k in range(len(PROGRAMS))]
     live: list[Line] = []
@@ -104,7 +106,7 @@ def test_virtual_time_on_it_is_near_a_live_replay(server: VllmServer, path: Path
     assert 0.5 < served_s(virtual) / served_s(live) < 2
 
 
-def test_a_server_of_its_own_ends_with_it(tmp_path: Path) -> None:
+def test_bench_profile_starts_and_ends_a_server_if_no_url_is_given(tmp_path: Path) -> None:
     result = subprocess.run(
         [BENCH, "profile", "--within-s", "60", "--kv-blocks", "200", "--max-model-len", "3000"],
         cwd=tmp_path,

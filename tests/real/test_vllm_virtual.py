@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from servers.variants import variants
+from tests.processes import wait_until_none
 from tests.real.test_sweep import PROGRAMS
 from traces.formats.native import write_programs
 
 BENCH = str(Path(sys.executable).parent / "bench")
-PLAYED = [v.name for v in variants("all") if not v.offload]
+SUPPORTED = [v.name for v in variants("all") if not v.offload]
 
 BROKEN = """
 from servers.policies.fcfs import Fcfs
@@ -28,7 +28,7 @@ class Broken(Fcfs):
             raise KeyError("no such thing")
         return super().finished(request, now_s)
 """
-"""Breaks at the last turns of PROGRAMS, which the check before a run does not play."""
+"""Fails at the last turns of PROGRAMS, which the check before a run does not reach."""
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.CompletedProcess[str]:
-    question = ("--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1..2")
+    load = ("--traces", "t.jsonl", "--jps", "50", "--kv-blocks", "70", "--seeds", "1..2")
     return subprocess.run(
-        [BENCH, "sweep", "--engine", engine, "--policies", policies, *question, *more],
+        [BENCH, "sweep", "--engine", engine, "--policies", policies, *load, *more],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -50,30 +50,27 @@ def sweep(folder: Path, engine: str, policies: str, *more: str) -> subprocess.Co
     )
 
 
-def test_all_policies_end_each_job_at_the_same_time_as_sim(folder: Path) -> None:
+def test_under_every_policy_jobs_take_the_same_time_as_under_sim(folder: Path) -> None:
     vllm = sweep(folder, "vllm-virtual", "all", "--out", "v")
     assert vllm.returncode == 0, vllm.stderr
     assert "engine vllm-virtual: the scheduler of vLLM 0." in vllm.stdout
     assert "vllm-virtual has no offload tier; use --engine sim" in vllm.stderr + vllm.stdout
-    assert sweep(folder, "sim", ",".join(PLAYED), "--out", "s").returncode == 0
+    assert sweep(folder, "sim", ",".join(SUPPORTED), "--out", "s").returncode == 0
     theirs, ours = (json.loads((folder / f"{o}/cells.json").read_text()) for o in ("v", "s"))
-    assert {row["variant"] for row in theirs} == set(PLAYED)
+    assert {row["variant"] for row in theirs} == set(SUPPORTED)
     key = ("variant", "load", "seed", "jct_mean_s", "jct_p99_s", "hit_ratio", "preemptions")
     same = [[tuple(row[k] for k in key) for row in rows] for rows in (theirs, ours)]
     assert same[0] == same[1]
     assert any(row["preemptions"] for row in theirs)
 
 
-def test_a_policy_that_raises_is_a_failed_cell_and_no_process_is_left(folder: Path) -> None:
+def test_a_policy_that_raises_fails_its_cell_and_leaves_no_process(folder: Path) -> None:
     failed = sweep(folder, "vllm-virtual", "fcfs,broken:Broken", "--out", "v")
     assert failed.returncode == 1
     assert "KeyError" in failed.stderr
     rows = json.loads((folder / "v/cells.json").read_text())
     assert {row["variant"] for row in rows} == {"fcfs"}
-    deadline_s = time.monotonic() + 20
-    while left := _processes():
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.2)
+    wait_until_none(_processes, 20)
 
 
 def _processes() -> list[str]:
@@ -91,7 +88,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-def test_a_policy_over_a_tier_is_refused_by_name(folder: Path) -> None:
+def test_a_policy_with_offload_is_refused_by_name(folder: Path) -> None:
     refused = sweep(folder, "vllm-virtual", "fcfs,lmcache", "--out", "v")
     assert refused.returncode == 2
     assert "--policies lmcache: vllm-virtual has no offload tier" in refused.stderr

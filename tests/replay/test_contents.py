@@ -1,4 +1,4 @@
-"""Two turns share just the blocks whose tokens, and all before them, are the same."""
+"""Two turns share exactly the blocks of their longest common prefix."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from traces import Program, SharedPrefix, Turn
 
 
 def blocks(path: Path) -> list[tuple[Segment, int]]:
-    """A name for each full block on the path."""
+    """Return a name for each full block on the path."""
     return [(segment, i) for segment, leave in path for i in range(segment.start, leave)]
 
 
 def contexts(programs: list[Program]) -> list[list[object]]:
-    """Each turn's context, token by token; new tokens are new names."""
-    fresh = count()
-    made: list[list[object]] = []
+    """Return each turn's context, in which every new token has a new name."""
+    new_name = count()
+    generated: list[list[object]] = []
     for program in programs:
         context: list[object] = []
         for i, turn in enumerate(program.turns):
@@ -29,9 +29,9 @@ def contexts(programs: list[Program]) -> list[list[object]]:
             if not i and program.prefix is not None:
                 shared = min(program.prefix.tokens, turn.prompt_tokens)
                 kept = [(program.prefix.id, n) for n in range(shared)]
-            context = kept + [next(fresh) for _ in range(turn.context_tokens - len(kept))]
-            made.append(context)
-    return made
+            context = kept + [next(new_name) for _ in range(turn.context_tokens - len(kept))]
+            generated.append(context)
+    return generated
 
 
 @settings(deadline=None)
@@ -43,11 +43,11 @@ def contexts(programs: list[Program]) -> list[list[object]]:
     )
 )
 def test_shared_blocks_are_those_of_equal_prefixes(
-    made: list[tuple[tuple[Turn, ...], int | None]],
+    generated: list[tuple[tuple[Turn, ...], int | None]],
 ) -> None:
     programs = [
         Program(f"p{i}", own, SharedPrefix("system", tokens) if tokens else None)
-        for i, (own, tokens) in enumerate(made)
+        for i, (own, tokens) in enumerate(generated)
     ]
     contents = Contents(BLOCK)
     paths = [blocks(path) for program in programs for path in contents.paths(program)]
@@ -61,7 +61,7 @@ def test_shared_blocks_are_those_of_equal_prefixes(
         assert path_a[: same // BLOCK] == path_b[: same // BLOCK]
 
 
-def test_a_program_that_drops_its_reasoning_keeps_a_short_path() -> None:
+def test_the_path_of_a_program_that_drops_its_answers_stays_short() -> None:
     turns, prompt = [], 100
     for i in range(50):
         turns.append(Turn(prompt, 40, prompt - 60 if i else 0))

@@ -1,4 +1,4 @@
-"""Memory of a replay grows with the programs that are in flight, not with all there are."""
+"""The memory of a replay depends on the programs in flight, not on the number of programs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
-from tests.bench.trivial_server import beside
+from tests.bench.trivial_server import trivial_server
 from tests.sim.worlds import profile
 from traces import Program, Turn
 
 FEW, MANY = 200, 700
 BYTES_PER_PROGRAM = 500
-"""Its place in the order of arrivals, and what a policy learned from its tool times; one under way
-takes some 4,000."""
+"""Memory for a program's arrival and for what a policy learned from its tool times. A running
+program takes about 4,000 bytes."""
 
 
 def programs(jobs: int) -> Sequence[Program]:
@@ -40,9 +40,9 @@ def peak_bytes(run: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-def per_further_program(replayed: Callable[[Sequence[Program], Sequence[float]], object]) -> float:
-    """Ten programs a second, of which each is over before the next one starts."""
-    replayed(programs(FEW), [0.0] * FEW)  # so that what is made once is there
+def bytes_per_program(replayed: Callable[[Sequence[Program], Sequence[float]], object]) -> float:
+    """Replay ten programs per second, each of which ends before the next one starts."""
+    replayed(programs(FEW), [0.0] * FEW)  # so that one-time allocations do not count
     peaks = [
         peak_bytes(partial(replayed, programs(jobs), [0.1 * n for n in range(jobs)]))
         for jobs in (FEW, MANY)
@@ -51,7 +51,7 @@ def per_further_program(replayed: Callable[[Sequence[Program], Sequence[float]],
 
 
 @pytest.mark.parametrize("name", ["fcfs", "continuum", "infercept", "autellix", "clairvoyant"])
-def test_in_virtual_time(name: str) -> None:
+def test_memory_in_virtual_time_depends_on_the_programs_in_flight(name: str) -> None:
     variant = variants(name)[0]
 
     def replayed(load: Sequence[Program], starts_s: Sequence[float]) -> None:
@@ -59,20 +59,20 @@ def test_in_virtual_time(name: str) -> None:
         engine = partial(Engine, policy, profile(kv_blocks=200), Limits())
         replay(load, starts_s, None, engine, lambda _: None, bound=variant.bound)
 
-    assert per_further_program(replayed) < BYTES_PER_PROGRAM
+    assert bytes_per_program(replayed) < BYTES_PER_PROGRAM
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with beside() as url:
+    with trivial_server() as url:
         yield url
 
 
-def test_against_a_server(url: str) -> None:
-    """All starts but a few lie far ahead: what is not due yet takes next to nothing."""
+def test_memory_against_a_server_depends_on_the_programs_in_flight(url: str) -> None:
+    """Almost all starts are far in the future: programs that are not due take little memory."""
 
-    async def a_moment_of(load: Sequence[Program], starts_s: Sequence[float]) -> None:
-        began = asyncio.Event()
+    async def replay_first_program(load: Sequence[Program], starts_s: Sequence[float]) -> None:
+        first_finished = asyncio.Event()
         replaying = asyncio.create_task(
             replay_live(
                 load,
@@ -82,14 +82,14 @@ def test_against_a_server(url: str) -> None:
                 model="m",
                 vocabulary=range(1000, 100_000),
                 seed=0,
-                on_turn=lambda record: began.set() if record.turn == 3 else None,
+                on_turn=lambda record: first_finished.set() if record.turn == 3 else None,
             )
         )
-        await began.wait()
+        await first_finished.wait()
         replaying.cancel()
         await asyncio.wait([replaying])
 
     def replayed(load: Sequence[Program], starts_s: Sequence[float]) -> None:
-        asyncio.run(a_moment_of(load, [1000 * s for s in starts_s]))
+        asyncio.run(replay_first_program(load, [1000 * s for s in starts_s]))
 
-    assert per_further_program(replayed) < BYTES_PER_PROGRAM
+    assert bytes_per_program(replayed) < BYTES_PER_PROGRAM

@@ -1,4 +1,4 @@
-"""What a replay does around an engine."""
+"""Replays in virtual time: gaps, sub-agents and arrival order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.sim.worlds import profile
 from traces import Fork, Program, Turn
 
 
-class Stock(Policy):
+class DefaultPolicy(Policy):
     name = "stock"
 
 
 class Forger(Policy):
-    """Makes prompts short once it has passed every check."""
+    """A policy that passes the contract check but then shortens prompts."""
 
     name = "forger"
 
@@ -35,30 +35,30 @@ def lines(
     request_ps: int = 0,
 ) -> list[dict[str, object]]:
     turns: list[dict[str, object]] = []
-    starts_s = [0.001 * place for place, p in enumerate(programs) if p.fork is None]
+    starts_s = [0.001 * index for index, p in enumerate(programs) if p.fork is None]
     machine = profile(kv_blocks=1000, request_ps=request_ps)
     engine = partial(Engine, policy(Costs(prefill_s=float)), machine, limits or Limits())
     replay(programs, starts_s, None, engine, into(turns))
     return turns
 
 
-def test_a_policy_that_writes_what_it_is_shown_ends_the_cell() -> None:
+def test_a_policy_that_modifies_a_request_ends_the_cell() -> None:
     with pytest.raises(ValueError, match="the policy changed a request of p; a policy must not"):
         lines(Forger, [Program("p", (Turn(100, 5),))])
 
 
-def test_a_turn_is_sent_its_gap_after_the_turn_before() -> None:
-    turns = lines(Stock, [Program("p", (Turn(100, 5, tool_gap_s=2.5), Turn(150, 5, 105)))])
+def test_a_turn_is_sent_one_gap_after_the_previous_turn() -> None:
+    turns = lines(DefaultPolicy, [Program("p", (Turn(100, 5, tool_gap_s=2.5), Turn(150, 5, 105)))])
     first, second = turns
     assert second["sent_at_s"] == pytest.approx(float(str(first["finished_at_s"])) + 2.5)
     assert (second["gap_s"], second["wait_s"], second["device_hit_tokens"]) == (2.5, 0.0, 96)
 
 
-def test_a_parent_waits_for_the_sub_agents_that_join_and_for_no_others() -> None:
+def test_a_parent_waits_only_for_the_sub_agents_that_join() -> None:
     parent = Program("p", (Turn(100, 5, tool_gap_s=1.0), Turn(150, 5, 105)))
     joined = Program("p/a", (Turn(50, 400),), fork=Fork("p", 0, 0.5, joined_before_turn=1))
-    left_alone = Program("p/b", (Turn(50, 4000),), fork=Fork("p", 0, 0.0))
-    turns = lines(Stock, [parent, joined, left_alone])
+    not_joined = Program("p/b", (Turn(50, 4000),), fork=Fork("p", 0, 0.0))
+    turns = lines(DefaultPolicy, [parent, joined, not_joined])
     by_name = {(t["program_id"], t["turn"]): t for t in turns}
     start, end = by_name["p", 0], by_name["p", 1]
     agent, other = by_name["p/a", 0], by_name["p/b", 0]
@@ -71,16 +71,16 @@ def test_a_parent_waits_for_the_sub_agents_that_join_and_for_no_others() -> None
     assert {t["job_id"] for t in turns} == {"p"}
 
 
-def test_a_client_is_too_slow_for_the_step_after_its_last_token_however_short_the_gap() -> None:
-    """One turn at a time; p's second would be before q's first in program order."""
+def test_request_overhead_delays_the_next_turn_even_without_a_gap() -> None:
+    """The engine runs one turn at a time; in program order p's second turn precedes q's first."""
     programs = [
         Program("p", (Turn(100, 5, tool_gap_s=0.0), Turn(150, 5, 105))),
         Program("q", (Turn(100, 5),)),
     ]
-    one = Limits(max_num_seqs=1)
-    at_once = lines(ProgramFcfs, programs, one)
+    single = Limits(max_num_seqs=1)
+    at_once = lines(ProgramFcfs, programs, single)
     assert [t["program_id"] for t in at_once] == ["p", "p", "q"]
-    later = lines(ProgramFcfs, programs, one, request_ps=3_000_000_000)
+    later = lines(ProgramFcfs, programs, single, request_ps=3_000_000_000)
     assert [t["program_id"] for t in later] == ["p", "q", "p"]
     for turn in later:
         parts = ("queue_s", "prefill_s", "decode_s")
@@ -88,33 +88,33 @@ def test_a_client_is_too_slow_for_the_step_after_its_last_token_however_short_th
         assert total == pytest.approx(
             float(str(turn["finished_at_s"])) - float(str(turn["sent_at_s"]))
         )
-    # 3 ms on the way, then as without
+    # 3 ms of overhead, then the same times.
     assert later[0]["finished_at_s"] == pytest.approx(
         0.003 + float(str(at_once[0]["finished_at_s"]))
     )
 
 
-def test_starts_may_be_in_any_order_and_a_program_goes_before_a_turn_due_at_the_same_time() -> None:
-    """Recorded starts are as they are: the third program starts before the second, which starts at
-    the very moment at which the first one's second turn is due, and is asked about first."""
-    asked: list[tuple[str, int]] = []
+def test_starts_may_be_in_any_order_and_new_programs_precede_turns_due_at_the_same_time() -> None:
+    """The third program starts before the second, which starts exactly when the second turn of the
+    first program is due, and precedes it."""
+    arrivals: list[tuple[str, int]] = []
 
-    class Notes(Policy):
+    class RecordingPolicy(Policy):
         name = "notes"
 
         def arrived(self, request: Request, now_s: float) -> None:
-            asked.append((request.program_id, request.index))
+            arrivals.append((request.program_id, request.index))
 
-    # A step takes what it takes; the first turn's end is looked up in a run of its own.
+    # A first run gives the time at which the second turn is due.
     machine = profile(kv_blocks=1000)
-    engine = partial(Engine, Notes(Costs(prefill_s=float)), machine, Limits())
+    engine = partial(Engine, RecordingPolicy(Costs(prefill_s=float)), machine, Limits())
     turns: list[dict[str, object]] = []
     one = Program("one", (Turn(8, 2, 0, (), None, 0.5), Turn(16, 1, 10)))
     replay([one], [1.0], None, engine, into(turns))
     due_s = turns[1]["scheduled_at_s"]
     assert isinstance(due_s, float)
-    asked.clear()
+    arrivals.clear()
     others = [Program(name, (Turn(8, 1),)) for name in ("two", "three")]
-    engine = partial(Engine, Notes(Costs(prefill_s=float)), machine, Limits())
+    engine = partial(Engine, RecordingPolicy(Costs(prefill_s=float)), machine, Limits())
     replay([one, *others], [1.0, due_s, 1.25], None, engine, into(turns))
-    assert asked == [("one", 0), ("three", 0), ("two", 0), ("one", 1)]
+    assert arrivals == [("one", 0), ("three", 0), ("two", 0), ("one", 1)]

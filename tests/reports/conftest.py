@@ -7,7 +7,7 @@ from make_run import make_run
 
 @pytest.fixture(scope="session")
 def contended(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four variants, one of them a bound, from an idle server to one past saturation."""
+    """A run of four variants, one a bound, at loads from an idle server to past saturation."""
     return make_run(
         tmp_path_factory.mktemp("contended"),
         ("fcfs", "continuum", "autellix", "clairvoyant"),
@@ -18,7 +18,7 @@ def contended(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> Callable[..., Path]:
-    """A fresh run of the toy server: `new_run(variants, jps=…)`."""
+    """Write a new run of the toy server: `new_run(variants, jps=…)`."""
 
     def build(*args: object, **fields: object) -> Path:
         return make_run(tmp_path / "run", *args, **fields)  # type: ignore[arg-type]

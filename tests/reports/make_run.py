@@ -1,7 +1,7 @@
 """Plausible run folders, small and deterministic: agents on a server with a few slots.
 
 A turn takes a slot (first come first served), prefills what its variant's hit ratio leaves, and
-decodes. Not a scheduler: it gives reports something with contention, saturation and offload.
+decodes. This is no scheduler; it gives reports runs with contention, saturation and offload.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_lines(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def turn(program: str = "p0", index: int = 0, at_s: float = 0.0, **fields: Any) -> dict[str, Any]:
-    """A turn's record whose `finished_at_s` is when its parts end."""
+    """Return a turn's record; `finished_at_s` is by default the end of its parts."""
     record: dict[str, Any] = {
         "program_id": program, "turn": index, "job_id": program,
         "scheduled_at_s": at_s, "sent_at_s": at_s, "first_token_at_s": None,
@@ -116,7 +116,7 @@ def write_sweep(
     **fields: Any,
 ) -> Path:
     run.mkdir(parents=True, exist_ok=True)
-    described = [
+    variant_rows = [
         {"name": n, "policy": VARIANTS.get(n, (n,))[0], "bound": n == "clairvoyant",
          "offload": {"dram_gb": 100.0, "ssd_gb": 0.0} if VARIANTS.get(n, ("", False))[1] else None,
          "description": ""}
@@ -127,14 +127,14 @@ def write_sweep(
         "workload": workload([]), "hardware": "a100-80g", "model": "llama-3.1-8b",
         "profile": {"provenance": "analytic", "hardware": "a100-80g", "model": "llama-3.1-8b"},
         "engine": "sim", "arrivals": "poisson", "jps": list(jps), "seeds": list(seeds),
-        "variants": described, "baseline": "fcfs", "programs": 0, "left_out": [],
+        "variants": variant_rows, "baseline": "fcfs", "programs": 0, "left_out": [],
     } | fields  # fmt: skip
     (run / "sweep.json").write_bytes(orjson.dumps(sweep))
     return run
 
 
 def simulate(hit: float, offloads: bool, jps: float, seed: int, programs: int) -> list[Any]:
-    """Turns of one cell, in the order in which they finish."""
+    """Return the turns of one cell, in the order in which they finish."""
     shape = np.random.default_rng(7)
     lengths = shape.integers(6, 16, size=programs)
     gaps = shape.exponential(1.0, size=(programs, 16))
@@ -171,7 +171,7 @@ def simulate(hit: float, offloads: bool, jps: float, seed: int, programs: int) -
 
 
 def usage_of(turns: Sequence[Mapping[str, Any]]) -> list[list[float]]:
-    """As `done.json` tells it, 400 blocks a turn."""
+    """Return the rows of `usage` in `done.json`, at 400 blocks a turn."""
     at = [(t["sent_at_s"], t["sent_at_s"] + t["queue_s"], t["finished_at_s"]) for t in turns]
     points = []
     for end in sorted(end for _, _, end in at)[:: max(1, len(at) // 25)]:

@@ -1,4 +1,4 @@
-"""Cells of real agents in a report: how programs ended, what was resolved, and what to doubt."""
+"""Cells of real agents in a report: how programs ended, which tasks they resolved, and caveats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CELL = "fcfs_jps0.5_seed1"
 
 
 def run_of_agents(folder: Path, *, guided: bool = False, more_turns: int = 0) -> Path:
-    """Two programs of two turns; under continuum the first has `more_turns`."""
+    """Write a run of two programs of two turns; under continuum the first has `more_turns` more."""
     run = write_sweep(folder, ["fcfs", "continuum"], agent=AGENT | {"guided": guided})
     for variant, more in (("fcfs", 0), ("continuum", more_turns)):
         turns = [turn("a", i, float(i)) for i in range(2 + more)]
@@ -34,22 +34,22 @@ def run_of_agents(folder: Path, *, guided: bool = False, more_turns: int = 0) ->
     return run
 
 
-def test_agents_are_drawn_in_the_order_in_which_they_were_let_go(tmp_path: Path) -> None:
-    turns = [turn("slow to ask", 0, 3.0), turn("quick", 0, 2.0)]
+def test_agents_are_drawn_in_the_order_in_which_they_were_started(tmp_path: Path) -> None:
+    turns = [turn("slow", 0, 3.0), turn("quick", 0, 2.0)]
     cell = write_cell(write_sweep(tmp_path, ["fcfs"]), "fcfs", turns)
-    arrivals = {"slow to ask": 1.0, "quick": 1.5, "never asked": 0.0, "never begun": None}
+    arrivals = {"slow": 1.0, "quick": 1.5, "without turns": 0.0, "never started": None}
     lines = [{"program_id": id, "arrival_s": at_s} for id, at_s in arrivals.items()]
     write_lines(cell / "programs.jsonl", lines)
     drawn = gantt({"fcfs": load_run(tmp_path).cells[0]})
     assert drawn is not None
     [decodes] = drawn.spec["data"]
     assert dict(zip(decodes["text"], decodes["y"], strict=True)) == {
-        "slow to ask, turn 0": 1,
+        "slow, turn 0": 1,
         "quick, turn 0": 2,
     }
 
 
-def test_the_page_says_how_programs_ended(tmp_path: Path) -> None:
+def test_the_page_shows_how_programs_ended(tmp_path: Path) -> None:
     run = run_of_agents(tmp_path / "run")
     page = write_report(run).path.read_text()
     assert "1 Submitted, 1 LimitsExceeded" in page
@@ -57,33 +57,33 @@ def test_the_page_says_how_programs_ended(tmp_path: Path) -> None:
     assert "mini-swe-agent 2.4.6, answers from the model, no sandbox" in page
 
 
-def test_what_swe_bench_resolved_is_the_pass_rate(tmp_path: Path) -> None:
+def test_the_pass_rate_is_the_share_of_tasks_that_swe_bench_resolved(tmp_path: Path) -> None:
     run = run_of_agents(tmp_path / "run")
-    (tmp_path / "said.json").write_text(
+    (tmp_path / "evaluation.json").write_text(
         json.dumps({"resolved_ids": ["b", "z"], "schema_version": 2})
     )
-    keep_evaluation(run, f"{CELL}={tmp_path / 'said.json'}")
+    keep_evaluation(run, f"{CELL}={tmp_path / 'evaluation.json'}")
     assert "1 of 2 (50%)" in write_report(run).path.read_text()
 
 
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ("said.json", "give CELL=FILE"),
-        ("nowhere=said.json", "with a cell of"),
-        (f"../{CELL}=said.json", "with a cell of"),
+        ("evaluation.json", "give CELL=FILE"),
+        ("nowhere=evaluation.json", "with a cell of"),
+        (f"../{CELL}=evaluation.json", "with a cell of"),
         (f"{CELL}=none.json", "no such file"),
         (f"{CELL}=bad.json", "not JSON"),
         (f"{CELL}=other.json", "has no list resolved_ids"),
         (f"{CELL}=foreign.json", "resolves none of the cell's tasks"),
     ],
 )
-def test_an_evaluation_that_is_none_is_refused(
+def test_an_invalid_evaluation_is_refused(
     given: str, complaint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = run_of_agents(tmp_path / "run")
     monkeypatch.chdir(tmp_path)
-    Path("said.json").write_text('{"resolved_ids": []}')
+    Path("evaluation.json").write_text('{"resolved_ids": []}')
     Path("bad.json").write_text("{")
     Path("other.json").write_text('{"resolved_ids": [1]}')
     Path("foreign.json").write_text('{"resolved_ids": ["zzz"]}')
@@ -92,15 +92,15 @@ def test_an_evaluation_that_is_none_is_refused(
     assert complaint in str(refused.value)
 
 
-def test_cells_that_did_other_work_are_doubted_unless_guided(tmp_path: Path) -> None:
-    for guided, doubted in ((False, True), (True, False)):
+def test_cells_with_different_work_get_a_caveat_unless_guided(tmp_path: Path) -> None:
+    for guided, has_caveat in ((False, True), (True, False)):
         run = run_of_agents(tmp_path / str(guided), guided=guided, more_turns=3)
         sentences = write_report(run).answer
-        assert any("from 4 turns (fcfs" in sentence for sentence in sentences) is doubted
-        assert any("to 7 (continuum" in sentence for sentence in sentences) is doubted
+        assert any("from 4 turns (fcfs" in sentence for sentence in sentences) is has_caveat
+        assert any("to 7 (continuum" in sentence for sentence in sentences) is has_caveat
 
 
-def test_what_an_agent_says_of_its_end_is_text(tmp_path: Path) -> None:
+def test_an_exit_status_is_text_and_never_markup(tmp_path: Path) -> None:
     run = run_of_agents(tmp_path / "run")
     ends = [{"program_id": "a", "task_id": "a", "exit_status": "<script>alert(1)</script>"}]
     write_lines(run / CELL / "programs.jsonl", ends)

@@ -17,14 +17,15 @@ def answer_of(run: Path) -> Answer:
 
 
 def idle(jct_s: float, spread_s: Sequence[float] = (0.0,) * 20) -> list[dict[str, Any]]:
-    """20 jobs, 10 s apart, that never wait."""
+    """Return 20 jobs, 10 s apart, that never wait."""
     return [
-        turn(f"p{k:02d}", 0, 10.0 * k, decode_s=jct_s + more_s) for k, more_s in enumerate(spread_s)
+        turn(f"p{k:02d}", 0, 10.0 * k, decode_s=jct_s + extra_s)
+        for k, extra_s in enumerate(spread_s)
     ]
 
 
 def swamped(growth_s: float) -> list[dict[str, Any]]:
-    """20 jobs, 10 s apart, of which each waits longer than the one before."""
+    """Return 20 jobs, 10 s apart, each of which waits longer than the one before."""
     return [turn(f"p{k:02d}", 0, 10.0 * k, queue_s=growth_s * k) for k in range(20)]
 
 
@@ -35,7 +36,7 @@ def run_of(run: Path, **variants: list[dict[str, Any]]) -> Path:
     return run
 
 
-def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
+def test_the_answer_opens_with_the_winner_and_its_speedup(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=idle(19.0), continuum=idle(10.0), autellix=idle(20.0)))
     assert found.headline == (
         "At 0.5 jobs/s continuum is 1.9x faster than fcfs on average (95% CI 1.9–1.9) and 1.9x at"
@@ -44,8 +45,8 @@ def test_it_opens_with_who_wins_and_by_how_much(tmp_path: Path) -> None:
     assert "Slower than fcfs: autellix 0.95x." in found.findings
 
 
-def test_a_bound_never_wins_but_says_what_is_possible(tmp_path: Path) -> None:
-    # 20 → 12.8 s of 20 → 8 s: 7.2 of 12 s.
+def test_a_bound_never_wins_but_gives_the_possible_gain(tmp_path: Path) -> None:
+    # The winner saves 20 - 12.8 = 7.2 s of the 20 - 8 = 12 s that the bound saves.
     found = answer_of(
         run_of(tmp_path, fcfs=idle(20.0), continuum=idle(12.8), clairvoyant=idle(8.0))
     )
@@ -57,7 +58,7 @@ def test_a_bound_never_wins_but_says_what_is_possible(tmp_path: Path) -> None:
     )
 
 
-def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
+def test_a_bound_without_offload_is_compared_with_policies_without_offload(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum", "continuum+", "clairvoyant"])
     for name, jct_s in [("fcfs", 20.0), ("continuum", 14), ("continuum+", 5), ("clairvoyant", 10)]:
         write_cell(run, name, idle(jct_s))
@@ -70,7 +71,7 @@ def test_a_bound_without_offload_bounds_those_without(tmp_path: Path) -> None:
     )
 
 
-def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
+def test_a_bound_that_is_beaten_is_reported_as_no_bound(tmp_path: Path) -> None:
     found = answer_of(
         run_of(tmp_path, fcfs=idle(20.0), continuum=idle(8.0), clairvoyant=idle(10.0))
     )
@@ -78,7 +79,7 @@ def test_a_bound_that_is_beaten_is_called_out(tmp_path: Path) -> None:
 
 
 def test_variants_without_a_significant_difference_are_not_ranked(tmp_path: Path) -> None:
-    # The same times, dealt to other programs: the means are equal.
+    # The same times for other programs, so the means are equal.
     up = [float(k) for k in range(20)]
     run = run_of(tmp_path, fcfs=idle(20.0, up), continuum=idle(20.0, up[::-1]))
     assert answer_of(run).headline.startswith("At 0.5 jobs/s no scheduler")
@@ -132,21 +133,21 @@ def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
     assert found.caveats[0].endswith("every variant at 0.5 jobs/s.")
 
 
-def test_one_variant_reads_right(tmp_path: Path) -> None:
+def test_a_run_of_one_variant_has_a_headline_without_a_comparison(tmp_path: Path) -> None:
     assert answer_of(run_of(tmp_path, fcfs=idle(10.0))).headline == (
         "At 0.5 jobs/s the mean job completion time (JCT) is 10.0 s, and 10.0 s at P95, with fcfs."
         " The run has no variant to compare it with."
     )
 
 
-def test_the_baseline_as_winner_reads_right(tmp_path: Path) -> None:
+def test_if_the_baseline_wins_the_headline_says_that_none_is_faster(tmp_path: Path) -> None:
     assert answer_of(run_of(tmp_path, fcfs=idle(10.0), continuum=idle(12.0))).headline == (
         "At 0.5 jobs/s no scheduler is faster than fcfs:"
         " its mean job completion time (JCT) is 10.0 s, and 10.0 s at P95."
     )
 
 
-def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
+def test_a_baseline_without_a_result_is_named_in_the_headline(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"])
     write_cell(run, "continuum", idle(5.0))
     write_cell(run, "autellix", idle(6.0))
@@ -155,7 +156,7 @@ def test_a_baseline_without_a_result_reads_right(tmp_path: Path) -> None:
     assert any("No result: 1 cell of 3; the first, fcfs" in d for d in found.caveats)
 
 
-def test_a_run_without_any_result_says_so(tmp_path: Path) -> None:
+def test_a_run_without_results_has_no_answer_yet(tmp_path: Path) -> None:
     found = answer_of(write_sweep(tmp_path, ["fcfs"]))
     assert found.headline == "No cell has finished: there is no answer yet."
 
@@ -167,7 +168,7 @@ def test_a_closed_loop_has_no_rate(tmp_path: Path) -> None:
     assert answer_of(run).headline.startswith("With closed:8 arrivals continuum is 2.0x faster")
 
 
-def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
+def test_failed_gates_are_caveats_with_their_reason(tmp_path: Path) -> None:
     broken = idle(10.0)
     broken[3]["error"] = "connection reset"
     found = answer_of(run_of(tmp_path, fcfs=broken, continuum=idle(5.0)))
@@ -176,7 +177,7 @@ def test_failed_gates_are_named_in_words(tmp_path: Path) -> None:
     )
 
 
-def test_the_last_sentence_says_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
+def test_the_last_sentence_names_what_was_measured_and_what_was_not(tmp_path: Path) -> None:
     shape = workload(idle(1.0)) | {"gap_provenance": {"inferred": 25, "measured": 75}}
     run = write_sweep(tmp_path, ["fcfs"], workload=shape)
     write_cell(run, "fcfs", idle(1.0))
@@ -204,7 +205,7 @@ def test_the_scheduling_time_of_offload_and_what_was_left_out_are_caveats(tmp_pa
     assert "with offload includes 2.33 ms of scheduling, each step of the others 0.95 ms" in caveats
 
 
-def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Path) -> None:
+def test_a_short_run_gets_a_caveat_with_the_number_of_programs_needed(tmp_path: Path) -> None:
     # 20 jobs within 200 s that take 50 s each: 8 x 50 s x 0.1 jobs/s = 40, rounded up to 100.
     write_cell(tmp_path, "fcfs", idle(50.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
@@ -214,7 +215,7 @@ def test_a_run_of_few_job_times_is_called_short_with_what_would_do(tmp_path: Pat
     assert short[0].endswith("Use --programs 100.")
 
 
-def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> None:
+def test_the_short_run_caveat_of_one_job_is_singular(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(50.0, (0.0,)), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     assert "1 job arrives within 10.0 s and the mean JCT is 50.0 s, so" in " ".join(
@@ -222,13 +223,13 @@ def test_a_run_of_one_job_is_called_short_in_the_singular(tmp_path: Path) -> Non
     )
 
 
-def test_a_long_run_is_not_called_short(tmp_path: Path) -> None:
+def test_a_long_run_gets_no_short_run_caveat(tmp_path: Path) -> None:
     write_cell(tmp_path, "fcfs", idle(20.0), jps=0.1)
     run = write_sweep(tmp_path, ["fcfs"], jps=[0.1])
     assert not [caveat for caveat in answer_of(run).caveats if caveat.startswith("Short run")]
 
 
-def test_a_difference_that_is_not_significant_comes_with_the_seeds_that_it_needs(
+def test_an_insignificant_difference_comes_with_the_number_of_seeds_needed(
     tmp_path: Path,
 ) -> None:
     # The logs of the ratios are 0.105, 0 and 0.051, their variance 0.00278. With Student's t of two

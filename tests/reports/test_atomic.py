@@ -14,7 +14,7 @@ from reports.run_folder.atomic import atomic_path, refuse_unwritable, write_file
 from servers.errors import CannotWrite
 
 
-def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:
+def test_the_old_content_stays_until_the_new_file_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "a" / "report.html"
     write_file(path, b"old")
     with atomic_path(path) as part:
@@ -28,14 +28,14 @@ def test_what_stood_there_stays_until_all_is_written(tmp_path: Path) -> None:
     assert os.listdir(path.parent) == ["report.html"]
 
 
-def test_a_part_that_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
+def test_a_part_file_left_by_a_killed_process_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / ".report.html.part").write_bytes(b"longer than what comes now")
     write_file(tmp_path / "report.html", b"new")
     assert (tmp_path / "report.html").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["report.html"]
 
 
-def test_who_may_read_a_file_stays_as_it_was(tmp_path: Path) -> None:
+def test_the_permissions_of_a_file_stay_as_they_were(tmp_path: Path) -> None:
     (tmp_path / "a").touch(mode=0o600)
     write_file(tmp_path / "a", b"new")
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o600
@@ -49,18 +49,18 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_bytes() == b"new"
 
 
-def test_a_pipe_is_written_as_it_is(tmp_path: Path) -> None:
+def test_a_pipe_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    found: list[bytes] = []
-    reading = threading.Thread(target=lambda: found.append((tmp_path / "pipe").read_bytes()))
+    received: list[bytes] = []
+    reading = threading.Thread(target=lambda: received.append((tmp_path / "pipe").read_bytes()))
     reading.start()
     write_file(tmp_path / "pipe", b"new")
     reading.join()
-    assert found == [b"new"]
+    assert received == [b"new"]
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_a_folder_in_a_files_place_is_an_error(tmp_path: Path) -> None:
+def test_a_folder_at_a_files_path_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CannotWrite, match=r"/file: file exists; choose another place$"):
         write_file(tmp_path / "file" / "report.html", b"")
@@ -70,10 +70,10 @@ def test_a_folder_in_a_files_place_is_an_error(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["file", "report.html"]
 
 
-def test_a_place_that_takes_no_file_is_refused_before_there_is_one(tmp_path: Path) -> None:
+def test_a_path_that_cannot_be_written_is_refused_without_creating_a_file(tmp_path: Path) -> None:
     refuse_unwritable(tmp_path / "a" / "profile.json")
     assert os.listdir(tmp_path / "a") == []
     (tmp_path / "file").touch()
-    for place in (tmp_path / "file" / "profile.json", Path("/proc/self/profile.json")):
+    for path in (tmp_path / "file" / "profile.json", Path("/proc/self/profile.json")):
         with pytest.raises(CannotWrite, match=r"profile\.json|file: "):
-            refuse_unwritable(place)
+            refuse_unwritable(path)

@@ -1,4 +1,4 @@
-"""Files of `bench compare --save` as they may come back: cut, flipped, or of somebody else."""
+"""Files of `bench compare --save` that are truncated, corrupt or of another format are refused."""
 
 import gzip
 import json
@@ -18,8 +18,8 @@ GOOD: dict[str, Any] = {
 }
 
 
-def packed(said: object) -> bytes:
-    return gzip.compress(json.dumps(said).encode())
+def packed(content: object) -> bytes:
+    return gzip.compress(json.dumps(content).encode())
 
 
 def flipped(content: bytes) -> bytes:
@@ -44,7 +44,7 @@ def flipped(content: bytes) -> bytes:
         packed(GOOD | {"invalid": 3}),
     ],
 )
-def test_what_is_no_baseline_is_refused_in_a_line(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_baseline_is_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "kept.json.gz"
     path.write_bytes(content)
     with pytest.raises(InvalidBaseline, match=r"kept\.json\.gz: ") as refused:
@@ -52,12 +52,12 @@ def test_what_is_no_baseline_is_refused_in_a_line(tmp_path: Path, content: bytes
     assert "\n" not in str(refused.value)
 
 
-def test_a_good_one_is_read(tmp_path: Path) -> None:
+def test_a_valid_baseline_is_read(tmp_path: Path) -> None:
     (tmp_path / "kept.json.gz").write_bytes(packed(GOOD))
     assert read_side(tmp_path / "kept.json.gz").jobs["jct_s"].tolist() == [2.5]
 
 
-def test_one_that_swells_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * (1 << 21)))
     with pytest.raises(InvalidBaseline, match="larger than 1 MiB decompressed"):

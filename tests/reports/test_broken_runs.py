@@ -1,4 +1,4 @@
-"""A run folder that is torn, empty or somebody else's: one clear line, and the rest is reported."""
+"""A truncated, empty or foreign file in a run folder costs one clear line; the rest is reported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOREIGN = (b"", b"[]", b"null", b"{}", b'"text"', b"\xff\xfe\x00", b"<html>\n", 
 
 
 def two_cells(run: Path) -> Path:
-    """One that is well, and the folder of another to be broken."""
+    """Write a run of two valid cells; return the folder of the second, for the test to break."""
     write_sweep(run, ["fcfs", "continuum"])
     write_cell(run, "fcfs", [turn("p0"), turn("p1")])
     cell = write_cell(run, "continuum", [turn("p0"), turn("p1")])
@@ -38,7 +38,7 @@ def two_cells(run: Path) -> Path:
 def results_of(run: Path) -> Results:
     results = collect(load_run(run))
     assert "fcfs" in results.cells["variant"].tolist()
-    assert all("\n" not in why for _, why in results.missing)
+    assert all("\n" not in reason for _, reason in results.missing)
     return results
 
 
@@ -51,15 +51,13 @@ def test_a_file_cut_anywhere_costs_at_most_its_cell(
     whole = (cell / name).read_bytes()
     (cell / name).write_bytes(whole[: int(kept * len(whole))])
     results = results_of(cell.parent)
-    there = {*results.cells["cell"], *(name for name, _ in results.missing)}
-    assert cell.name in there or "continuum_jps0.5_seed1" in there
+    listed = {*results.cells["cell"], *(name for name, _ in results.missing)}
+    assert cell.name in listed or "continuum_jps0.5_seed1" in listed
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("content", FOREIGN, ids=repr)
-def test_a_file_of_somebody_else_costs_at_most_its_cell(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
+def test_a_foreign_file_costs_at_most_its_cell(tmp_path: Path, name: str, content: bytes) -> None:
     cell = two_cells(tmp_path)
     (cell / name).write_bytes(content)
     results_of(tmp_path)
@@ -67,7 +65,7 @@ def test_a_file_of_somebody_else_costs_at_most_its_cell(
 
 
 @pytest.mark.parametrize("content", FOREIGN, ids=repr)
-def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_foreign_sweep_json_is_refused(tmp_path: Path, content: bytes) -> None:
     two_cells(tmp_path)
     (tmp_path / "sweep.json").write_bytes(content)
     with pytest.raises(
@@ -77,7 +75,7 @@ def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> 
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("jps", "fast", "cell.json: jps is 'fast': must be a valid number; run the cell again"),
         (
@@ -88,33 +86,33 @@ def test_a_sweep_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> 
         ("seed", [1], "cell.json: seed is a list: must be a valid integer; run the cell again"),
     ],
 )
-def test_a_field_that_makes_no_sense_is_named_with_its_value(
-    tmp_path: Path, field: str, value: object, said: str
+def test_an_invalid_field_of_a_cell_is_named_with_its_value(
+    tmp_path: Path, field: str, value: object, message: str
 ) -> None:
     cell = two_cells(tmp_path)
     config = json.loads((cell / "cell.json").read_text()) | {field: value}
     (cell / "cell.json").write_text(json.dumps(config))
-    whys = [why for _, why in results_of(tmp_path).missing if why != "not run yet"]
-    assert [why.split("/")[-1] for why in whys] == [said]
+    reasons = [reason for _, reason in results_of(tmp_path).missing if reason != "not run yet"]
+    assert [reason.split("/")[-1] for reason in reasons] == [message]
 
 
 def test_a_cell_without_a_turn_has_no_result(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "turns.jsonl").unlink()
-    ((name, why),) = results_of(tmp_path).missing
+    ((name, reason),) = results_of(tmp_path).missing
     assert name == cell.name
-    assert why.endswith("turns.jsonl: has no turns; run the cell again")
+    assert reason.endswith("turns.jsonl: has no turns; run the cell again")
 
 
-def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
+def test_a_turn_without_a_valid_job_id_is_refused(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1", job_id=7)])
-    ((_, why),) = results_of(tmp_path).missing
-    assert why.endswith(f"turns.jsonl, line 2: job_id is 7: expected str; {DISCARD_AND_RERUN}")
+    ((_, reason),) = results_of(tmp_path).missing
+    assert reason.endswith(f"turns.jsonl, line 2: job_id is 7: expected str; {DISCARD_AND_RERUN}")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("output_tokens", "x", "output_tokens is 'x': expected int | null"),
         ("queue_s", {}, "queue_s is a dict: expected float | null"),
@@ -124,24 +122,24 @@ def test_a_program_without_a_name_is_refused(tmp_path: Path) -> None:
         ("wait_s", 1e16, "wait_s is 1e+16: expected float <= 1000000000000000.0"),
     ],
 )
-def test_a_value_that_is_no_number_is_named_with_its_line(
-    tmp_path: Path, field: str, value: object, said: str
+def test_an_invalid_value_of_a_turn_is_named_with_its_line(
+    tmp_path: Path, field: str, value: object, message: str
 ) -> None:
     cell = two_cells(tmp_path)
     write_lines(cell / "turns.jsonl", [turn("p0"), turn("p1") | {field: value}])
-    ((_, why),) = results_of(tmp_path).missing
-    assert why.endswith(f"turns.jsonl, line 2: {said}; {DISCARD_AND_RERUN}")
+    ((_, reason),) = results_of(tmp_path).missing
+    assert reason.endswith(f"turns.jsonl, line 2: {message}; {DISCARD_AND_RERUN}")
 
 
-def test_a_failure_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_failed_json_does_not_hide_the_other_cells(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     (cell / "failed.json").write_text('{"error": "no me')
-    ((_, why),) = results_of(tmp_path).missing
-    assert why.startswith("failed for an unknown reason")
+    ((_, reason),) = results_of(tmp_path).missing
+    assert reason.startswith("failed for an unknown reason")
 
 
-def test_the_gap_is_marked_in_the_report(tmp_path: Path) -> None:
+def test_a_cell_without_a_result_is_named_in_the_report(tmp_path: Path) -> None:
     cell = two_cells(tmp_path)
     (cell / "done.json").unlink()
     report = write(tmp_path)

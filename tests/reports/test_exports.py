@@ -1,4 +1,4 @@
-"""`bench export`: the files of small cells with known values, and of real cells."""
+"""`bench export`: the exported files of small cells with known values, and of real cells."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def turn_record(**fields: Any) -> TurnRecord:
     return convert(turn(**fields), TurnRecord)
 
 
-# One turn, in seconds: sent 10, in the engine 10.1, seen 10.15, admitted 12, first token 13,
+# One turn, in seconds: sent 10, in the engine 10.1, scheduled 10.15, admitted 12, first token 13,
 # preempted 14, resumed 16, rebuilt by 16.5, done 18.
 PREEMPTED = turn_record(
     at_s=10.0, first_token_at_s=13.0, finished_at_s=18.0, queue_s=1.9, prefill_s=1.1,
@@ -47,7 +47,7 @@ ITS_EVENTS = events_of(
 )  # fmt: skip
 
 
-def test_stretches_lie_where_the_events_were() -> None:
+def test_stretches_begin_and_end_at_the_events() -> None:
     assert stretches(PREEMPTED, ITS_EVENTS) == [
         ("request", 10.0, 10.1),
         ("queue", 10.1, 12.0),
@@ -59,35 +59,35 @@ def test_stretches_lie_where_the_events_were() -> None:
     ]
 
 
-def test_rebuilding_is_shared_by_the_tokens_that_each_resumption_lost() -> None:
-    """Of 3 s, 300 of 400 tokens at the second resumption: 0.75 s and 2.25 s."""
+def test_recompute_time_is_split_by_the_tokens_lost_at_each_resumption() -> None:
+    """The second resumption recomputes 300 of 400 tokens: 2.25 s of 3 s."""
     record = turn_record(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=3.0)
-    told = [
+    events = [
         *events_of((0.0, "arrival"), (0.0, "waiting_to_running"), (2.0, "preempted")),
         *events_of((3.0, "evicted_to_running"), prompt_length=150, hit_length=50),
         *events_of((6.0, "preempted")),
         *events_of((8.0, "evicted_to_running"), prompt_length=300, hit_length=0),
     ]
-    found = [s for s in stretches(record, told) if s.name == "recompute"]
+    found = [s for s in stretches(record, events) if s.name == "recompute"]
     assert found == [("recompute", 3.0, 3.75), ("recompute", 8.0, 10.25)]
 
 
-def test_a_reload_is_between_its_events() -> None:
-    told = events_of(
+def test_a_load_lasts_from_its_loading_event_to_its_loaded_event() -> None:
+    events = events_of(
         (0.0, "arrival"), (1.0, "waiting_to_running"), (1.0, "loading"), (1.5, "loaded")
     )
     record = turn_record(first_token_at_s=2.0, finished_at_s=3.0, queue_s=1.0)
-    assert [tuple(s) for s in stretches(record, told)] == [
+    assert [tuple(s) for s in stretches(record, events)] == [
         ("queue", 0.0, 1.0), ("load", 1.0, 1.5), ("prefill", 1.5, 2.0), ("decode", 2.0, 3.0),
     ]  # fmt: skip
 
 
-def test_a_server_that_tells_nothing_has_one_stretch_before_the_first_token() -> None:
+def test_without_engine_timings_one_stretch_precedes_the_first_token() -> None:
     record = turn_record(first_token_at_s=2.0, finished_at_s=3.0, queue_s=None, load_s=None)
     assert stretches(record, []) == [("server", 0.0, 2.0), ("decode", 2.0, 3.0)]
 
 
-def test_without_events_parts_lie_in_their_usual_order() -> None:
+def test_without_events_the_parts_follow_one_another_in_a_fixed_order() -> None:
     record = turn_record(queue_s=1.0, load_s=0.5, prefill_s=0.5, decode_s=1.0, first_token_at_s=2.0)
     assert [s.name for s in stretches(record, [])] == ["queue", "load", "prefill", "decode"]
 
@@ -103,27 +103,27 @@ names = st.sampled_from(
 
 
 @given(
-    told=st.lists(st.tuples(times_s, names), max_size=12),
+    times=st.lists(st.tuples(times_s, names), max_size=12),
     first_s=st.none() | times_s,
     end_s=times_s,
     recompute_s=times_s,
 )
 def test_stretches_fill_a_turn_without_gap_or_overlap_whatever_is_recorded(
-    told: list[tuple[float, str]], first_s: float | None, end_s: float, recompute_s: float
+    times: list[tuple[float, str]], first_s: float | None, end_s: float, recompute_s: float
 ) -> None:
     record = turn_record(
         at_s=0.0, finished_at_s=end_s, first_token_at_s=first_s, recompute_s=recompute_s
     )
-    events = events_of(*sorted(told), prompt_length=10, hit_length=4)
+    events = events_of(*sorted(times), prompt_length=10, hit_length=4)
     found = stretches(record, events)
     if end_s > 0:
         assert (found[0].begin_s, found[-1].end_s) == (0.0, end_s)
-    assert all(one.end_s == next_.begin_s for one, next_ in pairwise(found))
+    assert all(before.end_s == after.begin_s for before, after in pairwise(found))
 
 
 @pytest.fixture(scope="session")
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real cells in virtual time, short of memory: preemptions, reloads, pins."""
+    """Run real cells in virtual time with little memory: preemptions, reloads, pins."""
     from harness.load.settings import Load, Machine, SweepSettings
     from harness.sweep.plan import resolve
     from harness.sweep.run import run_sweep
@@ -143,15 +143,15 @@ PARTS = {"queue": "queue_s", "decode": "decode_s", "preempted": "preempted_s", "
 
 
 def test_in_virtual_time_stretches_sum_to_the_parts_of_each_line(simulated: Path) -> None:
-    """Two ways of keeping the same time: the engine's accounts, and when its events were."""
+    """The engine's accounted times agree with the timestamps of its events."""
     seen: dict[str, float] = defaultdict(float)
     for cell in load_run(simulated).cells:
-        told = defaultdict(list)
+        events = defaultdict(list)
         for event in read_records(cell.folder / "engine.jsonl", EventRecord):
-            told[event.program_id, event.turn].append(event)
+            events[event.program_id, event.turn].append(event)
         for line in read_records(cell.folder / "turns.jsonl", TurnRecord):
             sums: dict[str, float] = defaultdict(float)
-            for name, begin_s, end_s in stretches(line, told[line.program_id, line.turn]):
+            for name, begin_s, end_s in stretches(line, events[line.program_id, line.turn]):
                 sums[name] += end_s - begin_s
                 seen[name] += end_s - begin_s
             for name, part in PARTS.items():
@@ -189,7 +189,7 @@ def test_tables_hold_every_turn_and_job_of_all_cells(simulated: Path, tmp_path: 
     ]
 
 
-def test_what_an_engine_does_not_tell_is_empty(tmp_path: Path) -> None:
+def test_values_that_an_engine_does_not_report_are_empty(tmp_path: Path) -> None:
     run = write_sweep(tmp_path / "run", ["fcfs"])
     unreported = dict.fromkeys(("queue_s", "prefill_s", "device_hit_tokens", "preemptions"))
     sparse = turn(first_token_at_s=0.5) | unreported
@@ -213,8 +213,8 @@ def test_scheduler_timestamps_have_the_keys_of_the_fork(tmp_path: Path) -> None:
         {k: v for k, v in e.items() if not k.endswith("_length")} for e in to_builtins(ITS_EVENTS)
     ]
     admitted = {"prompt_length": 100, "hit_length": 60}
-    told = [other, plain[0], plain[1] | admitted, plain[2], plain[3] | admitted, *plain[4:]]
-    write_lines(cell / "engine.jsonl", [*told, unpinned])
+    events = [other, plain[0], plain[1] | admitted, plain[2], plain[3] | admitted, *plain[4:]]
+    write_lines(cell / "engine.jsonl", [*events, unpinned])
     (path,) = export(run, "timestamps", tmp_path / "out").paths
     assert path == tmp_path / "out" / cell.name / "scheduler_timestamps"
     assert json.loads(path.read_bytes()) == {
@@ -231,8 +231,8 @@ def test_scheduler_timestamps_have_the_keys_of_the_fork(tmp_path: Path) -> None:
 
 
 def test_the_forks_own_analysis_finds_our_jct(simulated: Path, tmp_path: Path) -> None:
-    """JCT = max(departure) − min(arrival) of a job's history (implementation analysis, §15.1), but
-    for the part of a step after which a scheduler sees what has arrived."""
+    """JCT = max(departure) − min(arrival) of a job's history (implementation analysis, §15.1),
+    except for the part of a step that passes before the scheduler sees an arrival."""
     for path in export(simulated, "timestamps", tmp_path).paths:
         cell = next(c for c in load_run(simulated).cells if c.folder.name == path.parent.name)
         ours_s = jobs_of(read_turns(cell))["jct_s"].to_dict()
@@ -250,8 +250,8 @@ def traces_of(run: Path, out: Path) -> list[list[dict[str, Any]]]:
     return [json.loads(path.read_bytes())["traceEvents"] for path in paths]
 
 
-def test_a_trace_keeps_the_rules_of_the_trace_event_format(simulated: Path, tmp_path: Path) -> None:
-    """Each phase's required fields; integers; complete events of a thread nest or are apart."""
+def test_a_chrome_trace_follows_the_trace_event_format(simulated: Path, tmp_path: Path) -> None:
+    """Phases have their fields, times are integers, slices of a thread nest or are disjoint."""
     for events in traces_of(simulated, tmp_path):
         threads = defaultdict(list)
         for event in events:
@@ -286,8 +286,8 @@ def test_a_trace_keeps_the_rules_of_the_trace_event_format(simulated: Path, tmp_
         }  # fmt: skip
 
 
-def test_a_trace_shows_tool_turn_and_pin_of_a_program(tmp_path: Path) -> None:
-    """In microseconds; the second turn is due 2 s after the first one ended, at 18 s."""
+def test_a_chrome_trace_shows_tools_turns_and_pins_of_a_program(tmp_path: Path) -> None:
+    """Times are microseconds; the second turn is due 2 s after the first one ended, at 18 s."""
     run = write_sweep(tmp_path / "run", ["continuum"])
     second = turn("p0", 1, 20.0, gap_s=2.0, first_token_at_s=20.5, prefill_s=0.5, decode_s=0.5)
     cell = write_cell(run, "continuum", [to_builtins(PREEMPTED), second | {"sent_at_s": 20.1}])
@@ -310,7 +310,7 @@ def test_markup_in_names_stays_a_string(tmp_path: Path) -> None:
     assert "<script>alert(1)</script>" in names
 
 
-def test_cells_that_cannot_be_exported_are_named_and_the_others_are(tmp_path: Path) -> None:
+def test_cells_that_cannot_be_exported_are_named_and_the_others_exported(tmp_path: Path) -> None:
     run = write_sweep(tmp_path / "run", ["fcfs", "continuum", "autellix"])
     write_cell(run, "fcfs", [turn()])
     write_cell(run, "continuum", [turn()], done=False)

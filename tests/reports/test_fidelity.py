@@ -1,4 +1,4 @@
-"""Fidelity: the numbers of docs/design/fidelity.md, "The card", for small examples."""
+"""The numbers of the fidelity card (docs/design/fidelity.md), for small examples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = float | tuple[float, float, float]
 
 
 def frame(cells: Mapping[Cell, Values], saturated: Sequence[str] = ()) -> pd.DataFrame:
-    """As `reports.metrics.cells.collect` gives cells; P95 is twice the mean where not given."""
+    """Return cells as `reports.metrics.cells.collect` does; P95 defaults to twice the mean."""
     rows = []
     for (variant, load, seed), values in cells.items():
         mean, p95, hits = values if isinstance(values, tuple) else (values, 2 * values, 0.5)
@@ -42,8 +42,8 @@ LOAD = "0.5 jobs/s"
 
 
 def ranked(live: Sequence[Sequence[float]], virtual: Sequence[float]) -> Fidelity:
-    """One load, one seed; policies a, b, c, … and their mean JCT in each live repeat."""
-    names = [chr(ord("a") + place) for place in range(len(virtual))]
+    """Return the fidelity at one load and seed, given the mean JCTs of policies a, b, c, …."""
+    names = [chr(ord("a") + index) for index in range(len(virtual))]
 
     def cells(values: Sequence[float]) -> dict[Cell, Values]:
         return {(name, LOAD, 1): v for name, v in zip(names, values, strict=True)}
@@ -58,7 +58,7 @@ def test_errors_are_signed_relative_to_the_mean_of_repeats_and_averaged_over_see
     (point,) = fidelity([once, again], virtual).points
     # Seed 1: repeats 9 and 11, mean 10, so 10.5 is 5% above; seed 2: 22 is 10% above 20.
     assert point.mean == Span(*map(pytest.approx, (0.075, 0.05, 0.10)))
-    # 18 against 20, 44 against 40.
+    # 18 vs. 20, 44 vs. 40.
     assert point.p95 == Span(*map(pytest.approx, (0.0, -0.10, 0.10)))
     # 0.49 - 0.52 and 0.61 - 0.60, in percentage points.
     assert point.hits == Span(*map(pytest.approx, (-1.0, -3.0, 1.0)))
@@ -91,7 +91,7 @@ def test_kendall_tau(one: list[float], other: list[float], tau: float) -> None:
     assert kendall_tau(one, other) == pytest.approx(tau, nan_ok=True)
 
 
-def test_the_ranking_says_what_choosing_by_virtual_time_costs() -> None:
+def test_the_regret_is_what_choosing_by_virtual_time_costs() -> None:
     (ranking,) = ranked([[10.0, 11.0, 20.0]], [12.0, 11.0, 30.0]).rankings
     assert (ranking.live, ranking.virtual) == (("a", "b", "c"), ("b", "a", "c"))
     assert not ranking.same_winner
@@ -99,7 +99,7 @@ def test_the_ranking_says_what_choosing_by_virtual_time_costs() -> None:
     assert ranking.tau == pytest.approx((2 - 1) / 3)
 
 
-def test_a_tie_in_virtual_time_holds_the_winner_and_costs_what_the_worse_one_does() -> None:
+def test_a_tie_in_virtual_time_contains_the_winner_and_costs_what_the_worse_one_does() -> None:
     (ranking,) = ranked([[10.0, 12.0, 20.0]], [11.0, 11.0, 30.0]).rankings
     assert ranking.same_winner
     assert ranking.regret == pytest.approx(0.2)
@@ -113,7 +113,7 @@ def test_pairs_are_settled_where_every_repeat_of_every_seed_orders_them_alike() 
     assert ranking.tau_live == pytest.approx((2 - 1) / 3)
 
 
-def test_a_seed_that_a_policy_lacks_ranks_no_policy() -> None:
+def test_a_seed_that_one_policy_lacks_does_not_count_in_the_ranking() -> None:
     live = frame({("a", LOAD, 1): 1.0, ("b", LOAD, 1): 2.0, ("a", LOAD, 2): 9.0})
     virtual = frame({("a", LOAD, 1): 1.0, ("b", LOAD, 1): 2.0, ("a", LOAD, 2): 9.0})
     found = fidelity([live], virtual)
@@ -121,7 +121,7 @@ def test_a_seed_that_a_policy_lacks_ranks_no_policy() -> None:
     assert len(found.cells) == 3
 
 
-def test_cells_that_one_run_lacks_are_left_out() -> None:
+def test_cells_that_one_of_the_runs_lacks_are_left_out() -> None:
     live = frame({("a", LOAD, 1): 1.0})
     virtual = frame({("a", LOAD, 1): 1.0, ("b", LOAD, 1): 2.0})
     found = fidelity([live], virtual)
@@ -143,7 +143,7 @@ def held(found: Fidelity, invalid: int = 0) -> list[bool | None]:
     return [check.held for check in judge(found, invalid).checks]
 
 
-def test_all_targets_are_held_by_virtual_time_that_is_right() -> None:
+def test_exact_virtual_times_meet_all_targets() -> None:
     verdict = judge(three_rates(), 0)
     assert verdict.good
     assert verdict.checks[4].found == "3 loads, past saturation 2 jobs/s"
@@ -161,21 +161,23 @@ def test_all_targets_are_held_by_virtual_time_that_is_right() -> None:
         (ranked([[1.0, 1.01], [1.0, 1.01]], [1.0, 1.0]), 0, [3, 4]),
     ],
 )
-def test_each_target_is_missed_alone(found: Fidelity, invalid: int, missed: list[int]) -> None:
-    assert [place for place, good in enumerate(held(found, invalid)) if good is False] == missed
+def test_each_target_can_be_missed_separately(
+    found: Fidelity, invalid: int, missed: list[int]
+) -> None:
+    assert [index for index, good in enumerate(held(found, invalid)) if good is False] == missed
 
 
 def test_one_policy_has_no_winner_to_judge() -> None:
     assert held(ranked([[1.0]], [1.0]))[2:4] == [None, None]
 
 
-def test_a_load_where_no_policies_differ_is_not_ranked() -> None:
-    # Live each is once the faster one, in virtual time both take as long.
+def test_a_load_at_which_no_policies_differ_has_no_ranking_to_judge() -> None:
+    # In live repeats each is faster once; in virtual time both take equally long.
     found = ranked([[1.0, 1.01], [1.01, 1.0]], [1.0, 1.0])
     assert (found.rankings[0].settled, held(found)[3]) == (0, None)
 
 
-def test_the_verdict_names_the_worst() -> None:
+def test_the_verdict_names_the_largest_error() -> None:
     found = ranked([[10.0, 20.0]], [10.1, 18.0])
     assert judge(found, 0).checks[0].found == "1 of 2; worst -10.0%, b at 0.5 jobs/s"
 
@@ -188,11 +190,11 @@ def test_the_verdict_names_the_worst() -> None:
         (0.0, [0], 1.0),
     ],
 )
-def test_an_axis_has_round_marks_up_to_its_end(most: float, marks: list[float], end: float) -> None:
+def test_an_axis_has_round_ticks_up_to_its_end(most: float, marks: list[float], end: float) -> None:
     assert ticks(most) == (marks, end)
 
 
-def test_a_drawing_has_the_best_on_top_and_nothing_outside() -> None:
+def test_the_dumbbell_figure_lists_the_fastest_first_and_stays_inside_its_frame() -> None:
     (panel,) = dumbbells(ranked([[30.0, 10.0], [28.0, 10.0]], [40.0, 9.0]).points)
     assert [row["name"] for row in panel["rows"]] == ["b", "a"]
     for row in panel["rows"]:

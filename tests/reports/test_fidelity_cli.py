@@ -1,4 +1,4 @@
-"""`bench fidelity` on runs that exist: what it writes and says, and what it refuses."""
+"""`bench fidelity` on finished runs: its card, its output and its errors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VLLM = {"engine": "vllm", "server": {"vllm": "0.32.0"}}
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Callable[..., list[str]]:
-    """The options for two runs: `runs(live={…}, sim={…})` changes what they are asked."""
+    """Write two runs and return the options: `runs(live={…}, sim={…})` changes their settings."""
 
     def build(live: dict[str, Any] | None = None, sim: dict[str, Any] | None = None) -> list[str]:
         base: dict[str, Any] = {"variants": POLICIES, "jps": (0.05, 0.3, 0.9), "programs": 30}
@@ -65,7 +65,7 @@ def test_two_runs_give_a_card(bench: str, runs: Callable[..., list[str]], tmp_pa
     assert (tmp_path / "card/fidelity.html").read_bytes() == before
 
 
-def test_outside_the_targets_is_exit_code_1_and_still_a_card(
+def test_outside_the_targets_the_exit_code_is_1_and_the_card_is_written(
     runs: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     result = CliRunner().invoke(app, ["fidelity", *runs(live={"jps": (0.3,)}, sim={"jps": (0.3,)})])
@@ -86,7 +86,7 @@ def test_a_cell_that_failed_is_named_and_makes_the_card_fail(
     assert "missed\tevery cell has a result and passes its gates\t1 cell did not" in result.stdout
 
 
-def test_names_stay_text(tmp_path: Path) -> None:
+def test_names_are_text_and_never_markup(tmp_path: Path) -> None:
     shape = workload([turn()]) | {"name": EVIL}
     for name, fields in (("live", {**VLLM, "server": {"vllm": EVIL}}), ("sim", {})):
         run = write_sweep(
@@ -131,13 +131,13 @@ def refused(options: list[str], line: str) -> None:
         ({}, {"engine": "vllm"}, "--sim .*: ran on vllm, not in virtual time$"),
     ],
 )
-def test_runs_with_different_settings_are_refused_and_the_difference_named(
+def test_runs_with_different_settings_are_refused_with_the_difference(
     runs: Callable[..., list[str]], live: dict[str, Any], sim: dict[str, Any], line: str
 ) -> None:
     refused(runs(live=live, sim=sim), line)
 
 
-def test_other_kv_memory_is_refused_but_for_the_null_block(
+def test_different_kv_memory_is_refused_except_for_the_null_block(
     runs: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     options = runs()
@@ -153,14 +153,18 @@ def test_other_kv_memory_is_refused_but_for_the_null_block(
     assert CliRunner().invoke(app, ["fidelity", *options]).exit_code == 0
 
 
-def test_repeats_are_of_one_engine(runs: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_repeats_from_different_machines_or_given_twice_are_refused(
+    runs: Callable[..., list[str]], tmp_path: Path
+) -> None:
     options = runs()
     make_run(tmp_path / "other", POLICIES, (0.05, 0.3, 0.9), programs=30, **VLLM, hardware="h100")
     refused([*options, "--live", str(tmp_path / "other")], "hardware h100 instead of a100-80g")
     refused([*options, "--live", str(tmp_path / "live")], "live: is given twice$")
 
 
-def test_what_is_no_run_is_refused(runs: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_missing_and_invalid_runs_are_refused(
+    runs: Callable[..., list[str]], tmp_path: Path
+) -> None:
     good = runs()
     refused(["--live", str(tmp_path), "--sim", good[3]], "is not a run: it has no sweep.json")
     refused(["--live", "nowhere", "--sim", good[3]], "nowhere: no such folder")

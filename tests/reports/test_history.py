@@ -1,4 +1,4 @@
-"""`bench history`: what is kept of a commit, what a jump is, and that nothing breaks the file."""
+"""`bench history`: the lines of a commit, which changes are jumps, and damaged files."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_same_commit_with_other_numbers_is_refused(tmp_path: Path) -> None:
         add(file, side([11.0]), "abc", WHEN)
 
 
-def test_other_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
+def test_different_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S), "abc", WHEN)
     before = file.read_bytes()
@@ -59,7 +59,7 @@ def test_other_settings_are_refused_with_what_differs(tmp_path: Path) -> None:
     assert file.read_bytes() == before
 
 
-def test_other_code_does_not_change_the_settings(tmp_path: Path) -> None:
+def test_other_code_is_not_a_different_setting(tmp_path: Path) -> None:
     file = tmp_path / "h.jsonl"
     add(file, side(JCT_S, code_sha256="one"), "abc", WHEN)
     assert add(file, side(JCT_S, code_sha256="two"), "def", days(1)) == 1
@@ -74,7 +74,9 @@ def test_a_run_with_an_invalid_cell_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["hello", "hello\n", '{"format":"other"}\n', "[1]\n"])
-def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_history_is_refused_and_left_unchanged(
+    tmp_path: Path, content: str
+) -> None:
     file = tmp_path / "notes.txt"
     file.write_text(content)
     with pytest.raises(InvalidHistory, match=r"notes.txt: not a history"):
@@ -82,8 +84,8 @@ def test_a_file_that_is_no_history_is_left_as_it_is(tmp_path: Path, content: str
     assert file.read_text() == content
 
 
-def test_wherever_a_write_was_cut_off_the_next_one_heals_the_file(tmp_path: Path) -> None:
-    """A process killed while it appends leaves a beginning of its bytes."""
+def test_wherever_a_write_was_cut_off_the_next_write_repairs_the_file(tmp_path: Path) -> None:
+    """A process that is killed while it appends leaves a prefix of its bytes."""
     file = tmp_path / "h.jsonl"
     add(file, side([10.0, 20.0]), "abc", WHEN)
     both = side([11.0, 21.0])
@@ -91,8 +93,8 @@ def test_wherever_a_write_was_cut_off_the_next_one_heals_the_file(tmp_path: Path
     one = len(file.read_bytes())
     add(file, both, "def", days(1))
     whole = file.read_bytes()
-    ends = [place for place, byte in enumerate(whole) if byte == ord("\n")]
-    near_ends = {place + off for place in ends for off in (-1, 0, 1)} - {len(whole)}
+    ends = [index for index, byte in enumerate(whole) if byte == ord("\n")]
+    near_ends = {index + off for index in ends for off in (-1, 0, 1)} - {len(whole)}
     for cut in sorted(near_ends | set(range(0, len(whole), 61))):
         file.write_bytes(whole[:cut])
         if cut >= one:
@@ -122,7 +124,7 @@ def test_a_line_with_other_settings_is_named(tmp_path: Path) -> None:
 
 
 def history_of(file: Path, *means_s: float) -> list[str]:
-    """Labels of the jumps of a history whose jobs all take so long."""
+    """Return the labels of the jumps; all jobs of commit n take `means_s[n]`."""
     for number, mean_s in enumerate(means_s):
         add(file, side([mean_s] * 5), f"c{number}", days(number))
     (series,) = read_history(file).series()
@@ -130,11 +132,11 @@ def history_of(file: Path, *means_s: float) -> list[str]:
 
 
 def test_a_mean_outside_the_interval_before_is_a_jump(tmp_path: Path) -> None:
-    """Equal jobs have an interval of no width, so that each change is one."""
+    """Equal jobs have an interval of zero width, so every change is a jump."""
     assert history_of(tmp_path / "h", 10.0, 10.0, 11.0, 11.0, 10.5) == ["c2", "c4"]
 
 
-def test_a_mean_inside_the_interval_before_is_none(tmp_path: Path) -> None:
+def test_a_mean_inside_the_interval_before_is_no_jump(tmp_path: Path) -> None:
     file = tmp_path / "h"
     add(file, side(JCT_S), "one", WHEN)
     add(file, side(JCT_S * 1.01), "two", days(1))
@@ -147,7 +149,7 @@ def test_a_mean_inside_the_interval_before_is_none(tmp_path: Path) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(order=st.permutations(range(4)))
-def test_series_are_in_time_whatever_the_order_of_adding(
+def test_series_are_in_order_of_time_whatever_the_order_of_adding(
     order: list[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     file = tmp_path_factory.mktemp("history") / "h"
@@ -171,7 +173,7 @@ def test_the_page_needs_no_network_marks_jumps_and_escapes_labels(tmp_path: Path
     assert "src=" not in page.split("<script")[0]
 
 
-def test_an_empty_history_has_a_page_too(tmp_path: Path) -> None:
+def test_an_empty_history_has_a_page(tmp_path: Path) -> None:
     file = tmp_path / "h"
     add(file, side([10.0]), "one", WHEN)
     file.write_bytes(file.read_bytes().splitlines(keepends=True)[0])

@@ -1,4 +1,4 @@
-"""What a page shows of single cells: memory over time, and programs as a Gantt chart."""
+"""Figures of single cells: memory over time, and programs as a Gantt chart."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ def drawn(tmp_path: Path, turns: Sequence[dict[str, Any]], **fields: Any) -> Spe
 
 
 def segments(spec: Spec) -> dict[str, list[tuple[int, float, float]]]:
-    """Kind: (row, begins at, lasts), seconds."""
+    """Return for each kind of segment its (row, begin, duration), in seconds."""
     return {
         t["meta"]["segment"]: list(zip(t["y"], t["base"], t["x"], strict=True))
         for t in spec["data"]
@@ -63,7 +63,7 @@ def test_programs_are_rows_in_order_of_arrival_and_sub_agents_have_their_own(
     assert found["tool"] == [(1, 8.0, 1.0)]
 
 
-def test_what_a_server_does_not_tell_apart_is_one_segment(tmp_path: Path) -> None:
+def test_unreported_parts_of_the_server_time_are_one_segment(tmp_path: Path) -> None:
     unreported = dict.fromkeys(("queue_s", "load_s", "prefill_s", "preempted_s", "recompute_s"))
     turns = [
         turn("p0", 0, 1.0, decode_s=3.0, finished_at_s=6.0, device_hit_tokens=None, **unreported)
@@ -77,7 +77,7 @@ def test_a_failed_turn_is_not_drawn(tmp_path: Path) -> None:
     assert segments(drawn(tmp_path, turns)) == {"decode": [(1, 1.0, 1.0)]}
 
 
-def test_the_programs_that_arrive_first_are_shown_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_the_first_programs_are_shown_and_the_note_counts_the_others(tmp_path: Path) -> None:
     spec = drawn(tmp_path, [turn(f"p{k:03d}", 0, float(k)) for k in range(70)])
     assert max(row for row, _, _ in segments(spec)["decode"]) == 60
     assert spec["note"].startswith("The first 60 of 70 programs.")
@@ -90,7 +90,7 @@ def test_the_programs_that_arrive_first_are_shown_and_the_rest_is_said(tmp_path:
         (1, 1600, "The first 1,500 of 1,600 turns.", 1500),
     ],
 )
-def test_long_programs_are_cut(
+def test_long_programs_are_truncated_with_a_note(
     tmp_path: Path, programs: int, turns_each: int, note: str, bars: int
 ) -> None:
     turns = [
@@ -103,10 +103,10 @@ def test_long_programs_are_cut(
     assert len(segments(spec)["decode"]) == bars
 
 
-def test_memory_is_split_into_what_turns_hold_and_what_pins_hold(tmp_path: Path) -> None:
+def test_memory_is_split_into_blocks_of_turns_and_blocks_of_pins(tmp_path: Path) -> None:
     usage = [[1.0, 10, 0, 0, 2], [2.0, 12, 5, 3, 1]]
-    made = cell(tmp_path, [turn()], usage=usage, profile={"kv_blocks": 40})
-    figure = memory({"fcfs": made})
+    recorded = cell(tmp_path, [turn()], usage=usage, profile={"kv_blocks": 40})
+    figure = memory({"fcfs": recorded})
     assert figure is not None
     assert [t["y"] for t in figure.spec["data"]] == [[10, 7], [0, 5], [0, 3], [2, 1]]
     assert all(t["x"] == [1.0, 2.0] for t in figure.spec["data"])
@@ -114,7 +114,7 @@ def test_memory_is_split_into_what_turns_hold_and_what_pins_hold(tmp_path: Path)
     assert "at most 12 of 40" in figure.spec["alt"]
 
 
-def test_long_memories_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
+def test_long_memory_curves_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
     usage = [[float(k), k, 0, 0, 1] for k in range(500)]
     figure = memory({"fcfs": cell(tmp_path, [turn()], usage=usage)})
     assert figure is not None
@@ -123,11 +123,11 @@ def test_long_memories_are_thinned_and_keep_their_ends(tmp_path: Path) -> None:
     assert (times[0], times[-1]) == (0.0, 499.0)
 
 
-def test_a_live_engine_does_not_tell_its_memory(tmp_path: Path) -> None:
+def test_a_live_engine_without_memory_records_has_no_memory_figure(tmp_path: Path) -> None:
     assert memory({"fcfs": cell(tmp_path, [turn()], engine="vllm")}) is None
 
 
-def test_blocks_off_the_device_have_an_axis_of_their_own_where_there_are_any(
+def test_blocks_off_the_device_have_a_separate_axis_if_there_are_any(
     tmp_path: Path,
 ) -> None:
     usage = [[0.0, 4, 1, 0, 1, 0, 0], [1.0, 6, 2, 3, 2, 40, 0]]
@@ -139,7 +139,7 @@ def test_blocks_off_the_device_have_an_axis_of_their_own_where_there_are_any(
     assert "blocks in DRAM" in [entry.label for entry in figure.key]
 
 
-def test_without_a_tier_there_is_no_such_axis(tmp_path: Path) -> None:
+def test_without_blocks_off_the_device_there_is_no_separate_axis(tmp_path: Path) -> None:
     usage = [[0.0, 4, 1, 0, 1, 0, 0], [1.0, 6, 2, 3, 2, 0, 0]]
     figure = memory({"fcfs": cell(tmp_path, [turn()], usage=usage)})
     assert figure is not None

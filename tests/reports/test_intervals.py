@@ -12,7 +12,7 @@ JCTS = st.tuples(st.integers(1, 12), st.integers(1, 4), st.integers(0, 999)).map
 
 @settings(max_examples=60, deadline=None)
 @given(jct_s=JCTS, percentile=st.sampled_from([None, 0, 50, 90, 95, 99, 100]))
-def test_a_draw_is_the_metric_of_the_jobs_that_it_holds(
+def test_a_draw_is_the_metric_of_the_jobs_drawn(
     jct_s: np.ndarray, percentile: float | None
 ) -> None:
     counts, found = draws(len(jct_s)), drawn(jct_s, percentile)
@@ -22,14 +22,14 @@ def test_a_draw_is_the_metric_of_the_jobs_that_it_holds(
         assert found[draw] == pytest.approx(of(jobs, percentile))
 
 
-def test_two_seeds_leave_an_interval_as_it_is() -> None:
+def test_two_seeds_do_not_widen_an_interval() -> None:
     spread = Estimate(1.2, 1.1, 1.3)
     assert widened(spread, np.array([1.0, 1.4])) == spread
 
 
 def test_the_spread_of_seeds_adds_to_that_of_programs_as_independent_errors_do() -> None:
-    # Logs -0.1, 0, 0.1: a deviation of 0.1, and t of two degrees of freedom 4.3027, over √3:
-    # 0.2484. With 0.3 of the programs: √(0.3² + 0.2484²) = 0.3895.
+    # Logs -0.1, 0, 0.1 have a deviation of 0.1; times t = 4.3027 (two degrees of freedom), over √3:
+    # 0.2484. Together with 0.3 of the programs: √(0.3² + 0.2484²) = 0.3895.
     seeds = np.exp([-0.1, 0.0, 0.1])
     found = widened(Estimate(1.0, np.exp(-0.3), np.exp(0.3)), seeds)
     assert np.log([found.low, found.high]) == pytest.approx([-0.3895, 0.3895], abs=1e-4)

@@ -11,7 +11,7 @@ STYLE = {"fcfs": Style(0, "circle", "solid"), "continuum": Style(2, "square", "s
 
 
 def job(name: str, variant: str, arrival_s: float, **fields: object) -> dict[str, object]:
-    """A job at 0.5 jobs/s; what is not named takes no time."""
+    """Return a job at 0.5 jobs/s; the parts that are not given take no time."""
     row = {"job_id": name, "variant": variant, "load": "0.5 jobs/s", "seed": 1}
     row |= {"arrival_s": arrival_s, "bubble_s": 0.0, "slowdown": 1.0} | dict.fromkeys(
         WATERFALL, 0.0
@@ -21,12 +21,12 @@ def job(name: str, variant: str, arrival_s: float, **fields: object) -> dict[str
 
 
 def drawn(*jobs: dict[str, object], load: str = "0.5 jobs/s") -> dict[str, dict]:
-    """Of the one load, by figure."""
+    """Return the figures' drawings for this load, by figure."""
     figures = job_time(pd.DataFrame(jobs), STYLE, ["fcfs", "continuum"], load)
     return {figure.id: figure.specs[load] for figure in figures}
 
 
-def test_a_bar_holds_the_mean_seconds_of_a_part_and_parts_that_never_occur_have_none() -> None:
+def test_a_bar_is_the_mean_time_of_a_part_and_parts_that_never_occur_have_no_bar() -> None:
     spec = drawn(
         job("a", "fcfs", 0.0, requeue_s=30.0, decode_s=10.0),
         job("b", "fcfs", 1.0, requeue_s=10.0, decode_s=12.0),
@@ -43,7 +43,7 @@ def test_a_bar_holds_the_mean_seconds_of_a_part_and_parts_that_never_occur_have_
     assert spec["note"].endswith("the mean JCT, which is the sum of the parts.")
 
 
-def test_what_the_parts_leave_unexplained_is_said() -> None:
+def test_the_note_names_the_time_that_no_part_explains() -> None:
     spec = drawn(job("a", "fcfs", 0.0, decode_s=9.9, jct_s=10.0))["waterfall"]
     assert "for fcfs it differs from the sum of the parts by 1.0%" in spec["note"]
 
@@ -63,7 +63,7 @@ def test_bubbles_are_in_order_of_arrival_of_the_first_seed() -> None:
     assert "seed 1" in spec["note"]
 
 
-def test_of_very_many_programs_a_point_is_the_mean_of_a_few() -> None:
+def test_with_very_many_programs_a_point_is_the_mean_of_several() -> None:
     jobs = [job(f"{k:04d}", "fcfs", float(k), bubble_s=float(k)) for k in range(400)]
     spec = drawn(*jobs)["bubbles"]
     assert spec["data"][0]["y"][:2] == [0.5, 2.5]
@@ -78,7 +78,7 @@ def test_jcts_spread_over_all_seeds() -> None:
     assert line["y"] == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_each_load_has_a_drawing_of_its_own_and_the_answers_is_first() -> None:
+def test_each_load_has_a_drawing_and_that_of_the_answer_is_first() -> None:
     jobs = [
         job("a", "fcfs", 0.0, decode_s=1.0),
         job("a", "fcfs", 0.0, decode_s=8.0, load="1 jobs/s"),
@@ -88,7 +88,7 @@ def test_each_load_has_a_drawing_of_its_own_and_the_answers_is_first() -> None:
         assert figure.first == "1 jobs/s"
 
 
-def test_nothing_finished_is_no_figure() -> None:
+def test_without_finished_jobs_there_is_no_figure() -> None:
     assert job_time(pd.DataFrame(), STYLE, [], None) == []
 
 
@@ -106,7 +106,7 @@ def test_a_thinned_distribution_keeps_its_ends_and_its_shares(
 
 
 @pytest.mark.parametrize("name", ["%{x}", "<b>bold</b>"])
-def test_names_are_neither_tags_nor_templates(name: str) -> None:
+def test_names_are_text_and_neither_tags_nor_templates(name: str) -> None:
     figures = job_time(
         pd.DataFrame([job("a", name, 0.0, decode_s=1.0)]), {name: STYLE["fcfs"]}, [], "0.5 jobs/s"
     )

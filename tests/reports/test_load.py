@@ -10,7 +10,7 @@ from reports.run_folder.turns import read_columns, read_turns
 from servers.errors import InvalidRunFolder
 
 
-def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) -> None:
+def test_cells_are_ordered_by_rate_then_as_the_sweep_lists_its_variants(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "autellix"], jps=[0.5, 0.1])
     for variant in ("autellix", "fcfs"):
         for jps in (0.5, 0.1):
@@ -19,7 +19,7 @@ def test_cells_come_by_rate_then_in_the_order_of_the_question(tmp_path: Path) ->
     assert keys == [("fcfs", 0.1, 1), ("autellix", 0.1, 1), ("fcfs", 0.5, 1), ("autellix", 0.5, 1)]
 
 
-def test_cells_that_are_unfinished_failed_or_not_begun_are_listed_and_why(tmp_path: Path) -> None:
+def test_unfinished_failed_and_missing_cells_are_listed_with_their_reason(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix", "infercept"])
     write_cell(run, "fcfs", [turn()])
     write_cell(run, "continuum", [turn(), turn("p1")], done=False)
@@ -34,7 +34,7 @@ def test_cells_that_are_unfinished_failed_or_not_begun_are_listed_and_why(tmp_pa
     )
 
 
-def test_what_a_resumed_sweep_set_aside_is_no_cell(tmp_path: Path) -> None:
+def test_a_cell_that_a_resumed_sweep_set_aside_does_not_count(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
     cell = write_cell(run, "fcfs", [turn()])
     cell.rename(cell.with_name(f"{cell.name}.aside-1"))
@@ -43,7 +43,7 @@ def test_what_a_resumed_sweep_set_aside_is_no_cell(tmp_path: Path) -> None:
     assert load_run(run).missing == ()
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_left_out(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
     cell = write_cell(run, "fcfs", [turn(), turn("p1")])
     with (cell / "turns.jsonl").open("a") as file:
@@ -51,7 +51,7 @@ def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
     assert list(read_turns(load_run(run).cells[0])["program_id"]) == ["p0", "p1"]
 
 
-def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_in_the_middle_is_an_error_with_its_number(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
     cell = write_cell(run, "fcfs", [turn(), turn("p1")])
     lines = (cell / "turns.jsonl").read_text().splitlines()
@@ -60,7 +60,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path) -> None:
         read_turns(load_run(run).cells[0])
 
 
-def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
+def test_a_turn_without_a_required_field_is_an_error_with_its_line(tmp_path: Path) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
     lacking = turn("p1")
     del lacking["queue_s"]
@@ -69,7 +69,7 @@ def test_a_turn_that_lacks_a_field_is_named(tmp_path: Path) -> None:
         read_turns(load_run(run).cells[0])
 
 
-def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRunFolder, match="no such folder"):
         load_run(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
@@ -88,7 +88,7 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
-def test_a_file_of_many_pieces_is_read_whole_and_its_lines_are_counted_through(
+def test_a_file_of_many_pieces_is_read_completely_with_right_line_numbers(
     tmp_path: Path,
 ) -> None:
     run = write_sweep(tmp_path, ["fcfs"])
@@ -106,8 +106,8 @@ def test_a_file_of_many_pieces_is_read_whole_and_its_lines_are_counted_through(
         read_turns(load_run(run).cells[0])
 
 
-def test_a_turn_read_takes_little_more_memory_than_its_line(tmp_path: Path) -> None:
-    """A double for each number, and again while all are checked; its texts once for a program."""
+def test_reading_a_turn_takes_little_more_memory_than_its_line(tmp_path: Path) -> None:
+    """A number takes a double, and another during checks; a program's texts are stored once."""
 
     def peak_bytes(name: str, count: int) -> tuple[int, int]:
         run = write_sweep(tmp_path / name, ["fcfs"])

@@ -18,7 +18,7 @@ def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict
     return collect(load_run(run)).cells.to_dict("records")[0]  # type: ignore[return-value]
 
 
-def test_a_claim_can_be_of_each_number_of_a_cell_and_of_no_other(tmp_path: Path) -> None:
+def test_claims_can_name_exactly_the_numbers_of_a_cell(tmp_path: Path) -> None:
     row = row_of(tmp_path, [turn("p0", 0, 2.0)])
     numbers = {name for name, value in row.items() if type(value) in (int, float)}
     assert numbers - {"jps", "seed"} == set(get_args(Metric)) - {"bubble_share"}
@@ -43,7 +43,7 @@ def test_jct_runs_from_the_first_arrival_to_the_last_departure(tmp_path: Path) -
 
 
 def test_a_sub_agent_counts_inside_the_job_of_its_root(tmp_path: Path) -> None:
-    # The root's turns end at 1 and 9; its sub-agent, which nobody waits for, at 12.
+    # The root's turns end at 1 and 9; its sub-agent, which no turn waits for, at 12.
     row = row_of(
         tmp_path,
         [
@@ -58,7 +58,7 @@ def test_a_sub_agent_counts_inside_the_job_of_its_root(tmp_path: Path) -> None:
 
 
 def test_percentiles_are_linear_between_ranks(tmp_path: Path) -> None:
-    # JCTs 1, 2, …, 5 s. P90 lies at rank 3.6 of 0…4: 4 + 0.6.
+    # JCTs 1, 2, …, 5 s. P90 is at rank 3.6 of 0…4: 4 + 0.6.
     row = row_of(tmp_path, [turn(f"p{k}", decode_s=float(k)) for k in range(1, 6)])
     assert (row["jct_p50_s"], row["jct_p90_s"]) == (3.0, pytest.approx(4.6))
     assert (row["jct_p95_s"], row["jct_p99_s"]) == (pytest.approx(4.8), pytest.approx(4.96))
@@ -77,8 +77,8 @@ def test_hits_are_shares_of_all_prompt_tokens(tmp_path: Path) -> None:
     assert (row["ssd_hit_ratio"], row["computed_ratio"]) == (0.02, pytest.approx(0.46))
 
 
-def test_parts_that_miss_the_time_fail_the_residual_gate(tmp_path: Path) -> None:
-    # 10 s in the server, of which 9.8 s are accounted for: 2%.
+def test_parts_that_do_not_sum_to_the_time_fail_the_residual_gate(tmp_path: Path) -> None:
+    # The parts account for 9.8 of 10 s in the server, so 2% are missing.
     row = row_of(tmp_path, [turn(decode_s=9.8, finished_at_s=10.0), turn("p1")])
     assert row["residual"] == pytest.approx(0.02)
     assert row["failed_gates"] == "the parts of a program's time differ from it by 2.0%"
@@ -96,7 +96,7 @@ def test_fewer_turns_than_the_workload_has_fail_the_cell(tmp_path: Path) -> None
 
 
 def test_a_backlog_that_keeps_pace_is_not_saturated(tmp_path: Path) -> None:
-    # One job per second, each waits 2 s: two wait at any time, but for the first seconds.
+    # One job per second, each waits 2 s: after the first seconds two are waiting at any time.
     row = row_of(tmp_path, [turn(f"p{k:02d}", 0, float(k), queue_s=2.0) for k in range(61)])
     # From 0 to 20 s they wait 39 s in all, from 40 to 60 s they wait 40 s; ⅔ of 61 jobs.
     assert row["backlog_growth"] == pytest.approx((40 / 20 - 39 / 20) / (61 * 2 / 3))
@@ -112,13 +112,13 @@ def test_a_backlog_that_grows_with_the_arrivals_is_saturated(tmp_path: Path) -> 
     assert row["saturated"]
 
 
-def test_time_at_tools_and_in_decode_is_no_backlog(tmp_path: Path) -> None:
+def test_tool_and_decode_time_are_no_backlog(tmp_path: Path) -> None:
     # Jobs in the system grow all along, for none has finished; none of them waits.
     row = row_of(tmp_path, [turn(f"p{k:02d}", 0, float(k), decode_s=500.0) for k in range(60)])
     assert row["backlog_growth"] == pytest.approx(0.0)
 
 
-def test_a_job_whose_sub_agents_wait_together_waits_once(tmp_path: Path) -> None:
+def test_a_job_whose_sub_agents_wait_at_once_counts_as_one_waiting_job(tmp_path: Path) -> None:
     alone = [turn(f"p{k:02d}", 0, float(k), queue_s=float(k)) for k in range(30)]
     children = [dict(t, program_id=f"{t['program_id']}-sub") for t in alone]
     one = row_of(tmp_path / "one", alone)["backlog_growth"]
@@ -147,13 +147,13 @@ def test_throughput_counts_jobs_turns_and_gpus(tmp_path: Path) -> None:
     assert row["throughput_jobs_per_h_per_gpu"] == pytest.approx(2 / 7 * 3600 / 4)
 
 
-def test_without_a_number_of_gpus_none_is_made_up(tmp_path: Path) -> None:
+def test_without_a_number_of_gpus_there_is_no_throughput_per_gpu(tmp_path: Path) -> None:
     row = row_of(tmp_path, [turn("p0")])
     assert row["throughput_jobs_per_h_per_gpu"] != row["throughput_jobs_per_h_per_gpu"]
 
 
-def test_first_tokens_count_from_sending_and_the_others_by_decode(tmp_path: Path) -> None:
-    # First tokens after 1, 2 and 3 s; 0.1, 0.3 s a token; one answer of a single token has no next.
+def test_ttft_counts_from_sending_and_tpot_from_decode_time(tmp_path: Path) -> None:
+    # First tokens after 1, 2 and 3 s; 0.1 and 0.3 s per token; a single token has no TPOT.
     row = row_of(
         tmp_path,
         [
@@ -167,8 +167,8 @@ def test_first_tokens_count_from_sending_and_the_others_by_decode(tmp_path: Path
     assert (row["tpot_mean_s"], row["tpot_p95_s"]) == (pytest.approx(0.2), pytest.approx(0.29))
 
 
-def test_no_cache_hits_more_than_what_was_there_before(tmp_path: Path) -> None:
-    # Of 400 prompt tokens, 150 were in the turn before, and 40 in another program's prefix.
+def test_the_hit_bound_is_the_share_of_tokens_that_an_earlier_prompt_had(tmp_path: Path) -> None:
+    # Of 400 prompt tokens, 150 were in the previous turn, and 40 in another program's prefix.
     turns = [turn("p0"), turn("p0", 1, 1.0, prompt_tokens=200, kept_tokens=150), turn("p1")]
     shape = workload(turns, shared_prefix_tokens=40)
     assert row_of(tmp_path, turns, workload=shape)["hit_bound_ratio"] == pytest.approx(190 / 400)

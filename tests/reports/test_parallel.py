@@ -1,4 +1,4 @@
-"""Cells are read in parallel processes: same findings, same order, no process left behind."""
+"""Parallel processes read cells with the same results in the same order, and leave none behind."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,10 +16,11 @@ from reports import parallel
 from reports.metrics.cells import collect
 from reports.parallel import MIN_ITEMS, each
 from reports.run_folder.read import load_run
-from tests.leaks import descendants
+from tests.leaks import descendants, has_ended
+from tests.processes import wait_until
 
 
-def test_findings_come_in_the_order_of_the_things_however_many_there_are() -> None:
+def test_results_come_in_the_order_of_the_items_however_many_there_are() -> None:
     for count in (0, 1, MIN_ITEMS - 1, MIN_ITEMS + 50):
         assert list(each(math.factorial, range(count))) == list(map(math.factorial, range(count)))
 
@@ -40,13 +40,6 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     assert together.missing == alone.missing
 
 
-def runs(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_parent_that_is_killed_leaves_no_process() -> None:
     code = "import time; from reports.parallel import each; list(each(time.sleep, [1] * 999))"
@@ -54,13 +47,10 @@ def test_a_parent_that_is_killed_leaves_no_process() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", code], cwd=root, stderr=subprocess.DEVNULL
     ) as parent:
-        deadline_s = time.monotonic() + 30
         try:
-            while len(workers := descendants(parent.pid)) < 3:  # two, and multiprocessing's own
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
+            # Two workers, and the resource tracker of multiprocessing.
+            wait_until(lambda: len(descendants(parent.pid)) >= 3, 30)
+            workers = descendants(parent.pid)
         finally:
             parent.kill()
-    while any(map(runs, workers)):
-        assert time.monotonic() < deadline_s + 30
-        time.sleep(0.05)
+    wait_until(lambda: all(map(has_ended, workers)))

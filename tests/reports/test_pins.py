@@ -1,4 +1,4 @@
-"""What pins held, and what of that was for nothing."""
+"""The memory that pins retained, and the share of it that was never reused."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ def event(t: float, name: str, program: str = "p", **fields: Any) -> dict[str, A
 
 
 def row_of(run: Path, events: list[dict[str, Any]], **config: Any) -> dict[str, Any]:
-    """Of a cell that lasts from 0 to 10 s."""
+    """Return the results of a cell that lasts from 0 to 10 s."""
     write_sweep(run, ["fcfs"])
     cell = write_cell(run, "fcfs", [turn("p", decode_s=10.0)], **config)
     write_lines(cell / "engine.jsonl", events)
@@ -29,30 +29,32 @@ def test_a_pin_counts_blocks_times_seconds_and_is_used_only_if_reused(tmp_path: 
         [
             event(2.0, "pinned", blocks=10, ttl_s=5.0, why={}),
             event(3.0, "pinned", "q", blocks=4, ttl_s=None, why={}),
-            event(5.0, "unpinned", reason="reused"),  # 30
+            event(5.0, "unpinned", reason="reused"),  # 30 block-seconds
             event(6.0, "pinned", blocks=10, ttl_s=2.0, why={}),
-            event(8.0, "unpinned", reason="expired"),  # 20, for nothing
+            event(8.0, "unpinned", reason="expired"),  # 20, not reused
         ],
         profile={"kv_blocks": 100},
     )
-    # q is held to the end: 4 blocks for 7 s, for nothing.
+    # q stays pinned to the end: 4 blocks for 7 s, not reused.
     assert (row["pin_block_s"], row["pin_unused_block_s"]) == (78.0, 48.0)
     assert row["pinned_ratio"] == pytest.approx(78 / (100 * 10))
 
 
-def test_an_engine_that_pins_nothing_differs_from_one_without_events(tmp_path: Path) -> None:
-    telling = row_of(tmp_path / "a", [event(0.0, "arrival")], profile={"kv_blocks": 100})
-    assert (telling["pin_block_s"], telling["pinned_ratio"]) == (0.0, 0.0)
-    silent = row_of(tmp_path / "b", [])
-    assert silent["pin_block_s"] != silent["pin_block_s"]
+def test_an_engine_that_pins_nothing_has_zeros_and_one_without_events_has_none(
+    tmp_path: Path,
+) -> None:
+    with_events = row_of(tmp_path / "a", [event(0.0, "arrival")], profile={"kv_blocks": 100})
+    assert (with_events["pin_block_s"], with_events["pinned_ratio"]) == (0.0, 0.0)
+    without_events = row_of(tmp_path / "b", [])
+    assert without_events["pin_block_s"] != without_events["pin_block_s"]
 
 
-def test_a_program_may_be_called_like_an_event(tmp_path: Path) -> None:
+def test_a_program_may_have_the_name_of_an_event(tmp_path: Path) -> None:
     row = row_of(tmp_path, [event(0.0, "arrival", "pinned"), event(1.0, "finished", 'un"pinned"')])
     assert row["pin_block_s"] == 0.0
 
 
-def test_a_live_engine_says_itself_how_many_blocks_it_has(tmp_path: Path) -> None:
+def test_the_number_of_blocks_of_a_live_engine_comes_from_its_own_record(tmp_path: Path) -> None:
     events = [event(0.0, "pinned", blocks=5), event(10.0, "unpinned", reason="reused")]
     row_of(tmp_path, events, engine="vllm", profile=None)
     (tmp_path / "fcfs_jps0.5_seed1" / "done.json").write_text(

@@ -1,4 +1,4 @@
-"""The page on the run folder says of each field what the record types say."""
+"""The page on the run folder describes each field as the record types do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def test_the_tables_of_the_page_are_current() -> None:
 
 
 @pytest.mark.parametrize("record", [TurnRecord, EventRecord])
-def test_every_field_has_a_meaning_and_what_names_its_unit_has_one(record: type[Struct]) -> None:
+def test_every_field_has_a_meaning_and_the_unit_that_its_name_gives(record: type[Struct]) -> None:
     for field in fields_of(record):
         assert field.meaning, field.name
         units = {"s": field.name.endswith("_s"), "tokens": field.name.endswith("_tokens")}
-        assert all(field.unit == unit for unit, named in units.items() if named), field
+        assert all(field.unit == unit for unit, expected in units.items() if expected), field

@@ -1,4 +1,4 @@
-"""`bench compare`: what is a regression, what is noise, and what cannot be compared."""
+"""`bench compare`: which changes are regressions or noise, and what cannot be compared."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def test_a_planted_regression_of_3_percent_is_found_and_an_unchanged_run_passes(
     )
 
 
-def test_below_the_limit_it_is_slower_and_above_zero_faster() -> None:
+def test_a_change_below_the_limit_is_slower_or_faster_but_no_regression() -> None:
     assert outcome(JCT_S, 1.02 * JCT_S) == "slower"
     assert outcome(JCT_S, 0.9 * JCT_S) == "faster"
 
 
-def test_a_change_is_new_over_base_less_one_of_the_pairs() -> None:
+def test_a_change_is_new_over_base_minus_one_of_the_paired_jobs() -> None:
     (change,) = compare_sides(side([10, 20, 30]), side([11, 19, 33]), ["jct.mean"], 0.03).changes
     assert (change.base_s, change.new_s, change.programs) == (20.0, 21.0, 3)
     assert change.change.value == pytest.approx(0.05)
@@ -76,16 +76,16 @@ def test_noise_about_zero_is_not_reported_as_a_change() -> None:
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_equal_runs_with_noise_rarely_regress(seed: int) -> None:
-    """An interval of 95% leaves out zero in 5%, half of it upwards, and 5% of size are asked."""
+    """An interval of 95% excludes zero upwards in 2.5%, and a regression must also exceed 5%."""
     rng = np.random.default_rng(seed)
     base = rng.lognormal(3, 0.5, 200)
     noise = base * rng.lognormal(0, 0.05, 200)
     assert outcome(base, noise / noise.mean() * base.mean(), most=0.05) != "regression"
 
 
-def test_what_comes_and_goes_with_the_draw_of_arrivals_is_noise() -> None:
-    """Every program is slower by a quarter, or faster by a tenth, as its seed has it: to the
-    programs alone that is a sure 5%."""
+def test_a_change_that_depends_on_the_draw_of_arrivals_is_noise() -> None:
+    """Every program is 25% slower under one seed and 10% faster under another. Judged by programs
+    alone, that is a significant change of 5%."""
     slower = {1: 1.25, 2: 0.9, 3: 1.0}
     base, new = (
         Side("run", SETTINGS, pd.concat(side(JCT_S * by[s], seed=s).jobs for s in by), {})
@@ -96,7 +96,7 @@ def test_what_comes_and_goes_with_the_draw_of_arrivals_is_noise() -> None:
     assert change.outcome == "noise"
 
 
-def test_a_job_that_failed_in_one_run_or_seed_is_in_no_pair() -> None:
+def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs() -> None:
     base = side([10, 20, 30, 40])
     new = Side("new", base.settings, base.jobs.iloc[:3], {})
     (change,) = compare_sides(base, new, ["jct.mean"], 0.03).changes
@@ -104,7 +104,7 @@ def test_a_job_that_failed_in_one_run_or_seed_is_in_no_pair() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "message"),
     [
         ("jps", [0.2], r"jps \[0.1\] and \[0.2\]"),
         ("hardware", "b200", "hardware a100-80g and b200"),
@@ -114,8 +114,10 @@ def test_a_job_that_failed_in_one_run_or_seed_is_in_no_pair() -> None:
         ("engine", "vllm", "engine sim and vllm"),
     ],
 )
-def test_unlike_is_refused_with_what_differs(field: str, value: Any, said: str) -> None:
-    with pytest.raises(NotComparable, match=said):
+def test_runs_with_different_settings_are_refused_with_what_differs(
+    field: str, value: Any, message: str
+) -> None:
+    with pytest.raises(NotComparable, match=message):
         compare_sides(side(JCT_S), side(JCT_S, **{field: value}), ["jct.mean"], 0.03)
 
 
@@ -126,7 +128,7 @@ def test_without_a_common_policy_there_is_nothing_to_compare() -> None:
         compare_sides(side(JCT_S), side(JCT_S, variant="other"), ["jct.mean"], 0.03)
 
 
-def test_a_cell_that_is_not_valid_is_no_pass() -> None:
+def test_an_invalid_cell_fails_the_comparison() -> None:
     verdict = compare_sides(
         side(JCT_S), side(JCT_S, invalid={"fcfs_jps0.1": "residual"}), ["jct.mean"], 0.03
     )
@@ -135,7 +137,7 @@ def test_a_cell_that_is_not_valid_is_no_pass() -> None:
     assert parsed(verdict).get("failures") == "1"
 
 
-def test_markdown_and_junit_tell_the_same_and_markup_in_names_is_text() -> None:
+def test_markdown_and_junit_agree_and_markup_in_names_is_text() -> None:
     verdict = compare_sides(
         side(JCT_S, "<b>|evil|</b>"), side(1.5 * JCT_S, "<b>|evil|</b>"), ["jct.mean"], 0.03
     )

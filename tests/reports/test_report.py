@@ -25,7 +25,7 @@ EVIL = "</script><script>alert(1)</script>"
 
 
 class Page(HTMLParser):
-    """What a browser would make of it: elements, visible text, scripts."""
+    """The elements, visible text and scripts of a page, as a browser would parse them."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Page(HTMLParser):
 
 
 def specs(page: Page) -> dict[str, dict[str, Any]]:
-    """Each figure's drawing as it is first shown, by id."""
+    """Return the drawing that each figure shows first, by id."""
     figures = json.loads(zlib.decompress(base64.b64decode(page.scripts[0])))
     return {name: next(iter(figure["specs"].values())) for name, figure in figures.items()}
 
@@ -88,7 +88,7 @@ def test_the_same_folder_gives_the_same_bytes(contended: Path) -> None:
     assert not list(contended.glob(".*"))
 
 
-def test_names_from_a_trace_or_a_command_line_stay_text(tmp_path: Path) -> None:
+def test_names_from_a_trace_or_a_command_line_are_text_and_never_markup(tmp_path: Path) -> None:
     shape = workload([turn(EVIL)], left_out=[{"program_id": EVIL, "reason": "<b>long</b>"}])
     run = write_sweep(
         tmp_path, ["fcfs", EVIL], (0.5, 0.6), workload=shape | {"name": EVIL},
@@ -98,14 +98,14 @@ def test_names_from_a_trace_or_a_command_line_stay_text(tmp_path: Path) -> None:
         for name in ("fcfs", EVIL):
             write_cell(run, name, [turn(EVIL), turn("p1")], jps=jps)
     page = Page(write_report(run).path)
-    # The figures' data, plotly, and two of the page's own: none of them made by a name.
+    # The figures' data, plotly, and two scripts of the page; a name has added none.
     assert len(page.scripts) == 4
     assert not any(script.strip() == "alert(1)" for script in page.scripts)
     assert page.text.count(EVIL) >= 5
     assert "<b>long</b>" in page.text
     traces = [trace for spec in specs(page).values() for trace in spec["data"]]
     assert EVIL in {trace["meta"].get("variant") for trace in traces}
-    # Plotly reads tags in what it writes.
+    # Plotly interprets tags in its texts.
     shown = [str(t.get(field)) for t in traces for field in ("text", "name", "hovertemplate")]
     assert any("alert" in text for text in shown)
     assert not any("<script" in text for text in shown)
@@ -142,7 +142,7 @@ def test_plotly_knows_every_property_that_is_drawn(contended: Path) -> None:
         go.Figure({"data": spec["data"], "layout": spec["layout"]})  # raises where it does not
 
 
-def test_cells_drawn_program_by_program_are_the_answers_or_the_ones_asked_for(
+def test_the_gantt_chart_shows_the_cells_of_the_answer_or_those_requested(
     contended: Path,
 ) -> None:
     def options(page: Page) -> str:
@@ -152,29 +152,31 @@ def test_cells_drawn_program_by_program_are_the_answers_or_the_ones_asked_for(
     assert "continuum, 0.25 jobs/s, seed 1" in offered
     assert "fcfs, 0.25 jobs/s, seed 1" in offered
     assert "autellix" not in offered
-    asked = options(Page(write_report(contended, ["autellix_jps0.9_seed1"]).path))
-    assert "autellix, 0.9 jobs/s, seed 1" in asked
-    assert "continuum" not in asked
+    requested = options(Page(write_report(contended, ["autellix_jps0.9_seed1"]).path))
+    assert "autellix, 0.9 jobs/s, seed 1" in requested
+    assert "continuum" not in requested
 
 
-def test_a_cell_that_is_not_there_is_refused_with_those_that_are(contended: Path) -> None:
+def test_an_unknown_cell_is_refused_with_the_known_ones(contended: Path) -> None:
     with pytest.raises(
         ValueError, match=r"--gantt fcfs: .*; choose from fcfs_jps0\.05_seed1, .* and \d+ more"
     ):
         write_report(contended, ["fcfs"])
 
 
-def test_a_variant_without_a_result_at_one_rate_leaves_a_gap(new_run: Callable[..., Path]) -> None:
+def test_a_variant_without_a_result_at_one_rate_is_reported_with_no_result(
+    new_run: Callable[..., Path],
+) -> None:
     run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), programs=4)
     (run / "continuum_jps0.5_seed1" / "done.json").unlink()
     assert "no result" in write_report(run).path.read_text()
 
 
-def test_of_very_many_variants_the_fastest_are_shown_at_first(tmp_path: Path) -> None:
+def test_of_very_many_variants_only_the_fastest_are_shown_initially(tmp_path: Path) -> None:
     names = ["fcfs", *(f"v{k:02d}" for k in range(30))]
     run = write_sweep(tmp_path, names)
-    for place, name in enumerate(names):
-        write_cell(run, name, [turn(decode_s=40.0 - place), turn("p1", decode_s=40.0 - place)])
+    for index, name in enumerate(names):
+        write_cell(run, name, [turn(decode_s=40.0 - index), turn("p1", decode_s=40.0 - index)])
     chips = {
         attrs["data-variant"]: attrs["aria-pressed"] == "true"
         for _, attrs in Page(write_report(run).path).tags
@@ -184,12 +186,12 @@ def test_of_very_many_variants_the_fastest_are_shown_at_first(tmp_path: Path) ->
     assert list(chips)[:9] == ["fcfs", *names[-8:]]
 
 
-def test_one_cell_and_no_cell_make_a_page(tmp_path: Path) -> None:
-    one = write_sweep(tmp_path / "one", ["fcfs"])
-    write_cell(one, "fcfs", [turn()])
-    assert "The run has no variant to compare it with." in Page(write_report(one).path).text
-    none = write_sweep(tmp_path / "none", ["fcfs"])
-    report = write_report(none)
+def test_runs_of_one_cell_and_of_no_cell_have_a_page(tmp_path: Path) -> None:
+    single = write_sweep(tmp_path / "one", ["fcfs"])
+    write_cell(single, "fcfs", [turn()])
+    assert "The run has no variant to compare it with." in Page(write_report(single).path).text
+    empty = write_sweep(tmp_path / "none", ["fcfs"])
+    report = write_report(empty)
     text = Page(report.path).text
     assert "No cell has finished" in text
     assert "not run yet" in text
@@ -235,7 +237,7 @@ def test_an_unwritable_folder_is_refused_in_one_line(
         write_report(run)
 
 
-def test_importing_reports_brings_in_neither_pandas_nor_plotly() -> None:
+def test_importing_reports_does_not_import_pandas_numpy_or_plotly() -> None:
     code = "import reports, sys; sys.exit(bool({'pandas', 'plotly', 'numpy'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -245,13 +247,13 @@ def test_a_figure_without_numbers_is_left_out_and_the_page_says_why(tmp_path: Pa
     silent = {"queue_s": None, "prefill_s": None, "device_hit_tokens": None, "tools": []}
     write_cell(run, "fcfs", [turn(**silent, first_token_at_s=0.5, finished_at_s=1.5)], engine="u")
     page = write_report(run).path.read_text()
-    for id, said in (
+    for id, note in (
         ("hits", "The cache-hit ratio is not drawn: this server does not report it."),
         ("bubbles", "Bubbles are not drawn: this server does not report how long turns queued."),
         ("memory", "Memory over time is not drawn: only virtual time records it."),
         ("tool-gaps", "Tool times are not drawn: no tool took any time."),
     ):
-        assert said in page
+        assert note in page
         assert f'id="{id}"' not in page
 
 

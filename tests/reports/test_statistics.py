@@ -16,9 +16,9 @@ def paired(a: pd.DataFrame, b: pd.DataFrame) -> Comparison:
     return comparison
 
 
-def test_a_job_that_takes_half_as_long_is_finished_twice_as_soon() -> None:
+def test_jobs_that_take_half_as_long_are_a_speedup_of_two() -> None:
     result = paired(jobs(10, 20, 30), jobs(5, 10, 15))
-    # Each program's ratio is 2, so every draw's is, and the interval has no width.
+    # Each program's ratio is 2, so every draw's is, and the interval has zero width.
     assert result.mean.value == result.mean.low == result.mean.high == pytest.approx(2.0)
     assert result.p95.value == pytest.approx(2.0)
 
@@ -29,12 +29,12 @@ def test_the_ratio_is_of_means_not_the_mean_of_ratios() -> None:
 
 
 def test_p95_is_linear_between_ranks() -> None:
-    # P95 of 0, 10, …, 100 lies at rank 9.5: 95. Of eleven 19s it is 19.
+    # P95 of 0, 10, …, 100 is at rank 9.5: 95. Of eleven 19s it is 19.
     base, variant = jobs(*range(0, 101, 10)), jobs(*[19.0] * 11)
     assert paired(base, variant).p95.value == pytest.approx(5.0)
 
 
-def test_programs_that_did_not_finish_on_both_sides_are_left_out() -> None:
+def test_programs_that_one_of_the_variants_did_not_finish_are_left_out() -> None:
     result = paired(jobs(10, 20, 1000), jobs(5, 10))
     assert (result.programs, result.mean.value) == (2, pytest.approx(2.0))
     assert compare(jobs(1, 2), jobs(1, 2, first=7)) is None
@@ -47,7 +47,7 @@ def test_all_seeds_of_a_program_count_as_one_draw() -> None:
     assert (result.programs, result.mean.value) == (2, pytest.approx(2.0))
 
 
-def test_pairing_sees_a_small_shift_that_the_spread_between_programs_would_hide() -> None:
+def test_pairing_finds_a_small_shift_despite_a_large_spread_between_programs() -> None:
     rng = np.random.default_rng(0)
     hard = rng.lognormal(4, 1, size=100)
     noise = rng.normal(1, 0.02, size=100)

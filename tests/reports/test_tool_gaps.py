@@ -15,7 +15,7 @@ def drawn(tmp_path: Path, turns: Sequence[dict[str, Any]]) -> Figure | None:
 
 
 def program(name: str, *calls: tuple[list[str], float]) -> list[dict[str, Any]]:
-    """Turns that call tools, each followed by its gap; then a last turn."""
+    """Return turns that call tools, each followed by its gap, and a last turn."""
     turns = [turn(name, 0, tools=calls[0][0])]
     for k, (_, gap_s) in enumerate(calls):
         after = calls[k + 1][0] if k + 1 < len(calls) else []
@@ -40,7 +40,9 @@ def test_turns_of_several_programs_may_alternate(tmp_path: Path) -> None:
     assert [t["x"] for t in figure.spec["data"]] == [[9.0], [1.0]]
 
 
-def test_only_the_tools_with_most_time_are_drawn_and_the_rest_is_said(tmp_path: Path) -> None:
+def test_only_the_tools_with_the_most_time_are_drawn_and_the_note_counts_the_others(
+    tmp_path: Path,
+) -> None:
     calls = [([f"tool-{k}"], float(10 - k)) for k in range(10)]
     figure = drawn(tmp_path, program("p0", *calls))
     assert figure is not None
@@ -48,13 +50,13 @@ def test_only_the_tools_with_most_time_are_drawn_and_the_rest_is_said(tmp_path: 
     assert "The other 2 have 5% of the time." in figure.spec["note"]  # 3 of 55 seconds
 
 
-def test_a_gap_of_nothing_counts_but_has_no_place_on_a_log_axis(tmp_path: Path) -> None:
+def test_a_gap_of_zero_counts_but_is_not_drawn_on_a_log_axis(tmp_path: Path) -> None:
     figure = drawn(tmp_path, program("p0", (["ls"], 0.0), (["ls"], 2.0)))
     assert figure is not None
     assert (figure.spec["data"][0]["x"], figure.spec["data"][0]["y"]) == ([2.0], [1.0])
 
 
-def test_where_gaps_come_from_is_said(tmp_path: Path) -> None:
+def test_the_note_gives_the_provenance_of_gaps(tmp_path: Path) -> None:
     turns = program("p0", (["ls"], 1.0), (["ls"], 2.0), ([], 30.0))
     turns[1]["gap_provenance"] = "measured"
     figure = drawn(tmp_path, turns)
@@ -64,7 +66,7 @@ def test_where_gaps_come_from_is_said(tmp_path: Path) -> None:
     assert "Not shown: 1 gap after a turn without a tool." in figure.spec["note"]
 
 
-def test_no_tools_no_figure(tmp_path: Path) -> None:
+def test_without_tools_there_is_no_figure(tmp_path: Path) -> None:
     assert drawn(tmp_path, [turn(tools=[]), turn(index=1, tools=[], gap_s=3.0)]) is None
 
 

@@ -1,4 +1,4 @@
-"""Where a job's time went: each part has its known value, and all of them sum to the JCT."""
+"""The parts of a job's time have their known values and sum to the JCT."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,11 +29,11 @@ def job_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict
 
 
 def parts_of(job: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are not zero."""
+    """Return the parts that are not zero."""
     return {part: round(job[part], 9) for part in PARTS if job[part]}
 
 
-def test_each_second_of_a_job_has_one_place(tmp_path: Path) -> None:
+def test_each_second_of_a_job_belongs_to_one_part(tmp_path: Path) -> None:
     first = turn("p", 0, 0.0, sent_at_s=0.5, queue_s=2.0, prefill_s=1.0, decode_s=3.0)
     second = turn(
         "p", 1, 10.5, queue_s=4.0, load_s=0.25, prefill_s=1.0, decode_s=2.0, preempted_s=5.0,
@@ -56,8 +56,8 @@ def test_each_second_of_a_job_has_one_place(tmp_path: Path) -> None:
     assert job["bubble_s"] == 6.0
 
 
-def test_slowdown_is_over_what_no_scheduler_could_have_spared(tmp_path: Path) -> None:
-    # 10 s, of which 4 s of queue, and a second of prefill of which half is computed again.
+def test_slowdown_is_relative_to_the_time_that_no_scheduler_can_avoid(tmp_path: Path) -> None:
+    # Of 10 s, 4 s are queueing and half of the one second of prefill is recomputed.
     job = job_of(
         tmp_path,
         [
@@ -68,16 +68,16 @@ def test_slowdown_is_over_what_no_scheduler_could_have_spared(tmp_path: Path) ->
     assert job["slowdown"] == pytest.approx(10 / 5.5)
 
 
-def test_hits_beyond_what_the_turn_before_held_leave_nothing_computed_again(
+def test_with_more_hits_than_kept_tokens_nothing_counts_as_recomputed(
     tmp_path: Path,
 ) -> None:
     turns = [turn("p"), turn("p", 1, 1.0, prefill_s=1.0, kept_tokens=30, device_hit_tokens=50)]
     assert job_of(tmp_path, turns)["first_prefill_s"] == pytest.approx(1.0)
 
 
-def test_a_sub_agent_is_time_that_its_root_waits(tmp_path: Path) -> None:
-    # The root decodes 1 + 1 s, waits 5 s and is at a tool for 2 s: till 9. Its second sub-agent,
-    # which nobody joins, works till 12. How they spent their time is theirs.
+def test_time_that_a_root_waits_for_its_sub_agents_is_one_part(tmp_path: Path) -> None:
+    # The root decodes for 1 + 1 s, waits 5 s and runs a tool for 2 s, so it ends at 9. Its second
+    # sub-agent, which is never joined, ends at 12. The parts of sub-agents do not count.
     job = job_of(
         tmp_path,
         [
@@ -91,7 +91,7 @@ def test_a_sub_agent_is_time_that_its_root_waits(tmp_path: Path) -> None:
     assert (job["jct_s"], job["bubble_s"]) == (12.0, 4.0)
 
 
-UNTOLD = dict.fromkeys(
+UNREPORTED = dict.fromkeys(
     [
         *("queue_s", "prefill_s", "device_hit_tokens", "preemptions", "load_s", "preempted_s"),
         *("recompute_s", "dram_hit_tokens", "ssd_hit_tokens"),
@@ -99,10 +99,10 @@ UNTOLD = dict.fromkeys(
 )
 
 
-def test_of_a_server_that_tells_nothing_the_time_to_the_first_token_is_one_part(
+def test_without_engine_timings_the_time_to_the_first_token_is_one_part(
     tmp_path: Path,
 ) -> None:
-    line = turn("p", first_token_at_s=1.5, finished_at_s=4.0, decode_s=2.5) | UNTOLD
+    line = turn("p", first_token_at_s=1.5, finished_at_s=4.0, decode_s=2.5) | UNREPORTED
     found = results_of(tmp_path, [line], engine="http://localhost")
     (job,) = found.jobs.to_dict("records")
     assert parts_of({str(k): v for k, v in job.items()}) == {"decode_s": 2.5, "server_s": 1.5}
@@ -123,7 +123,7 @@ def test_jobs_come_in_order_of_arrival_without_those_that_failed(tmp_path: Path)
 
 
 def test_time_that_no_part_explains_fails_the_residual_gate(tmp_path: Path) -> None:
-    # From 1 to 4 s the job waits, and says so of one second only.
+    # From 1 to 4 s the job waits, but only one second is recorded as waiting.
     turns = [turn("p", 0, 0.0), turn("p", 1, 4.0, wait_s=1.0)]
     (row,) = results_of(tmp_path, turns).cells.to_dict("records")
     assert row["residual"] == pytest.approx(2 / 5)
@@ -145,7 +145,7 @@ def test_parts_are_never_negative_and_sum_to_the_jct(
 def test_an_answer_that_is_not_streamed_is_server_time_without_a_breakdown(
     tmp_path: Path,
 ) -> None:
-    """4 s, of which the engine says that 1 s was queueing."""
+    """The answer takes 4 s, of which the engine reports 1 s as queueing."""
     whole = {"first_token_at_s": None, "prefill_s": None, "decode_s": None, "finished_at_s": 4.0}
     parts = parts_of(job_of(tmp_path, [turn(queue_s=1.0, **whole)], engine="http://h"))
     assert parts == {"first_queue_s": 1.0, "server_s": 3.0}

@@ -1,4 +1,4 @@
-"""The sandboxes that tests/agents has."""
+"""The sandbox fixtures of tests/agents."""
 
 from tests.agents.sandbox.conftest import boxed, ordinary, own, shared
 

@@ -1,4 +1,4 @@
-"""Who gets into a gateway, and as which program."""
+"""Access to a gateway: who may use it, and as which program."""
 
 from __future__ import annotations
 
@@ -43,36 +43,36 @@ async def guarded(
 async def answering(
     handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
 ) -> AsyncIterator[str]:
-    """A server that does the same on every path."""
+    """Serve every path with the same handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     async with on_loopback(app) as url:
         yield url
 
 
-async def asked(
+async def request(
     url: str, key: str | None = None, method: str = "POST", **headers: str
 ) -> tuple[int, dict[str, Any]]:
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    headers_sent = {name.replace("_", "-"): value for name, value in headers.items()}
     if key is not None:
-        named["Authorization"] = f"Bearer {key}"
+        headers_sent["Authorization"] = f"Bearer {key}"
     async with (
         aiohttp.ClientSession() as session,
         session.request(
-            method, url, data=orjson.dumps(ASK) if method == "POST" else None, headers=named
+            method, url, data=orjson.dumps(ASK) if method == "POST" else None, headers=headers_sent
         ) as answer,
     ):
         return answer.status, orjson.loads(await answer.read() or b"{}")
 
 
-def statuses(access: Access, asking: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, int]:
-    """By name of the case: a path, and the options of `asked`."""
+def statuses(access: Access, cases: Mapping[str, tuple[str, dict[str, str]]]) -> dict[str, int]:
+    """Send each case's request (a path and options of `request`); return the statuses."""
 
     async def go() -> dict[str, int]:
         async with guarded(access, Upstream()) as (url, _):
             return {
-                case: (await asked(url + path, **options))[0]
-                for case, (path, options) in asking.items()
+                case: (await request(url + path, **options))[0]
+                for case, (path, options) in cases.items()
             }
 
     return asyncio.run(go())
@@ -81,21 +81,21 @@ def statuses(access: Access, asking: Mapping[str, tuple[str, dict[str, str]]]) -
 CHAT = "/v1/chat/completions"
 
 
-def test_on_loopback_programs_of_this_machine_need_no_token() -> None:
+def test_on_loopback_local_programs_need_no_token() -> None:
     assert statuses(
         Access(),
         {
             "plain": (CHAT, {}),
             "by name": (CHAT, {"Host": "localhost:9000"}),
             "in IPv6": (CHAT, {"Host": "[::1]:9000"}),
-            "with a key of the server's": (CHAT, {"key": "sk-1"}),
+            "with the server's key": (CHAT, {"key": "sk-1"}),
         },
-    ) == {"plain": 200, "by name": 200, "in IPv6": 200, "with a key of the server's": 200}
+    ) == {"plain": 200, "by name": 200, "in IPv6": 200, "with the server's key": 200}
 
 
-def test_web_pages_cannot_ask_by_their_visitors_browser() -> None:
-    """A page can send a form or a fetch to any port of its visitor's machine (Origin), and can have
-    its own name mean 127.0.0.1 (DNS rebinding, Host)."""
+def test_web_pages_cannot_send_requests_through_their_visitors_browser() -> None:
+    """A page can send a form or a fetch to any port of its visitor's machine (Origin), and can let
+    its own name resolve to 127.0.0.1 (DNS rebinding, Host)."""
     assert statuses(
         Access(),
         {
@@ -141,7 +141,7 @@ def test_a_token_is_required_on_every_path_if_one_is_set() -> None:
     }
 
 
-def test_that_it_is_up_is_all_that_a_stranger_learns() -> None:
+def test_without_the_token_a_client_learns_only_that_the_gateway_is_up() -> None:
     async def go() -> tuple[int, bytes]:
         async with (
             guarded(Access(SECRET), Upstream()) as (url, _),
@@ -153,66 +153,66 @@ def test_that_it_is_up_is_all_that_a_stranger_learns() -> None:
     assert asyncio.run(go()) == (200, b"ok\n")
 
 
-def test_the_token_goes_no_further_than_the_gateway() -> None:
+def test_the_token_is_not_forwarded_to_the_server() -> None:
     async def go(api_key: str | None) -> dict[str, str]:
         upstream = Upstream()
         async with guarded(Access(SECRET), upstream, api_key) as (url, _):
-            await asked(url + CHAT, SECRET, api_key=SECRET, x_api_key=SECRET)
+            await request(url + CHAT, SECRET, api_key=SECRET, x_api_key=SECRET)
         return upstream.headers[0]
 
     assert SECRET not in str(asyncio.run(go(None)))
     assert asyncio.run(go("sk-mine"))["Authorization"] == "Bearer sk-mine"
 
 
-def test_a_programs_key_is_for_that_program_whatever_it_says() -> None:
+def test_a_programs_key_is_valid_only_for_that_program_whatever_the_request_claims() -> None:
     access = Access(keyed=True)
 
     async def go() -> tuple[list[int], list[str]]:
         with access.issue_key("p1") as one, access.issue_key("p2"):
             async with guarded(access, Upstream()) as (url, lines):
                 found = [
-                    await asked(f"{url}/programs/p1{CHAT}", one),
-                    await asked(url + CHAT, one, X_Program_Id="p2"),
-                    await asked(f"{url}/programs/p2{CHAT}", one),
-                    await asked(f"{url}/programs/p2", one, "DELETE"),
-                    await asked(url + CHAT, "none"),
-                    await asked(url + CHAT),
-                    await asked(f"{url}/v1/models", method="GET"),
+                    await request(f"{url}/programs/p1{CHAT}", one),
+                    await request(url + CHAT, one, X_Program_Id="p2"),
+                    await request(f"{url}/programs/p2{CHAT}", one),
+                    await request(f"{url}/programs/p2", one, "DELETE"),
+                    await request(url + CHAT, "none"),
+                    await request(url + CHAT),
+                    await request(f"{url}/v1/models", method="GET"),
                 ]
                 return [status for status, _ in found], [line["program_id"] for line in lines]
 
     assert asyncio.run(go()) == ([200, 200, 403, 403, 401, 401, 401], ["p1", "p1"])
 
 
-def test_a_programs_key_ends_with_it() -> None:
+def test_a_programs_key_is_invalid_after_the_program_ends() -> None:
     access = Access(keyed=True)
     with access.issue_key("p1") as key:
         pass
     assert statuses(access, {"late": (CHAT, {"key": key})}) == {"late": 401}
 
 
-def test_who_asks_is_decided_before_its_body_has_come() -> None:
-    """A key that ends meanwhile makes nobody of its program, and so anybody."""
+def test_the_program_of_a_request_is_determined_before_its_body_arrives() -> None:
+    """A key that expires meanwhile must not let the request name another program."""
     access = Access(keyed=True)
 
     async def go() -> tuple[int, list[str]]:
         async with guarded(access, Upstream()) as (url, lines):
-            holds, begun = access.issue_key("p1"), asyncio.Event()
-            headers = {"Authorization": f"Bearer {holds.__enter__()}", "X-Program-Id": "victim"}
+            issued, body_started = access.issue_key("p1"), asyncio.Event()
+            headers = {"Authorization": f"Bearer {issued.__enter__()}", "X-Program-Id": "victim"}
 
             async def slowly() -> AsyncIterator[bytes]:
                 body = orjson.dumps(ASK)
                 yield body[:10]
-                begun.set()
+                body_started.set()
                 while access._keys:
                     await asyncio.sleep(0.01)
                 yield body[10:]
 
             async def end() -> None:
-                await begun.wait()
+                await body_started.wait()
                 while not access._active["p1"]:
                     await asyncio.sleep(0.01)
-                holds.__exit__(None, None, None)
+                issued.__exit__(None, None, None)
 
             async with aiohttp.ClientSession() as session:
                 ending = asyncio.create_task(end())
@@ -221,18 +221,18 @@ def test_who_asks_is_decided_before_its_body_has_come() -> None:
                     return answer.status, [line["program_id"] for line in lines]
 
     assert asyncio.run(go()) == (200, ["p1"])
-    assert not access._active, "and none is counted on"
+    assert not access._active, "no request is counted as active"
 
 
-def test_a_way_whose_program_has_ended_is_nobodys(tmp_path: Path) -> None:
-    """A connection outlives the socket that it came by."""
+def test_a_connection_whose_program_has_ended_cannot_act_for_any_program(tmp_path: Path) -> None:
+    """A connection outlives the socket through which it was opened."""
 
     async def go() -> tuple[int, int]:
         gateway = Gateway([Backend("http://127.0.0.1:9", False)], print)
         path = tmp_path / "s"
         async with serve_gateway(gateway):
-            way = program_socket(gateway, path, "p1")
-            await way.__aenter__()
+            listening = program_socket(gateway, path, "p1")
+            await listening.__aenter__()
             connector = aiohttp.UnixConnector(str(path))
             async with aiohttp.ClientSession(connector=connector) as session:
                 async with session.delete("http://localhost/programs/p1") as answer:
@@ -240,14 +240,14 @@ def test_a_way_whose_program_has_ended_is_nobodys(tmp_path: Path) -> None:
                 gateway.access.programs_by_socket.clear()
                 async with session.delete("http://localhost/programs/victim") as answer:
                     after = answer.status
-            await way.__aexit__(None, None, None)
+            await listening.__aexit__(None, None, None)
         return before, after
 
     assert asyncio.run(go()) == (204, 403)
 
 
-def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
-    """And those beyond are refused before anything of them is read."""
+def test_the_number_of_concurrent_requests_of_a_program_is_limited() -> None:
+    """Requests beyond the limit are refused before their bodies are read."""
     access = Access(keyed=True)
 
     async def go() -> list[int]:
@@ -268,7 +268,7 @@ def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
                 found = await asyncio.gather(*all_at_once, stream(other))
                 assert found.pop() == 200
                 assert len(lines) == MAX_ACTIVE_REQUESTS + 1
-                assert await stream(flood) == 200, "once they are over"
+                assert await stream(flood) == 200, "after the others have finished"
                 return found
 
     found = asyncio.run(go())
@@ -290,12 +290,14 @@ def test_a_program_has_so_many_requests_under_way_and_no_more() -> None:
         *(("POST", "embeddings/.."), ("POST", "embeddings%3Fx"), ("POST", "chat/completions/")),
     ],
 )
-def test_no_other_path_of_the_server_is_reached_with_the_users_key(method: str, path: str) -> None:
+def test_no_other_path_of_the_server_is_reachable_with_the_users_key(
+    method: str, path: str
+) -> None:
     async def go() -> tuple[int, list[str]]:
-        reached: list[str] = []
+        forwarded: list[str] = []
 
         async def note(request: web.Request) -> web.Response:
-            reached.append(request.raw_path)
+            forwarded.append(request.raw_path)
             return web.Response()
 
         async with (
@@ -304,12 +306,12 @@ def test_no_other_path_of_the_server_is_reached_with_the_users_key(method: str, 
             aiohttp.ClientSession() as session,
             session.request(method, URL(f"{url}/v1/{path}", encoded=True)) as answer,
         ):
-            return answer.status, reached
+            return answer.status, forwarded
 
     assert asyncio.run(go()) == (404, [])
 
 
-def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
+def test_a_client_cannot_end_a_turn_of_another_program_at_the_server() -> None:
     async def go() -> Any:
         upstream = Upstream()
         async with (
@@ -326,7 +328,7 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "token", "told"),
+    ("address", "token", "message"),
     [
         ("0.0.0.0", None, rf"accessible from other machines; set {TOKEN} to a secret"),  # noqa: S104
         ("::", None, "accessible from other machines"),
@@ -335,8 +337,10 @@ def test_a_client_cannot_end_anothers_turn_at_the_server() -> None:
         ("127.0.0.1", "short", f"{TOKEN}: must have at least 16 characters, all ASCII"),
     ],
 )
-def test_a_token_is_required_outside_loopback(address: str, token: str | None, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_a_token_is_required_outside_loopback(
+    address: str, token: str | None, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
         check_listen(address, token)
 
 
@@ -344,11 +348,15 @@ def test_a_token_is_required_outside_loopback(address: str, token: str | None, t
     ("address", "token"),
     [("127.0.0.1", None), ("127.0.0.2", None), ("::1", None), ("0.0.0.0", SECRET)],  # noqa: S104
 )
-def test_loopback_is_anyones_and_the_world_is_for_a_token(address: str, token: str | None) -> None:
+def test_loopback_needs_no_token_and_other_addresses_are_allowed_with_one(
+    address: str, token: str | None
+) -> None:
     check_listen(address, token)
 
 
-def test_bench_gateway_refuses_to_be_open_to_all(bench: str, tmp_path: Path) -> None:
+def test_bench_gateway_refuses_to_listen_on_all_addresses_without_a_token(
+    bench: str, tmp_path: Path
+) -> None:
     env = {name: value for name, value in os.environ.items() if name != TOKEN}
     ran = subprocess.run(
         [bench, "gateway", "http://127.0.0.1:9", "--listen", "0.0.0.0"],  # noqa: S104
@@ -364,8 +372,8 @@ def test_bench_gateway_refuses_to_be_open_to_all(bench: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-def test_an_answer_without_end_is_cut(streamed: bool) -> None:
-    """A server could fill the memory of a machine that runs for days."""
+def test_an_endless_answer_is_truncated(streamed: bool) -> None:
+    """Otherwise a server could fill the memory of the gateway."""
 
     async def endless(request: web.Request) -> web.StreamResponse:
         await request.read()

@@ -1,4 +1,4 @@
-"""What commands of a model try on the harness that runs them, and on those beside them."""
+"""Attacks of model commands on the harness that runs them and on other programs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from agents.workspace import remove_workspace
 from tests.agents.bubblewrap import needs_bubblewrap
 from tests.agents.planner import planner
 from tests.agents.sandbox.conftest import Boxed
-from tests.agents.test_runs import CELL, UNCONFINED, begin, fine, lines
+from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, lines, succeeded
+from tests.processes import wait_until
 
 MIB = 1 << 20
 
@@ -35,10 +36,10 @@ def ends(folder: Path) -> dict[str, str]:
 
 
 @needs_bubblewrap
-def test_a_program_that_fills_the_disk_is_ended_and_the_others_go_on(
+def test_a_program_that_fills_the_disk_is_ended_and_the_others_continue(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    """Many files, each below what one may have."""
+    """It writes many files, each below the limit of a file."""
     fill = (
         "for i in $(seq 1000); do head -c 4M /dev/zero > f$i || break; sleep 0.02; done; sleep 60"
     )
@@ -52,7 +53,7 @@ def test_a_program_that_fills_the_disk_is_ended_and_the_others_go_on(
     assert not list((tmp_path / "o" / CELL / "agents").glob("*/workspace"))
 
 
-def test_files_are_counted_where_the_disk_has_lost_so_much_and_else_not(
+def test_files_are_counted_only_if_the_disk_has_lost_enough_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[Kind] = []
@@ -67,10 +68,10 @@ def test_files_are_counted_where_the_disk_has_lost_so_much_and_else_not(
     )
     watched = DiskUsage(tmp_path, 100 * MIB, count)
     assert watched.exceeded_limit() is None
-    assert counted == [Kind.BYTES, Kind.NUMBER], "at the beginning"
+    assert counted == [Kind.BYTES, Kind.NUMBER], "at the start"
     disk["f_bfree"] = 910
     assert watched.exceeded_limit() is None
-    assert len(counted) == 2, "at the most 90 MiB of them are ours"
+    assert len(counted) == 2, "at most 90 MiB can be ours"
     disk["f_bfree"] = 880
     assert watched.exceeded_limit() is None
     assert len(counted) == 3, "120 MiB could be, but are not"
@@ -82,7 +83,7 @@ def test_files_are_counted_where_the_disk_has_lost_so_much_and_else_not(
 ORDER = ("f_frsize", "f_blocks", "f_bfree", "f_bfree", "f_files", "f_ffree")
 
 
-def test_so_many_files_are_too_much_as_well(
+def test_the_number_of_files_is_limited_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_FILES", 100)
@@ -98,8 +99,10 @@ OURS_ON_PATH = {
 }
 
 
-def test_what_a_locked_folder_holds_is_taken_from_what_the_disk_has_lost(ordinary: Boxed) -> None:
-    """An ordinary user's `du` cannot look into what that user's program has locked."""
+def test_files_in_a_locked_folder_are_estimated_from_the_space_that_the_disk_has_lost(
+    ordinary: Boxed,
+) -> None:
+    """The `du` of an ordinary user cannot read folders that the user's program has locked."""
     script = (
         "import os, sys; from pathlib import Path; from agents.sandbox.files import DiskUsage\n"
         "Path('locked').mkdir(); Path('locked/big').write_bytes(os.urandom(40 << 20))\n"
@@ -129,29 +132,29 @@ if sys.argv[1:]: ctypes.CDLL(None).prctl(4, 0)
 print("held", flush=True)
 time.sleep(600)
 """
-"""With a word, it is no longer to be looked into (PR_SET_DUMPABLE)."""
-TAKEN = """
+"""With an argument, the process hides its open files (PR_SET_DUMPABLE)."""
+MEASURE = """
 import sys; from pathlib import Path; from agents.sandbox.files import Kind, program_usage
 print(*(program_usage(Path(sys.argv[1]), int(sys.argv[2]), kind) for kind in Kind))
 """
 
 
-def taken_by(boxed: Boxed, *words: str) -> list[str]:
-    """Bytes and number, as they are counted while it holds three deleted files open."""
+def usage_of(boxed: Boxed, *arguments: str) -> list[str]:
+    """Return the bytes and number of files counted while three deleted files are open."""
     quiet = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with boxed.start(boxed.command("python3", "-c", HOLD, *words), **quiet) as started:
+    with boxed.start(boxed.command("python3", "-c", HOLD, *arguments), **quiet) as started:
         try:
             assert started.stdout
             assert started.stdout.readline() == "held\n"
-            return ours(boxed, TAKEN, boxed.workspace, started.pid).split()
+            return run_outside(boxed, MEASURE, boxed.workspace, started.pid).split()
         finally:
             started.kill()
 
 
-def ours(boxed: Boxed, script: str, *words: object) -> str:
-    """What our own code says, run outside by the sandbox's user."""
+def run_outside(boxed: Boxed, script: str, *arguments: object) -> str:
+    """Run our own code outside the sandbox as the sandbox's user; return its output."""
     ran = subprocess.run(
-        ["/usr/bin/python3", "-c", script, *map(str, words)],
+        ["/usr/bin/python3", "-c", script, *map(str, arguments)],
         env=OURS_ON_PATH,
         capture_output=True,
         text=True,
@@ -163,21 +166,21 @@ def ours(boxed: Boxed, script: str, *words: object) -> str:
     return ran.stdout
 
 
-def test_what_is_deleted_and_still_open_counts(boxed: Boxed) -> None:
-    held_bytes, number = map(int, taken_by(boxed))
-    assert 60 * MIB <= held_bytes < 61 * MIB, "once, whatever number of times it is open"
-    assert number == 3 + 1, "and the folder"
+def test_deleted_files_that_are_still_open_count(boxed: Boxed) -> None:
+    held_bytes, number = map(int, usage_of(boxed))
+    assert 60 * MIB <= held_bytes < 61 * MIB, "once, however often a file is open"
+    assert number == 3 + 1, "plus the folder"
 
 
-def test_who_hides_what_it_has_open_is_not_believed(ordinary: Boxed) -> None:
-    """Instead all that the file system has lost is taken for its own. Root sees it anyway."""
-    assert taken_by(ordinary, "hide") == ["None", "None"]
+def test_the_usage_of_a_process_that_hides_its_open_files_is_unknown(ordinary: Boxed) -> None:
+    """All space that the file system has lost then counts as its own. Root can see it anyway."""
+    assert usage_of(ordinary, "hide") == ["None", "None"]
 
 
-def test_a_du_without_long_options_is_enough(
+def test_a_du_without_long_options_is_sufficient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """busybox': it counts no files in number, and these are then not limited."""
+    """The `du` of busybox cannot count files, so that their number is then not limited."""
     real = shutil.which("du")
     small = tmp_path / "bin" / "du"
     small.parent.mkdir()
@@ -201,7 +204,7 @@ remove_workspace(Path(sys.argv[1]))
 
 
 def test_deep_and_locked_folders_are_removed(boxed: Boxed) -> None:
-    """`shutil.rmtree` needs a call, and an open file, for each on the way down."""
+    """`shutil.rmtree` needs a recursive call and an open file for each level."""
     boxed.sh("mkdir locked && touch locked/file && chmod 0 locked")
     dig = "import os\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
     assert boxed.run("python3", "-c", dig).returncode == 0
@@ -222,10 +225,10 @@ def test_deep_and_locked_folders_are_removed(boxed: Boxed) -> None:
 
 
 @needs_bubblewrap
-def test_a_link_or_a_pipe_in_the_place_of_a_log_or_a_result_is_not_followed(
+def test_links_and_pipes_in_place_of_logs_and_results_are_not_followed(
     bench: str, tmp_path: Path, url: str
 ) -> None:
-    """What they show of the host would stand in the records; a pipe would be waited for."""
+    """Links could copy files of the host into the records, and reading a pipe would block."""
     secret = tmp_path / "secret"
     secret.write_text("hush")
     to = f"ln -sf {secret} $HOME/"
@@ -233,17 +236,17 @@ def test_a_link_or_a_pipe_in_the_place_of_a_log_or_a_result_is_not_followed(
         "link": [f"{to}log; {to}result.json; kill -9 $PPID"],
         "pipe": ["rm $HOME/log; mkfifo $HOME/log; kill -9 $PPID"],
         "escape": [r"printf '\033]0;owned\007\033[2Jred' >> /proc/$PPID/fd/2; kill -9 $PPID"],
-        "fine": ["echo one"],
+        "harmless": ["echo one"],
     }
     run = begin(bench, tmp_path, url, plans)
     _, err = run.communicate(timeout=120)
     assert run.returncode == 1
-    told = ends(tmp_path)
-    assert told["fine"] is None
-    assert {told[name].partition(" 137")[0] for name in ("link", "pipe")} == {
+    errors = ends(tmp_path)
+    assert errors["harmless"] is None
+    assert {errors[name].partition(" 137")[0] for name in ("link", "pipe")} == {
         "the agent's process exited with code"
     }
-    assert told["escape"].endswith(": ]0;owned[2Jred")
+    assert errors["escape"].endswith(": ]0;owned[2Jred")
     assert "\x1b" not in err
     assert secret.read_text() == "hush"
     records = (tmp_path / "o" / CELL).glob("*.jsonl")
@@ -251,44 +254,45 @@ def test_a_link_or_a_pipe_in_the_place_of_a_log_or_a_result_is_not_followed(
 
 
 @needs_bubblewrap
-def test_what_agents_leave_is_for_their_user_alone(bench: str, tmp_path: Path, url: str) -> None:
-    """Conversations and patches; and the sockets, while it runs."""
+def test_files_of_agents_are_readable_only_by_their_user(
+    bench: str, tmp_path: Path, url: str
+) -> None:
+    """That includes conversations, patches and, during the run, sockets."""
     seen = "stat -c %a /run/gateway"
     run = begin(bench, tmp_path, url, {"a": [seen]})
-    assert fine(run), run.returncode
+    assert succeeded(run), run.returncode
     assert lines(tmp_path, "predictions.jsonl")[0]["model_patch"] == "600\n"
     mode = (tmp_path / "o" / CELL / "agents").stat().st_mode
     assert stat.S_IMODE(mode) == 0o700
 
 
-def test_without_a_sandbox_variables_that_hold_keys_stay_outside(
+def test_without_a_sandbox_agents_do_not_get_variables_with_keys(
     bench: str, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD", "TURNSTILE_API_KEY"):
         monkeypatch.setenv(name, "planted-secret")
     monkeypatch.setenv("EDITOR", "planted-editor")
-    run = begin(bench, tmp_path, url, {"a": ["env | grep planted"]}, *UNCONFINED)
-    assert fine(run), run.returncode
-    said = lines(tmp_path, "predictions.jsonl")[0]["model_patch"]
-    assert said == "EDITOR=planted-editor\n"
+    run = begin(bench, tmp_path, url, {"a": ["env | grep planted"]}, *WITHOUT_SANDBOX)
+    assert succeeded(run), run.returncode
+    patch = lines(tmp_path, "predictions.jsonl")[0]["model_patch"]
+    assert patch == "EDITOR=planted-editor\n"
 
 
 @needs_bubblewrap
 def test_the_key_of_a_program_is_in_no_command_line(bench: str, tmp_path: Path, url: str) -> None:
-    """Which everybody on the machine can read."""
+    """Every user of the machine can read command lines."""
     plan = ["echo $OPENAI_API_KEY > key; sleep 3; cat key"]
     run = begin(bench, tmp_path, url, {"a": plan}, "--agent-network")
-    found: list[Path] = []
-    while not (found := list(tmp_path.glob(f"o/{CELL}/agents/*/workspace/key"))):
-        assert run.poll() is None
-        time.sleep(0.05)
+    pattern = f"o/{CELL}/agents/*/workspace/key"
+    wait_until(lambda: list(tmp_path.glob(pattern)), process=run)
     time.sleep(0.2)
-    key = found[0].read_text().strip()
-    words = b" ".join(contents(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
-    assert fine(run), run.returncode
+    (path,) = tmp_path.glob(pattern)
+    key = path.read_text().strip()
+    command_lines = b" ".join(contents(path) for path in Path("/proc").glob("[0-9]*/cmdline"))
+    assert succeeded(run), run.returncode
     assert len(key) == 43
-    assert str(tmp_path).encode() in words
-    assert key.encode() not in words
+    assert str(tmp_path).encode() in command_lines
+    assert key.encode() not in command_lines
 
 
 def contents(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""What listens, and where: on this machine's loopback, unless its user says otherwise."""
+"""Servers listen on this machine's loopback, unless the user chooses another address."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 import re
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,8 @@ from servers.vllm.launch.command_line import ServerConfig, flags
 from servers.vllm.launch.find_vllm import vllm_in_image
 from servers.vllm.models.model_folder import resolve_model
 from tests.agents.planner import planner
-from tests.agents.test_runs import CELL, UNCONFINED, begin, fine
+from tests.agents.test_runs import CELL, WITHOUT_SANDBOX, begin, succeeded
+from tests.processes import wait_until
 
 LISTENS = "0A"
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
@@ -26,7 +26,7 @@ LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
 
 def listening(pid: int) -> set[str]:
-    """Addresses, of a process and all below it."""
+    """Return the addresses on which a process and its descendants listen."""
     inodes = set()
     for each in (pid, *descendants(pid)):
         for fd in Path(f"/proc/{each}/fd").iterdir():
@@ -69,14 +69,12 @@ def test_a_gateway_listens_on_loopback_by_default(bench: str, tmp_path: Path) ->
     assert everywhere == {"00000000"}
 
 
-def test_a_run_of_agents_listens_on_loopback_alone(bench: str, tmp_path: Path) -> None:
+def test_a_run_of_agents_listens_only_on_loopback(bench: str, tmp_path: Path) -> None:
     with planner() as url:
-        run = begin(bench, tmp_path, url, {"a": ["touch here; sleep 3"]}, *UNCONFINED)
-        while not list(tmp_path.glob(f"o/{CELL}/agents/*/workspace/here")):
-            assert run.poll() is None
-            time.sleep(0.05)
+        run = begin(bench, tmp_path, url, {"a": ["touch here; sleep 3"]}, *WITHOUT_SANDBOX)
+        wait_until(lambda: list(tmp_path.glob(f"o/{CELL}/agents/*/workspace/here")), process=run)
         found = listening(run.pid)
-        assert fine(run)
+        assert succeeded(run)
     assert found
     assert found <= LOOPBACK
 
@@ -91,7 +89,7 @@ def test_a_run_of_agents_listens_on_loopback_alone(bench: str, tmp_path: Path) -
         (("--hf-token", "hush"), "set HF_TOKEN in the environment"),
     ],
 )
-def test_vllm_gets_no_flag_that_opens_it_or_shows_a_key(
+def test_flags_of_vllm_that_open_it_or_show_a_key_are_refused(
     given: tuple[str, ...], remedy: str, tmp_path: Path
 ) -> None:
     with pytest.raises(CannotServe, match=remedy) as refused:

@@ -1,4 +1,4 @@
-"""A redirect takes no key, and no request, to a server that nobody named."""
+"""A redirect takes neither keys nor requests to a server that the user did not name."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ KEY = "sk-planted-12345"
 
 
 @dataclass
-class Elsewhere:
-    """A server that sends each request on to another one, and what came to that."""
+class RedirectingServer:
+    """A server that redirects each request to another one, and what the other one received."""
 
     status: int
-    asked: list[str] = field(default_factory=list)
-    came: list[str] = field(default_factory=list)
+    received_keys: list[str] = field(default_factory=list)
+    stolen_requests: list[str] = field(default_factory=list)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[str]:
         async def stolen(request: web.Request) -> web.Response:
-            self.came.append(f"{request.path} {request.headers.get('Authorization')}")
+            self.stolen_requests.append(f"{request.path} {request.headers.get('Authorization')}")
             return web.json_response({"data": [{"id": "m"}]})
 
-        async def send_on(request: web.Request) -> web.Response:
-            self.asked.append(request.headers["Authorization"])
+        async def redirect(request: web.Request) -> web.Response:
+            self.received_keys.append(request.headers["Authorization"])
             return web.Response(status=self.status, headers={"Location": f"{other}/stolen"})
 
-        there, here = web.Application(), web.Application()
-        there.router.add_route("*", "/{path:.*}", stolen)
-        here.router.add_route("*", "/{path:.*}", send_on)
-        async with on_loopback(there) as other, on_loopback(here) as url:
+        other_app, app = web.Application(), web.Application()
+        other_app.router.add_route("*", "/{path:.*}", stolen)
+        app.router.add_route("*", "/{path:.*}", redirect)
+        async with on_loopback(other_app) as other, on_loopback(app) as url:
             yield url.replace("127.0.0.1", "localhost")
 
 
@@ -79,7 +79,7 @@ async def probes(url: str) -> None:
             await probe.time_to_first_token(probe.new_prompt(2))
 
 
-async def is_told_an_end(url: str) -> None:
+async def ends_program(url: str) -> None:
     gateway = Gateway([Backend(url, True)], lambda _line: None, KEY)
     async with serve_gateway(gateway) as base_url:
         path = f"{base_url}/programs/p/v1/chat/completions"
@@ -89,26 +89,26 @@ async def is_told_an_end(url: str) -> None:
 
 @pytest.mark.parametrize("status", [302, 307])
 @pytest.mark.parametrize(
-    "asks", [lists_models, describes, watches, warms_up, probes, is_told_an_end]
+    "client", [lists_models, describes, watches, warms_up, probes, ends_program]
 )
 def test_no_redirect_is_followed(
-    asks: Callable[[str], Awaitable[None]], status: int, monkeypatch: pytest.MonkeyPatch
+    client: Callable[[str], Awaitable[None]], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(API_KEY, KEY)
-    server = Elsewhere(status)
+    server = RedirectingServer(status)
 
     async def go() -> None:
         async with server.serving() as url:
-            await asks(url)
+            await client(url)
 
     asyncio.run(go())
-    assert set(server.asked) == {f"Bearer {KEY}"}
-    assert server.came == []
+    assert set(server.received_keys) == {f"Bearer {KEY}"}
+    assert server.stolen_requests == []
 
 
 def test_a_sweep_on_a_redirect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(API_KEY, KEY)
-    server = Elsewhere(302)
+    server = RedirectingServer(302)
     with threaded(server.serving()) as url:
         for words in (["sweep", "--engine", url, "--jps", "1"], ["gateway", url]):
             code, _, complaint = bench(*words)
@@ -117,4 +117,4 @@ def test_a_sweep_on_a_redirect_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
                 f"{url}: /v1/models answered 302, a redirect, which is not followed; give the "
                 "URL of the server itself\n"
             )
-    assert server.came == []
+    assert server.stolen_requests == []

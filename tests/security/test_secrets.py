@@ -1,5 +1,5 @@
-"""Keys are planted wherever a user has them, in the path of servers that repeat all that they are
-told, and then looked for in every byte that a command leaves or prints."""
+"""Keys are planted wherever users keep them, servers repeat every key that they receive, and the
+tests then search all files and output of a command for keys."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from harness.replay.http import failure_reason, known_keys
 from servers.errors import TurnFailed
 from servers.vllm.launch.container import container_command
 from tests.agents.bubblewrap import needs_bubblewrap
-from tests.agents.test_runs import AGENT, UNCONFINED
+from tests.agents.test_runs import AGENT, WITHOUT_SANDBOX
 from tests.loopback import on_loopback
 from tests.threaded import threaded
 
@@ -44,40 +44,40 @@ ENVIRONMENT = {
     "TURNSTILE_GATEWAY_TOKEN": "planted-gateway-token",
 }
 SENT = "planted-header-key"
-"""By a client of the gateway itself."""
+"""The key that a client of the gateway sends itself."""
 PRINT_ALL = "env; cat /proc/1/environ /proc/$PPID/environ"
 
 
 class Parrot:
-    """A chat server that answers, and fails, with all that it was told."""
+    """A chat server whose answers and errors repeat everything that it receives."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.received: list[str] = []
 
     async def models(self, request: web.Request) -> web.Response:
-        self.told.append(str(dict(request.headers)))
+        self.received.append(str(dict(request.headers)))
         return web.json_response({"data": [{"id": "m", "max_model_len": 100_000}]})
 
     async def complete(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        said = f"{dict(request.headers)} {request.path_qs} {os.environ}"
-        self.told.append(said)
+        echo = f"{dict(request.headers)} {request.path_qs} {os.environ}"
+        self.received.append(echo)
         messages = body.get("messages") or ()
         if any(message["role"] == "tool" for message in messages):
-            return answered({"role": "assistant", "content": said})
+            return answered({"role": "assistant", "content": echo})
         if len(messages) != 1:
-            return web.json_response({"error": {"message": said}}, status=500)
+            return web.json_response({"error": {"message": echo}}, status=500)
         function = {
             "name": "bash",
             "arguments": json.dumps({"command": PRINT_ALL}),
         }
         answer = {
             "role": "assistant",
-            "content": f"```bash\n{said.split()[-1]} {said}\n```",
+            "content": f"```bash\n{echo.split()[-1]} {echo}\n```",
             "tool_calls": [{"id": "c", "type": "function", "function": function}],
         }
         if body.get("stream"):
-            event = orjson.dumps({"error": {"message": said}})
+            event = orjson.dumps({"error": {"message": echo}})
             return web.Response(body=b"data: " + event + b"\n\n", content_type="text/event-stream")
         return answered(answer)
 
@@ -100,9 +100,9 @@ async def repeating(parrot: Parrot) -> AsyncIterator[str]:
 def parrot(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parrot, str]]:
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    made = Parrot()
-    with threaded(repeating(made)) as url:
-        yield made, url
+    server = Parrot()
+    with threaded(repeating(server)) as url:
+        yield server, url
 
 
 def run(folder: Path, *command: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -112,9 +112,11 @@ def run(folder: Path, *command: str, input: str | None = None) -> subprocess.Com
 
 
 def leaks(folder: Path, ran: subprocess.CompletedProcess[str]) -> dict[str, list[str]]:
-    """By planted key: what holds it, as it is or as JSON, a URL or Basic writes it."""
-    places = {"stdout": ran.stdout.encode(), "stderr": ran.stderr.encode()}
-    places |= {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    """Return, by planted key, the files and streams that contain it verbatim or encoded."""
+    contents = {"stdout": ran.stdout.encode(), "stderr": ran.stderr.encode()}
+    contents |= {
+        str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()
+    }
     keys = [*ENVIRONMENT.values(), SENT, "planted-url-key"]
     forms = {key: {key, key.replace("/", "\\/"), base64.b64encode(key.encode())} for key in keys}
     return {
@@ -122,9 +124,9 @@ def leaks(folder: Path, ran: subprocess.CompletedProcess[str]) -> dict[str, list
         for key in keys
         if (
             found := [
-                place
-                for place, held in places.items()
-                if any((f if isinstance(f, bytes) else f.encode()) in held for f in forms[key])
+                name
+                for name, content in contents.items()
+                if any((f if isinstance(f, bytes) else f.encode()) in content for f in forms[key])
             ]
         )
     }
@@ -145,7 +147,7 @@ for n, key in ((1, os.environ["OPENAI_API_KEY"]), (3, "{SENT}"), (5, "{SENT}"), 
 
 
 @pytest.mark.parametrize(("options", "with_our_key"), [((), False), (("--messages",), True)])
-def test_a_recording_holds_no_key(
+def test_a_recording_contains_no_key(
     bench: str,
     tmp_path: Path,
     parrot: tuple[Parrot, str],
@@ -164,40 +166,44 @@ def test_a_recording_holds_no_key(
         for line in path.read_text().splitlines()
     ]
     assert len(errors) == 8
-    assert any(error and "***" in error for error in errors), "the server did repeat it"
+    assert any(error and "***" in error for error in errors), "the server repeated the key"
     sent = ENVIRONMENT["TURNSTILE_API_KEY"] if with_our_key else SENT
-    assert any(sent in told for told in server.told)
+    assert any(sent in received for received in server.received)
     assert leaks(tmp_path, ran) == {}
 
 
-def test_a_sweep_on_a_server_and_its_report_hold_no_key(
+def test_a_sweep_on_a_server_and_its_report_contain_no_key(
     bench: str, tmp_path: Path, parrot: tuple[Parrot, str]
 ) -> None:
     server, url = parrot
     command = [bench, "sweep", "--engine", url, "--programs", "3", "--jps", "20", "--out", "o"]
     ran = run(tmp_path, *command)
     assert ran.returncode == 1
-    assert any(ENVIRONMENT["TURNSTILE_API_KEY"] in told for told in server.told)
-    held = leaks(tmp_path, ran)
+    assert any(ENVIRONMENT["TURNSTILE_API_KEY"] in received for received in server.received)
+    found = leaks(tmp_path, ran)
     assert "***" in "".join(p.read_text() for p in tmp_path.rglob("turns.jsonl"))
-    assert held == {}
+    assert found == {}
 
 
-@pytest.mark.parametrize("walls", [pytest.param((), marks=needs_bubblewrap), UNCONFINED])
-def test_agents_and_what_is_kept_of_them_hold_no_key(
-    bench: str, tmp_path: Path, parrot: tuple[Parrot, str], walls: tuple[str, ...]
+@pytest.mark.parametrize(
+    "sandbox_options", [pytest.param((), marks=needs_bubblewrap), WITHOUT_SANDBOX]
+)
+def test_the_files_of_a_run_of_agents_contain_no_key(
+    bench: str, tmp_path: Path, parrot: tuple[Parrot, str], sandbox_options: tuple[str, ...]
 ) -> None:
-    """Their commands print all variables that they can read; what a user gives to an agent on its
-    command line is the agent's, but not the record's."""
+    """The agents' commands print all variables that they can read. A key in an agent's command line
+    reaches the agent, but not the records."""
     _, url = parrot
     (tmp_path.parent / "tasks.jsonl").write_text(json.dumps({"id": "a", "task": "print it"}))
     agent = f"{AGENT} --api-key planted-url-key"
-    made = Path(AGENT.split()[1]).read_text().replace("main(*sys.argv[1:])", "main(*sys.argv[1:4])")
-    own = tmp_path.parent / f"agent-{len(walls)}.py"
-    own.write_text(made)
+    source = (
+        Path(AGENT.split()[1]).read_text().replace("main(*sys.argv[1:])", "main(*sys.argv[1:4])")
+    )
+    own = tmp_path.parent / f"agent-{len(sandbox_options)}.py"
+    own.write_text(source)
     agent = agent.replace(AGENT.split()[1], str(own))
     command = [bench, "run", "--engine", url, "--jps", "20", "--out", "o", "--agent-command", agent]
-    ran = run(tmp_path, *command, "--tasks", str(tmp_path.parent / "tasks.jsonl"), *walls)
+    ran = run(tmp_path, *command, "--tasks", str(tmp_path.parent / "tasks.jsonl"), *sandbox_options)
     (programs,) = tmp_path.rglob("programs.jsonl")
     assert '"exit_status":"finished"' in programs.read_text(), ran.stderr
     (predictions,) = tmp_path.rglob("predictions.jsonl")
@@ -216,7 +222,7 @@ URL = "http://user:planted-url-key@127.0.0.1:9/v1"
         *(("gateway",), ("record",), ("profile", "--url")),
     ],
 )
-def test_a_key_in_a_url_is_refused_and_not_repeated(
+def test_a_url_with_a_key_is_refused_without_printing_the_key(
     bench: str, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
     ran = run(tmp_path, bench, *command, URL)
@@ -233,13 +239,15 @@ def test_a_key_in_a_url_is_refused_and_not_repeated(
         *("http://h?planted-url-key=", "http://h/v1#planted-url-key"),
     ],
 )
-def test_a_key_anywhere_in_a_url_is_not_printed(url: str) -> None:
+def test_a_key_in_any_part_of_a_url_is_refused_and_not_printed(url: str) -> None:
     with pytest.raises(ValueError, match="remove the part before @") as refused:
         server_url(url, "--engine")
     assert "planted" not in str(refused.value)
 
 
-def test_a_container_of_vllm_gets_keys_that_its_folder_does_not(tmp_path: Path) -> None:
+def test_keys_for_a_container_of_vllm_are_neither_in_its_command_nor_in_its_folder(
+    tmp_path: Path,
+) -> None:
     env = {"HF_TOKEN": "planted-hf-token", "HF_HOME": "/hub", "PATH": "/bin"}
     command = container_command("image", ["python"], env, [], tmp_path, gpus=False)
     assert "planted" not in " ".join(command)
@@ -248,7 +256,7 @@ def test_a_container_of_vllm_gets_keys_that_its_folder_does_not(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "expected"),
     [
         (["--engine", "http://me:hush@h:1"], ["--engine", "http://***@h:1"]),
         (["--api-key", "hush", "x"], ["--api-key", "***", "x"]),
@@ -273,11 +281,11 @@ def test_a_container_of_vllm_gets_keys_that_its_folder_does_not(tmp_path: Path) 
         ),
     ],
 )
-def test_command_lines_are_kept_without_keys(words: list[str], told: list[str]) -> None:
-    assert redact_command_line(words) == told
+def test_command_lines_are_recorded_without_keys(words: list[str], expected: list[str]) -> None:
+    assert redact_command_line(words) == expected
 
 
-def test_settings_are_kept_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_recorded_without_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "abcdefgh")
     yaml = "model:\n  api_key: sk-1\n  env: {DB_PASSWORD: 'x y', A: abcdefgh}\n  max_tokens: 5\n"
     assert redact_settings(yaml) == (
@@ -286,7 +294,7 @@ def test_settings_are_kept_without_keys(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             "extra_headers: {Authorization: Bearer sk-1, A: b}",
@@ -305,8 +313,8 @@ def test_settings_are_kept_without_keys(monkeypatch: pytest.MonkeyPatch) -> None
         ("base: http://me:a@b@h/v1", "base: http://***@h/v1"),
     ],
 )
-def test_of_settings_the_whole_key_is_hidden(text: str, told: str) -> None:
-    assert redact_settings(text) == told
+def test_keys_in_settings_are_redacted_completely(text: str, expected: str) -> None:
+    assert redact_settings(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -316,7 +324,7 @@ def test_of_settings_the_whole_key_is_hidden(text: str, told: str) -> None:
         *("Sort by key: name of it", "api_key:\nb: c", "key:\n  description: x", "std::token"),
     ],
 )
-def test_what_is_no_key_by_name_and_value_stays(text: str) -> None:
+def test_settings_that_are_no_keys_stay_unchanged(text: str) -> None:
     assert redact_settings(text) == text
 
 
@@ -335,11 +343,11 @@ def test_what_is_no_key_by_name_and_value_stays(text: str) -> None:
     ],
     ids=range(11),
 )
-def test_long_settings_are_read_in_time(text: str) -> None:
-    """What was quadratic took 25 s for the first."""
-    begun_s = time.process_time()
+def test_long_settings_are_redacted_in_linear_time(text: str) -> None:
+    """With quadratic code the first of them took 25 s."""
+    started_s = time.process_time()
     redact_settings(text)
-    assert time.process_time() - begun_s < 5
+    assert time.process_time() - started_s < 5
 
 
 def test_a_resume_command_marks_redacted_secrets(
@@ -352,7 +360,7 @@ def test_a_resume_command_marks_redacted_secrets(
     assert same_command() == f"{command}  (replace *** by your secret)"
 
 
-def test_in_a_conversation_only_what_can_be_no_word_is_hidden() -> None:
+def test_in_conversations_only_distinctive_keys_are_redacted() -> None:
     words = ["anything", "postgres", "finished_at_s", "12345678", ',"tools":', "none"]
     assert [key for key in words if is_distinctive(key)] == []
     keys = ["sk-12345", "hf_abcdefghijklmnop", "correct horse battery"]
@@ -363,17 +371,17 @@ def test_in_a_conversation_only_what_can_be_no_word_is_hidden() -> None:
 @pytest.mark.parametrize(
     "key", ["sk-user/key-123", "\\u0073k-user/key-123", "sk-user\\/key-123", "sk-user%2Fkey-123"]
 )
-def test_of_a_servers_error_no_way_to_write_a_key_is_kept(
+def test_a_key_in_a_servers_error_is_redacted_in_every_encoding(
     key: str, secrets: tuple[str, ...]
 ) -> None:
     for body in ('{"error":{"message":"for %s"}}', '{"x":"for %s"}', '"for %s"'):
-        told = error_message((body % key).encode(), secrets)
-        assert "for ***" in told
-        assert "key-123" not in told
+        message = error_message((body % key).encode(), secrets)
+        assert "for ***" in message
+        assert "key-123" not in message
     assert "key-" not in error_message(f'{{"error":"{"x" * 190}{key}"}}'.encode(), secrets)
 
 
-def test_live_and_guided_turns_hide_all_the_environments_keys(
+def test_errors_of_live_and_guided_turns_contain_no_key_of_the_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "planted-hf-token")
@@ -386,35 +394,35 @@ def test_live_and_guided_turns_hide_all_the_environments_keys(
     assert failure_reason(failure, "http://h", answer) == "the server answered ***, not a stream"
 
 
-def test_a_key_is_found_however_it_is_written() -> None:
+def test_a_key_is_redacted_in_every_encoding() -> None:
     assert redact('a"b/c a\\"b/c a%22b%2Fc', ['a"b/c']) == "*** *** ***"
-    assert redact("a%FFb", ["a\udcffb"]) == "***", "bytes that are no text"
-    assert redact("abcd ab", ["ab", "abcd"]) == "*** ***", "the longer first"
+    assert redact("a%FFb", ["a\udcffb"]) == "***", "bytes that are not valid text"
+    assert redact("abcd ab", ["ab", "abcd"]) == "*** ***", "the longest key first"
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "printed"),
     [
         *((url, url) for url in ("127.0.0.1:8000", "ftp://h", "http://", "http://h:99999")),
         *(("http://[", "http://["), ("planted:url-key@h:1", "h:1")),
         *(("http://u:planted/url-key@h", "h"), ("http://h:99999?planted", "http://h:99999")),
     ],
 )
-def test_an_invalid_server_url_is_reported(url: str, told: str) -> None:
-    no_url = f"--engine {told}: not the URL of a server, such as http://127.0.0.1:8000"
+def test_an_invalid_server_url_is_reported(url: str, printed: str) -> None:
+    no_url = f"--engine {printed}: not the URL of a server, such as http://127.0.0.1:8000"
     with pytest.raises(ValueError, match=f"^{re.escape(no_url)}$"):
         server_url(url, "--engine")
 
 
-def test_a_url_is_taken_with_and_without_its_version() -> None:
+def test_a_server_url_is_accepted_with_and_without_its_version() -> None:
     for url in ("http://h:1", "http://h:1/", "http://h:1/v1", "http://h:1/v1/"):
         assert server_url(url, "--engine") == "http://h:1"
     assert server_url("https://h/openai/v1", "--engine") == "https://h/openai"
 
 
-def test_variables_of_the_environment_are_what_was_planted() -> None:
-    """Else the searches above would find nothing whatever is written."""
-    said = subprocess.CompletedProcess([], 0, "planted-hf-token", json.dumps("planted/aws+key/1"))
-    found: Mapping[str, list[str]] = leaks(Path("/nowhere"), said)
+def test_the_search_for_planted_keys_finds_them() -> None:
+    """Otherwise the tests above would pass whatever the files contain."""
+    ran = subprocess.CompletedProcess([], 0, "planted-hf-token", json.dumps("planted/aws+key/1"))
+    found: Mapping[str, list[str]] = leaks(Path("/nowhere"), ran)
     assert found == {"planted-hf-token": ["stdout"], "planted/aws+key/1": ["stderr"]}
     assert asyncio.iscoroutinefunction(Parrot.complete)

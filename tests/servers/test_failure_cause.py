@@ -18,7 +18,7 @@ ENGINE_FAILED = """\
 (APIServer pid=6)   File "launcher.py", line 2, in start
 (APIServer pid=6) RuntimeError: Engine core initialization failed. See root cause above.
 """
-REFUSED = """\
+INVALID_MODEL = """\
 Traceback (most recent call last):
   File "arg_utils.py", line 3
     raise
@@ -52,7 +52,7 @@ WORKER_KILLED = f"""{WORKER_GONE}\
 (EngineCore pid=7)   File "multiproc_executor.py", line 8
 (EngineCore pid=7) RuntimeError: cancelled
 """
-CORE_SAW_IT_FIRST = f"""\
+CORE_FAILED_BEFORE_WORKER_GONE = f"""\
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] Traceback (most recent call last):
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "core.py", line 1702
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] RuntimeError: Executor failed.
@@ -62,12 +62,12 @@ CORE_LOST_ITS_QUEUE = f"""{WORKER_GONE}\
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510]   File "multiproc_executor.py", line 395
 (EngineCore pid=7) ERROR 11-21 00:41:02 [core.py:1510] AssertionError: collective_rpc should not be
 """
-WORKER_DIED_OF_IT = f"""{WORKER_GONE}\
+WORKER_GONE_THEN_TRACEBACK = f"""{WORKER_GONE}\
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] Traceback (most recent call last):
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063]   File "cpu.py", line 8
 (Worker pid=9) ERROR 11-21 00:41:02 [multiproc_executor.py:1063] MemoryError: std::bad_alloc
 """
-OF_OUR_OWN = """\
+PLUGIN_FAILED = """\
 Traceback (most recent call last):
   File "plugin.py", line 3
 servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
@@ -76,29 +76,35 @@ servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "cause"),
     [
         (ENGINE_FAILED, "ValueError: max seq len (4096) is too long"),
         (ENGINE_KILLED, "engine core exited unexpectedly; starting cleanup"),
         (ENGINE_FAILED + WORKER_GONE, "ValueError: max seq len (4096) is too long"),
         (WORKER_KILLED, "Worker proc VllmWorker-0 died unexpectedly"),
-        (CORE_SAW_IT_FIRST, "Worker proc VllmWorker-0 died unexpectedly"),
+        (CORE_FAILED_BEFORE_WORKER_GONE, "Worker proc VllmWorker-0 died unexpectedly"),
         (CORE_LOST_ITS_QUEUE, "Worker proc VllmWorker-0 died unexpectedly"),
-        (WORKER_DIED_OF_IT, "MemoryError: std::bad_alloc"),
+        (WORKER_GONE_THEN_TRACEBACK, "MemoryError: std::bad_alloc"),
         (WORKER_FAILED, "MemoryError: std::bad_alloc"),
-        (REFUSED, "1 validation error for ModelConfig Value error, the model is not supported"),
+        (
+            INVALID_MODEL,
+            "1 validation error for ModelConfig Value error, the model is not supported",
+        ),
         (BAD_FLAG, "api_server.py: error: unrecognized arguments: --no"),
-        (OF_OUR_OWN, "servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set"),
+        (
+            PLUGIN_FAILED,
+            "servers.vllm.plugin.settings.InvalidEnvironment: TURNSTILE_COSTS is not set",
+        ),
         ("loading\n\n", "loading"),
         ("", "the log is empty"),
     ],
 )
-def test_the_cause_is_the_line_with_the_error(tmp_path: Path, log: str, told: str) -> None:
+def test_the_cause_is_the_line_with_the_error(tmp_path: Path, log: str, cause: str) -> None:
     (tmp_path / "log").write_text(log)
-    assert told in failure_cause(tmp_path / "log")
+    assert cause in failure_cause(tmp_path / "log")
 
 
-def test_lines_are_without_process_date_and_place(tmp_path: Path) -> None:
+def test_log_lines_are_returned_without_process_date_and_location(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("\n" + ENGINE_FAILED)
     assert last_lines(tmp_path / "log", 99)[0] == "starting"
     assert last_lines(tmp_path / "nowhere", 9) == []

@@ -1,4 +1,4 @@
-"""The launcher where things go wrong. No vLLM: an executable that behaves as badly as told."""
+"""Errors of the launcher, with an executable in place of vLLM that fails in chosen ways."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.launch.server import VllmServer, launch
-from tests.servers.stand_in import living, stand_in
+from tests.processes import wait_until_none
+from tests.servers.substitute_vllm import living, substitute_vllm
 
 NO_RELOADS = CostCurve(base_s=0, linear_s=1, quadratic_s=0)
 
@@ -37,7 +39,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 
 def start(tmp_path: Path, how: str, port: int | None = None, within_s: float = 20) -> VllmServer:
-    python = stand_in(tmp_path, how)
+    python = substitute_vllm(tmp_path, how)
     return launch(
         ServerConfig(), tmp_path / "run", port=port, python=python, ready_within_s=within_s
     )
@@ -52,13 +54,6 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
         return True
-
-
-def until_gone(folder: Path, within_s: float = 8) -> None:
-    deadline_s = time.monotonic() + within_s
-    while left := living(folder):
-        assert time.monotonic() < deadline_s, left
-        time.sleep(0.02)
 
 
 def test_a_healthy_server_describes_itself_and_leaves_no_process(tmp_path: Path) -> None:
@@ -94,36 +89,38 @@ def test_a_server_that_dies_at_start_is_reported_with_the_reason_and_its_log(
 
 
 @pytest.mark.parametrize("how", ["hangs", "unhealthy"])
-def test_one_that_never_becomes_healthy_is_given_up_in_time(tmp_path: Path, how: str) -> None:
-    began_s = time.monotonic()
+def test_a_server_that_never_becomes_healthy_is_stopped_after_the_timeout(
+    tmp_path: Path, how: str
+) -> None:
+    started_s = time.monotonic()
     with pytest.raises(ServerFailed, match=r"was not healthy after 1 s: starting"):
         start(tmp_path, how, within_s=1)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - started_s < 5
 
 
-def test_progress_is_the_time_and_the_last_line_of_the_log(tmp_path: Path) -> None:
-    told: list[tuple[float, str]] = []
+def test_progress_reports_the_time_and_the_last_log_line(tmp_path: Path) -> None:
+    progress: list[tuple[float, str]] = []
     with pytest.raises(ServerFailed):
         launch(
             ServerConfig(),
             tmp_path / "run",
-            python=stand_in(tmp_path, "hangs"),
+            python=substitute_vllm(tmp_path, "hangs"),
             ready_within_s=1,
-            on_progress=lambda elapsed_s, line: told.append((elapsed_s, line)),
+            on_progress=lambda elapsed_s, line: progress.append((elapsed_s, line)),
         )
-    assert told[-1][1] == "starting"
-    assert 0.5 < told[-1][0] < 1.5
+    assert progress[-1][1] == "starting"
+    assert 0.5 < progress[-1][0] < 1.5
 
 
 def test_a_stubborn_server_and_its_children_are_killed(tmp_path: Path) -> None:
     server = start(tmp_path, "stubborn")
-    assert len(living(tmp_path)) == 3  # supervisor, server, child in a session of its own
+    assert len(living(tmp_path)) == 3  # supervisor, server, daemon
     server.stop()
     assert living(tmp_path) == []
     assert "still running 0.3 s after SIGTERM: killed" in server.log_path.read_text()
 
 
-def test_one_that_dies_in_between_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:
+def test_a_server_that_dies_while_running_is_a_failure_and_leaves_no_child(tmp_path: Path) -> None:
     with start(tmp_path, "dies") as server:
         server.wait(10)
         failure = server.failure()
@@ -132,21 +129,21 @@ def test_one_that_dies_in_between_is_a_failure_and_leaves_no_child(tmp_path: Pat
     assert str(failure).startswith("vLLM exited with code 3: starting")
 
 
-def test_the_keeper_killed_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> None:
+def test_a_killed_supervisor_is_a_failure_and_stop_cleans_up(tmp_path: Path) -> None:
     with start(tmp_path, "healthy") as server:
         os.kill(server.pid, signal.SIGKILL)
         server.wait(5)
         assert "were ended by signal 9" in str(server.failure())
-    until_gone(tmp_path)
+    wait_until_none(partial(living, tmp_path), 8)
 
 
-KILLED = """
+LAUNCH_AND_SLEEP = """
 import os, time
 from pathlib import Path
 from servers.processes import supervised
 from servers.vllm.launch import server as launcher
 supervised.GRACE_S = 0.3
-run, python = Path(os.environ["RUN"]), os.environ["STAND_IN"]
+run, python = Path(os.environ["RUN"]), os.environ["VLLM_PYTHON"]
 server = launcher.launch(launcher.ServerConfig(), run, python=python, ready_within_s=60)
 print(server.base_url.rpartition(":")[2], flush=True)
 fork = os.fork() if os.environ["FORKS"] == "yes" else None
@@ -158,22 +155,24 @@ time.sleep(300)
 
 @pytest.mark.parametrize("how", ["healthy", "stubborn"])
 def test_the_server_ends_when_its_parent_is_killed(tmp_path: Path, how: str) -> None:
-    with bench(tmp_path, how, forks="no") as ours:
-        assert ours.stdout is not None
-        port = int(ours.stdout.readline())
+    with bench(tmp_path, how, forks="no") as parent:
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
         assert not is_free(port)
-        ours.kill()
-        until_gone(tmp_path)
+        parent.kill()
+        wait_until_none(partial(living, tmp_path), 8)
         assert is_free(port)
 
 
-def test_so_it_does_when_a_fork_of_ours_outlives_us_and_holds_the_pipe(tmp_path: Path) -> None:
-    with bench(tmp_path, "healthy", forks="yes") as ours:
-        assert ours.stdout is not None
-        port, fork = int(ours.stdout.readline()), int(ours.stdout.readline())
-        ours.kill()
+def test_the_server_ends_when_its_parent_is_killed_even_if_a_fork_keeps_the_pipe_open(
+    tmp_path: Path,
+) -> None:
+    with bench(tmp_path, "healthy", forks="yes") as parent:
+        assert parent.stdout is not None
+        port, fork = int(parent.stdout.readline()), int(parent.stdout.readline())
+        parent.kill()
         try:
-            until_gone(tmp_path)
+            wait_until_none(partial(living, tmp_path), 8)
         finally:
             with suppress(ProcessLookupError):
                 os.kill(fork, signal.SIGKILL)
@@ -181,10 +180,14 @@ def test_so_it_does_when_a_fork_of_ours_outlives_us_and_holds_the_pipe(tmp_path:
 
 
 def bench(tmp_path: Path, how: str, forks: str) -> subprocess.Popen[str]:
-    told = {"RUN": str(tmp_path / "run"), "STAND_IN": stand_in(tmp_path, how), "FORKS": forks}
+    settings = {
+        "RUN": str(tmp_path / "run"),
+        "VLLM_PYTHON": substitute_vllm(tmp_path, how),
+        "FORKS": forks,
+    }
     return subprocess.Popen(
-        [sys.executable, "-c", KILLED],
-        env={**os.environ, **told},
+        [sys.executable, "-c", LAUNCH_AND_SLEEP],
+        env={**os.environ, **settings},
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -198,13 +201,13 @@ def test_a_taken_port_is_reported_before_anything_starts(tmp_path: Path) -> None
     assert not (tmp_path / "run/server.log").exists()
 
 
-def test_a_chosen_port_that_is_taken_meanwhile_is_replaced(tmp_path: Path) -> None:
+def test_an_automatic_port_that_is_taken_in_the_meantime_is_replaced(tmp_path: Path) -> None:
     with start(tmp_path, "robbed") as server:
         assert server.info.model == "tiny"
     assert (tmp_path / "robbed").exists()
 
 
-def test_a_given_port_that_is_taken_meanwhile_is_an_error(tmp_path: Path) -> None:
+def test_a_given_port_that_is_taken_in_the_meantime_is_an_error(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -213,26 +216,26 @@ def test_a_given_port_that_is_taken_meanwhile_is_an_error(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("version", "told"),
+    ("version", "message"),
     [(None, "has no vLLM; get it with: "), ("0.23.1", "has vLLM 0.23.1, and Turnstile needs 0.24")],
 )
-def test_vllm_missing_or_too_old_comes_with_the_command_to_get_it(
-    tmp_path: Path, version: str | None, told: str
+def test_a_missing_or_old_vllm_is_refused_with_the_command_to_install_it(
+    tmp_path: Path, version: str | None, message: str
 ) -> None:
-    with pytest.raises(VllmUnavailable, match=told) as caught:
-        find_vllm(stand_in(tmp_path, "healthy", version))
+    with pytest.raises(VllmUnavailable, match=message) as caught:
+        find_vllm(substitute_vllm(tmp_path, "healthy", version))
     assert "get it with: " in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "/etc/passwd", "/bin/true", "/bin/false"])
-def test_a_python_that_is_none_is_named(python: str) -> None:
+def test_an_unusable_python_is_named(python: str) -> None:
     with pytest.raises(VllmUnavailable, match=f"--vllm-python {python}"):
         find_vllm(python)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "told"),
+    ("config", "message"),
     [
         (ServerConfig(policy="nonsense"), "no policy is called 'nonsense'"),
         (ServerConfig(policy="fcfs,continuum"), "a server runs one policy"),
@@ -253,15 +256,17 @@ def test_a_python_that_is_none_is_named(python: str) -> None:
     ],
 )
 def test_unsupported_options_are_reported_before_anything_starts(
-    tmp_path: Path, wanted: ServerConfig, told: str
+    tmp_path: Path, config: ServerConfig, message: str
 ) -> None:
-    with pytest.raises(ValueError, match=told):
-        launch(wanted, tmp_path / "run", python=stand_in(tmp_path, "healthy"), ready_within_s=60)
+    with pytest.raises(ValueError, match=message):
+        launch(
+            config, tmp_path / "run", python=substitute_vllm(tmp_path, "healthy"), ready_within_s=60
+        )
     assert not (tmp_path / "run/server.log").exists()
 
 
 def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:
-    python = stand_in(tmp_path, "healthy")
+    python = substitute_vllm(tmp_path, "healthy")
     with pytest.raises(UnknownModel, match=r"is not a folder and not a known name \(tiny, llama"):
         launch(
             ServerConfig(model="/no/model"),

@@ -1,4 +1,4 @@
-"""Models that need no download: what is in their folders, and what a policy is told they cost."""
+"""Models that need no download: the contents of their folders, and their costs for policies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from servers.vllm.models.tiny_model import (
 
 
 def parameters(config: dict[str, Any]) -> int:
-    """Counted from the shape: projections, norms, gates, experts, and input and output tables."""
+    """Count the parameters: projections, norms, gates, experts, and input and output tables."""
     hidden, size = config["hidden_size"], config["head_dim"]
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     queries, keys = heads * size, 2 * kv_heads * size
@@ -59,7 +59,7 @@ def test_a_config_has_as_many_parameters_as_its_profile(name: str) -> None:
     assert parameters(dict(CONFIGS[name])) == MODELS[name].params
 
 
-def test_gemma_is_all_that_a_step_reads_without_the_vision_tower() -> None:
+def test_the_config_of_gemma_has_the_parameters_that_a_step_reads() -> None:
     assert parameters(dict(CONFIGS["gemma-3-12b"])) == MODELS["gemma-3-12b"].step_params
     full = [kind == "full_attention" for kind in CONFIGS["gemma-3-12b"]["layer_types"]]
     assert (sum(full), len(full)) == (8, 48)
@@ -69,7 +69,7 @@ def test_every_model_with_a_profile_has_a_config() -> None:
     assert set(CONFIGS) == {"tiny", *MODELS}
 
 
-def test_a_token_of_the_tokenizer_is_a_byte() -> None:
+def test_each_token_of_the_tokenizer_is_a_byte() -> None:
     vocabulary = byte_tokenizer()["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(256))
     assert (vocabulary["A"], vocabulary["~"]) == (0x41, 0x7E)
@@ -104,14 +104,16 @@ def test_a_named_model_is_written_once_with_weights_if_requested(tmp_path: Path)
     assert resolve_model("llama-3.1-8b", cache=tmp_path).flags[-1] == "dummy"
 
 
-def test_a_folder_is_loaded_as_it_is_and_a_hugging_face_name_passed_on(tmp_path: Path) -> None:
+def test_a_folder_is_loaded_unchanged_and_a_hugging_face_name_is_passed_to_vllm(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 4096}')
     folder = resolve_model(str(tmp_path))
     assert (folder.path, folder.flags, folder.max_context) == (str(tmp_path), (), 4096)
     assert resolve_model("org/model").path == "org/model"
 
 
-def test_costs_of_a_profile_are_fitted_by_a_quadratic() -> None:
+def test_a_quadratic_is_fitted_to_the_costs_of_a_profile() -> None:
     exact = Costs(prefill_s=lambda n: 0.5 + 2e-4 * n + 3e-9 * n * n, step_tokens=512)
     curve = fit(exact, 100_000)
     assert curve.base_s == pytest.approx(0.5)
@@ -120,12 +122,12 @@ def test_costs_of_a_profile_are_fitted_by_a_quadratic() -> None:
     assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
 
 
-def test_a_larger_machine_rebuilds_sooner() -> None:
+def test_a_faster_machine_has_lower_costs() -> None:
     def seconds(hardware: str) -> float:
         curve = analytic_costs("llama-3.1-8b", hardware, gpus=None, step_tokens=2048)
         return curve.base_s + 10_000 * curve.linear_s + 10_000**2 * curve.quadratic_s
 
-    # 10 000 tokens x 2 FLOP x 6.98e9 at half of 312 TFLOP/s is 0.89 s, attention some more.
+    # 10 000 tokens x 2 FLOP x 6.98e9 at half of 312 TFLOP/s take 0.89 s, plus attention.
     assert seconds("a100-80g") == pytest.approx(1.07, rel=0.1)
     assert seconds("b200") < seconds("h100") < seconds("a100-80g")
 

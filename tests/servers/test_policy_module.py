@@ -1,4 +1,4 @@
-"""A policy of an installed package, in the environment that vLLM runs in."""
+"""A policy of an installed package in vLLM's environment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Mine(Policy):
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str, text: str) -> str:
-    """A package on this process's path alone, as if vLLM's environment lacked it; the policy."""
+    """Write a package that only this process can import; return its policy's dotted path."""
     (folder / package).mkdir(parents=True)
     (folder / package / "__init__.py").touch()
     (folder / package / "policies.py").write_text(text)
@@ -29,7 +29,7 @@ def install(folder: Path, monkeypatch: pytest.MonkeyPatch, package: str, text: s
     return f"{package}.policies:Mine"
 
 
-def test_the_policys_package_is_linked_for_vllm_and_no_other(
+def test_only_the_policys_package_is_linked_for_vllm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policy = install(tmp_path / "site", monkeypatch, "outside_linked", POLICY)

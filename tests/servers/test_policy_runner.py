@@ -20,7 +20,7 @@ from servers.ranked_queue import RankedQueue
         max_size=60,
     )
 )
-def test_the_head_is_always_the_live_item_of_smallest_latest_rank(
+def test_the_head_of_the_queue_is_always_the_item_with_the_smallest_current_rank(
     moves: list[tuple[str, int, int]],
 ) -> None:
     queue: RankedQueue[int] = RankedQueue()
@@ -45,14 +45,14 @@ def active(program_id: str, expires_ps: int | None, blocks: int = 3) -> ActivePi
 
 
 def expired(pins: PinTable[str, str], now_ps: int) -> list[str]:
-    gone = []
+    removed = []
     for program_id in pins.expired(now_ps):
         assert pins.pop(program_id) is not None
-        gone.append(program_id)
-    return gone
+        removed.append(program_id)
+    return removed
 
 
-def test_pins_expire_in_order_of_time_and_some_never() -> None:
+def test_pins_expire_in_order_of_time_and_pins_without_ttl_never() -> None:
     pins: PinTable[str, str] = PinTable()
     for program_id, expires_ps in (("late", 30), ("early", 10), ("never", None)):
         pins.add(active(program_id, expires_ps))
@@ -65,7 +65,7 @@ def test_pins_expire_in_order_of_time_and_some_never() -> None:
     assert pins.blocks == 3
 
 
-def test_a_pin_whose_turn_is_back_expires_only_once_the_turn_has_left_the_queue() -> None:
+def test_a_pin_does_not_expire_while_a_turn_of_its_program_is_queued() -> None:
     pins: PinTable[str, str] = PinTable()
     pins.add(active("a", 10))
     pins.turn_queued("a")
@@ -78,7 +78,7 @@ def test_a_pin_whose_turn_is_back_expires_only_once_the_turn_has_left_the_queue(
     assert expired(pins, 99) == ["a"]
 
 
-def test_a_program_that_is_waiting_when_it_is_pinned_is_protected_too() -> None:
+def test_a_pin_created_while_a_turn_of_its_program_is_queued_does_not_expire_either() -> None:
     pins: PinTable[str, str] = PinTable()
     pins.turn_queued("a")
     pins.add(active("a", 10))
@@ -113,8 +113,8 @@ class Turn:
         self.is_internal = is_internal
 
 
-class Books:
-    """A runner, the programs whose blocks it released, and the events that it emitted."""
+class RecordingRunner:
+    """A runner with records of the programs whose blocks it released and of its events."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.released: list[str] = []
@@ -141,72 +141,72 @@ class Books:
 
 
 @pytest.mark.parametrize(
-    ("reclaim_when", "other_turns", "gives_way"),
+    ("reclaim_when", "other_turns", "may_reclaim"),
     [("stuck", 0, True), ("stuck", 1, False), ("pressure", 0, True), ("pressure", 1, True)],
 )
-def test_pins_give_way_always_or_only_if_no_other_turn_can_free_blocks(
-    reclaim_when: Literal["stuck", "pressure"], other_turns: int, gives_way: bool
+def test_pins_may_be_reclaimed_always_or_only_if_no_other_turn_can_free_blocks(
+    reclaim_when: Literal["stuck", "pressure"], other_turns: int, may_reclaim: bool
 ) -> None:
-    books = Books()
-    books.runner.policy.reclaim_when = reclaim_when
-    assert books.runner.may_reclaim(other_turns) == gives_way
+    recording = RecordingRunner()
+    recording.runner.policy.reclaim_when = reclaim_when
+    assert recording.runner.may_reclaim(other_turns) == may_reclaim
 
 
-def test_under_stuck_a_pin_gives_way_to_a_running_turn_only_if_it_runs_alone() -> None:
-    books = Books()
-    books.serve(Turn(1, "a"))
-    assert not books.runner.reclaim_for_running(2, lambda: 1)
-    assert books.released == []
-    assert books.runner.reclaim_for_running(1, lambda: 1)
-    assert books.released == ["a"]
+def test_reclaim_when_stuck_releases_pins_for_a_running_turn_only_if_it_runs_alone() -> None:
+    recording = RecordingRunner()
+    recording.serve(Turn(1, "a"))
+    assert not recording.runner.reclaim_for_running(2, lambda: 1)
+    assert recording.released == []
+    assert recording.runner.reclaim_for_running(1, lambda: 1)
+    assert recording.released == ["a"]
 
 
-def test_the_heads_own_pin_is_released_last() -> None:
-    books = Books()
+def test_the_pin_of_the_head_of_the_queue_is_released_last() -> None:
+    recording = RecordingRunner()
     for number, program_id in enumerate(("a", "b")):
-        books.serve(Turn(number, program_id))
+        recording.serve(Turn(number, program_id))
     head = Turn(2, "a")
-    books.runner.arrived(head)
+    recording.runner.arrived(head)
     missing = 1
 
     def lacks() -> int:
-        return missing - 3 * books.released.count("b")
+        return missing - 3 * recording.released.count("b")
 
-    assert not books.runner.may_reclaim(1)
-    assert books.runner.reclaim_for_head(head, 0, lacks)
-    assert books.released == ["b"]
-    assert not books.runner.needs_rerank(head)
+    assert not recording.runner.may_reclaim(1)
+    assert recording.runner.reclaim_for_head(head, 0, lacks)
+    assert recording.released == ["b"]
+    assert not recording.runner.needs_rerank(head)
     missing = 9
-    assert books.runner.reclaim_for_head(head, 0, lacks)
-    assert books.released == ["b", "a"]
-    assert books.runner.needs_rerank(head)
+    assert recording.runner.reclaim_for_head(head, 0, lacks)
+    assert recording.released == ["b", "a"]
+    assert recording.runner.needs_rerank(head)
 
 
 def test_a_pin_is_released_once_its_programs_next_turn_has_its_blocks() -> None:
-    books = Books()
-    books.serve(Turn(1, "a"))
-    books.serve(Turn(2, "a"))
-    assert books.released == ["a"]
-    assert [event for event, _ in books.events] == [
+    recording = RecordingRunner()
+    recording.serve(Turn(1, "a"))
+    recording.serve(Turn(2, "a"))
+    assert recording.released == ["a"]
+    assert [event for event, _ in recording.events] == [
         *("arrival", "waiting_to_running", "finished", "pinned"),
         *("arrival", "waiting_to_running", "unpinned", "finished", "pinned"),
     ]
 
 
 def test_internal_turns_reach_neither_the_policy_nor_the_events() -> None:
-    books = Books()
-    books.serve(Turn(1, "warm-up", is_internal=True))
-    assert books.events == []
-    assert len(books.runner.pins) == 0
+    recording = RecordingRunner()
+    recording.serve(Turn(1, "warm-up", is_internal=True))
+    assert recording.events == []
+    assert len(recording.runner.pins) == 0
 
 
-def test_a_policy_that_returns_no_retention_is_an_error() -> None:
+def test_a_policy_that_returns_no_retention_is_refused() -> None:
     class Wrong(Policy):
         name = "wrong"
 
         def finished(self, request: Request, now_s: float) -> Retention:
             return None  # type: ignore[return-value]
 
-    books = Books(Wrong(Costs(prefill_s=float)))
+    recording = RecordingRunner(Wrong(Costs(prefill_s=float)))
     with pytest.raises(TypeError, match=r"policy wrong: finished\(\) returned None"):
-        books.serve(Turn(1, "a"))
+        recording.serve(Turn(1, "a"))

@@ -1,4 +1,4 @@
-"""`bench serve` and `bench doctor`, with an executable in vLLM's place."""
+"""`bench serve` and `bench doctor`, with an executable in place of vLLM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers.stand_in import living, stand_in
+from tests.servers.substitute_vllm import living, substitute_vllm
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def run(bench: str, *options: str, cwd: Path, **env: str) -> subprocess.Complete
     )
 
 
-def test_it_serves_until_ctrl_c_and_leaves_nothing(bench: str, tmp_path: Path) -> None:
-    python = stand_in(tmp_path, "healthy")
+def test_bench_serve_runs_until_ctrl_c_and_leaves_no_process(bench: str, tmp_path: Path) -> None:
+    python = substitute_vllm(tmp_path, "healthy")
     with subprocess.Popen(
         [bench, "serve", "--policy", "fcfs", "--vllm-python", python, "--out", "here"],
         cwd=tmp_path,
@@ -53,8 +53,10 @@ def test_it_serves_until_ctrl_c_and_leaves_nothing(bench: str, tmp_path: Path) -
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
 
 
-def test_replicas_are_printed_one_by_one_and_leave_no_process(bench: str, tmp_path: Path) -> None:
-    python = stand_in(tmp_path, "healthy")
+def test_the_url_of_each_replica_is_printed_and_no_process_is_left(
+    bench: str, tmp_path: Path
+) -> None:
+    python = substitute_vllm(tmp_path, "healthy")
     both = run(bench, "serve", "--replicas", "2", "--port", "8000", cwd=tmp_path)
     assert (both.returncode, both.stdout) == (2, "")
     assert "--port 8000: 2 replicas need different ports; remove --port" in both.stderr
@@ -75,10 +77,10 @@ def test_replicas_are_printed_one_by_one_and_leave_no_process(bench: str, tmp_pa
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
 
 
-def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
+def test_a_server_that_dies_gives_exit_code_1_and_the_end_of_its_log(
     bench: str, tmp_path: Path
 ) -> None:
-    result = run(bench, "serve", "--vllm-python", stand_in(tmp_path, "exits"), cwd=tmp_path)
+    result = run(bench, "serve", "--vllm-python", substitute_vllm(tmp_path, "exits"), cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
     assert "  nothing to add\n" in result.stderr
     last = result.stderr.splitlines()[-1]
@@ -86,8 +88,8 @@ def test_a_server_that_dies_is_exit_code_1_with_the_end_of_its_log(
     assert "Traceback" not in result.stderr
 
 
-def test_invalid_input_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
-    python = stand_in(tmp_path, "healthy")
+def test_invalid_input_gives_exit_code_2_and_one_line(bench: str, tmp_path: Path) -> None:
+    python = substitute_vllm(tmp_path, "healthy")
     options = ("--policy", "clairvoyant", "--vllm-python", python)
     result = run(bench, "serve", *options, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (2, "")
@@ -98,7 +100,7 @@ def test_invalid_input_is_exit_code_2_and_one_line(bench: str, tmp_path: Path) -
 
 
 def test_doctor_finds_the_given_vllm(bench: str, tmp_path: Path) -> None:
-    python = stand_in(tmp_path, "healthy")
+    python = substitute_vllm(tmp_path, "healthy")
     good = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON=python)
     assert f"ok\tengine vllm\t0.32.0 for CPUs at {python}" in good.stdout
     bad = run(bench, "doctor", cwd=tmp_path, TURNSTILE_VLLM_PYTHON="/bin/true")

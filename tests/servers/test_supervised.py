@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from tests.servers.stand_in import living
+from tests.processes import wait_until_none
+from tests.servers.substitute_vllm import living
 
-OURS = """
+PARENT = """
 import sys, time
 from pathlib import Path
 from servers.processes import supervised
@@ -21,18 +21,17 @@ time.sleep(600)
 """
 
 
-def test_its_folder_is_removed_when_the_parent_is_killed(tmp_path: Path) -> None:
+def test_the_folder_of_a_supervised_process_is_removed_when_its_parent_is_killed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "disk/blocks").write_text("ten gigabytes")
     with subprocess.Popen(
-        [sys.executable, "-c", OURS, str(tmp_path)], stdout=subprocess.PIPE, text=True
-    ) as ours:
-        assert ours.stdout is not None
-        assert ours.stdout.readline() == "started\n"
+        [sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "started\n"
         assert (tmp_path / "disk/blocks").exists()
-        ours.kill()
-    deadline_s = time.monotonic() + 20
-    while (tmp_path / "disk").exists() or living(tmp_path):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+        parent.kill()
+    wait_until_none(lambda: (tmp_path / "disk").exists() or living(tmp_path), 20)
     assert (tmp_path / "log").exists()

@@ -1,4 +1,4 @@
-"""Counts every block of an engine again, block owner by block owner."""
+"""Recount every block of an engine from its block owners."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def owners(scheduler: Scheduler) -> list[BlockOwner]:
 
 
 def check_blocks(scheduler: Scheduler) -> None:
-    """Free + in use = all, each segment agrees with its owners, and the queue has exactly the
-    blocks that are resident and unused."""
+    """Check that free and used blocks add up, segments agree with their owners, and the queue has
+    exactly the blocks that are resident and unused."""
     kv = scheduler.kv
-    found = owners(scheduler)
+    all_owners = owners(scheduler)
     segments: dict[Segment, dict[int, int]] = {}
-    for owner in found:
+    for owner in all_owners:
         begins = 0
         for segment, exit_depth in owner.path:
             depth = min(exit_depth, owner.depth)
@@ -27,7 +27,7 @@ def check_blocks(scheduler: Scheduler) -> None:
                 counts = segments.setdefault(segment, {})
                 counts[depth] = counts.get(depth, 0) + 1
             begins = exit_depth
-    in_use = sum(owner.blank for owner in found) + scheduler.running.pool.blank
+    in_use = sum(owner.blank for owner in all_owners) + scheduler.running.pool.blank
     for segment, counts in segments.items():
         assert segment.owners == counts
         assert segment.top == max(counts) <= segment.end

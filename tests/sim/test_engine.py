@@ -1,4 +1,4 @@
-"""What one engine does, worked by hand."""
+"""The virtual-time engine, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.worlds import profile
 
 COSTS = Costs(prefill_s=float)
 S = 1_000_000_000_000
-"""Picoseconds in a second."""
+"""Picoseconds per second."""
 
 
 class Fcfs(Policy):
@@ -42,7 +42,7 @@ def engine(
 ) -> tuple[Engine, list[Sequence], list[dict[str, object]]]:
     ended: list[Sequence] = []
     events: list[dict[str, object]] = []
-    made = Engine(
+    simulator = Engine(
         policy(COSTS),
         profile(kv_blocks, **numbers),
         limits or Limits(),
@@ -50,7 +50,7 @@ def engine(
         on_end=ended.append,
         on_event=into(events),
     )
-    return made, ended, events
+    return simulator, ended, events
 
 
 def turn(
@@ -65,8 +65,8 @@ def turn(
     return Submission(program, path, prompt, output, is_last, ("ls",))
 
 
-def test_a_lone_turn_takes_its_chunks_and_one_step_per_further_token() -> None:
-    made, ended, _ = engine(
+def test_a_single_turn_takes_its_chunks_and_one_step_per_further_token() -> None:
+    simulator, ended, _ = engine(
         limits=Limits(4, 100),
         base_ps=1,
         weights_ps=1000,
@@ -75,79 +75,79 @@ def test_a_lone_turn_takes_its_chunks_and_one_step_per_further_token() -> None:
         context_ps=3,
         pair_ps=7,
     )
-    made.submit(turn("a", 150, 3), 0)
-    made.run()
+    simulator.submit(turn("a", 150, 3), 0)
+    simulator.run()
     # 100 tokens: max(1000, 2000); pairs 100·101/2 = 5050. Then 50 after 100: 5000 + 50·51/2 = 6275.
     chunks = (1 + 2000 + 5 + 5050 * 7) + (1 + 1000 + 5 + 6275 * 7)
     decodes = (1 + 1000 + 5 + 151 * 3) + (1 + 1000 + 5 + 152 * 3)
     assert ended[0].first_token_ps == chunks
     assert ended[0].finished_ps == chunks + decodes
-    assert made.steps == 4
+    assert simulator.steps == 4
 
 
 def test_the_last_prompt_token_is_always_computed_even_if_all_blocks_hit() -> None:
-    made, ended, _ = engine()
+    simulator, ended, _ = engine()
     segment = Segment(0)
-    made.submit(turn("a", 64, 1, segment=segment), 0)
-    made.submit(turn("b", 64, 1, segment=segment), 5 * S)
-    made.run()
+    simulator.submit(turn("a", 64, 1, segment=segment), 0)
+    simulator.submit(turn("b", 64, 1, segment=segment), 5 * S)
+    simulator.run()
     assert ended[0].hits == [("device", 0)]
     assert ended[1].hits == [("device", 48)]
 
 
-def test_turns_of_one_step_share_a_prefix_as_soon_as_it_is_scheduled() -> None:
-    made, ended, _ = engine()
+def test_turns_in_the_same_step_share_a_prefix() -> None:
+    simulator, ended, _ = engine()
     segment = Segment(0)
-    made.submit(turn("a", 64, 2, segment=segment), 0)
-    made.submit(turn("b", 70, 2, segment=segment), 0)
-    made.run()
+    simulator.submit(turn("a", 64, 2, segment=segment), 0)
+    simulator.submit(turn("b", 70, 2, segment=segment), 0)
+    simulator.run()
     assert [s.hits for s in ended] == [[("device", 0)], [("device", 64)]]
 
 
 def test_admission_waits_until_the_whole_prompt_fits() -> None:
-    made, ended, _ = engine(kv_blocks=10, limits=Limits(4, 16))
-    made.submit(turn("a", 96, 16), 0)  # 7 blocks in the end, 6 for its prompt
-    made.submit(turn("b", 80, 1), 0)  # 5 blocks; 4 are free at first chunk's end
-    made.run()
+    simulator, ended, _ = engine(kv_blocks=10, limits=Limits(4, 16))
+    simulator.submit(turn("a", 96, 16), 0)  # 7 blocks in the end, 6 for its prompt
+    simulator.submit(turn("b", 80, 1), 0)  # 5 blocks; 4 are free at first chunk's end
+    simulator.run()
     a, b = ended
     assert a.preemptions == b.preemptions == 0
     assert b.spent_ps[0] >= (a.finished_ps or 0)
 
 
-def test_a_decode_without_a_free_block_costs_the_latest_admitted_its_kv() -> None:
-    made, ended, events = engine(kv_blocks=4)
-    made.submit(turn("a", 16, 20), 0)
-    made.submit(turn("b", 16, 20), 0)
-    made.run()
+def test_a_decode_without_a_free_block_preempts_the_latest_admitted_turn() -> None:
+    simulator, ended, events = engine(kv_blocks=4)
+    simulator.submit(turn("a", 16, 20), 0)
+    simulator.submit(turn("b", 16, 20), 0)
+    simulator.run()
     assert [e["program_id"] for e in events if e["event"] == "preempted"] == ["b"]
     assert [s.view.program_id for s in ended] == ["a", "b"]
     assert [s.view.output_tokens for s in ended] == [20, 20]
 
 
-def test_with_all_memory_pinned_the_latest_program_gives_way_and_no_more_than_needed() -> None:
-    made, ended, events = engine(PinsForever, kv_blocks=12)
+def test_with_all_memory_pinned_the_fewest_pins_are_evicted_latest_program_first() -> None:
+    simulator, ended, events = engine(PinsForever, kv_blocks=12)
     for i, program in enumerate("abc"):
-        made.submit(turn(program, 63, 2, is_last=False), i * S)  # 4 blocks stay pinned
-    made.submit(turn("d", 60, 2), 10 * S)
-    made.run()
+        simulator.submit(turn(program, 63, 2, is_last=False), i * S)  # 4 blocks stay pinned
+    simulator.submit(turn("d", 60, 2), 10 * S)
+    simulator.run()
     assert len(ended) == 4
     released = [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"]
     assert released == [("c", "pressure")]
 
 
-def test_a_pin_outlives_its_ttl_while_a_turn_of_its_program_waits() -> None:
+def test_a_pin_does_not_expire_while_a_turn_of_its_program_waits() -> None:
     class PinsASecond(Policy):
         name = "second"
 
         def finished(self, request: Request, now_s: float) -> Retention:
             return pin(1.0)
 
-    made, _, events = engine(PinsASecond, kv_blocks=20, limits=Limits(1, 16))
+    simulator, _, events = engine(PinsASecond, kv_blocks=20, limits=Limits(1, 16))
     segment = Segment(0)
-    made.submit(turn("a", 32, 2, segment=segment, is_last=False), 0)
-    made.submit(turn("b", 32, 200), S // 10)  # keeps the only seat far beyond the TTL
-    made.submit(turn("a", 48, 2, segment=segment), S)
-    made.run()
+    simulator.submit(turn("a", 32, 2, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 32, 200), S // 10)  # occupies the only slot far beyond the TTL
+    simulator.submit(turn("a", 48, 2, segment=segment), S)
+    simulator.run()
     assert [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"] == [
         ("a", "reused")
     ]
@@ -160,51 +160,51 @@ def test_an_expired_pin_is_released_and_its_blocks_can_still_hit() -> None:
         def finished(self, request: Request, now_s: float) -> Retention:
             return pin(0.5) if request.program_id == "a" else FREE
 
-    made, ended, events = engine(PinsBriefly)
+    simulator, ended, events = engine(PinsBriefly)
     segment = Segment(0)
-    made.submit(turn("a", 63, 2, segment=segment, is_last=False), 0)
-    made.submit(turn("b", 16, 300), S // 10)
-    made.submit(turn("a", 80, 2, segment=segment), 2 * S)
-    made.run()
+    simulator.submit(turn("a", 63, 2, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 16, 300), S // 10)
+    simulator.submit(turn("a", 80, 2, segment=segment), 2 * S)
+    simulator.run()
     assert [(e["program_id"], e["reason"]) for e in events if e["event"] == "unpinned"] == [
         ("a", "expired")
     ]
     assert {s.view.index: s.hits for s in ended if s.view.program_id == "a"}[1] == [("device", 64)]
 
 
-def test_missing_duplicate_and_concurrent_program_ids_leave_no_pin_behind() -> None:
-    made, ended, _ = engine(PinsForever, kv_blocks=40)
+def test_missing_duplicate_and_concurrent_program_ids_leak_no_pin() -> None:
+    simulator, ended, _ = engine(PinsForever, kv_blocks=40)
     for at in range(3):
-        made.submit(turn(None, 40, 5, is_last=None), at)
-        made.submit(turn("same", 40, 5, is_last=False), at)
-    made.run()
+        simulator.submit(turn(None, 40, 5, is_last=None), at)
+        simulator.submit(turn("same", 40, 5, is_last=False), at)
+    simulator.run()
     assert len(ended) == 6
-    assert [active.pin.program_id for active in made.scheduler.runner.pins] == ["same"]
-    made.end_program("same")
-    assert made.scheduler.kv.used == 0
+    assert [active.pin.program_id for active in simulator.scheduler.runner.pins] == ["same"]
+    simulator.end_program("same")
+    assert simulator.scheduler.kv.used == 0
 
 
 @pytest.mark.parametrize("at_s", [0.001, 0.05, 0.2, 0.35, 30])
-def test_an_aborted_turn_gives_everything_back_wherever_it_was(at_s: float) -> None:
-    made, ended, _ = engine(PinsForever, kv_blocks=16, limits=Limits(2, 16))
-    made.submit(turn("a", 64, 40), 0)
-    aborted = made.submit(turn("b", 64, 40), 0)
-    made.submit(turn("c", 64, 40), 0)
-    made.abort(aborted, round(at_s * S))
-    made.run()
+def test_an_aborted_turn_releases_all_blocks_in_any_state(at_s: float) -> None:
+    simulator, ended, _ = engine(PinsForever, kv_blocks=16, limits=Limits(2, 16))
+    simulator.submit(turn("a", 64, 40), 0)
+    aborted = simulator.submit(turn("b", 64, 40), 0)
+    simulator.submit(turn("c", 64, 40), 0)
+    simulator.abort(aborted, round(at_s * S))
+    simulator.run()
     assert len(ended) == 3
     assert aborted.error == ("aborted" if at_s < 30 else None)
-    assert made.scheduler.kv.used == 0
+    assert simulator.scheduler.kv.used == 0
 
 
-def test_what_was_evicted_from_the_device_is_loaded_from_dram_while_others_run() -> None:
-    # 1 kB a token over 1 MB/s: 64 tokens take 64 ms.
-    made, ended, events = engine(kv_blocks=8, offload=Offload(1.0, chunk_tokens=32))
+def test_evicted_kv_is_loaded_from_dram_while_other_turns_run() -> None:
+    # 1 kB per token at 1 MB/s: 64 tokens take 64 ms.
+    simulator, ended, events = engine(kv_blocks=8, offload=Offload(1.0, chunk_tokens=32))
     segment = Segment(0)
-    made.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
-    made.submit(turn("b", 90, 30), S)
-    made.submit(turn("a", 90, 3, segment=segment), 10 * S)
-    made.run()
+    simulator.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 90, 30), S)
+    simulator.submit(turn("a", 90, 3, segment=segment), 10 * S)
+    simulator.run()
     again = next(s for s in ended if s.view.index == 1)
     assert again.hits is not None
     assert sum(tokens for _, tokens in again.hits) == 64
@@ -224,32 +224,32 @@ class NewestFirst(Policy):
         return running[0] if head.id > running[0].id else None
 
 
-def test_who_arrives_during_a_load_displaces_it_after_its_first_chunk() -> None:
-    """The step that lets the loaded turn run asks nobody; the next one does."""
-    made, _, events = engine(
+def test_a_turn_that_arrives_during_a_load_displaces_the_loading_turn_after_one_chunk() -> None:
+    """The step that admits the loaded turn does not ask the policy; the next step does."""
+    simulator, _, events = engine(
         NewestFirst, kv_blocks=8, limits=Limits(1, 16), offload=Offload(1.0, chunk_tokens=32)
     )
     segment = Segment(0)
-    made.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
-    made.submit(turn("b", 90, 30), S)
-    made.submit(turn("a", 120, 3, segment=segment), 10 * S)
-    made.submit(turn("c", 90, 3), 10 * S + S // 100)
-    made.run()
+    simulator.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 90, 30), S)
+    simulator.submit(turn("a", 120, 3, segment=segment), 10 * S)
+    simulator.submit(turn("c", 90, 3), 10 * S + S // 100)
+    simulator.run()
     loaded = next(e for e in events if e["event"] == "loaded")
     (displaced,) = [e for e in events if e["event"] == "preempted"]
     assert (displaced["program_id"], displaced["turn"]) == ("a", 1)
-    # base 1 ms, weights 9 ms, a few microseconds a token: one step of one chunk.
+    # Base 1 ms, weights 9 ms, a few microseconds per token: one step of one chunk.
     assert float(str(displaced["t"])) - float(str(loaded["t"])) == pytest.approx(0.01, rel=0.2)
 
 
 def test_a_turn_that_could_never_run_is_refused() -> None:
-    made, _, _ = engine(kv_blocks=4)
+    simulator, _, _ = engine(kv_blocks=4)
     with pytest.raises(ValueError, match="a turn of 65 tokens does not fit the 64 tokens"):
-        made.submit(turn("a", 60, 5), 0)
+        simulator.submit(turn("a", 60, 5), 0)
     with pytest.raises(ValueError, match="both must be at least 1"):
-        made.submit(turn("a", 60, 0), 0)
+        simulator.submit(turn("a", 60, 0), 0)
 
 
-def test_more_seats_than_step_tokens_are_refused() -> None:
+def test_more_sequences_than_step_tokens_are_refused() -> None:
     with pytest.raises(ValueError, match="less than --max-num-seqs 32: each"):
         Limits(32, 16)

@@ -1,4 +1,4 @@
-"""What must hold for every workload, machine and policy."""
+"""Invariants for every workload, machine and policy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.sim.accounts import check_blocks
 from tests.sim.worlds import World, profile, worlds
 
 VARIANTS = [v.name for v in variants("all")]
-SOME = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+FEW_EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def policy_for(name: str, profile: Profile, step_tokens: int, offload: bool) -> Policy:
@@ -47,7 +47,7 @@ def run(
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@SOME
+@FEW_EXAMPLES
 @given(world=worlds())
 def test_every_program_finishes_and_strides_change_nothing(name: str, world: World) -> None:
     turns, events, done = run(world, name)
@@ -62,15 +62,15 @@ def test_every_program_finishes_and_strides_change_nothing(name: str, world: Wor
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@SOME
+@FEW_EXAMPLES
 @given(world=worlds())
 def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -> None:
     engines: list[Engine] = []
 
     def build(*, on_end: Callable[[Sequence], None]) -> Engine:
-        def ended(served: Sequence) -> None:
+        def ended(sequence: Sequence) -> None:
             check_blocks(engine.scheduler)
-            on_end(served)
+            on_end(sequence)
 
         engine = Engine(
             policy_for(name, world.profile, world.limits.step_tokens, bool(world.offload)),
@@ -91,7 +91,7 @@ def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-@SOME
+@FEW_EXAMPLES
 @given(world=worlds())
 def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
     name: str, world: World
@@ -100,8 +100,8 @@ def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
     parts = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute_s")
     jobs: dict[object, list[dict[str, object]]] = {}
     for turn in turns:
-        took = turn["finished_at_s"] - turn["sent_at_s"]  # type: ignore[operator]
-        assert sum(turn[p] for p in parts) == pytest.approx(took, abs=1e-9)  # type: ignore[misc]
+        duration_s = turn["finished_at_s"] - turn["sent_at_s"]  # type: ignore[operator]
+        assert sum(turn[p] for p in parts) == pytest.approx(duration_s, abs=1e-9)  # type: ignore[misc]
         jobs.setdefault(turn["program_id"], []).append(turn)
     for own in jobs.values():
         own.sort(key=lambda t: t["turn"])  # type: ignore[arg-type, return-value]
@@ -110,11 +110,11 @@ def test_parts_of_a_turns_time_sum_to_it_and_parts_of_a_jobs_to_its_jct(
         assert total == pytest.approx(jct, abs=1e-9)
 
 
-@SOME
+@FEW_EXAMPLES
 @given(world=worlds())
 def test_without_contention_every_policy_gives_the_same_job_times(world: World) -> None:
-    """And without prefixes to share: of two who come at once the first computes them."""
-    roomy = replace(
+    """Prefixes are removed too, since the first of two simultaneous turns would compute them."""
+    uncontended = replace(
         world,
         programs=[replace(program, prefix=None) for program in world.programs],
         profile=profile(kv_blocks=100_000),
@@ -122,7 +122,7 @@ def test_without_contention_every_policy_gives_the_same_job_times(world: World) 
         offload=None,
     )
     ends = [
-        {(t["program_id"], t["turn"]): t["finished_at_s"] for t in run(roomy, name)[0]}
+        {(t["program_id"], t["turn"]): t["finished_at_s"] for t in run(uncontended, name)[0]}
         for name in VARIANTS
     ]
-    assert all(one == ends[0] for one in ends)
+    assert all(end == ends[0] for end in ends)

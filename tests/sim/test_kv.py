@@ -1,4 +1,4 @@
-"""Runs of blocks behave as single blocks do."""
+"""Contiguous runs of blocks behave like single blocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Block = tuple[Segment, int]
 
 
 class SingleBlocks:
-    """vLLM's block pool, one block at a time: a reference count each, one LRU queue."""
+    """vLLM's block pool: a reference count per block, and one LRU queue."""
 
     def __init__(self, blocks: int) -> None:
         self.blank = blocks
@@ -27,12 +27,12 @@ class SingleBlocks:
         return self.blank + len(self.queue)
 
     def hit(self, blocks: list[Block]) -> list[Block]:
-        found = []
+        hits = []
         for block in blocks:
             if block not in self.references:
                 break
-            found.append(block)
-        return found
+            hits.append(block)
+        return hits
 
     def take(self, block: Block) -> None:
         self.references[block] += 1
@@ -68,7 +68,7 @@ def on_path(path: Path, depth: int) -> list[Block]:
 
 
 def tree() -> list[Path]:
-    """Four programs: a shared head, two of them branching off a third halfway."""
+    """Return paths of five programs: four share a head, and two of these branch off a third."""
     head, a, b = Segment(0), Segment(3), Segment(3)
     branch, twig = Segment(7), Segment(9)
     return [
@@ -95,22 +95,22 @@ def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
     held: list[BlockOwner] = []
     for which, depth, blank, release_oldest in moves:
         path = paths[which]
-        wanted = on_path(path, min(depth, path[-1][1]))
-        found = single.hit(wanted)
-        hit, idle = kv.lookup(path, len(wanted))
-        assert hit == len(found)
-        assert idle == sum(block in single.queue for block in found)
-        new = len(wanted) - hit + blank
+        blocks = on_path(path, min(depth, path[-1][1]))
+        hits = single.hit(blocks)
+        hit, idle = kv.lookup(path, len(blocks))
+        assert hit == len(hits)
+        assert idle == sum(block in single.queue for block in hits)
+        new = len(blocks) - hit + blank
         if new + idle <= kv.free:
             owner = BlockOwner(path)
             kv.take_hit(owner, hit)
             kv.allocate(owner, new)
-            kv.commit(owner, len(wanted))
-            for block in found:
+            kv.commit(owner, len(blocks))
+            for block in hits:
                 single.take(block)
             for _ in range(new):
                 single.allocate()
-            for block in wanted[hit:]:
+            for block in blocks[hit:]:
                 single.commit(block)
             held.append(owner)
         if held and (release_oldest or new + idle > kv.free):
@@ -124,14 +124,14 @@ def test_hits_evictions_and_free_counts_equal_those_of_single_blocks(
             assert kv.lookup(path, 99)[0] == len(single.hit(everything))
 
 
-def test_the_tail_of_a_freed_context_is_evicted_before_its_head() -> None:
+def test_the_end_of_a_freed_context_is_evicted_before_its_beginning() -> None:
     kv = DeviceKV(10)
     first = ((Segment(0), 6),)
     owner = BlockOwner(first)
     kv.allocate(owner, 6)
     kv.commit(owner, 6)
     kv.release(owner)
-    kv.allocate(BlockOwner(((Segment(0), 7),)), 7)  # 4 blank ones, then 3 evicted
+    kv.allocate(BlockOwner(((Segment(0), 7),)), 7)  # 4 blank blocks, then 3 evicted ones
     assert kv.lookup(first, 99) == (3, 3)
 
 

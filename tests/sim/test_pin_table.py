@@ -1,7 +1,7 @@
-"""The pin verification of the execution note (§4.2), block for block.
+"""The pin verification of the execution note (§4.2), to the block.
 
 Five turns of 66+7, 131+9, 279+12, 397+8 and 503+7 prompt and output tokens, blocks of 16. The last
-sampled token has no KV yet, so 72, 139, 290 and 404 tokens are held through the tool gaps.
+sampled token has no KV yet, so 72, 139, 290 and 404 tokens are pinned through the tool gaps.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from traces import Program, Turn
 
 LENGTHS = [(66, 7), (131, 9), (279, 12), (397, 8), (503, 7)]
 TOOLS = ["ls", "cat", "grep", "git", "pytest"]
-DEAR = Costs(prefill_s=float)
-"""Rebuilding takes a second a token: any policy that weighs it against a gap of a second pins."""
+EXPENSIVE = Costs(prefill_s=float)
+"""Rebuilding takes a second per token, so that every policy pins through gaps of a second."""
 
 
 def job() -> Program:
@@ -32,8 +32,8 @@ def job() -> Program:
     return Program("job_alpha", tuple(turns))
 
 
-def held_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
-    """Blocks in use after each turn, and still at the end of each gap; and after the last turn."""
+def pinned_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
+    """Return the blocks in use after each turn, at the end of each gap, and after the last turn."""
     after: list[int] = []
     before: list[int] = []
 
@@ -53,12 +53,12 @@ def held_blocks(policy: Policy) -> tuple[list[int], list[int], int]:
     return used[:-1], before, used[-1]
 
 
-def test_the_public_fork_keeps_the_partly_filled_last_block_too() -> None:
-    policy = make_policy(variants("continuum-preview")[0], DEAR)
-    assert held_blocks(policy) == ([5, 9, 19, 26], [5, 9, 19, 26], 0)
+def test_the_public_fork_pins_the_partly_filled_last_block_too() -> None:
+    policy = make_policy(variants("continuum-preview")[0], EXPENSIVE)
+    assert pinned_blocks(policy) == ([5, 9, 19, 26], [5, 9, 19, 26], 0)
 
 
 @pytest.mark.parametrize("name", ["static-ttl", "continuum", "infercept", "clairvoyant"])
-def test_others_pin_what_a_next_turn_can_reuse(name: str) -> None:
-    policy = make_policy(variants(name)[0], DEAR)
-    assert held_blocks(policy) == ([4, 8, 18, 25], [4, 8, 18, 25], 0)
+def test_other_policies_pin_only_blocks_that_the_next_turn_can_reuse(name: str) -> None:
+    policy = make_policy(variants(name)[0], EXPENSIVE)
+    assert pinned_blocks(policy) == ([4, 8, 18, 25], [4, 8, 18, 25], 0)

@@ -1,4 +1,4 @@
-"""Small random worlds for the engine: programs, their arrivals, a machine with little memory."""
+"""Small random workloads for the engine: programs, their arrivals, a machine with little memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLOCK = 16
 
 
 def profile(kv_blocks: int = 64, max_model_len: int = 100_000, **changes: int) -> Profile:
-    """A slow little machine: a step takes 10 ms and a little more for each token."""
+    """Return a slow machine: a step takes 10 ms and a little more for each token."""
     numbers = {
         "base_ps": 1_000_000_000,
         "weights_ps": 9_000_000_000,
@@ -49,7 +49,7 @@ class World:
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
-    made: list[Turn] = []
+    generated: list[Turn] = []
     context = 0
     for _ in range(draw(st.integers(1, 5))):
         kept = draw(st.sampled_from([context, context, context, context // 2, 0]))
@@ -59,17 +59,17 @@ def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
         turn = Turn(
             kept + new, draw(st.integers(1, 40)), kept, tools, None, gap_s, Provenance.SYNTHESISED
         )
-        made.append(turn)
+        generated.append(turn)
         context = turn.context_tokens
-    return tuple(made)
+    return tuple(generated)
 
 
 @st.composite
 def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
     prefix = draw(st.sampled_from([None, SharedPrefix("system", 37)]))
     roots = [
-        Program(f"p{i}", made, prefix)
-        for i, made in enumerate(draw(st.lists(turns(), min_size=1, max_size=7)))
+        Program(f"p{i}", generated, prefix)
+        for i, generated in enumerate(draw(st.lists(turns(), min_size=1, max_size=7)))
     ]
     programs = list(roots)
     for i, root in enumerate(roots):

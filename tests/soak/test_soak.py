@@ -1,9 +1,9 @@
-"""Turns by the ten thousand, some of which fail: open files, tasks, threads, objects and memory
-stay as they are.
+"""Over many turns, some of which fail, the numbers of open files, tasks, threads and objects and
+the memory do not grow.
 
-Programs are replayed against a trivial server in a process of its own, a fifth of them through the
-gateway. Each fiftieth turn there fails: a 500, a cut stream, or no answer, until the client hangs
-up. `make soak` takes 50,000 turns (SOAK_TURNS), which an hour of 14 turns/s has; here are a few.
+Programs are replayed against a separate trivial server, a fifth of them through the gateway. Every
+fiftieth turn fails: status 500, a truncated stream, or no answer until the client disconnects.
+`make soak` runs 50,000 turns (SOAK_TURNS), as many as an hour at 14 turns/s; the default is fewer.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.gateway.serving import serve_gateway
 from harness.load.arrivals import choose_programs
 from harness.replay.live import Replica, replay_live
 from servers.records import TurnRecord
-from tests.bench.trivial_server import beside
+from tests.bench.trivial_server import trivial_server
 from traces import Program, Turn
 
 WANTED_TURNS = int(os.environ.get("SOAK_TURNS", "2000"))
 FAULTS_EVERY, TURN_TIMEOUT_S = 50, 5.0
 TURNS, IN_FLIGHT = 10, 5
-"""Of a program; of each fifth of the load."""
+"""Turns of a program; programs in flight for each fifth of the load."""
 SAMPLES = 40
 
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
     tasks: int
     threads: int
     objects: int
-    """That the garbage collector knows, after a search."""
+    """Objects tracked by the garbage collector after a collection."""
     rss_kb: int
 
 
@@ -61,8 +61,8 @@ def sample(turns: int) -> Sample:
 
 def programs(jobs: int, prefix: str) -> list[Program]:
     turns = tuple(
-        Turn(30 + 20 * at, 8, 18 + 20 * at if at else 0, ("ls",), None, 0.001 * at)
-        for at in range(TURNS)
+        Turn(30 + 20 * index, 8, 18 + 20 * index if index else 0, ("ls",), None, 0.001 * index)
+        for index in range(TURNS)
     )
     return choose_programs([Program(f"{prefix}{n}", turns) for n in range(5)], jobs)
 
@@ -73,7 +73,7 @@ class Soak:
         self.samples: list[Sample] = []
         self._every = turns // SAMPLES
 
-    def took(self, record: TurnRecord) -> None:
+    def record_turn(self, record: TurnRecord) -> None:
         self.turns += 1
         self.failed += record.error is not None
         if self.turns % self._every == 0:
@@ -88,21 +88,27 @@ class Soak:
                 async with session.delete(f"{by_gateway}/programs/{quote(program_id)}") as answer:
                     await answer.read()
 
-            def took(record: TurnRecord) -> None:
-                self.took(record)
+            def record_turn(record: TurnRecord) -> None:
+                self.record_turn(record)
                 if record.error is not None or record.turn == TURNS - 1:
                     task = asyncio.create_task(end(record.program_id))
                     ended.add(task)
                     task.add_done_callback(ended.discard)
 
             await asyncio.gather(
-                self._replay(programs(4 * jobs // 5, "direct"), 4 * IN_FLIGHT, url, self.took),
-                self._replay(programs(jobs // 5, "through"), IN_FLIGHT, by_gateway, took),
+                self._replay(
+                    programs(4 * jobs // 5, "direct"), 4 * IN_FLIGHT, url, self.record_turn
+                ),
+                self._replay(programs(jobs // 5, "through"), IN_FLIGHT, by_gateway, record_turn),
             )
             await asyncio.gather(*ended)
 
     async def _replay(
-        self, load: list[Program], in_flight: int, url: str, took: Callable[[TurnRecord], None]
+        self,
+        load: list[Program],
+        in_flight: int,
+        url: str,
+        record_turn: Callable[[TurnRecord], None],
     ) -> None:
         await replay_live(
             load,
@@ -112,28 +118,28 @@ class Soak:
             model="m",
             vocabulary=range(1000, 100_000),
             seed=0,
-            on_turn=took,
+            on_turn=record_turn,
             turn_timeout_s=TURN_TIMEOUT_S,
         )
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    with beside(FAULTS_EVERY) as url:
+    with trivial_server(FAULTS_EVERY) as url:
         yield url
 
 
 def rise(samples: list[Sample], field: str) -> float:
-    """From the second quarter to the last before the end, when fewer are in flight; of medians."""
+    """Return the rise of the median from the second to the last quarter (without the end)."""
     values, quarter = np.array([getattr(s, field) for s in samples]), len(samples) // 4
     late, early = values[-quarter - 5 : -5], values[quarter : 2 * quarter]
     return float(np.median(late) - np.median(early))
 
 
 def test_nothing_grows_over_many_turns(url: str) -> None:
-    """A turn that left one object behind would add a third of all turns, and more."""
+    """If every turn leaked one object, the objects would rise by more than a third of all turns."""
     soak = Soak(WANTED_TURNS)
-    # One turn in fifty ends its program: of ten turns a program plays about eight.
+    # One turn in fifty fails and ends its program, so that of ten turns about eight run.
     asyncio.run(soak.run(url, WANTED_TURNS // 8))
     print("\n" + "\n".join(map(str, soak.samples[:: SAMPLES // 8])))
     assert soak.turns > 0.9 * WANTED_TURNS

@@ -1,4 +1,4 @@
-"""Random prompts whose tokens are known, and the programs that their block hashes give."""
+"""Random prompts with known tokens, and the programs derived from their block hashes."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ class HashedWorld:
     hash_block: int
     """Tokens of a hashed block."""
     prompts: dict[tuple[str, int], Tokens]
-    """The true tokens by program and turn; tokens are equal only where text is repeated."""
+    """The true tokens by program and turn; tokens are equal only if text is repeated."""
 
     def hashes(self, program: str, turn: int) -> list[int]:
-        """A hash stands for a block with all before it, as in vLLM."""
+        """Return the hashes of a prompt; each identifies a block and all blocks before it."""
         prompt, block = self.prompts[program, turn], self.hash_block
         return [hash(tuple(prompt[: i + block])) for i in range(0, len(prompt) - block + 1, block)]
 
 
 @st.composite
 def hashed_worlds(draw: st.DrawFn) -> HashedWorld:
-    """Prompts extend the one before, go back behind a part of it, or continue any earlier one."""
-    fresh = count()
+    """Draw prompts that extend the previous one, rewrite its end, or continue any earlier one."""
+    new_token = count()
     block = draw(st.sampled_from([4, 16, 24]))
     prompts: dict[tuple[str, int], Tokens] = {}
     contexts: dict[tuple[str, int], Tokens] = {}
-    bare = []
+    plain = []
     for program in "abc"[: draw(st.integers(1, 3))]:
         turns: list[Turn] = []
         for number in range(draw(st.integers(1, 4))):
@@ -51,15 +51,15 @@ def hashed_worlds(draw: st.DrawFn) -> HashedWorld:
             elif source == "earlier" and prompts:
                 base = cut(draw, draw(st.sampled_from(list(prompts.values()))), block)
             new = draw(st.integers(1, 60))
-            prompt = base + [next(fresh) for _ in range(new)]
+            prompt = base + [next(new_token) for _ in range(new)]
             output = draw(st.integers(1, 30))
             prompts[program, number] = prompt
-            contexts[program, number] = prompt + [next(fresh) for _ in range(output)]
+            contexts[program, number] = prompt + [next(new_token) for _ in range(output)]
             turns.append(Turn(len(prompt), output))
-        bare.append(Program(program, tuple(turns)))
-    world = HashedWorld(bare, block, prompts)
-    hashes = {p.id: [world.hashes(p.id, n) for n in range(len(p.turns))] for p in bare}
-    programs = share_blocks(bare, hashes, block)
+        plain.append(Program(program, tuple(turns)))
+    world = HashedWorld(plain, block, prompts)
+    hashes = {p.id: [world.hashes(p.id, n) for n in range(len(p.turns))] for p in plain}
+    programs = share_blocks(plain, hashes, block)
     check(programs)
     for program in programs:
         for number, turn in enumerate(program.turns):

@@ -1,6 +1,6 @@
-"""For every trace format of ours, a small trace that the contract in `test_formats.py` is run on.
+"""A small trace of every built-in format, on which `test_formats.py` runs its contract tests.
 
-Each holds two programs whose prompts begin alike, and one of them has a second turn.
+Each has two programs whose prompts share a prefix, and one of them has a second turn.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Sample:
     files: Mapping[str, bytes]
     """Contents by file name."""
     gap_provenance: tuple[Provenance, ...]
-    """Of each tool gap, in order of the programs and their turns."""
+    """The provenance of each tool gap, in order of the programs and their turns."""
 
 
 def json_lines(*records: object) -> bytes:
@@ -37,12 +37,12 @@ def native() -> Sample:
 
 
 def turns_of_a_run() -> Sample:
-    def turn(program: str, number: int, at_s: float, **more: Any) -> dict[str, Any]:
+    def turn(program: str, number: int, at_s: float, **fields: Any) -> dict[str, Any]:
         return {
             "program_id": program, "turn": number, "job_id": program,
             "scheduled_at_s": at_s, "sent_at_s": at_s,
             "prompt_tokens": 100 + 50 * number, "output_tokens": 20,
-            "kept_tokens": 120 * (number > 0), "tools": ["ls"], "error": None, **more,
+            "kept_tokens": 120 * (number > 0), "tools": ["ls"], "error": None, **fields,
         }  # fmt: skip
 
     system = {"id": "system:1", "tokens": 64}
@@ -82,9 +82,9 @@ def mini_swe_agent() -> Sample:
 
 
 def weka() -> Sample:
-    def request(t: float, prompt: int, hash_ids: list[int], **more: Any) -> dict[str, Any]:
+    def request(t: float, prompt: int, hash_ids: list[int], **fields: Any) -> dict[str, Any]:
         return {"t": t, "type": "n", "in": prompt, "out": 20, "hash_ids": hash_ids,
-                "stop": "tool_use", **more}  # fmt: skip
+                "stop": "tool_use", **fields}  # fmt: skip
 
     def sub_agent(name: str, last_block: int) -> dict[str, Any]:
         return {"t": 9, "type": "subagent", "agent_id": name, "duration_ms": 5000,
@@ -106,8 +106,8 @@ def weka() -> Sample:
 
 
 def openhands() -> Sample:
-    def event(kind: str, second: int, **more: Any) -> dict[str, Any]:
-        return {"kind": kind, "timestamp": f"2026-01-01T00:00:{second:02}", **more}
+    def event(kind: str, second: int, **fields: Any) -> dict[str, Any]:
+        return {"kind": kind, "timestamp": f"2026-01-01T00:00:{second:02}", **fields}
 
     def action(second: int, response: str) -> dict[str, Any]:
         return event("ActionEvent", second, source="agent", llm_response_id=response,
@@ -140,4 +140,4 @@ SAMPLES = {
     "weka": weka(),
     "openhands": openhands(),
 }
-"""By the name in `traces.formats.registry.FORMATS`."""
+"""Samples by the name in `traces.formats.registry.FORMATS`."""

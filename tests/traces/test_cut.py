@@ -1,4 +1,4 @@
-"""Programs cut to size stay programs: what was kept is kept, who forked still forks."""
+"""Cut and scaled programs stay valid: kept tokens are still kept, and forks still fork."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ PARENT = Program("a", TURNS, SharedPrefix("system", 400), recorded_start_s=10.0,
 CHILD = Program("a/1", TURNS[:1], fork=Fork("a", 1, 3.0, 2))
 
 
-def test_lengths_and_gaps_are_multiplied_and_what_was_kept_is_kept() -> None:
+def test_lengths_and_gaps_are_scaled_and_kept_tokens_are_still_kept() -> None:
     (small,) = cut([PARENT], token_scale=0.1, gap_scale=0.5)
     first, second, third = small.turns
     assert (first.prompt_tokens, first.output_tokens, first.tool_gap_s) == (100, 10, 1.0)
-    # All of the context before, 110, and a tenth of the 400 new tokens.
+    # The whole previous context, 110, and a tenth of the 400 new tokens.
     assert (second.kept_tokens, second.prompt_tokens, second.tool_gap_s) == (110, 150, 2.0)
-    # The agent rewrote its history: a tenth of the 900 kept, and of the 1100 new.
+    # The agent rewrote its history: a tenth of the 900 kept and of the 1100 new tokens.
     assert (third.kept_tokens, third.prompt_tokens) == (90, 200)
     assert small.prefix == SharedPrefix("system", 40)
     assert small.recorded_start_s == 5.0
     assert small.source == "t.json, tokens x0.1, gaps x0.5"
 
 
-def test_outputs_can_have_a_factor_of_their_own() -> None:
+def test_outputs_can_have_a_separate_factor() -> None:
     (small,) = cut([PARENT], output_scale=0.01)
     assert [(t.prompt_tokens, t.output_tokens, t.kept_tokens) for t in small.turns[:2]] == [
         (1000, 1, 0),
@@ -45,27 +45,27 @@ def test_outputs_can_have_a_factor_of_their_own() -> None:
     assert small.source == "t.json, outputs x0.01"
 
 
-def test_a_scaled_gap_is_no_measurement_any_more() -> None:
+def test_scaled_gaps_are_marked_as_synthesised() -> None:
     (same,) = cut([PARENT], token_scale=0.1)
     assert [turn.gap_provenance for turn in same.turns[:2]] == ["measured", "inferred"]
     (scaled,) = cut([PARENT], gap_scale=0.5)
     assert {turn.gap_provenance for turn in scaled.turns} == {Provenance.SYNTHESISED}
 
 
-def test_a_sub_agent_goes_where_its_fork_was_cut_off_and_waits_for_nobody_who_is_gone() -> None:
+def test_sub_agents_whose_fork_was_cut_off_are_removed_and_joins_cut_off_too() -> None:
     assert [p.id for p in cut([PARENT, CHILD], max_turns=1)] == ["a"]
     parent, child = cut([PARENT, CHILD], max_turns=2, gap_scale=2)
     assert len(parent.turns) == 2
     assert child.fork == Fork("a", 1, 6.0, None, Provenance.SYNTHESISED)
 
 
-def test_jobs_are_counted_with_their_sub_agents_inside() -> None:
+def test_sub_agents_belong_to_their_job_when_jobs_are_counted() -> None:
     other = replace(PARENT, id="b")
     assert [p.id for p in cut([CHILD, PARENT, other], jobs=1)] == ["a/1", "a"]
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "option",
     [
         {"token_scale": -1.0},
         {"jobs": 0},
@@ -74,13 +74,13 @@ def test_jobs_are_counted_with_their_sub_agents_inside() -> None:
         {"token_scale": 1e300},
     ],
 )
-def test_what_cannot_be_is_refused_by_name(wrong: dict[str, float]) -> None:
-    (name,) = wrong
+def test_invalid_factors_are_refused_by_name(option: dict[str, float]) -> None:
+    (name,) = option
     with pytest.raises(InvalidTrace, match=f"{name} is"):
-        cut([PARENT], **wrong)  # type: ignore[arg-type]
+        cut([PARENT], **option)  # type: ignore[arg-type]
 
 
-def test_what_could_not_be_read_again_is_not_made() -> None:
+def test_factors_that_would_give_an_invalid_trace_are_refused() -> None:
     with pytest.raises(
         InvalidTrace, match=r"turn 0: tool_gap_s is 2000000000.0, must be 0 to 32,000,000"
     ):
@@ -94,7 +94,7 @@ def test_what_could_not_be_read_again_is_not_made() -> None:
     turns=st.integers(1, 60),
     jobs=st.integers(1, 30),
 )
-def test_whatever_is_cut_is_still_a_trace(
+def test_any_cut_of_a_trace_is_a_valid_trace(
     tokens: float, gaps: float, turns: int, jobs: int
 ) -> None:
     small = cut(PACK, jobs=jobs, max_turns=turns, token_scale=tokens, gap_scale=gaps)

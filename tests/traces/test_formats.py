@@ -1,4 +1,4 @@
-"""What holds of every trace format of ours, and of one that is added from outside."""
+"""Properties of every built-in trace format, and of a format from another package."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def read_sample(format: str, folder: Path) -> tuple[Program, ...]:
 
 
 def prefix_hits(programs: Sequence[Program]) -> dict[tuple[str, int], int]:
-    """Prompt tokens found in the prefix cache by program and turn, one job after the other on a
-    machine that never evicts."""
+    """Return the prefix-cache hits in tokens by program and turn, if jobs run one after the other
+    on a machine that never evicts."""
     lines: list[TurnRecord] = []
     policy = make_policy(variants("fcfs")[0], Costs(prefill_s=float))
     engine = partial(Engine, policy, profile(kv_blocks=10_000), Limits())
@@ -55,7 +55,7 @@ def test_every_sample_is_of_a_known_format() -> None:
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_a_format_recognises_its_own_sample_and_no_other(format: str) -> None:
+def test_each_format_recognises_only_its_own_sample(format: str) -> None:
     sniff = FORMATS.load(format).sniff
     for name, sample in SAMPLES.items():
         for data in sample.files.values():
@@ -68,28 +68,28 @@ def test_a_sample_loads_as_valid_programs_that_name_their_file(format: str, tmp_
     programs = read_sample(format, tmp_path)
     check(programs)
     assert len(programs) > 1
-    if format != "turnstile":  # whose files state the source themselves
+    if format != "turnstile":  # its files contain the source themselves
         assert {program.source for program in programs} <= set(sample_of(format).files)
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_each_tool_gap_says_where_it_comes_from(format: str, tmp_path: Path) -> None:
+def test_each_tool_gap_has_its_provenance(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
-    stated = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
-    assert stated == sample_of(format).gap_provenance
+    provenances = tuple(turn.gap_provenance for p in programs for turn in p.turns[:-1])
+    assert provenances == sample_of(format).gap_provenance
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_prompts_that_begin_alike_hit_the_prefix_cache(format: str, tmp_path: Path) -> None:
+def test_prompts_with_a_common_prefix_hit_the_prefix_cache(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     hits = prefix_hits(programs)
     assert [key for key, tokens in hits.items() if key[1] > 0 and not tokens] == []
-    # Of all first turns those of one program at least begin like another's before it.
+    # The first turn of at least one program shares a prefix with an earlier program.
     assert max(tokens for (_, turn), tokens in hits.items() if turn == 0) >= BLOCK
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_a_packed_sample_is_the_same_trace(format: str, tmp_path: Path) -> None:
+def test_a_gzipped_sample_gives_the_same_programs(format: str, tmp_path: Path) -> None:
     programs = read_sample(format, tmp_path)
     packed = tmp_path / "packed"
     packed.mkdir()
@@ -101,7 +101,7 @@ def test_a_packed_sample_is_the_same_trace(format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", NAMES)
-def test_a_cut_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
+def test_a_truncated_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Path) -> None:
     load = FORMATS.load(format).load
     for name, data in sample_of(format).files.items():
         for end in range(0, len(data), 7):
@@ -112,19 +112,19 @@ def test_a_cut_file_gives_valid_programs_or_is_refused(format: str, tmp_path: Pa
                 check(read_traces(tmp_path / name).programs)
 
 
-def test_a_field_far_into_a_file_is_found(tmp_path: Path) -> None:
+def test_a_format_is_recognised_by_a_field_far_into_a_file(tmp_path: Path) -> None:
     session = json.loads(SAMPLES["weka"].files["s.json"])
     padded = {"note": "x" * 2 * FIRST_BYTES, **session}
     (tmp_path / "s.json").write_text(json.dumps(padded))
     assert read_traces(tmp_path).formats == {"s.json": "weka"}
 
 
-def test_json_lines_are_shown_to_every_format(tmp_path: Path) -> None:
+def test_json_lines_can_be_of_every_format(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(SAMPLES["weka"].files["s.json"])
     assert read_traces(tmp_path).formats == {"a.jsonl": "weka"}
 
 
-OUTSIDE = """
+CUSTOM_FORMAT = """
 import json
 from traces import Program, Turn
 
@@ -139,42 +139,42 @@ def load(data, name, repairs):
 
 
 @pytest.fixture
-def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A trace of a format that only a package outside Turnstile knows."""
+def custom_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Write a trace in a format that only another package defines; return its path."""
     package = tmp_path / "site" / "lengths_package"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    (package / "lengths.py").write_text(OUTSIDE)
+    (package / "lengths.py").write_text(CUSTOM_FORMAT)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     path = tmp_path / "mine.jsonl"
     path.write_bytes(json_lines({"input_length": 90, "output_length": 5}))
     return path
 
 
-def test_a_format_may_be_given_as_the_path_of_a_module(outside: Path) -> None:
-    loaded = read_traces(outside, format="lengths_package.lengths")
+def test_a_format_can_be_given_as_the_path_of_a_module(custom_trace: Path) -> None:
+    loaded = read_traces(custom_trace, format="lengths_package.lengths")
     assert [program.id for program in loaded.programs] == ["mine-0"]
     with pytest.raises(InvalidTrace, match="line 1: format: missing; add"):
-        read_traces(outside)
+        read_traces(custom_trace)
 
 
-def test_an_installed_package_may_add_a_format(outside: Path) -> None:
-    metadata = outside.parent / "site" / "lengths_package-1.0.dist-info"
+def test_an_installed_package_can_add_a_format(custom_trace: Path) -> None:
+    metadata = custom_trace.parent / "site" / "lengths_package-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lengths\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text(
         "[turnstile.trace_formats]\nlengths = lengths_package.lengths\n"
     )
-    loaded = read_traces(outside)
+    loaded = read_traces(custom_trace)
     assert loaded.formats == {"mine.jsonl": "lengths"}
     assert [program.turns[0].prompt_tokens for program in loaded.programs] == [90]
 
 
-def test_an_unknown_format_is_refused_with_the_known_ones(outside: Path) -> None:
+def test_an_unknown_format_is_refused_with_the_known_ones(custom_trace: Path) -> None:
     with pytest.raises(UnknownName, match=r"no trace format is called 'wekka'\. Did you mean weka"):
-        read_traces(outside, format="wekka")
+        read_traces(custom_trace, format="wekka")
 
 
-def test_a_module_without_sniff_and_load_is_refused(outside: Path) -> None:
+def test_a_module_without_sniff_and_load_is_refused(custom_trace: Path) -> None:
     with pytest.raises(InvalidPlugin, match=r"json\.decoder is not a trace format: it has"):
-        read_traces(outside, format="json.decoder")
+        read_traces(custom_trace, format="json.decoder")

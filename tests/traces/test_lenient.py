@@ -1,4 +1,4 @@
-"""What others wrote, made fit to be told."""
+"""Ids from foreign files are made safe to print."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from traces.lenient import MAX_CHARACTERS, has_control, identifier
 
 
-def test_long_ids_are_cut_and_differ_still() -> None:
-    one, other = (identifier("x" * 1000 + end) for end in "ab")
-    assert len(one) == len(other) == MAX_CHARACTERS
-    assert one != other
+def test_long_ids_are_shortened_and_stay_distinct() -> None:
+    first, second = (identifier("x" * 1000 + end) for end in "ab")
+    assert len(first) == len(second) == MAX_CHARACTERS
+    assert first != second
     assert identifier("y" * MAX_CHARACTERS) == "y" * MAX_CHARACTERS
 
 
 @given(st.text(max_size=900))
-def test_no_id_moves_a_cursor(value: str) -> None:
+def test_ids_contain_no_control_characters(value: str) -> None:
     assert not has_control(identifier(value))

@@ -1,4 +1,4 @@
-"""mini-swe-agent trajectories, both versions, worked by hand."""
+"""mini-swe-agent trajectories of both versions, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def v1(*messages: dict[str, Any], **info: Any) -> tuple[Program, list[str]]:
     return program, repairs.reasons()
 
 
-def test_a_v1_gap_is_the_time_between_starts_less_the_estimated_generation() -> None:
-    # 170 tokens take 2.4 s + 170 / 85 per s = 4.4 s; of 10 s between the starts 5.6 s are left.
+def test_a_v1_gap_is_the_time_between_starts_minus_the_estimated_generation_time() -> None:
+    # 170 tokens take 2.4 s + 170 / 85 per s = 4.4 s; of 10 s between the starts 5.6 s remain.
     program, repairs = v1(
         answer("cd x && pytest", 1000, 170, 0), user(), answer("ls", 1300, 20, 10)
     )
@@ -64,7 +64,7 @@ def test_an_inferred_gap_is_never_negative() -> None:
     assert program.turns[0].tool_gap_s == 0
 
 
-def test_an_inferred_gap_is_no_longer_than_the_command_may_run() -> None:
+def test_an_inferred_gap_is_limited_to_the_timeout_of_the_command() -> None:
     config = {"environment": {"timeout": 30}}
     program, repairs = v1(
         answer("pytest", 1000, 10, 0), user(), answer("ls", 1100, 20, 600), config=config
@@ -79,11 +79,13 @@ def test_an_inferred_gap_is_no_longer_than_the_command_may_run() -> None:
         (0, 1300, 1170),  # prompt and answer are sent again
         (50, 1300, 1000),  # reasoning came before the answer and is not sent again
         (0, 1100, 1000),  # no room for the answer
-        (0, 980, 979),  # counted a little differently
-        (0, 300, 299),  # rewritten: at most the first prompt is the same
+        (0, 980, 979),  # counted slightly differently
+        (0, 300, 299),  # rewritten: only the first prompt can be the same
     ],
 )
-def test_kept_tokens(reasoning: int, next_prompt: int, kept: int) -> None:
+def test_kept_tokens_depend_on_what_the_next_prompt_can_contain(
+    reasoning: int, next_prompt: int, kept: int
+) -> None:
     program, _ = v1(answer("ls", 1000, 170, 0, reasoning), user(), answer("ls", next_prompt, 20, 9))
     assert program.turns[1].kept_tokens == kept
 
@@ -98,15 +100,15 @@ def test_a_format_error_runs_no_tool() -> None:
     assert len(program.turns) == 2
 
 
-def test_the_system_prompt_is_shared_by_its_text() -> None:
-    one, _ = v1(answer("ls", 1000, 40, 0))
-    two, _ = v1(answer("pwd", 1000, 40, 0))
-    assert one.prefix is not None
-    assert one.prefix == two.prefix
-    assert one.prefix.tokens == 100  # 100 of 1000 characters, 1000 tokens
+def test_trajectories_with_the_same_system_prompt_share_a_prefix() -> None:
+    first, _ = v1(answer("ls", 1000, 40, 0))
+    second, _ = v1(answer("pwd", 1000, 40, 0))
+    assert first.prefix is not None
+    assert first.prefix == second.prefix
+    assert first.prefix.tokens == 100  # 100 of 1000 characters, 1000 tokens
 
 
-def test_a_missing_usage_is_estimated_and_said() -> None:
+def test_a_missing_usage_is_estimated_and_reported() -> None:
     silent = {"role": "assistant", "content": "x" * 33}
     program, repairs = v1(answer("ls", 1000, 100, 0), user(), silent, user(),
                           answer("ls", 1500, 9, 30))  # fmt: skip
@@ -140,7 +142,7 @@ def v2(*messages: dict[str, Any]) -> Program:
     return program
 
 
-def test_a_v2_gap_is_measured_from_answer_to_last_observation() -> None:
+def test_a_v2_gap_is_measured_from_the_answer_to_the_last_observation() -> None:
     program = v2(
         v2_answer(1000, 50, 3.0, "ls", "pytest -q"),
         observed(3.2),

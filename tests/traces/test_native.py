@@ -1,4 +1,4 @@
-"""Our own trace file: what goes in comes out, and what is wrong is refused by name."""
+"""Turnstile's own trace format: programs are read back unchanged, and errors are named."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ spans = st.floats(0, 1e6, allow_nan=False)
 
 @st.composite
 def turns(draw: st.DrawFn) -> tuple[Turn, ...]:
-    made: list[Turn] = []
+    all_turns: list[Turn] = []
     for _ in range(draw(st.integers(1, 4))):
         prompt = draw(st.integers(10, 1000))
-        most = min(prompt - 1, made[-1].context_tokens) if made else 0
-        made.append(
+        max_kept = min(prompt - 1, all_turns[-1].context_tokens) if all_turns else 0
+        all_turns.append(
             Turn(
                 prompt_tokens=prompt,
                 output_tokens=draw(st.integers(1, 500)),
-                kept_tokens=draw(st.integers(0, most)),
+                kept_tokens=draw(st.integers(0, max_kept)),
                 tools=tuple(draw(st.lists(names, max_size=2))),
                 command=draw(st.none() | names),
                 tool_gap_s=draw(spans),
                 gap_provenance=draw(st.sampled_from(Provenance)),
             )
         )
-    return tuple(made)
+    return tuple(all_turns)
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> list[Program]:
-    said = draw(st.lists(st.builds(Message, names, texts), max_size=3))
+    messages = draw(st.lists(st.builds(Message, names, texts), max_size=3))
     own = draw(turns())
     parent = Program(
         id=draw(ids),
         turns=own,
-        messages=tuple(said),
-        prompt_messages=tuple(min(i, len(said)) for i in range(len(own))) if said else (),
+        messages=tuple(messages),
+        prompt_messages=tuple(min(i, len(messages)) for i in range(len(own))) if messages else (),
         prefix=draw(st.none() | st.builds(SharedPrefix, names, st.integers(1, 10))),
         recorded_start_s=draw(st.none() | spans.filter(lambda s: s < 1e8)),
         source=draw(texts),
@@ -61,8 +61,8 @@ def programs(draw: st.DrawFn) -> list[Program]:
 
 
 @given(programs())
-def test_every_program_survives_being_written_and_read(made: list[Program]) -> None:
-    assert parse_programs(b"".join(map(program_line, made)), "t.jsonl") == made
+def test_programs_are_read_back_as_they_were_written(written: list[Program]) -> None:
+    assert parse_programs(b"".join(map(program_line, written)), "t.jsonl") == written
 
 
 LINE: dict[str, Any] = {
@@ -75,7 +75,7 @@ LINE: dict[str, Any] = {
 }
 
 
-SAID = [{"role": "user", "content": "go"}]
+MESSAGES = [{"role": "user", "content": "go"}]
 
 
 def refusal(*lines: object) -> str:
@@ -91,7 +91,7 @@ def with_turn(**fields: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         (with_turn(output_tokens=0), "t.jsonl, line 2: turns.1.output_tokens is 0"),
         (with_turn(prompt_tokens="150"), "turns.1.prompt_tokens is '150'"),
@@ -111,25 +111,31 @@ def with_turn(**fields: object) -> dict[str, object]:
         ({**LINE, "recorded_start_s": -1.0}, "recorded_start_s is -1.0, must be 0 to 100,000,000"),
         ({**LINE, "recorded_start_s": 1e18}, "recorded_start_s is 1e+18, must be 0 to 100,000,0"),
         (
-            {**LINE, "fork": {"program_id": "fine", "after_turn": 0, "delay_s": 1e18}},
+            {**LINE, "fork": {"program_id": "valid", "after_turn": 0, "delay_s": 1e18}},
             "fork: delay_s is 1e+18, must be 0 to 32,000,000 seconds",
         ),
         ({**LINE, "turns": []}, "turns is a list"),
         ({**LINE, "fork": {"program_id": "x", "after_turn": 0}}, "no program 'x'"),
         ({**LINE, "prefix": {"id": "p", "tokens": 101}}, "less than the shared prefix of 101"),
         ({**LINE, "messages": [{"role": "user"}]}, "messages.0.content: missing; add it"),
-        ({**LINE, "messages": SAID, "prompt_messages": [1]}, "prompt_messages must have for each"),
-        ({**LINE, "messages": SAID, "prompt_messages": [1, 0]}, "at least as many as the turn"),
-        ({**LINE, "messages": SAID, "prompt_messages": [1, 2]}, "of the 1 messages"),
+        (
+            {**LINE, "messages": MESSAGES, "prompt_messages": [1]},
+            "prompt_messages must have for each",
+        ),
+        (
+            {**LINE, "messages": MESSAGES, "prompt_messages": [1, 0]},
+            "at least as many as the turn",
+        ),
+        ({**LINE, "messages": MESSAGES, "prompt_messages": [1, 2]}, "of the 1 messages"),
         ({"format": "turnstile-trace-1", "id": "z"}, "turns: missing; add it"),
     ],
 )
-def test_a_bad_field_is_refused_with_its_place(line: dict[str, object], told: str) -> None:
-    fine = {**LINE, "id": "fine"}
-    assert told in refusal(fine, line)
+def test_an_invalid_field_is_refused_with_its_path(line: dict[str, object], message: str) -> None:
+    valid = {**LINE, "id": "valid"}
+    assert message in refusal(valid, line)
 
 
-def test_a_line_that_is_no_json_is_refused_with_its_number() -> None:
+def test_an_invalid_json_line_is_refused_with_its_number() -> None:
     with pytest.raises(InvalidTrace, match=r"t\.jsonl, line 2: the line: Invalid JSON"):
         parse_programs(orjson.dumps(LINE) + b"\n{oops\n", "t.jsonl")
 
@@ -140,7 +146,7 @@ def test_nan_is_refused() -> None:
         parse_programs(line, "t.jsonl")
 
 
-def test_an_id_may_be_used_once() -> None:
+def test_a_program_id_can_be_used_only_once() -> None:
     assert "program 'a': id used twice" in refusal(LINE, LINE)
 
 
@@ -151,7 +157,7 @@ def test_a_prefix_id_has_one_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fork", "told"),
+    ("fork", "message"),
     [
         ({"program_id": "a", "after_turn": 2}, "its parent has 2 turns"),
         ({"program_id": "a", "after_turn": 0, "joined_before_turn": 2}, "joined_before_turn is 2"),
@@ -159,20 +165,22 @@ def test_a_prefix_id_has_one_length() -> None:
         ({"program_id": "b", "after_turn": 0}, "its own ancestor"),
     ],
 )
-def test_a_fork_must_hang_on_a_turn_of_its_parent(fork: dict[str, object], told: str) -> None:
-    assert told in refusal(LINE, {**LINE, "id": "b", "fork": fork})
+def test_a_fork_must_refer_to_valid_turns_of_its_parent(
+    fork: dict[str, object], message: str
+) -> None:
+    assert message in refusal(LINE, {**LINE, "id": "b", "fork": fork})
 
 
-def test_a_gzip_file_of_equal_programs_has_equal_bytes(tmp_path: Path) -> None:
-    made = [Program("a", (Turn(10, 1),))]
-    write_programs(tmp_path / "one.jsonl.gz", made)
-    write_programs(tmp_path / "two.jsonl.gz", made)
+def test_gzip_files_of_equal_programs_have_equal_bytes(tmp_path: Path) -> None:
+    written = [Program("a", (Turn(10, 1),))]
+    write_programs(tmp_path / "one.jsonl.gz", written)
+    write_programs(tmp_path / "two.jsonl.gz", written)
     assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
-    assert gzip.decompress((tmp_path / "one.jsonl.gz").read_bytes()) == program_line(made[0])
-    assert read_traces(tmp_path / "one.jsonl.gz").programs == tuple(made)
+    assert gzip.decompress((tmp_path / "one.jsonl.gz").read_bytes()) == program_line(written[0])
+    assert read_traces(tmp_path / "one.jsonl.gz").programs == tuple(written)
 
 
-def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     out = tmp_path / "t.jsonl"
     out.write_text("old")
 
@@ -186,6 +194,6 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_an_unwritable_place_is_one_clear_line(tmp_path: Path) -> None:
+def test_an_unwritable_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidTrace, match="cannot be written"):
         write_programs(tmp_path / "no" / "t.jsonl", [])

@@ -1,4 +1,4 @@
-"""OpenHands trajectories, both formats, worked by hand."""
+"""OpenHands trajectories of both formats, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ SYSTEM = "s" * 90
 TASK = "t" * 10
 
 
-def at(second: float) -> str:
+def iso_time(second: float) -> str:
     return f"2026-01-27T22:45:{second:09.6f}"
 
 
 def system() -> dict[str, Any]:
     prompt = {"type": "text", "text": SYSTEM}
-    return {"kind": "SystemPromptEvent", "source": "agent", "timestamp": at(0),
+    return {"kind": "SystemPromptEvent", "source": "agent", "timestamp": iso_time(0),
             "system_prompt": prompt}  # fmt: skip
 
 
 def task(second: float = 0) -> dict[str, Any]:
     message = {"role": "user", "content": [{"type": "text", "text": TASK}]}
-    return {"kind": "MessageEvent", "source": "user", "timestamp": at(second),
+    return {"kind": "MessageEvent", "source": "user", "timestamp": iso_time(second),
             "llm_message": message}  # fmt: skip
 
 
 def action(second: float, response: str, command: str, tool: str = "terminal") -> dict[str, Any]:
     return {
-        "kind": "ActionEvent", "source": "agent", "timestamp": at(second), "tool_name": tool,
+        "kind": "ActionEvent", "source": "agent", "timestamp": iso_time(second), "tool_name": tool,
         "thought": [{"type": "text", "text": "on"}], "llm_response_id": response,
         "tool_call_id": "c", "tool_call": {"name": tool, "arguments": "{}"},
         "action": {"command": command},
@@ -47,12 +47,12 @@ def action(second: float, response: str, command: str, tool: str = "terminal") -
 
 
 def observation(second: float, text: str = "ok") -> dict[str, Any]:
-    return {"kind": "ObservationEvent", "source": "environment", "timestamp": at(second),
+    return {"kind": "ObservationEvent", "source": "environment", "timestamp": iso_time(second),
             "observation": {"content": [{"type": "text", "text": text}]}}  # fmt: skip
 
 
 def condensation(second: float, response: str) -> dict[str, Any]:
-    return {"kind": "Condensation", "source": "environment", "timestamp": at(second),
+    return {"kind": "Condensation", "source": "environment", "timestamp": iso_time(second),
             "llm_response_id": response, "summary": "so far"}  # fmt: skip
 
 
@@ -93,7 +93,7 @@ def test_a_gap_is_measured_from_the_action_to_its_observation() -> None:
     assert repairs == []
 
 
-def test_one_response_is_one_turn_however_many_tools_it_calls() -> None:
+def test_a_response_with_several_tool_calls_is_one_turn() -> None:
     (program,), _ = sdk(
         base_state({"a": (1000, 50), "b": (1200, 20)}),
         action(3, "a", "ls"), action(3.1, "a", "make"), observation(4), observation(9),
@@ -104,41 +104,42 @@ def test_one_response_is_one_turn_however_many_tools_it_calls() -> None:
     assert program.turns[0].tool_gap_s == 6.0
 
 
-def test_the_command_of_an_editor_is_no_shells() -> None:
+def test_the_command_of_an_editor_is_not_a_shell_command() -> None:
     (program,), _ = sdk(base_state({"a": (1000, 50)}), action(3, "a", "view", "file_editor"))
     assert program.turns[0].tools == ("file_editor",)
     assert program.turns[0].command is None
 
 
-def test_it_starts_with_its_first_request_and_shares_its_system_prompt() -> None:
+def test_a_program_starts_with_its_first_request_and_shares_its_system_prompt() -> None:
     (program,), _ = sdk(base_state({"a": (1000, 50)}, a=2.0), action(3, "a", "ls"))
     (later,), _ = sdk(base_state({"a": (1000, 50)}), action(3, "a", "ls"))
     assert program.recorded_start_s is not None
     assert later.recorded_start_s is not None
-    assert program.recorded_start_s - later.recorded_start_s == 1.0  # at 1 s; the task came at 0 s
-    # Of 102 characters before the first call ("[]" of no tools among them) 90 are the system's.
+    # The first program's request was sent at 1 s, its task at 0 s.
+    assert program.recorded_start_s - later.recorded_start_s == 1.0
+    # Of 102 characters before the first call (with "[]" for no tools), 90 are the system prompt.
     assert program.prefix == SharedPrefix("system:" + program.prefix.id[7:], 882)  # type: ignore[union-attr]
     assert program.prefix == later.prefix
 
 
-def test_a_condensers_call_is_a_sub_agent_for_which_the_agent_waits() -> None:
+def test_a_call_of_the_condenser_is_a_sub_agent_that_the_agent_waits_for() -> None:
     (program, condenser), repairs = sdk(
         base_state({"a": (1000, 50), "k": (800, 40), "b": (600, 20)}, k=3.0, b=1.0),
         action(3, "a", "ls"), observation(4), condensation(7.5, "k"), action(9, "b", "ls"),
     )  # fmt: skip
     assert condenser.id == "p/condenser-1"
-    # Asked at 4.5 s, 1.5 s after the action; answered at 7.5 s, 0.5 s before the next request.
+    # Sent at 4.5 s, 1.5 s after the action; answered at 7.5 s, 0.5 s before the next request.
     assert condenser.fork == Fork("p", 0, 1.5, 1, Provenance.MEASURED)
     assert [(t.prompt_tokens, t.output_tokens) for t in condenser.turns] == [(800, 40)]
     assert program.turns[0].tool_gap_s == 0.5
     assert program.turns[1].kept_tokens == 599
-    assert program.messages == ()  # what was said is no longer what is sent
+    assert program.messages == ()  # later prompts no longer contain the messages
     assert repairs == [
         "a prompt much shorter than the previous one: only the first prompt counts as kept"
     ]
 
 
-def test_what_was_said_is_kept_and_how_much_of_it_before_each_turn() -> None:
+def test_messages_are_kept_with_their_number_before_each_turn() -> None:
     (program,), _ = sdk(
         base_state({"a": (1000, 50), "b": (1200, 20)}),
         action(3, "a", "ls"), observation(4, "x y"), action(5, "b", "", "finish"),
@@ -165,7 +166,7 @@ def folder(path: Path) -> Path:
     return path
 
 
-def test_a_folder_of_the_sdk_is_one_file_of_a_trace(tmp_path: Path) -> None:
+def test_a_folder_of_the_sdk_counts_as_one_trace_file(tmp_path: Path) -> None:
     folder(tmp_path / "conversations/1")
     loaded = read_traces(tmp_path)
     assert loaded.formats == {"conversations/1/base_state.json": "openhands"}
@@ -174,9 +175,9 @@ def test_a_folder_of_the_sdk_is_one_file_of_a_trace(tmp_path: Path) -> None:
     assert read_traces(tmp_path / "conversations/1/base_state.json").sha256 == loaded.sha256
 
 
-def test_a_torn_event_is_left_out_and_told(tmp_path: Path) -> None:
-    torn = folder(tmp_path) / "events/event-00003-x.json"
-    torn.write_bytes(torn.read_bytes()[:20])
+def test_a_truncated_event_is_left_out_and_reported(tmp_path: Path) -> None:
+    truncated = folder(tmp_path) / "events/event-00003-x.json"
+    truncated.write_bytes(truncated.read_bytes()[:20])
     loaded = read_traces(tmp_path)
     assert [note.reason for note in loaded.repairs] == [
         "an event that is not an object: left out",
@@ -214,7 +215,7 @@ def test_a_file_of_event_lines_is_a_program(tmp_path: Path) -> None:
 def legacy(id: int, second: float, response: str, command: str, *tokens: int) -> dict[str, Any]:
     usage = dict(zip(("prompt_tokens", "completion_tokens"), tokens, strict=True))
     return {
-        "id": id, "timestamp": at(second), "source": "agent", "message": "", "action": "run",
+        "id": id, "timestamp": iso_time(second), "source": "agent", "message": "", "action": "run",
         "args": {"command": command, "thought": ""},
         "tool_call_metadata": {
             "function_name": "execute_bash", "tool_call_id": "c", "total_calls_in_response": 1,
@@ -223,20 +224,20 @@ def legacy(id: int, second: float, response: str, command: str, *tokens: int) ->
     }  # fmt: skip
 
 
-def seen(id: int, second: float, kind: str = "run") -> dict[str, Any]:
-    return {"id": id, "timestamp": at(second), "source": "agent", "message": "", "cause": id - 1,
-            "observation": kind, "content": "ok", "extras": {}}  # fmt: skip
+def observed(id: int, second: float, kind: str = "run") -> dict[str, Any]:
+    return {"id": id, "timestamp": iso_time(second), "source": "agent", "message": "",
+            "cause": id - 1, "observation": kind, "content": "ok", "extras": {}}  # fmt: skip
 
 
-ASKED = {"id": 0, "timestamp": at(0), "source": "user", "message": TASK, "action": "message",
-         "args": {"content": TASK}}  # fmt: skip
+LEGACY_TASK = {"id": 0, "timestamp": iso_time(0), "source": "user", "message": TASK,
+               "action": "message", "args": {"content": TASK}}  # fmt: skip
 
 
-def test_a_legacy_turn_has_its_tokens_from_the_response() -> None:
+def test_the_tokens_of_a_legacy_turn_come_from_its_response() -> None:
     repairs = Repairs()
     events = [
-        ASKED, legacy(1, 3, "a", "ls", 1000, 50), seen(2, 3.5),
-        legacy(3, 3.6, "a", "pwd", 1000, 50), seen(4, 5), seen(5, 9, "agent_state_changed"),
+        LEGACY_TASK, legacy(1, 3, "a", "ls", 1000, 50), observed(2, 3.5),
+        legacy(3, 3.6, "a", "pwd", 1000, 50), observed(4, 5), observed(5, 9, "agent_state_changed"),
         legacy(6, 20, "b", "make", 1200, 20),
     ]  # fmt: skip
     (program,) = load(events, "file", repairs)
@@ -248,37 +249,42 @@ def test_a_legacy_turn_has_its_tokens_from_the_response() -> None:
     assert repairs.reasons() == []
 
 
-def test_the_tokens_of_a_legacy_message_are_what_the_sums_grew_by() -> None:
-    def sums(event: dict[str, Any], prompt: int, output: int) -> dict[str, Any]:
-        so_far = {"prompt_tokens": prompt, "completion_tokens": output}
-        return {**event, "llm_metrics": {"accumulated_token_usage": so_far}}
+def test_the_tokens_of_a_legacy_message_are_the_increase_of_the_sums() -> None:
+    def with_sums(event: dict[str, Any], prompt: int, output: int) -> dict[str, Any]:
+        total = {"prompt_tokens": prompt, "completion_tokens": output}
+        return {**event, "llm_metrics": {"accumulated_token_usage": total}}
 
-    message = {**ASKED, "id": 3, "source": "agent", "timestamp": at(5)}
-    events = [ASKED, sums(legacy(1, 3, "a", "ls", 1000, 50), 1000, 50), seen(2, 4),
-              sums(message, 2100, 80)]  # fmt: skip
+    message = {**LEGACY_TASK, "id": 3, "source": "agent", "timestamp": iso_time(5)}
+    events = [LEGACY_TASK, with_sums(legacy(1, 3, "a", "ls", 1000, 50), 1000, 50), observed(2, 4),
+              with_sums(message, 2100, 80)]  # fmt: skip
     (program,) = load(events, "file", Repairs())
     last = program.turns[1]
     assert (last.prompt_tokens, last.output_tokens, last.tools) == (1100, 30, ())
 
 
-def test_turns_before_the_first_counted_prompt_are_left_out() -> None:
-    message = {**ASKED, "id": 1, "source": "agent", "timestamp": at(2)}
+def test_turns_before_the_first_prompt_with_token_counts_are_left_out() -> None:
+    message = {**LEGACY_TASK, "id": 1, "source": "agent", "timestamp": iso_time(2)}
     repairs = Repairs()
-    (program,) = load([ASKED, message, ASKED, legacy(3, 9, "a", "ls", 1000, 50)], "file", repairs)
+    (program,) = load(
+        [LEGACY_TASK, message, LEGACY_TASK, legacy(3, 9, "a", "ls", 1000, 50)], "file", repairs
+    )
     assert [turn.prompt_tokens for turn in program.turns] == [1000]
     assert program.prompt_messages == (3,)
     assert repairs.reasons() == ["a response before the first one with prompt tokens: left out"]
 
 
-def test_old_evaluations_have_pairs_of_action_and_observation() -> None:
-    pairs = [[ASKED, seen(1, 0, "null")], [legacy(2, 3, "a", "ls", 1000, 50), seen(3, 4)]]
+def test_old_evaluations_with_pairs_of_action_and_observation_are_read() -> None:
+    pairs = [
+        [LEGACY_TASK, observed(1, 0, "null")],
+        [legacy(2, 3, "a", "ls", 1000, 50), observed(3, 4)],
+    ]
     document = {"instance_id": "i", "history": pairs}
     assert matches(document)
     (program,) = load(document, "file", Repairs())
     assert program.turns[0].tools == ("ls",)
 
 
-def test_a_swe_agent_trajectory_is_none_of_openhands() -> None:
+def test_a_swe_agent_trajectory_is_not_taken_for_openhands() -> None:
     step = {"action": "ls", "observation": "ok", "response": "…"}
     assert not matches({"trajectory": [step], "history": [{"role": "user", "content": "x"}]})
 
@@ -286,7 +292,7 @@ def test_a_swe_agent_trajectory_is_none_of_openhands() -> None:
 KEYS = st.text(max_size=3)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(
-        ["agent", "user", "run", "message", "condensation", "terminal", "a", at(1), "\ud800"]
+        ["agent", "user", "run", "message", "condensation", "terminal", "a", iso_time(1), "\ud800"]
     ),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
     max_leaves=6,
@@ -305,7 +311,7 @@ EVENTS = st.lists(
     | st.builds(lambda kind, rest: {**rest, "kind": kind}, KINDS | JSON,
                 st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=6))
     | st.sampled_from([task(), action(3, "a", "ls"), observation(4), condensation(5, "a"),
-                       legacy(1, 3, "b", "ls", 1000, 50), seen(2, 4), ASKED])
+                       legacy(1, 3, "b", "ls", 1000, 50), observed(2, 4), LEGACY_TASK])
     | JSON,
     max_size=8,
 )  # fmt: skip
@@ -313,7 +319,7 @@ STATES = st.just(base_state({"a": (1000, 50), "b": (1200, 20)}, a=2.0)) | JSON
 
 
 @given(EVENTS, STATES, JSON, st.sampled_from(["events", "history", "trajectory", "rows", None]))
-def test_whatever_stands_in_a_file_gives_sound_programs_or_a_reason(
+def test_any_json_gives_valid_programs_or_an_error(
     events: list[Any], state: Any, metrics: Any, name: str | None
 ) -> None:
     document = {name: events, "base_state": state, "metrics": metrics} if name else events

@@ -69,7 +69,7 @@ def put(folder: Path, **documents: Any) -> None:
         (folder / f"{name}.json").write_text(json.dumps(document))
 
 
-def test_a_folder_may_mix_formats_and_is_read_in_order_of_names(tmp_path: Path) -> None:
+def test_a_folder_can_mix_formats_and_is_read_in_order_of_names(tmp_path: Path) -> None:
     put(tmp_path, c=WEKA, b=mini("m", 1_763_511_859))
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(program_line(Program("n", (Turn(9, 1),)))))
     (tmp_path / "README.md").write_text("not a trace")
@@ -100,7 +100,7 @@ def test_a_pack_is_read_by_name() -> None:
         (b'{"format": "turnstile-trace-2", "id": "x"}', "format is 'turnstile-trace-2'"),
     ],
 )
-def test_a_bad_file_among_good_ones_is_rejected_with_its_reason(
+def test_an_invalid_file_among_valid_ones_is_rejected_with_the_reason(
     tmp_path: Path, content: bytes, reason: str
 ) -> None:
     put(tmp_path, good=WEKA)
@@ -115,7 +115,9 @@ def test_a_bad_file_among_good_ones_is_rejected_with_its_reason(
         read_traces(tmp_path)
 
 
-def test_of_two_files_of_one_name_the_rejection_says_which(tmp_path: Path) -> None:
+def test_the_rejection_of_one_of_two_files_with_the_same_name_gives_its_path(
+    tmp_path: Path,
+) -> None:
     for folder, content in (("a", program_line(Program("n", (Turn(9, 1),)))), ("b", b"{oops")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "x.jsonl").write_bytes(content)
@@ -123,14 +125,14 @@ def test_of_two_files_of_one_name_the_rejection_says_which(tmp_path: Path) -> No
     assert [note.file for note in loaded.rejections] == [str(tmp_path / "b/x.jsonl")]
 
 
-def test_half_a_gzip_file_is_rejected(tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_is_rejected(tmp_path: Path) -> None:
     packed = gzip.compress(program_line(Program("n", (Turn(9, 1),) * 1)))
     (tmp_path / "half.jsonl.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(InvalidTrace, match="not a complete gzip file"):
         read_traces(tmp_path)
 
 
-def test_a_used_program_id_gets_a_number_and_its_sub_agents_follow(tmp_path: Path) -> None:
+def test_a_duplicate_program_id_gets_a_number_and_so_do_its_sub_agents(tmp_path: Path) -> None:
     put(tmp_path, a=WEKA, b=WEKA)
     loaded = read_traces(tmp_path)
     assert [p.id for p in loaded.programs] == ["s", "s/a", "s#2", "s/a#2"]
@@ -141,13 +143,13 @@ def test_a_used_program_id_gets_a_number_and_its_sub_agents_follow(tmp_path: Pat
     ]
 
 
-def test_recorded_starts_count_from_the_first(tmp_path: Path) -> None:
+def test_recorded_starts_count_from_the_earliest(tmp_path: Path) -> None:
     put(tmp_path, a=mini("late", 1_763_511_900), b=mini("early", 1_763_511_859))
     starts = {p.id: p.recorded_start_s for p in read_traces(tmp_path).programs}
     assert starts == {"late": 41.0, "early": 0.0}
 
 
-def test_files_with_one_system_prompt_agree_on_its_length(tmp_path: Path) -> None:
+def test_files_with_the_same_system_prompt_get_the_same_prefix(tmp_path: Path) -> None:
     put(tmp_path, a=mini("x", 1_763_511_111), b=mini("y", 1_763_500_000), c=WEKA)
     prefixes = [p.prefix for p in read_traces(tmp_path).programs[:2]]
     assert isinstance(prefixes[0], SharedPrefix)
@@ -155,7 +157,7 @@ def test_files_with_one_system_prompt_agree_on_its_length(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["no-such-pack", "/no/such/file"])
-def test_a_path_that_is_not_there_is_refused_with_the_packs(path: str) -> None:
+def test_a_missing_path_is_refused_with_the_names_of_the_packs(path: str) -> None:
     with pytest.raises(InvalidTrace, match="packs are swe-bench"):
         read_traces(path)
 
@@ -171,25 +173,25 @@ BAD: st.SearchStrategy[Any] = st.sampled_from([
 ])  # fmt: skip
 
 
-def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+def positions(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     keys = value if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
-    return [p for key in keys for p in ((*path, key), *places(value[key], (*path, key)))]
+    return [p for key in keys for p in ((*path, key), *positions(value[key], (*path, key)))]
 
 
-def spoil(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
-    found = places(document)
+def corrupt(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
+    all_positions = positions(document)
     for number, bad, remove in changes:
-        *path, last = found[number % len(found)]
-        holder = document
+        *path, last = all_positions[number % len(all_positions)]
+        container = document
         try:
             for key in path:
-                holder = holder[key]
+                container = container[key]
             if remove:
-                del holder[last]
+                del container[last]
             else:
-                holder[last] = copy.deepcopy(bad)
+                container[last] = copy.deepcopy(bad)
         except (KeyError, IndexError, TypeError):
-            continue  # an earlier change took the place away
+            continue  # an earlier change removed this position
 
 
 @given(
@@ -197,11 +199,11 @@ def spoil(document: Any, changes: list[tuple[int, Any, bool]]) -> None:
     st.lists(st.tuples(st.integers(0, 10_000), BAD, st.booleans()), min_size=1, max_size=6),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
-def test_spoiled_files_give_sound_programs_or_a_reason(
-    tmp_path: Path, whole: dict[str, Any], changes: list[tuple[int, Any, bool]]
+def test_corrupted_files_give_valid_programs_or_an_error(
+    tmp_path: Path, original: dict[str, Any], changes: list[tuple[int, Any, bool]]
 ) -> None:
-    document = json.loads(json.dumps(whole))
-    spoil(document, changes)
+    document = json.loads(json.dumps(original))
+    corrupt(document, changes)
     file = tmp_path / "t.json"
     file.write_text(json.dumps(document))
     try:

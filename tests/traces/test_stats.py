@@ -1,4 +1,4 @@
-"""Table 2 and Figure 5, worked by hand."""
+"""The statistics of Table 2 and Figure 5, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ PROGRAMS = [
 ]
 
 
-def test_table_2() -> None:
-    found = statistics(PROGRAMS)
-    assert found.turns.mean == 2.5
-    assert found.turns.sd == pytest.approx(0.5**0.5)
-    assert (found.tool_gap_s.count, found.tool_gap_s.mean) == (2, 2.0)
-    assert found.final_context_tokens.mean == (330 + 550) / 2
-    assert found.summed_tokens.mean == (110 + 220 + 330 + 440 + 550) / 2
-    assert found.kept_share == (110 + 220 + 440) / 1500
+def test_statistics_are_those_of_table_2() -> None:
+    stats = statistics(PROGRAMS)
+    assert stats.turns.mean == 2.5
+    assert stats.turns.sd == pytest.approx(0.5**0.5)
+    assert (stats.tool_gap_s.count, stats.tool_gap_s.mean) == (2, 2.0)
+    assert stats.final_context_tokens.mean == (330 + 550) / 2
+    assert stats.summed_tokens.mean == (110 + 220 + 330 + 440 + 550) / 2
+    assert stats.kept_share == (110 + 220 + 440) / 1500
 
 
-def test_a_gap_without_a_tool_is_a_pause() -> None:
-    found = statistics(PROGRAMS)
-    assert (found.pause_s.count, found.pause_s.mean) == (1, 60.0)
-    assert found.gap_provenance == {"measured": 3}
+def test_a_gap_without_a_tool_counts_as_a_pause() -> None:
+    stats = statistics(PROGRAMS)
+    assert (stats.pause_s.count, stats.pause_s.mean) == (1, 60.0)
+    assert stats.gap_provenance == {"measured": 3}
 
 
-def test_a_call_is_booked_under_its_first_word_longest_first() -> None:
+def test_calls_are_grouped_by_their_first_command_the_slowest_first() -> None:
     assert [(t.tool, t.calls) for t in statistics(PROGRAMS).tools] == [("cd", 1), ("ls", 1)]
 
 
@@ -46,10 +46,10 @@ def test_the_slowest_tenth_of_twenty_calls_are_two() -> None:
     assert share_of_slowest(gaps, 0.1) == 22 / 40
 
 
-def test_half_a_call_counts_half() -> None:
+def test_a_fraction_of_a_call_counts_in_proportion() -> None:
     assert share_of_slowest(np.array([4.0, 1, 1, 1, 1]), 0.1) == 2 / 8
 
 
-def test_no_programs_have_no_statistics() -> None:
+def test_statistics_of_no_programs_are_empty() -> None:
     assert statistics([]).turns.count == 0
     assert statistics([Program("a", (Turn(1, 1),))]).tools == []

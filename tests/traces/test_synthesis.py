@@ -16,7 +16,7 @@ from traces.formats.native import program_line
 from traces.read import PACKS
 from traces.stats import Moments, Statistics, statistics
 
-MANY = 10_000
+PROGRAMS = 10_000
 TABLE_2 = {
     "swe-bench": {"turns": (10.9, 2.1), "tool_gap_s": (0.925, 3.550), "tokens": (70_126, 19_732)},
     "bfcl": {"turns": (6.3, 2.3), "tool_gap_s": (1.923, 2.133), "tokens": (93_256, 68_687)},
@@ -24,7 +24,7 @@ TABLE_2 = {
 
 
 @pytest.fixture(scope="module")
-def made() -> dict[Any, list[Program]]:
+def workloads() -> dict[Any, list[Program]]:
     cases: list[tuple[str, dict[str, Any]]] = [
         ("swe-bench", {}),
         ("swe-bench", {"tokens": "sum"}),
@@ -32,12 +32,12 @@ def made() -> dict[Any, list[Program]]:
         ("bfcl", {"scale": 1, "tokens": "sum"}),
         ("bfcl", {}),
     ]
-    return {(r, *kw.values()): synthesize(r, MANY, 11, **kw) for r, kw in cases}
+    return {(r, *kw.values()): synthesize(r, PROGRAMS, 11, **kw) for r, kw in cases}
 
 
-def near(found: Moments, published: tuple[float, float]) -> None:
-    assert found.mean == pytest.approx(published[0], rel=0.02)
-    assert found.sd == pytest.approx(published[1], rel=0.02)
+def check_moments(stats: Moments, published: tuple[float, float]) -> None:
+    assert stats.mean == pytest.approx(published[0], rel=0.02)
+    assert stats.sd == pytest.approx(published[1], rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -49,41 +49,46 @@ def near(found: Moments, published: tuple[float, float]) -> None:
         (("bfcl", 1, "sum"), "summed_tokens"),
     ],
 )
-def test_each_mean_and_deviation_of_table_2_is_met_within_2_percent(
-    made: dict[Any, list[Program]], case: tuple[Any, ...], tokens: str
+def test_means_and_standard_deviations_are_within_2_percent_of_table_2(
+    workloads: dict[Any, list[Program]], case: tuple[Any, ...], tokens: str
 ) -> None:
-    found = statistics(made[case])
+    stats = statistics(workloads[case])
     published = TABLE_2[case[0]]
-    near(found.turns, published["turns"])
-    near(found.tool_gap_s, published["tool_gap_s"])
-    near(getattr(found, tokens), published["tokens"])
+    check_moments(stats.turns, published["turns"])
+    check_moments(stats.tool_gap_s, published["tool_gap_s"])
+    check_moments(getattr(stats, tokens), published["tokens"])
 
 
-def tail(found: Statistics, tool: str) -> float:
-    return next(t.slowest_tenth_share for t in found.tools if t.tool == tool)
+def slowest_tenth(stats: Statistics, tool: str) -> float:
+    return next(t.slowest_tenth_share for t in stats.tools if t.tool == tool)
 
 
-def test_the_slowest_tenth_of_cd_and_fetch_url_holds_what_figure_5_says(
-    made: dict[Any, list[Program]],
+def test_the_shares_of_the_slowest_tenth_of_cd_and_fetch_url_are_those_of_figure_5(
+    workloads: dict[Any, list[Program]],
 ) -> None:
-    assert tail(statistics(made[("swe-bench",)]), "cd") == pytest.approx(0.941, abs=0.02)
-    assert tail(statistics(made[("bfcl",)]), "fetch_url") == pytest.approx(0.525, abs=0.02)
+    assert slowest_tenth(statistics(workloads[("swe-bench",)]), "cd") == pytest.approx(
+        0.941, abs=0.02
+    )
+    assert slowest_tenth(statistics(workloads[("bfcl",)]), "fetch_url") == pytest.approx(
+        0.525, abs=0.02
+    )
 
 
-def test_scaled_bfcl_fits_the_window_and_keeps_its_moments_but_for_the_cut_tail(
-    made: dict[Any, list[Program]],
+def test_scaled_bfcl_fits_the_context_window_and_keeps_its_moments_except_for_the_tail(
+    workloads: dict[Any, list[Program]],
 ) -> None:
-    programs = made[("bfcl",)]
+    programs = workloads[("bfcl",)]
     assert max(p.peak_context_tokens for p in programs) <= 131_072
-    found = statistics(programs).final_context_tokens
-    # 0.4 times Table 2 is 37,302 and 27,475; cutting 0.7% of the programs takes 0.4% and 1.9%.
-    assert found.mean == pytest.approx(37_302 * 0.996, rel=0.005)
-    assert found.sd == pytest.approx(27_475 * 0.981, rel=0.005)
+    stats = statistics(programs).final_context_tokens
+    # 0.4 times Table 2 is 37,302 and 27,475; cutting 0.7% of the programs reduces these by 0.4%
+    # and 1.9%.
+    assert stats.mean == pytest.approx(37_302 * 0.996, rel=0.005)
+    assert stats.sd == pytest.approx(27_475 * 0.981, rel=0.005)
 
 
 @pytest.mark.parametrize("recipe", ["swe-bench", "bfcl", "openhands", "execution-note"])
 @pytest.mark.parametrize("turn_scale", [1, 3])
-def test_programs_are_sound_and_every_gap_is_marked_synthesised(
+def test_programs_are_valid_and_every_gap_is_marked_as_synthesised(
     recipe: str, turn_scale: int
 ) -> None:
     programs = synthesize(recipe, 200, 3, turn_scale=turn_scale)
@@ -97,28 +102,28 @@ def test_programs_are_sound_and_every_gap_is_marked_synthesised(
 def test_turn_scaling_repeats_turns_and_keeps_total_tokens_and_gaps() -> None:
     plain = synthesize("swe-bench", 300, 5)
     scaled = synthesize("swe-bench", 300, 5, turn_scale=4)
-    for one, four in zip(plain, scaled, strict=True):
-        count = len(one.turns)
-        assert len(four.turns) == 4 * count
-        gaps = [turn.tool_gap_s for turn in one.turns[:-1]]
+    for original, repeated in zip(plain, scaled, strict=True):
+        count = len(original.turns)
+        assert len(repeated.turns) == 4 * count
+        gaps = [turn.tool_gap_s for turn in original.turns[:-1]]
         for copy in range(4):
-            part = four.turns[copy * count : (copy + 1) * count]
+            part = repeated.turns[copy * count : (copy + 1) * count]
             assert [turn.tool_gap_s for turn in part[:-1]] == gaps
-            assert part[1].new_tokens == one.turns[1].new_tokens // 4 or part[1].new_tokens == 1
-        assert four.turns[-1].context_tokens == pytest.approx(
-            one.turns[-1].context_tokens, rel=0.03
+            assert part[1].new_tokens in (original.turns[1].new_tokens // 4, 1)
+        assert repeated.turns[-1].context_tokens == pytest.approx(
+            original.turns[-1].context_tokens, rel=0.03
         )
 
 
-def test_the_execution_note_workload_is_as_published() -> None:
+def test_the_execution_note_workload_equals_the_published_one() -> None:
     programs = synthesize("execution-note", 400, 1)
     ranges_ms = [(50, 150), (50, 100), (50, 100), (80, 200), (2000, 5000), (50, 100), (100, 300)]
     for program in programs:
         prompts = [turn.prompt_tokens for turn in program.turns]
         assert prompts == [92, 469, 811, 1343, 1655, 2241, 2665, 2915]
         assert all(7 <= turn.output_tokens <= 12 for turn in program.turns)
-        for turn, (least, most) in zip(program.turns, ranges_ms, strict=False):
-            assert least <= turn.tool_gap_s * 1000 <= most
+        for turn, (low, high) in zip(program.turns, ranges_ms, strict=False):
+            assert low <= turn.tool_gap_s * 1000 <= high
     slow = np.array([program.turns[4].tool_gap_s for program in programs])
     assert slow.mean() == pytest.approx(3.5, rel=0.01)
     assert {t.output_tokens for p in programs for t in p.turns} == {7, 8, 9, 10, 11, 12}
@@ -129,32 +134,32 @@ def test_output_lengths_of_the_execution_note_can_be_chosen() -> None:
     assert all(100 <= turn.output_tokens <= 150 for p in programs for turn in p.turns)
 
 
-def test_openhands_has_more_turns_than_both_others() -> None:
+def test_openhands_has_more_turns_than_swe_bench() -> None:
     means = {r: statistics(synthesize(r, 500, 0)).turns.mean for r in ("swe-bench", "openhands")}
     assert means["openhands"] > means["swe-bench"]
 
 
-def test_an_rng_and_its_seed_make_the_same_programs_and_other_seeds_others() -> None:
+def test_equal_seeds_give_equal_programs_and_other_seeds_different_ones() -> None:
     by_seed = synthesize("swe-bench", 20, 0)
     assert by_seed == synthesize("swe-bench", 20, np.random.default_rng(0))
     assert by_seed != synthesize("swe-bench", 20, 1)
 
 
-def test_the_shipped_pack_is_what_synthesize_makes_byte_for_byte() -> None:
+def test_the_shipped_pack_equals_the_synthesised_programs() -> None:
     packed = (PACKS / "swe-bench.jsonl.gz").read_bytes()
     assert len(packed) < 100_000
-    made = b"".join(map(program_line, synthesize("swe-bench", 100, 0)))
-    assert gzip.decompress(packed) == made
+    synthesised = b"".join(map(program_line, synthesize("swe-bench", 100, 0)))
+    assert gzip.decompress(packed) == synthesised
 
 
 def test_ten_thousand_programs_take_seconds() -> None:
     start = time.perf_counter()
-    synthesize("swe-bench", MANY, 2)
+    synthesize("swe-bench", PROGRAMS, 2)
     assert time.perf_counter() - start < 10
 
 
 @pytest.mark.parametrize(
-    ("recipe", "options", "told"),
+    ("recipe", "options", "message"),
     [
         ("swe-bnech", {}, "no recipe 'swe-bnech'; known are swe-bench"),
         ("swe-bench", {"programs": 0}, "programs is 0"),
@@ -168,8 +173,6 @@ def test_ten_thousand_programs_take_seconds() -> None:
         ("swe-bench", {"output_tokens": (7, 12)}, "for execution-note"),
     ],
 )
-def test_a_question_that_cannot_be_answered_is_refused(
-    recipe: str, options: dict[str, Any], told: str
-) -> None:
-    with pytest.raises(InvalidTrace, match=told):
+def test_invalid_options_are_refused(recipe: str, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidTrace, match=message):
         synthesize(recipe, options.pop("programs", 10), 0, **options)

@@ -1,4 +1,4 @@
-"""`bench traces` from the outside."""
+"""The commands of `bench traces`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from traces import read_traces
 from traces.read import PACKS
 
 
-def bench(*words: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def test_synthesize_makes_the_shipped_pack(tmp_path: Path) -> None:
+def test_synthesize_writes_the_shipped_pack(tmp_path: Path) -> None:
     out = tmp_path / "p.jsonl.gz"
-    made = bench("synthesize", "swe-bench", "--programs", "100", "--seed", "0", "--out", out)
-    assert made.exit_code == 0, made.output
+    ran = bench("synthesize", "swe-bench", "--programs", "100", "--seed", "0", "--out", out)
+    assert ran.exit_code == 0, ran.output
     shipped = (PACKS / "swe-bench.jsonl.gz").read_bytes()
     assert gzip.decompress(out.read_bytes()) == gzip.decompress(shipped)
 
@@ -36,13 +36,13 @@ def test_stats_prints_table_2_and_figure_5() -> None:
     assert "\x1b" not in shown.stdout
 
 
-def test_stats_as_json() -> None:
-    found = json.loads(bench("stats", "swe-bench", "--json").stdout)
-    assert found["programs"] == 100
-    assert found["turns"]["mean"] == pytest.approx(10.9, rel=0.02)
+def test_stats_can_be_printed_as_json() -> None:
+    stats = json.loads(bench("stats", "swe-bench", "--json").stdout)
+    assert stats["programs"] == 100
+    assert stats["turns"]["mean"] == pytest.approx(10.9, rel=0.02)
 
 
-def test_inspect_names_repairs_and_rejections_with_file_and_reason(tmp_path: Path) -> None:
+def test_inspect_lists_repairs_and_rejections_with_file_and_reason(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{}")
     request = {"t": 0, "in": 90, "out": 0, "hash_ids": [1]}
     (tmp_path / "good.json").write_text(json.dumps({"id": "s", "requests": [request]}))
@@ -56,14 +56,14 @@ def test_inspect_names_repairs_and_rejections_with_file_and_reason(tmp_path: Pat
     assert as_json["programs"][0]["id"] == "s"
 
 
-def test_convert_and_read_again_gives_the_same_programs(tmp_path: Path) -> None:
+def test_a_converted_trace_has_the_same_programs(tmp_path: Path) -> None:
     out = tmp_path / "again.jsonl"
     assert bench("convert", "swe-bench", "--out", out).exit_code == 0
     assert read_traces(out).programs == read_traces("swe-bench").programs
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         ("inspect", "no-such-pack"),
         ("stats", "/no/such/file"),
@@ -73,11 +73,11 @@ def test_convert_and_read_again_gives_the_same_programs(tmp_path: Path) -> None:
         ("synthesize", "execution-note", "--output-tokens", "7", "--out", "x.jsonl"),
     ],
 )
-def test_invalid_input_is_one_line_and_exit_code_2(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_invalid_input_gives_one_line_and_exit_code_2(
+    arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    answer = bench(*words)
+    answer = bench(*arguments)
     assert answer.exit_code == 2
     assert answer.stdout == ""
     assert answer.stderr.count("\n") == 1
@@ -86,11 +86,11 @@ def test_invalid_input_is_one_line_and_exit_code_2(
 
 
 @pytest.mark.parametrize("command", ["inspect", "stats", "convert", "synthesize"])
-def test_help_teaches_by_example(command: str) -> None:
+def test_help_contains_an_example(command: str) -> None:
     assert f"bench traces {command}" in bench(command, "--help").stdout
 
 
-def test_a_format_may_be_given_for_all_files(tmp_path: Path) -> None:
+def test_a_format_can_be_given_for_all_files(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(SAMPLES["turnstile"].files["a.jsonl"])
     assert bench("stats", tmp_path, "--format", "turnstile").exit_code == 0
     wrong = bench("inspect", tmp_path, "--format", "wekka")

@@ -1,4 +1,4 @@
-"""Weka sessions, worked by hand: times, kept blocks, sub-agents."""
+"""Weka sessions: times, kept blocks and sub-agents, compared with manual calculations."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from traces.lenient import Repairs
 
 
 def request(
-    t: float | None, prompt: int, output: int, hashes: list[int] | None, **more: Any
+    t: float | None, prompt: int, output: int, hashes: list[int] | None, **fields: Any
 ) -> dict[str, Any]:
     return {
         "t": t, "type": "n", "in": prompt, "out": output, "hash_ids": hashes, "api_time": 5.0,
-        "input_types": ["tool_result"], "stop": "tool_use", **more,
+        "input_types": ["tool_result"], "stop": "tool_use", **fields,
     }  # fmt: skip
 
 
-def session(*requests: dict[str, Any], **more: Any) -> tuple[list[Program], list[str]]:
+def session(*requests: dict[str, Any], **fields: Any) -> tuple[list[Program], list[str]]:
     document = {
-        "id": "s", "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **more,
+        "id": "s", "block_size": 64, "hash_id_scope": "local", "requests": list(requests), **fields,
     }  # fmt: skip
     repairs = Repairs()
     return load(document, "file", repairs), repairs.reasons()
 
 
-def test_the_gap_is_from_the_response_to_the_next_request() -> None:
+def test_the_gap_lasts_from_the_response_to_the_next_request() -> None:
     (program,), repairs = session(
         request(0, 128, 10, [1, 2]), request(17, 200, 10, [1, 2, 3], think_time=12.0)
     )
@@ -40,7 +40,7 @@ def test_the_gap_is_from_the_response_to_the_next_request() -> None:
     assert repairs == []
 
 
-def test_a_think_time_that_contradicts_the_clock_is_not_believed() -> None:
+def test_a_think_time_that_contradicts_the_timestamps_is_ignored() -> None:
     (program,), _ = session(
         request(0, 128, 10, [1, 2]), request(17, 200, 10, [1, 2, 3], think_time=300.0)
     )
@@ -48,7 +48,7 @@ def test_a_think_time_that_contradicts_the_clock_is_not_believed() -> None:
 
 
 def test_without_api_time_generation_is_estimated_and_the_gap_inferred() -> None:
-    # 1.27 + 0.0149 · 200 + 1.47e-5 · 100,000 = 5.72 s; the next request comes after 20 s.
+    # 1.27 + 0.0149 · 200 + 1.47e-5 · 100,000 = 5.72 s; the next request is sent after 20 s.
     silent = request(0, 100_000, 200, [1], stop="", api_time=None)
     (program,), repairs = session(silent, request(20, 100_300, 10, [1]))
     assert program.turns[0].tool_gap_s == pytest.approx(14.28)
@@ -57,7 +57,7 @@ def test_without_api_time_generation_is_estimated_and_the_gap_inferred() -> None
     assert len(repairs) == 2
 
 
-def test_after_an_end_of_turn_a_person_thinks() -> None:
+def test_the_gap_after_an_end_of_turn_is_a_pause_of_the_user() -> None:
     (program,), _ = session(
         request(0, 128, 10, [1, 2], stop="end_turn"), request(65, 200, 10, [1, 2, 3])
     )
@@ -69,13 +69,15 @@ def test_after_an_end_of_turn_a_person_thinks() -> None:
     ("prompt", "hashes", "kept"),
     [
         (300, [1, 2, 3, 4], 180),  # all of 150 + 30
-        (170, [1, 2], 150),  # longer, but not by the answer: it was rewritten
+        (170, [1, 2], 150),  # longer, but by less than the answer: it was rewritten
         (300, [1, 9, 3, 4], 64),  # differs from the second block on
         (300, [9, 2, 3, 4], 0),
-        (128, [1, 2], 127),  # shorter: the same blocks, less the token to compute
+        (128, [1, 2], 127),  # shorter: the same blocks, minus the token to compute
     ],
 )
-def test_kept_tokens(prompt: int, hashes: list[int], kept: int) -> None:
+def test_kept_tokens_follow_from_lengths_and_block_hashes(
+    prompt: int, hashes: list[int], kept: int
+) -> None:
     (program,), _ = session(request(0, 150, 30, [1, 2]), request(9, prompt, 10, hashes))
     assert program.turns[1].kept_tokens == kept
 
@@ -87,9 +89,9 @@ def sub_agent(name: str, end: float, duration_ms: float, *requests: Any) -> dict
     }  # fmt: skip
 
 
-def test_sub_agents_fork_after_the_turn_before_and_join_before_the_next() -> None:
-    # The parent answers at 5 s; both start at 10 s. A's last response comes 10 + 25 + 5 = 40 s,
-    # B's 10 + 15 + 5 = 30 s, and the parent goes on at 48 s: 8 s after the later one.
+def test_sub_agents_fork_after_the_previous_turn_and_join_before_the_next() -> None:
+    # The parent answers at 5 s; both start at 10 s. A's last response is at 10 + 25 + 5 = 40 s,
+    # B's at 10 + 15 + 5 = 30 s, and the parent continues at 48 s: 8 s after the later one.
     (parent, a, b), repairs = session(
         request(0, 128, 10, [1, 2]),
         sub_agent("a", 42.0, 32_000, request(0, 130, 9, [7, 8]), request(25, 200, 9, [7, 8, 11])),
@@ -103,7 +105,7 @@ def test_sub_agents_fork_after_the_turn_before_and_join_before_the_next() -> Non
     assert repairs == []
 
 
-def test_sub_agents_share_the_blocks_that_all_their_prompts_begin_with() -> None:
+def test_sub_agents_share_the_common_first_blocks_of_their_prompts() -> None:
     (parent, a, b), _ = session(
         request(0, 128, 10, [1, 2]),
         sub_agent("a", 20.0, 10_000, request(0, 200, 9, [7, 8, 10])),
@@ -115,7 +117,7 @@ def test_sub_agents_share_the_blocks_that_all_their_prompts_begin_with() -> None
     assert a.prefix.tokens == 128
 
 
-def test_a_sub_agent_that_outlives_the_next_turn_is_waited_for_by_nobody() -> None:
+def test_the_parent_does_not_wait_for_a_sub_agent_that_outlives_its_next_turn() -> None:
     (_, child), repairs = session(
         request(0, 128, 10, [1, 2]),
         request(20, 200, 10, [1, 2, 3]),
@@ -126,7 +128,7 @@ def test_a_sub_agent_that_outlives_the_next_turn_is_waited_for_by_nobody() -> No
     assert repairs == ["s/a runs in parallel with its parent, which does not wait for it"]
 
 
-def test_a_sub_agent_may_have_its_own() -> None:
+def test_a_sub_agent_can_have_sub_agents() -> None:
     inner = sub_agent("b", 9.0, 3_000, request(0, 100, 1, [9]))
     programs, _ = session(
         request(0, 128, 10, [1, 2]), sub_agent("a", 30.0, 20_000, request(0, 200, 9, [7]), inner)
@@ -136,7 +138,7 @@ def test_a_sub_agent_may_have_its_own() -> None:
     assert programs[2].fork.program_id == "s/a"
 
 
-def test_what_is_messy_is_repaired_and_named() -> None:
+def test_invalid_values_are_repaired_and_reported() -> None:
     (program,), repairs = session(
         request(0, 128, 0, [1, 2]),
         request(9, 0, 10, []),

@@ -1,4 +1,4 @@
-"""Sandboxes of who runs the tests and, where that is root, of an ordinary user too."""
+"""Sandboxes of the user who runs the tests and, if that is root, of an ordinary user too."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from agents.sandbox import inside
 from agents.sandbox.bubblewrap import Bubblewrap, Limits
-from tests.agents.bubblewrap import WHY_NOT
+from tests.agents.bubblewrap import SKIP_REASON
 
 ORDINARY_UID = 4242
-WITHIN_S = 120
+TIMEOUT_S = 120
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Boxed:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=WITHIN_S,
+            timeout=TIMEOUT_S,
             user=self.uid,
             group=self.uid,
             extra_groups=[] if os.getuid() == 0 else None,
         )
 
     def sh(self, script: str, **options: Any) -> str:
-        """What a shell inside prints, errors too."""
+        """Run a script in a shell inside; return its output, including errors."""
         ran = self.run("bash", "-c", f"exec 2>&1; {script}", **options)
         assert ran.stderr == ""
         return ran.stdout
@@ -68,7 +68,7 @@ class Boxed:
 
 @pytest.fixture
 def own() -> Iterator[Boxed]:
-    """Of who runs the tests."""
+    """A sandbox of the user who runs the tests."""
     try:
         Bubblewrap().check()
     except ValueError as error:
@@ -79,7 +79,7 @@ def own() -> Iterator[Boxed]:
 
 @pytest.fixture
 def ordinary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Boxed]:
-    """Of an ordinary user, where root runs the tests."""
+    """A sandbox of an ordinary user, if root runs the tests."""
     if os.getuid() != 0:
         pytest.skip("only root can become another user")
     become_ordinary(monkeypatch)
@@ -96,7 +96,7 @@ def boxed(request: pytest.FixtureRequest) -> Boxed:
 
 @contextmanager
 def workspace_of(uid: int) -> Iterator[Boxed]:
-    # Not pytest's own, which is below a folder that is root's alone.
+    # Not pytest's tmp_path, which is below a folder that only root can read.
     with tempfile.TemporaryDirectory() as folder:
         os.chown(folder, uid, -1)
         yield Boxed(Bubblewrap(), Path(folder), uid)
@@ -104,16 +104,16 @@ def workspace_of(uid: int) -> Iterator[Boxed]:
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that any user can come to."""
+    """A folder that every user can read."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
 
 
 def become_ordinary(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For `wrap`; `Boxed` runs what it gives under that uid."""
-    if WHY_NOT:
-        pytest.skip(WHY_NOT)
+    """Let `wrap` believe that an ordinary user runs it; `Boxed` runs its command as that user."""
+    if SKIP_REASON:
+        pytest.skip(SKIP_REASON)
     monkeypatch.setattr(os, "geteuid", lambda: ORDINARY_UID)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     if not reachable(Path(sys.base_prefix)) and Path("/usr/bin", version).exists():

@@ -1,4 +1,4 @@
-"""The gateway's unix socket, reached from inside as a TCP port of its own loopback."""
+"""The gateway's unix socket is reachable from inside as a TCP port of the sandbox's loopback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from agents.sandbox.bubblewrap import INSIDE_PORT
-from tests.agents.sandbox.conftest import WITHIN_S, Boxed
+from tests.agents.sandbox.conftest import TIMEOUT_S, Boxed
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 URL = f"http://127.0.0.1:{INSIDE_PORT}"
@@ -26,7 +26,7 @@ async def gateway(boxed: Boxed, path: Path, answer: Answer) -> AsyncIterator[Non
     runner = web.AppRunner(app)
     await runner.setup()
     try:
-        # Few may wait to be accepted, as where the gateway is busy with many sandboxes.
+        # The backlog is small, as if the gateway were busy with many sandboxes.
         await web.UnixSite(runner, str(path), backlog=8).start()
         os.chown(path, boxed.uid, -1)
         yield
@@ -54,34 +54,34 @@ async def running(
 
 async def lines_of(boxed: Boxed, path: Path, answer: Answer, script: str) -> list[str]:
     async with gateway(boxed, path, answer), running(boxed, path, script) as process:
-        output, _ = await asyncio.wait_for(process.communicate(), WITHIN_S)
+        output, _ = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
     return output.decode().splitlines()
 
 
-def test_a_streamed_answer_comes_piece_by_piece(boxed: Boxed, shared: Path) -> None:
-    """The server sends a piece only once the one before was read out inside."""
+def test_a_streamed_answer_arrives_chunk_by_chunk(boxed: Boxed, shared: Path) -> None:
+    """The server sends a chunk only after the previous one has been read inside."""
     script = (
         "from urllib.request import urlopen\n"
         f"for line in urlopen('{URL}/stream'): print(line.decode().strip(), flush=True)"
     )
-    turn: asyncio.Queue[str] = asyncio.Queue()
+    chunks: asyncio.Queue[str] = asyncio.Queue()
 
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
-        while piece := await turn.get():
-            await response.write(f"{piece}\n".encode())
+        while chunk := await chunks.get():
+            await response.write(f"{chunk}\n".encode())
         return response
 
     async def talk() -> None:
         path = shared / "gateway.sock"
         async with gateway(boxed, path, stream), running(boxed, path, script) as process:
             assert process.stdout is not None
-            for piece in ("first", "second", "third"):
-                turn.put_nowait(piece)
-                line = await asyncio.wait_for(process.stdout.readline(), WITHIN_S)
-                assert line.decode() == f"{piece}\n"
-            turn.put_nowait("")
+            for chunk in ("first", "second", "third"):
+                chunks.put_nowait(chunk)
+                line = await asyncio.wait_for(process.stdout.readline(), TIMEOUT_S)
+                assert line.decode() == f"{chunk}\n"
+            chunks.put_nowait("")
             assert await process.wait() == 0
 
     asyncio.run(talk())
@@ -90,29 +90,29 @@ def test_a_streamed_answer_comes_piece_by_piece(boxed: Boxed, shared: Path) -> N
 def test_large_bodies_pass_both_ways_unchanged(boxed: Boxed, shared: Path) -> None:
     async def echo(request: web.Request) -> web.Response:
         received = bytearray()
-        async for piece in request.content.iter_any():
-            received += piece
+        async for chunk in request.content.iter_any():
+            received += chunk
         return web.Response(body=bytes(received))
 
     script = (
         "import os; from urllib.request import urlopen\n"
         f"sent = os.urandom(20 << 20); print(urlopen('{URL}', data=sent).read() == sent)"
     )
-    said = asyncio.run(lines_of(boxed, shared / "gateway.sock", echo, script))
-    assert said == ["True"]
+    output = asyncio.run(lines_of(boxed, shared / "gateway.sock", echo, script))
+    assert output == ["True"]
 
 
-def test_three_hundred_connections_are_open_at_once(boxed: Boxed, shared: Path) -> None:
-    """Each request is answered once all have come."""
+def test_three_hundred_connections_can_be_open_at_once(boxed: Boxed, shared: Path) -> None:
+    """Requests are answered once all of them have arrived."""
     waiting = 0
-    all_here = asyncio.Event()
+    all_arrived = asyncio.Event()
 
     async def answer(_request: web.Request) -> web.Response:
         nonlocal waiting
         waiting += 1
         if waiting == 300:
-            all_here.set()
-        await all_here.wait()
+            all_arrived.set()
+        await all_arrived.wait()
         return web.Response(text="ok")
 
     script = (
@@ -124,7 +124,7 @@ def test_three_hundred_connections_are_open_at_once(boxed: Boxed, shared: Path) 
     assert asyncio.run(lines_of(boxed, shared / "gateway.sock", answer, script)) == ["300"]
 
 
-def test_an_end_of_sending_passes_and_the_answer_still_comes(boxed: Boxed, shared: Path) -> None:
+def test_a_half_closed_connection_still_gets_its_answer(boxed: Boxed, shared: Path) -> None:
     script = (
         "import socket\n"
         f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
@@ -141,12 +141,12 @@ def test_an_end_of_sending_passes_and_the_answer_still_comes(boxed: Boxed, share
         server = await asyncio.start_unix_server(answer, path)
         os.chown(path, boxed.uid, -1)
         async with server, running(boxed, path, script) as process:
-            return (await asyncio.wait_for(process.communicate(), WITHIN_S))[0]
+            return (await asyncio.wait_for(process.communicate(), TIMEOUT_S))[0]
 
     assert asyncio.run(talk()) == b"answer to question\n"
 
 
-def test_a_client_that_goes_away_is_seen_by_the_gateway(boxed: Boxed, shared: Path) -> None:
+def test_the_gateway_notices_that_a_client_disconnected(boxed: Boxed, shared: Path) -> None:
     script = (
         "import socket\n"
         f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
@@ -154,43 +154,43 @@ def test_a_client_that_goes_away_is_seen_by_the_gateway(boxed: Boxed, shared: Pa
     )
 
     async def talk() -> None:
-        gone = asyncio.Event()
+        disconnected = asyncio.Event()
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            writer.write(b"begun")
+            writer.write(b"started")
             while await reader.read(100):
                 pass
-            gone.set()
+            disconnected.set()
             writer.close()
 
         path = shared / "gateway.sock"
         server = await asyncio.start_unix_server(answer, path)
         os.chown(path, boxed.uid, -1)
         async with server, running(boxed, path, script):
-            await asyncio.wait_for(gone.wait(), WITHIN_S)
+            await asyncio.wait_for(disconnected.wait(), TIMEOUT_S)
 
     asyncio.run(talk())
 
 
-def test_without_a_gateway_a_connection_breaks_at_once(boxed: Boxed, shared: Path) -> None:
+def test_without_a_gateway_a_connection_is_closed_at_once(boxed: Boxed, shared: Path) -> None:
     path = shared / "gateway.sock"
 
-    async def nobody() -> None:
+    async def open_and_close() -> None:
         (await asyncio.start_unix_server(lambda _reader, _writer: None, path)).close()
 
-    asyncio.run(nobody())
+    asyncio.run(open_and_close())
     path.touch()
     script = (
         "import socket\n"
         f"c = socket.create_connection(('127.0.0.1', {INSIDE_PORT}))\n"
         "try: print(c.recv(1))\nexcept ConnectionResetError: print('reset')"
     )
-    said = boxed.run("python3", "-c", script, socket=path).stdout
-    assert said in ("reset\n", "b''\n")
+    output = boxed.run("python3", "-c", script, socket=path).stdout
+    assert output in ("reset\n", "b''\n")
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root's forwarder is another user")
-def test_the_command_cannot_end_roots_forwarder(own: Boxed, shared: Path) -> None:
+def test_a_command_cannot_end_the_forwarder_of_root(own: Boxed, shared: Path) -> None:
 
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(text="still there")
@@ -200,5 +200,5 @@ def test_the_command_cannot_end_roots_forwarder(own: Boxed, shared: Path) -> Non
         "signal.signal(signal.SIGTERM, signal.SIG_IGN); os.kill(-1, signal.SIGTERM)\n"
         f"print(urlopen('{URL}').read().decode())"
     )
-    said = asyncio.run(lines_of(own, shared / "gateway.sock", answer, script))
-    assert said == ["still there"]
+    output = asyncio.run(lines_of(own, shared / "gateway.sock", answer, script))
+    assert output == ["still there"]

@@ -1,4 +1,4 @@
-"""These run under vLLM's interpreter: tests/real/test_plugin.py sees to it."""
+"""tests/real/test_plugin.py runs these tests under vLLM's interpreter."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""The same policy in vLLM's scheduler and in virtual time: every decision of a random workload.
+"""Compare every decision of a policy in vLLM's scheduler and in virtual time, on random workloads.
 
     python -m tests.real.plugin.differential [FIRST [COUNT]]        under vLLM's interpreter
 
-Both take single steps under one clock. Compared: who runs in each step and with how many tokens,
-hits, preemptions, pins and what ends them, and every turn's times to the picosecond. Policies take
-turns over the seeds.
+Both take single steps with the same clock. The comparison covers the turns and token counts of each
+step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
+rotate through the policies.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ from tests.real.plugin.random_worlds import World, unruly, world
 
 POLICIES = [v.name for v in variants("all") if not v.offload]
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
-"""Dear enough that contexts are worth holding through most gaps."""
+"""Prefill is expensive enough that policies pin contexts through most gaps."""
 
 Step = tuple[int, list[tuple[str, int, int]]]
-"""When, and of each turn in the batch: program, arrival, tokens."""
+"""The time in ps, and for each turn in the batch its program, arrival number and tokens."""
 
 
 class StepwiseSim(Engine):
-    """Virtual time, one step after the other, and what each computes."""
+    """Virtual time in single steps, which records the batch of each step."""
 
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, strides=False, **given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, strides=False, **kwargs)
         self.batches: list[Step] = []
 
     def _compute(self, batch: Any) -> None:
         chunks = {s.view.id: n for s, n in batch.chunks}
-        sat_out = {s.view.id for s in batch.skipped}
+        skipped = {s.view.id for s in batch.skipped}
         turns = [
             (s.submission.program_id, s.view.id, chunks.get(s.view.id, 1))
             for s in self.scheduler.running.by_id.values()
-            if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in sat_out)
+            if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in skipped)
         ]
         self.batches.append((self.now_ps, sorted(turns, key=str)))
         super()._compute(batch)
 
 
 class StepwiseVllm(VirtualVllm):
-    def __init__(self, *args: Any, **given: Any) -> None:
-        super().__init__(*args, strides=False, **given)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, strides=False, **kwargs)
         self.batches: list[Step] = []
 
     def _compute(self, output: Any, steady: bool) -> None:
@@ -75,15 +75,15 @@ class Outcome(NamedTuple):
     engine: Any
 
 
-def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outcome:
+def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Outcome:
     turns: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
     engines = []
 
-    def make(**more: Any) -> Any:
-        made = make_policy(variant(policy), COSTS)
+    def make(**options: Any) -> Any:
+        instance = make_policy(variant(policy), COSTS)
         sizes = played.profile, played.limits
-        engines.append(kind(made, *sizes, on_event=into(events), **given, **more))
+        engines.append(kind(instance, *sizes, on_event=into(events), **kwargs, **options))
         return engines[0]
 
     maker = unruly(make, seed) if played.unruly else make
@@ -98,19 +98,19 @@ def play(played: World, seed: int, policy: str, kind: Any, **given: Any) -> Outc
     )
 
 
-def _line(said: dict[str, Any]) -> str:
-    """What happens at one instant has no order: it is sorted by what it says."""
-    t = f"{said['t']:015.9f} " if "t" in said else ""
-    return t + repr(sorted((name, value) for name, value in said.items() if name != "t"))
+def _line(event: dict[str, Any]) -> str:
+    """Format an event for comparison; simultaneous events have no order, so lines are sorted."""
+    t = f"{event['t']:015.9f} " if "t" in event else ""
+    return t + repr(sorted((name, value) for name, value in event.items() if name != "t"))
 
 
 class Verdict(NamedTuple):
     seed: int
     policy: str
     difference: str
-    """The first thing that differs; empty if nothing does."""
+    """The first difference; empty if there is none."""
     copies: int
-    """Blocks that vLLM had twice."""
+    """How many blocks vLLM stored twice."""
     counts: Counter[str]
 
 
@@ -136,7 +136,7 @@ def first_difference(a: Outcome, b: Outcome) -> str:
 
 
 class _CountingCopies:
-    """How often vLLM gives a hash to a second block: two turns computed the same."""
+    """Count how often vLLM gives a hash to a second block, because two turns computed the same."""
 
     def __enter__(self) -> _CountingCopies:
         self.seen = 0
@@ -158,7 +158,7 @@ def check(seed: int) -> Verdict:
 
 
 def main(first: int, count: int) -> int:
-    began_s, seen, unexplained, copies = time.monotonic(), Counter[str](), [], 0
+    started_s, seen, unexplained, copies = time.monotonic(), Counter[str](), [], 0
     workers = os.cpu_count() or 1
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         for done, verdict in enumerate(pool.imap_unordered(check, range(first, first + count), 20)):
@@ -173,12 +173,12 @@ def main(first: int, count: int) -> int:
                 print(f"{done + 1} of {count}", file=sys.stderr)
     print(
         f"{seen['worlds']} workloads, {seen['steps']} steps, {seen['preempted']} preemptions, "
-        f"{seen['pinned']} pins, {seen['aborted']} aborts in {time.monotonic() - began_s:.0f} s: "
+        f"{seen['pinned']} pins, {seen['aborted']} aborts in {time.monotonic() - started_s:.0f} s: "
         f"{len(unexplained)} unexplained differences, {copies} where vLLM held a block twice"
     )
     return 1 if unexplained else 0
 
 
 if __name__ == "__main__":
-    asked = [int(number) for number in sys.argv[1:]]
-    sys.exit(main(asked[0] if asked else 0, asked[1] if len(asked) > 1 else 10_000))
+    arguments = [int(number) for number in sys.argv[1:]]
+    sys.exit(main(arguments[0] if arguments else 0, arguments[1] if len(arguments) > 1 else 10_000))

@@ -1,7 +1,7 @@
 """Small random workloads on a machine with little memory, by seed.
 
-Half of them hardly fit. Clients are unruly in some: they give turns up, name no program, give two
-programs one name, or do not say which turn is the last.
+Half of them hardly fit. In some, clients are unruly: they abort turns, send no program id, use one
+id for two programs, or do not mark the last turn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from traces import Fork, Program, Provenance, SharedPrefix, Turn
 
 GAPS_S = (0.0, 0.013, 0.1, 0.4, 1.7, 6.0)
 SIZES = ((40, 40), (30, 80), (120, 60), (300, 60), (16, 100), (33, 33))
-"""Most new and most answered tokens of a turn."""
+"""Maximum numbers of new prompt tokens and of output tokens of a turn."""
 
 
 class World(NamedTuple):
@@ -58,14 +58,14 @@ def world(seed: int, *, prefix: bool | None = None, unruly: bool | None = None) 
 
 
 def _turns(
-    rng: random.Random, most_new: int, most_out: int, rewrites: float, aligned: bool
+    rng: random.Random, max_new: int, max_output: int, rewrites: float, aligned: bool
 ) -> tuple[Turn, ...]:
-    """`aligned`: prompts and contexts end where blocks end, where mistakes like to be."""
+    """`aligned`: prompts and contexts end at block boundaries, where mistakes are most likely."""
     made: list[Turn] = []
     context = 0
     for _ in range(rng.randint(1, 6)):
         kept = rng.randint(0, context) if rng.random() < rewrites else context
-        new, out = rng.randint(1, most_new), rng.randint(1, most_out)
+        new, out = rng.randint(1, max_new), rng.randint(1, max_output)
         if aligned:
             kept -= kept % BLOCK
             new, out = (
@@ -87,24 +87,24 @@ def _sub_agent(rng: random.Random, root: Program, turns: tuple[Turn, ...]) -> Pr
 
 
 def unruly(make: Callable[..., Any], seed: int) -> Callable[..., Any]:
-    """The engine that `make` makes, with clients that do not behave; alike for every engine."""
+    """Wrap `make` so that its engine has unruly clients, the same for every engine."""
 
     def made(*, on_end: OnEnd) -> Any:
         engine = make(on_end=on_end)
         submit, sent = engine.submit, Counter[str | None]()
 
         def submitted(submission: Submission, at_ps: int) -> Any:
-            whose = submission.program_id
-            sent[whose] += 1
-            habits = random.Random(f"{seed} {whose}")
-            told = submission if habits.random() < 0.7 else replace(submission, is_last=None)
-            name = habits.choice((whose, whose, whose, None, "everybody"))
-            served = submit(replace(told, program_id=name), at_ps)
-            whim = random.Random(f"{seed} {whose} {sent[whose]}")
-            if whim.random() < 0.08:
-                patience_s = whim.choice((0.0, 0.01, 0.1, 1.0))
-                engine.abort(served, at_ps + round(patience_s * PS_PER_S))
-            return served
+            program = submission.program_id
+            sent[program] += 1
+            random_tags = random.Random(f"{seed} {program}")
+            tagged = submission if random_tags.random() < 0.7 else replace(submission, is_last=None)
+            name = random_tags.choice((program, program, program, None, "everybody"))
+            turn = submit(replace(tagged, program_id=name), at_ps)
+            random_abort = random.Random(f"{seed} {program} {sent[program]}")
+            if random_abort.random() < 0.08:
+                after_s = random_abort.choice((0.0, 0.01, 0.1, 1.0))
+                engine.abort(turn, at_ps + round(after_s * PS_PER_S))
+            return turn
 
         engine.submit = submitted
         return engine

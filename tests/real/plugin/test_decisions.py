@@ -1,7 +1,7 @@
-"""The same policy decides the same in vLLM's scheduler and in virtual time.
+"""A policy makes the same decisions in vLLM's scheduler and in virtual time.
 
-A fixed set of the random workloads of `differential`; `make differential` plays 10,000. What vLLM
-does by accident and virtual time does not copy has a test of its own at the end.
+These tests run some random workloads of `differential`; `make differential` runs 10,000.
+A side effect of vLLM that virtual time does not reproduce has a separate test at the end.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_strides_change_nothing_and_nothing_leaks(policy: str) -> None:
+def test_strides_change_no_result_and_leave_no_blocks_or_turns(policy: str) -> None:
     for seed in range(100, 115):
-        played = world(seed, unruly=False)  # so that every program says which turn is its last
+        played = world(seed, unruly=False)  # so that every program marks its last turn
         try:
             single = play(played, seed, policy, StepwiseVllm)
         except UnsupportedVllm as refused:
@@ -56,9 +56,9 @@ def test_strides_change_nothing_and_nothing_leaks(policy: str) -> None:
         assert not vllm.requests
 
 
-def test_accident_vllm_keeps_a_copy_of_a_block_for_each_turn_that_computed_it() -> None:
-    """Both prompts are one block that vLLM computes again, since a prompt's last token always is:
-    the block that it opens for that has the same hash. Virtual time keeps one."""
+def test_vllm_stores_a_copy_of_a_block_for_each_turn_that_computed_it() -> None:
+    """Both prompts are one block, which vLLM computes twice, since it always computes the last
+    prompt token. The second block has the same hash. Virtual time stores one."""
     shared = SharedPrefix("system", 16)
     programs = [Program(f"p{i}", (Turn(16, 4),), shared) for i in range(2)]
     played = World(programs, [0.0, 0.005], profile(8), Limits(4, 64), unruly=False)

@@ -1,6 +1,6 @@
-"""Pins hold the blocks that they should, and give every one of them back.
+"""Pins keep the right blocks and release all of them.
 
-Steps are taken by hand, with a model that samples at once and a clock that the test sets.
+The tests run single steps, with a model that samples immediately and a clock that they set.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.variants import make_policy, variant
 from servers.vllm.virtual_time.stepping import build_plugged, free_blocks, request, step
+from tests.lines import read_lines
 
-DEAR = Costs(prefill_s=float)
+EXPENSIVE = Costs(prefill_s=float)
 BLOCKS = 1000
 LENGTHS = [(66, 7), (131, 9), (279, 12), (397, 8), (503, 7)]
-"""The execution note's table (§4.2): prompt and output tokens of each turn. The last sampled token
-has no KV, so 72, 139, 290 and 404 tokens are held through the tool gaps."""
+"""Prompt and output tokens of each turn in the table of the execution note (§4.2). The last sampled
+token has no KV, so 72, 139, 290 and 404 tokens stay pinned through the tool gaps."""
 
 
 class Hold(Policy):
@@ -33,22 +34,22 @@ class Hold(Policy):
     ttl_s = 10.0
 
     def __init__(self) -> None:
-        super().__init__(DEAR)
-        self.told: list[tuple[str, str, int]] = []
+        super().__init__(EXPENSIVE)
+        self.calls: list[tuple[str, str, int]] = []
 
     def finished(self, request: Request, now_s: float) -> Retention:
-        self.told.append(("finished", request.program_id, request.output_tokens))
+        self.calls.append(("finished", request.program_id, request.output_tokens))
         return pin(self.ttl_s)
 
     def aborted(self, request: Request, now_s: float) -> None:
-        self.told.append(("aborted", request.program_id, request.output_tokens))
+        self.calls.append(("aborted", request.program_id, request.output_tokens))
 
     def program_ended(self, program_id: str, now_s: float) -> None:
-        self.told.append(("ended", program_id, 0))
+        self.calls.append(("ended", program_id, 0))
 
 
 class Server:
-    """The plug-in, driven by hand."""
+    """The plug-in, which the tests run step by step."""
 
     def __init__(self, policy: Policy, blocks: int = BLOCKS, events: Path | None = None) -> None:
         self.policy = policy
@@ -59,18 +60,18 @@ class Server:
         self.blocks = blocks
         self.context: dict[str, list[int]] = {}
         self._keys = itertools.count()
-        self._fresh = itertools.count(10)
+        self._new_tokens = itertools.count(10)
 
     def send(self, program: str | None, prompt: int, output: int, **xargs: Any) -> Any:
-        """A turn whose prompt begins with all that the program has said so far."""
-        said = self.context.get(program or "", [])[:prompt]
-        tokens = said + list(itertools.islice(self._fresh, prompt - len(said)))
+        """Send a turn whose prompt begins with the program's context."""
+        context = self.context.get(program or "", [])[:prompt]
+        tokens = context + list(itertools.islice(self._new_tokens, prompt - len(context)))
         if program is not None:
             xargs["program_id"] = program
-        made = request(f"r{next(self._keys)}", tokens, output, self.now_s, **xargs)
-        self.vllm.add_request(made)
+        sent = request(f"r{next(self._keys)}", tokens, output, self.now_s, **xargs)
+        self.vllm.add_request(sent)
         self.context[program or ""] = tokens + [7] * output
-        return made
+        return sent
 
     def drain(self) -> None:
         while self.vllm.has_unfinished_requests():
@@ -90,9 +91,11 @@ class Server:
 
 
 @pytest.mark.parametrize(
-    ("policy", "blocks"), [(Hold(), [4, 8, 18, 25]), (ContinuumPreview(DEAR), [5, 9, 19, 26])]
+    ("policy", "blocks"), [(Hold(), [4, 8, 18, 25]), (ContinuumPreview(EXPENSIVE), [5, 9, 19, 26])]
 )
-def test_the_notes_table_block_for_block(policy: Policy, blocks: list[int]) -> None:
+def test_the_table_of_the_execution_note_holds_to_the_block(
+    policy: Policy, blocks: list[int]
+) -> None:
     server = Server(policy)
     held = []
     for prompt, output in LENGTHS[:-1]:
@@ -108,7 +111,7 @@ def test_the_notes_table_block_for_block(policy: Policy, blocks: list[int]) -> N
     assert server.held == 0
 
 
-def test_a_pin_ends_when_its_time_is_over() -> None:
+def test_a_pin_ends_when_its_ttl_expires() -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
@@ -121,7 +124,7 @@ def test_a_pin_ends_when_its_time_is_over() -> None:
     assert (server.held, server.pinned) == (0, 0)
 
 
-def test_a_pin_whose_turn_waits_does_not_end() -> None:
+def test_a_pin_does_not_expire_while_its_next_turn_waits() -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
@@ -145,23 +148,23 @@ def test_the_next_turn_hits_the_pinned_blocks_and_reports_it() -> None:
     assert server.pinned == 0
 
 
-def test_a_turn_that_warms_the_engine_up_is_unseen_by_the_policy_and_untold(
+def test_warm_up_turns_reach_neither_the_policy_nor_the_events(
     tmp_path: Path,
 ) -> None:
     policy = Hold()
     server = Server(policy, events=tmp_path / "e.jsonl")
-    for _ in range(20):  # more than run at once, so that some wait
+    for _ in range(20):  # more than can run at once, so that some wait
         server.send(None, 40, 3, warm_up=1)
     server.drain()
-    assert (policy.told, server.held, server.pinned) == ([], 0, 0)
+    assert (policy.calls, server.held, server.pinned) == ([], 0, 0)
     server.send("a", 66, 7, is_last=0)
     server.drain()
-    assert policy.told == [("finished", "a", 7)]
-    told = [json.loads(line) for line in (tmp_path / "e.jsonl").read_text().splitlines()]
-    assert {event["program_id"] for event in told} == {"a"}
+    assert policy.calls == [("finished", "a", 7)]
+    events = read_lines(tmp_path / "e.jsonl")
+    assert {event["program_id"] for event in events} == {"a"}
 
 
-def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Path) -> None:
+def test_a_notice_that_a_program_ended_releases_its_pin_and_is_no_turn(tmp_path: Path) -> None:
     policy = Hold()
     server = Server(policy, events=tmp_path / "e.jsonl")
     for name in ("a", "b"):
@@ -171,14 +174,14 @@ def test_a_word_that_a_program_is_over_takes_its_pin_and_is_no_turn(tmp_path: Pa
     server.send(None, 1, 1, ended="a")
     server.drain()
     assert server.pinned == 1
-    assert policy.told == [("finished", "a", 7), ("finished", "b", 7), ("ended", "a", 0)]
+    assert policy.calls == [("finished", "a", 7), ("finished", "b", 7), ("ended", "a", 0)]
     last = json.loads((tmp_path / "e.jsonl").read_text().splitlines()[-1])
     assert (last["event"], last["program_id"], last["reason"]) == ("unpinned", "a", "ended")
 
 
 @pytest.mark.parametrize("name", ["autellix", "infercept", "continuum", "context-serve"])
-def test_every_policy_survives_a_warm_up_that_does_not_fit_at_once(name: str) -> None:
-    server = Server(make_policy(variant(name), DEAR), blocks=12)
+def test_under_every_policy_warm_up_turns_may_exceed_the_memory(name: str) -> None:
+    server = Server(make_policy(variant(name), EXPENSIVE), blocks=12)
     for _ in range(20):
         server.send(None, 60, 3, warm_up=1)
     server.drain()
@@ -196,12 +199,12 @@ def test_an_abort_leaves_no_pin_wherever_the_turn_is() -> None:
     keys = [running.request_id, waiting.request_id, "unknown"]
     server.vllm.finish_requests(keys, RequestStatus.FINISHED_ABORTED)
     assert (server.held, server.pinned) == (0, 0)
-    assert sorted(server.policy.told) == [("aborted", "a", 2), ("aborted", "b", 0)]
+    assert sorted(server.policy.calls) == [("aborted", "a", 2), ("aborted", "b", 0)]
     assert not server.vllm.waiting
     assert not server.vllm.runner.queued
 
 
-def test_an_aborted_turn_leaves_the_pin_of_the_turn_before_to_its_time() -> None:
+def test_after_an_aborted_turn_the_pin_of_the_previous_turn_lasts_for_its_ttl() -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
@@ -215,17 +218,17 @@ def test_an_aborted_turn_leaves_the_pin_of_the_turn_before_to_its_time() -> None
     assert server.held == 0
 
 
-def test_a_turn_without_program_id_is_a_program_of_its_own_and_holds_nothing() -> None:
+def test_each_turn_without_a_program_id_is_a_separate_program_without_pins() -> None:
     server = Server(Hold())
     first, second = server.send(None, 66, 7), server.send(None, 66, 7)
     views = [server.vllm.turns[r.request_id].view for r in (first, second)]
     assert views[0].program_id != views[1].program_id
     server.drain()
     assert (server.held, server.pinned) == (0, 0)
-    assert ("ended", views[0].program_id, 0) in server.policy.told
+    assert ("ended", views[0].program_id, 0) in server.policy.calls
 
 
-def test_turns_of_one_program_at_once_leave_one_pin_and_no_leak() -> None:
+def test_concurrent_turns_of_one_program_leave_one_pin_and_leak_nothing() -> None:
     server = Server(Hold())
     for _ in range(3):
         server.context.clear()
@@ -256,7 +259,7 @@ def test_invalid_metadata_is_ignored(xargs: dict[str, Any]) -> None:
     assert (server.held, server.pinned) == (0, 0)
 
 
-def test_a_stuck_head_gets_the_pins_memory_oldest_first() -> None:
+def test_a_stuck_head_of_the_queue_releases_the_oldest_pins_first() -> None:
     server = Server(Hold(), blocks=20)
     server.policy.ttl_s = math.inf
     for name in ("old", "mid", "new"):
@@ -279,14 +282,14 @@ class Worst(Hold):
         return Retention()
 
 
-def test_a_victim_that_was_in_the_step_leaves_no_hash_of_what_was_never_computed() -> None:
+def test_a_victim_preempted_within_a_step_leaves_no_hash_of_uncomputed_blocks() -> None:
     server = Server(Worst(), blocks=10)
     long = server.send("long", 95, 40)
     server.send("short", 31, 40)
     pool = server.vllm.kv_cache_manager.block_pool
     while not long.num_preemptions:
         step(server.vllm)
-    # 96 tokens were in blocks when the seventh block had to be opened; 6 are full and computed.
+    # 96 tokens are in blocks when the seventh block is needed; 6 blocks are full and computed.
     hits = [pool.get_cached_block(h, [0]) for h in long.block_hashes]
     computed = [hit is not None for hit in hits]
     assert computed == sorted(computed, reverse=True)
@@ -294,7 +297,7 @@ def test_a_victim_that_was_in_the_step_leaves_no_hash_of_what_was_never_computed
     assert server.held == 0
 
 
-def test_resetting_the_prefix_cache_lets_go_of_pins_first() -> None:
+def test_resetting_the_prefix_cache_releases_pins_first() -> None:
     server = Server(Hold())
     server.send("a", 66, 7, is_last=0)
     server.drain()
@@ -302,25 +305,25 @@ def test_resetting_the_prefix_cache_lets_go_of_pins_first() -> None:
     assert (server.held, server.pinned) == (0, 0)
 
 
-def test_a_stop_string_found_by_the_client_side_is_a_finished_turn(
+def test_a_turn_stopped_by_a_stop_string_of_the_front_end_is_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server = Server(Hold())
     tokenizer = SimpleNamespace(decode=lambda _: "```bash\ncd x && pytest -q\n```\nSTOP")
     manager = server.vllm.structured_output_manager
     monkeypatch.setattr(manager, "tokenizer", tokenizer, raising=False)
-    made = server.send("a", 66, 50)
-    made.sampling_params.stop = ["STOP"]
+    sent = server.send("a", 66, 50)
+    sent.sampling_params.stop = ["STOP"]
     for _ in range(7):
         step(server.vllm)
-    view = server.vllm.turns[made.request_id].view
-    server.vllm.finish_requests(made.request_id, RequestStatus.FINISHED_ABORTED)
-    assert server.policy.told == [("finished", "a", 7)]
+    view = server.vllm.turns[sent.request_id].view
+    server.vllm.finish_requests(sent.request_id, RequestStatus.FINISHED_ABORTED)
+    assert server.policy.calls == [("finished", "a", 7)]
     assert view.tools == ("cd", "pytest")
     assert server.held == 4
 
 
-def test_events_tell_the_story_in_the_documented_words(tmp_path: Path) -> None:
+def test_events_have_their_documented_names_and_order(tmp_path: Path) -> None:
     log = tmp_path / "engine.jsonl"
     server = Server(Hold(), events=log)
     server.send("a", 66, 7, is_last=0, turn=5)
@@ -328,7 +331,7 @@ def test_events_tell_the_story_in_the_documented_words(tmp_path: Path) -> None:
     server.send("a", 80, 2, is_last=1, turn=6)
     server.drain()
     server.vllm.shutdown()
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = read_lines(log)
     assert [(e["event"], e["turn"]) for e in lines] == [
         ("arrival", 5),
         ("waiting_to_running", 5),
@@ -346,8 +349,8 @@ def test_events_tell_the_story_in_the_documented_words(tmp_path: Path) -> None:
     assert lines[0]["t"] == 100.0
 
 
-def test_the_policy_sees_arrivals_on_its_own_clock() -> None:
-    """vLLM's arrival times are the wall clock's: 2 s ago there is 2 s ago here."""
+def test_arrival_times_are_converted_to_the_policys_clock() -> None:
+    """vLLM's arrival times are wall-clock times; 2 s ago stays 2 s ago on the other clock."""
     server = Server(Hold())
     server.vllm.wall_clock_s = lambda: 5000.0
     server.vllm.add_request(request("r", [1, 2, 3], 3, 4998.0, program_id="a"))
@@ -355,16 +358,16 @@ def test_the_policy_sees_arrivals_on_its_own_clock() -> None:
     assert (view.arrival_s, view.program_arrival_s) == (98.0, 98.0)
 
 
-def test_pins_are_seen_in_order_by_the_policy() -> None:
+def test_the_policy_gets_pins_from_the_oldest_to_the_newest() -> None:
     seen: list[list[str]] = []
 
-    class Look(Hold):
+    class Recording(Hold):
         def reclaim(self, pins: Any, now_s: float) -> Any:
             held: list[Pin] = list(pins)
             seen.append([p.program_id for p in held])
             return reversed(held)
 
-    server = Server(Look(), blocks=12)
+    server = Server(Recording(), blocks=12)
     server.policy.ttl_s = math.inf
     for name in ("a", "b"):
         server.send(name, 66, 7, is_last=0)

@@ -1,4 +1,4 @@
-"""The plug-in starts where it can do its work, and says what is wrong where it cannot."""
+"""The plug-in starts on a supported vLLM and reports what is wrong on any other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from servers.errors import InvalidEnvironment, UnsupportedVllm
 from servers.vllm.plugin import scheduler as plugin
 from servers.vllm.plugin.compatibility import check_scheduler
 from servers.vllm.plugin.settings import read_policy
-from servers.vllm.virtual_time import headless as bare
+from servers.vllm.virtual_time import headless
 from servers.vllm.virtual_time.stepping import build
 
 COSTS = {
@@ -32,7 +32,7 @@ def costs(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_policy_is_made_with_the_costs_of_the_file(costs: str) -> None:
+def test_a_policy_gets_the_costs_of_the_cost_file(costs: str) -> None:
     policy = read_policy({"TURNSTILE_POLICY": "continuum", "TURNSTILE_COSTS": costs})
     assert policy.name == "continuum"
     assert policy.costs.prefill_s(1000) == pytest.approx(0.01 + 0.2 + 0.001)
@@ -41,7 +41,7 @@ def test_a_policy_is_made_with_the_costs_of_the_file(costs: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("environment", "message"),
     [
         ({}, "TURNSTILE_POLICY is not set"),
         ({"TURNSTILE_POLICY": "fcfs,continuum"}, "a server runs one policy"),
@@ -50,9 +50,9 @@ def test_a_policy_is_made_with_the_costs_of_the_file(costs: str) -> None:
         ({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": "/nowhere.json"}, "/nowhere.json"),
     ],
 )
-def test_what_is_missing_is_named(said: dict[str, str], message: str) -> None:
+def test_missing_and_invalid_variables_are_named(environment: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidEnvironment, match=message):
-        read_policy(said)
+        read_policy(environment)
 
 
 def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
@@ -62,19 +62,19 @@ def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
         read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)})
 
 
-def test_the_server_starts_from_the_environment(
+def test_the_scheduler_is_configured_by_the_environment(
     costs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TURNSTILE_POLICY", "infercept")
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
-    made = build(plugin.TurnstileScheduler, 100, 8, 512)
-    assert made.runner.policy.name == "infercept"
+    scheduler = build(plugin.TurnstileScheduler, 100, 8, 512)
+    assert scheduler.runner.policy.name == "infercept"
 
 
 def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TURNSTILE_POLICY", "fcfs")
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
-    monkeypatch.setattr(bare._config()[0].scheduler_config, "policy", "priority")
+    monkeypatch.setattr(headless._config()[0].scheduler_config, "policy", "priority")
     with pytest.raises(InvalidEnvironment, match="--scheduling-policy is priority"):
         build(plugin.TurnstileScheduler, 100, 8, 512)
 
@@ -96,7 +96,7 @@ def test_a_changed_signature_is_refused_with_the_reason() -> None:
         check_scheduler(Changed, "0.99")
 
 
-def test_a_schedule_that_admits_differently_is_refused_with_the_line() -> None:
+def test_a_schedule_without_the_expected_line_is_refused_with_that_line() -> None:
     class Changed(AsyncScheduler):
         def schedule(self) -> Any:
             return self.waiting.popleft()

@@ -1,7 +1,7 @@
-"""Stands where an environment's Python with vLLM would: answers the probe, and serves as told.
+"""A substitute for a Python with vLLM that answers the probe and then serves or fails as chosen.
 
-`stand_in(folder, "healthy")` writes an executable that the launcher runs as `--vllm-python`. Every
-process that comes of it has the folder in its command line, so that none can hide.
+`substitute_vllm(folder, "healthy")` writes an executable that the launcher runs as `--vllm-python`.
+All processes that it starts have the folder in their command line, so that tests can find them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if sys.argv[1] == "-c":
 flags = dict(zip(sys.argv, sys.argv[1:]))
 print("(APIServer pid=1) INFO 11-21 00:12:44 [api_server.py:1] starting", flush=True)
 
-def forsaken():
-    """A child in a session of its own that does not care for SIGTERM."""
+def start_daemon():
+    """Start a child in a separate session that ignores SIGTERM."""
     if os.fork() == 0:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -46,7 +46,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         pass
 
 if HOW == "exits":
-    forsaken()
+    start_daemon()
     print("ValueError: the KV cache is too small", flush=True)
     print("nothing to add", flush=True)
     sys.exit(1)
@@ -57,7 +57,7 @@ if HOW == "robbed" and not os.path.exists(FOLDER + "/robbed"):
 if HOW == "hangs":
     time.sleep(600)
 if HOW in ("stubborn", "dies"):
-    forsaken()
+    start_daemon()
 if HOW == "sharing":
     open("/dev/shm/" + os.path.basename(FOLDER), "w").close()
 if HOW in ("stubborn", "sharing"):
@@ -66,7 +66,7 @@ http.server.HTTPServer((flags["--host"], int(flags["--port"])), Answers).serve_f
 '''
 
 
-def stand_in(folder: Path, how: str, version: str | None = "0.32.0") -> str:
+def substitute_vllm(folder: Path, how: str, version: str | None = "0.32.0") -> str:
     path = folder / f"python-{how}"
     body = BODY.format(how=how, version=version, folder=str(folder))
     path.write_text(f"#!{sys.executable} -S\n{body}")
@@ -75,11 +75,11 @@ def stand_in(folder: Path, how: str, version: str | None = "0.32.0") -> str:
 
 
 def living(folder: Path) -> list[str]:
-    """Command lines with the folder in them, of processes that are more than a zombie."""
-    found = []
+    """Return the command lines that contain the folder, without zombies."""
+    command_lines = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (process / "cmdline").read_text().replace("\0", " ")
             if str(folder) in command:
-                found.append(f"{process.name} {command}")
-    return found
+                command_lines.append(f"{process.name} {command}")
+    return command_lines
