@@ -107,7 +107,7 @@ def page() -> None:
         *(reason for _, reason in report.missing),
     ):
         assert_one_line(sentence)
-    injected.refuse(report.path.read_text())
+    injected.check_markup(report.path.read_text())
 
 
 TARGETS = [

@@ -87,7 +87,7 @@ def test_closing_kills_running_workers() -> None:
 
 PARENT = """
 import sys
-from test_pool import work
+from tests.harness.test_pool import work
 from harness.cells.workers import Ticked, run_jobs
 import multiprocessing
 if __name__ == "__main__":
@@ -104,7 +104,7 @@ def test_workers_die_with_a_killed_parent(tmp_path: Path) -> None:
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert parent.stdout is not None
     worker = int(parent.stdout.readline())
