@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.fuzz.loaders import leave_nothing
+from tests.fuzz.loaders import remove_folder
 from tests.fuzz.target import Target, bounded, check, input_of
 from tests.fuzz.targets import TARGETS, chunk
 
@@ -72,7 +72,7 @@ def run_again(target: Target, number: int, seed: int) -> int:
         with bounded():
             print("accepted" if check(target, input_of(target, seed, number)) else "refused")
     finally:
-        leave_nothing()
+        remove_folder()
     return 0
 
 
