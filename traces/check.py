@@ -127,7 +127,9 @@ def _check_fork(program: Program, by_id: dict[str, Program]) -> None:
     where = f"program {program.id!r}, fork"
     parent = by_id.get(fork.program_id)
     if parent is None:
-        raise InvalidTrace(f"{where}: no program {fork.program_id!r} in this trace; add the parent")
+        raise InvalidTrace(
+            f"{where}: the parent program {fork.program_id!r} is not in this trace; add it"
+        )
     if not 0 <= fork.after_turn < len(parent.turns):
         raise InvalidTrace(
             f"{where}: after_turn is {fork.after_turn}, its parent has {len(parent.turns)} turns"

@@ -193,7 +193,8 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         if not _lock(folder, handle, 0):
             raise InvalidInput(
-                f"{folder}: another bench is writing to it; wait for it, or choose another --out"
+                f"{folder}: another bench process is writing to it; wait until it ends, or choose "
+                "another --out"
             )
         yield
     finally:

@@ -158,7 +158,8 @@ class Server:
     vllm_python: Annotated[
         str | None,
         Option(
-            "Python of the environment with vLLM. Default: this one, or .venv-vllm.",
+            "Python interpreter of the environment with vLLM. Default: the current one if it "
+            "has vLLM, else the one in .venv-vllm.",
             SERVER,
             "PATH",
             envvar="TURNSTILE_VLLM_PYTHON",
@@ -269,8 +270,8 @@ class Agents:
     agent_command: Annotated[
         str | None,
         Option(
-            "Another agent, for example 'my-agent {task} --base-url {base_url}'; also {model}, "
-            "{workspace}, {program_id}, {folder}. It runs without a shell.",
+            "Command line of another agent, for example 'my-agent {task} --base-url {base_url}'. "
+            "Other placeholders: {model}, {workspace}, {program_id}, {folder}. No shell is used.",
             AGENT,
             "COMMAND",
         ),
@@ -295,7 +296,8 @@ class Agents:
     agent_python: Annotated[
         str | None,
         Option(
-            "Python of the environment with the agent. Default: .venv-agents or .venv-openhands.",
+            "Python interpreter of the environment with the agent. Default: the one in "
+            ".venv-agents or .venv-openhands.",
             AGENT,
             "PATH",
             also=("--openhands-python",),
@@ -328,7 +330,7 @@ class Agents:
         Option("Path that is readable in the sandbox; repeatable.", AGENT, "PATH", exists=True),
     ] = ()
     agent_processes: Annotated[
-        int, Option("Limit of processes and threads per program.", AGENT, "N", min=8)
+        int, Option("Maximum number of processes and threads per program.", AGENT, "N", min=8)
     ] = 256
     agent_memory_gb: Annotated[float, Option("Memory of one program.", AGENT, "GB", min=0.1)] = 4.0
     agent_disk_gb: Annotated[
@@ -341,7 +343,7 @@ class Agents:
 
     @property
     def flag(self) -> str:
-        """The option that selects the agent, for errors."""
+        """The command-line option that selects the agent, as error messages name it."""
         return f"--agent {self.agent}" if self.agent_command is None else "--agent-command"
 
 

@@ -96,7 +96,8 @@ class Answer:
             for event in self._events.feed(received):
                 self._event(event, at_s)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TurnFailed(f"the stream is not a completion: {shortened(str(error))}") from None
+            problem = shortened(f"{type(error).__name__}: {error}")
+            raise TurnFailed(f"cannot read the stream as a completion: {problem}") from None
 
     def _event(self, event: bytes, at_s: float) -> None:
         if event == b"[DONE]":

@@ -31,7 +31,7 @@ class ActiveProgram:
     waits_for: int = 0
     """Number of active sub-agents that its next turn waits for."""
     ready_ps: int = 0
-    """End of its last turn, or of the last sub-agent that it waited for, whichever is later."""
+    """End of its latest turn, or of the latest sub-agent that it waited for, whichever is later."""
     finished_ps: int = 0
 
     @property

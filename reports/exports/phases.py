@@ -45,7 +45,7 @@ class _Mark(NamedTuple):
 
 
 def stretches(turn: TurnRecord, events: Sequence[EventRecord]) -> list[Stretch]:
-    """Return the stretches from `sent_at_s` to `finished_at_s`; none if the turn did not end."""
+    """Return the phases between `sent_at_s` and `finished_at_s`, none if the turn did not end."""
     begin_s, end_s = turn.sent_at_s, turn.finished_at_s
     if end_s is None:
         return []

@@ -102,7 +102,7 @@ def _shown(turns: pd.DataFrame, order: pd.Index) -> tuple[pd.DataFrame, str]:
 
 
 def _segments(turns: pd.DataFrame) -> dict[str, tuple[Floats, Floats]]:
-    """Return start and duration in seconds of each turn's segment, by kind, if the kind occurs."""
+    """Return starts and durations in seconds of the segments of each kind that occurs."""
 
     def known(*fields: str) -> Floats:
         return turns[list(fields)].fillna(0.0).sum(axis=1).to_numpy(dtype=float)

@@ -21,7 +21,7 @@ T = TypeVar("T")
 PIECE_BYTES = 1 << 20
 """Bytes that are decoded at once."""
 RERUN = "run the cell again"
-"""Remedy if the same sweep detects the damage itself (`check_finished`)."""
+"""Remedy for damage that a repeated sweep detects (`check_finished`)."""
 DISCARD_AND_RERUN = f"remove done.json there and {RERUN}"
 
 

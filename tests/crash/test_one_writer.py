@@ -21,7 +21,10 @@ from tests.crash.small_sweep import ALONE, RUN, output_of, sweep_folder
 from tests.crash.trials import TIMEOUT_S, Warm, bytes_of, contents
 from tests.processes import session_of, wait_until
 
-IN_USE = "bench: run: another bench is writing to it; wait for it, or choose another --out\n"
+IN_USE = (
+    "bench: run: another bench process is writing to it; wait until it ends, or choose "
+    "another --out\n"
+)
 ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "--out", RUN)
 
 
@@ -45,7 +48,10 @@ def test_a_recording_into_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         async with recording([], tmp_path):
             pass
 
-    with locked(tmp_path), pytest.raises(ValueError, match="another bench is writing to it"):
+    with (
+        locked(tmp_path),
+        pytest.raises(ValueError, match="another bench process is writing to it"),
+    ):
         asyncio.run(record())
     assert os.listdir(tmp_path) == []
 

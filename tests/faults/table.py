@@ -122,7 +122,7 @@ OF_A_TURN = [
         (
             "Stream is not a completion",
             "garbage",
-            "the stream is not a completion: …",
+            "cannot read the stream as a completion: …",
             TURN,
         ),
         (

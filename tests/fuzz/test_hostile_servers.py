@@ -58,7 +58,10 @@ ATTACKS = {
         once(PACKED, gzip.compress(bytes(1 << 28), 1)),
         "its stream (gzip)",
     ),
-    "deep JSON": (once(CLOSE, b"data: " + b"[" * 100_000 + b"\n\n"), "is not a completion"),
+    "deep JSON": (
+        once(CLOSE, b"data: " + b"[" * 100_000 + b"\n\n"),
+        "cannot read the stream as a completion",
+    ),
     "a deep error": (
         once(CLOSE, b'data: {"error": ' + b"[" * 900 + b"]" * 900 + b"}\n\n"),
         "the engine failed",

@@ -207,7 +207,8 @@ def test_a_second_sweep_in_a_folder_in_use_is_refused(
         first.terminate()
     assert second.returncode == 2
     assert second.stderr == (
-        "bench: o: another bench is writing to it; wait for it, or choose another --out\n"
+        "bench: o: another bench process is writing to it; wait until it ends, or choose "
+        "another --out\n"
     )
 
 

@@ -103,7 +103,10 @@ def test_a_folder_has_one_writer_and_a_killed_writer_leaves_no_lock(tmp_path: Pa
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        with pytest.raises(ValueError, match="another bench is writing to it"), locked(tmp_path):
+        with (
+            pytest.raises(ValueError, match="another bench process is writing to it"),
+            locked(tmp_path),
+        ):
             pass
         other.kill()
     with locked(tmp_path):

@@ -31,7 +31,7 @@ ERRORS = {
     ),
     "no ids": "the answer contains no token ids: token mode needs a server that supports",
     "engine error": "the engine failed: CUDA error",
-    "garbage": "the stream is not a completion: ",
+    "garbage": "cannot read the stream as a completion: ",
     "hangs": "turn timeout of 0.3 s exceeded after 0 output tokens",
 }
 

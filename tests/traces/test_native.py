@@ -115,7 +115,10 @@ def with_turn(**fields: object) -> dict[str, object]:
             "fork: delay_s is 1e+18, must be 0 to 32,000,000 seconds",
         ),
         ({**LINE, "turns": []}, "turns is a list"),
-        ({**LINE, "fork": {"program_id": "x", "after_turn": 0}}, "no program 'x'"),
+        (
+            {**LINE, "fork": {"program_id": "x", "after_turn": 0}},
+            "the parent program 'x' is not in this trace",
+        ),
         ({**LINE, "prefix": {"id": "p", "tokens": 101}}, "less than the shared prefix of 101"),
         ({**LINE, "messages": [{"role": "user"}]}, "messages.0.content: missing; add it"),
         (

@@ -29,10 +29,9 @@ K = 100
 
 
 def default_ttl_s(benefit_s: float) -> float:
-    """Return T_default, the best TTL for Exp(1) tool times and eta = 1 (v3, §4.2).
-
-    (1 - exp(-tau)) * B - tau has derivative exp(-tau) * B - 1, so tau = ln B, and 0 for B <= 1.
-    """
+    """Return T_default in seconds, the best TTL for Exp(1) tool times and eta = 1 (Continuum v3,
+    §4.2): the tau that maximises (1 - exp(-tau)) * B - tau, where B is `benefit_s`. The derivative
+    exp(-tau) * B - 1 is 0 at tau = ln B; for B <= 1 the best tau is 0."""
     return math.log(benefit_s) if benefit_s > 1 else 0.0
 
 

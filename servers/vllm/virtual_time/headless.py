@@ -66,7 +66,7 @@ def headless_scheduler(
     block_tokens: int = 16,
     **kwargs: Any,
 ) -> Any:
-    """Build a scheduler. `kwargs` are passed to the class in addition to vLLM's arguments."""
+    """Build a scheduler. `kwargs` are passed to its constructor in addition to vLLM's arguments."""
     config, grammar = _config()
     config.scheduler_config.max_num_seqs = max_num_seqs
     config.scheduler_config.max_num_batched_tokens = step_tokens
