@@ -126,7 +126,9 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     return SimEngine(
         profile,
         profile_of(offload=True),
-        Limits(settings.machine.max_num_seqs, settings.machine.step_tokens),
+        Limits(
+            settings.machine.max_num_seqs, settings.machine.step_tokens, settings.machine.admission
+        ),
         offload,
         settings.machine.gpus if is_file(machine) else _gpus(settings),
     )

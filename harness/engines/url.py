@@ -23,7 +23,8 @@ from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
-from servers.errors import InvalidVariant, ServerUnavailable, UnknownName
+from servers.admission import Admission
+from servers.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
 from servers.records import EventRecord, TurnRecord
 from servers.registry import is_path
@@ -109,6 +110,11 @@ def url_engine(
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
     settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
+    if settings.machine.admission != Admission.WHOLE_PROMPT:
+        raise InvalidInput(
+            f"--admission {settings.machine.admission}: not supported by --engine {url}, whose "
+            "server has its own rule; remove it here, and give it to bench serve"
+        )
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)
     longest = model.get("max_model_len")

@@ -91,7 +91,11 @@ class VllmEngine:
             "hardware": self.hardware,
             "model": self.model,
             "gpus": None if self.vllm.cpu else command_line.tensor_parallel(config) * self.replicas,
-            "limits": {"max_num_seqs": config.max_num_seqs, "step_tokens": config.step_tokens},
+            "limits": {
+                "max_num_seqs": config.max_num_seqs,
+                "step_tokens": config.step_tokens,
+                "admission": config.admission,
+            },
             "server": {
                 "vllm": self.vllm.version,
                 "torch": self.vllm.torch,
@@ -206,6 +210,7 @@ def vllm_engine(
     else:
         check_image(server.image)
         vllm = vllm_in_image(server.vllm_python)
+    command_line.check_admission(settings.machine.admission, vllm)
     model = settings.machine.model or (CPU_MODEL if vllm.cpu else GPU_MODEL)
     config = server_config(settings.machine, server, model)
     load = resolve_model(model, server.weights)

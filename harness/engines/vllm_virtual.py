@@ -20,6 +20,7 @@ from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
+from servers.vllm.launch.command_line import check_admission
 from servers.vllm.launch.find_vllm import VllmInstallation, find_vllm
 from servers.vllm.launch.policy_module import check_loads, module_root
 from servers.vllm.virtual_time.client import RemoteVllm, VllmProcess
@@ -100,6 +101,7 @@ def virtual_engine(
     settings: SweepSettings,
 ) -> tuple[tuple[Variant, ...], VirtualEngine, tuple[Unsupported, ...]]:
     vllm = find_vllm(settings.server.vllm_python)
+    check_admission(settings.machine.admission, vllm)
 
     def check(variant: Variant) -> None:
         _refuse_tier(variant)

@@ -23,6 +23,7 @@ from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
 from harness.load.settings_file import parse_values, read_toml
 from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
+from servers.admission import Admission
 from servers.errors import InvalidExperiment
 from servers.variants import variants
 from traces.formats.native import write_programs
@@ -218,11 +219,15 @@ def _programs(workload: Workload, folder: Path) -> Path:
     return path
 
 
-def with_engine(engine: str, model: str | None, jps: str | None) -> Change:
-    """Return a change to another engine, model or job rates. A live engine has its own hardware."""
+def with_engine(
+    engine: str, model: str | None, jps: str | None, admission: Admission | None = None
+) -> Change:
+    """Return a change to another engine, model, job rates or rule of admission. A live engine has
+    its own hardware."""
 
     def change(settings: SweepSettings) -> SweepSettings:
-        machine = replace(settings.machine, engine=engine)
+        machine = settings.machine
+        machine = replace(machine, engine=engine, admission=admission or machine.admission)
         if engine not in ("sim", "vllm-virtual"):
             machine = replace(machine, hardware=None, model=model or machine.model)
         return replace(settings, machine=machine, jps=jps or settings.jps)

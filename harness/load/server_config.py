@@ -28,6 +28,7 @@ def server_config(
         max_model_len=machine.max_model_len,
         max_num_seqs=machine.max_num_seqs,
         step_tokens=machine.step_tokens,
+        admission=machine.admission,
         gpus=machine.gpus,
         flags=server.vllm_flags,
     )

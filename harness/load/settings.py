@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from harness.load.option import Option, option_name, values_of
+from servers.admission import Admission
 from servers.errors import InvalidInput
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
@@ -133,6 +134,14 @@ class Machine:
     step_tokens: Annotated[
         int, Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS")
     ] = 2048
+    admission: Annotated[
+        Admission,
+        Option(
+            "How much of a waiting turn's prompt must fit into free KV memory before the turn is "
+            "admitted: all of it, or its first chunk (as in vLLM before March 2026).",
+            MACHINE,
+        ),
+    ] = Admission.WHOLE_PROMPT
     max_model_len: Annotated[
         int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
     ] = None

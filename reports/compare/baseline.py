@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, cast
@@ -19,6 +20,7 @@ from reports.metrics.cells import collect
 from reports.run_folder.atomic import write_file
 from reports.run_folder.documents import Name
 from reports.run_folder.read import load_run
+from servers.admission import Admission
 from servers.errors import InvalidBaseline, TraceRejected
 from traces.lenient import bounded, first_error, one_line
 
@@ -81,8 +83,16 @@ def _of_run(folder: Path) -> Side:
     found = collect(run)
     jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
     jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
-    settings = {field: run.sweep.get(field) for field in SETTINGS}
-    return Side(str(folder), settings, jobs, {**dict(found.missing), **found.failed_gates})
+    invalid = {**dict(found.missing), **found.failed_gates}
+    return Side(str(folder), _settings(run.sweep), jobs, invalid)
+
+
+def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
+    """Runs that do not record the rule of admission required the whole prompt to fit."""
+    settings = {field: sweep.get(field) for field in SETTINGS}
+    if settings["limits"]:
+        settings["limits"] = {"admission": Admission.WHOLE_PROMPT.value, **settings["limits"]}
+    return settings
 
 
 def save(side: Side, path: Path) -> None:
@@ -115,8 +125,7 @@ def _read(path: Path) -> Side:
     ]
     kept = saved.model_extra or {}
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
-    settings = {field: kept.get(field) for field in SETTINGS}
-    return Side(path.name, settings, pd.DataFrame(rows, columns=JOBS), invalid)
+    return Side(path.name, _settings(kept), pd.DataFrame(rows, columns=JOBS), invalid)
 
 
 def _message(error: ValidationError) -> str:

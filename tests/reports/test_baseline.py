@@ -57,6 +57,18 @@ def test_a_valid_baseline_is_read(tmp_path: Path) -> None:
     assert read_side(tmp_path / "kept.json.gz").jobs["jct_s"].tolist() == [2.5]
 
 
+def test_a_baseline_without_a_rule_of_admission_had_whole_prompts(tmp_path: Path) -> None:
+    limits: list[dict[str, object]] = [{"max_num_seqs": 8, "step_tokens": 16}]
+    limits.append({**limits[0], "admission": "whole-prompt"})
+    limits.append({**limits[0], "admission": "first-chunk"})
+    settings = []
+    for number, one in enumerate(limits):
+        path = tmp_path / f"{number}.json.gz"
+        path.write_bytes(packed({**GOOD, "limits": one}))
+        settings.append(read_side(path).settings)
+    assert settings[0] == settings[1] != settings[2]
+
+
 def test_a_gzip_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lenient, "MAX_BYTES", 1 << 20)
     (tmp_path / "bomb.json.gz").write_bytes(gzip.compress(b" " * (1 << 21)))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.admission import Admission
 from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
 from servers.processes import supervised
 from servers.vllm.launch.command_line import ServerConfig
@@ -251,6 +252,10 @@ def test_an_unusable_python_is_named(python: str) -> None:
         (ServerConfig(policy="fcfs", hardware="h100"), "no profile has tiny"),
         (ServerConfig(policy="fcfs", model="org/model"), "use --costs FILE"),
         (ServerConfig(kv_blocks=1), "--kv-blocks 1: vLLM reserves one"),
+        (
+            ServerConfig(flags=("--no-scheduler-reserve-full-isl",)),
+            "--no-scheduler-reserve-full-isl: use --admission instead",
+        ),
         (ServerConfig(weights="real"), "--weights real: use one of auto, dummy, random"),
         (ServerConfig(model="llama-3.1-8b", weights="random"), "only tiny has them"),
     ],
@@ -263,6 +268,26 @@ def test_unsupported_options_are_reported_before_anything_starts(
             config, tmp_path / "run", python=substitute_vllm(tmp_path, "healthy"), ready_within_s=60
         )
     assert not (tmp_path / "run/server.log").exists()
+
+
+def test_first_chunk_admission_is_a_flag_of_vllm_and_the_default_needs_none(tmp_path: Path) -> None:
+    flag, python = "--no-scheduler-reserve-full-isl", substitute_vllm(tmp_path, "healthy")
+    for admission in Admission:
+        config, folder = ServerConfig(admission=admission), tmp_path / admission
+        with launch(config, folder, python=python, ready_within_s=20):
+            flags = json.loads((folder / "server.json").read_text())["flags"]
+        assert (flag in flags) == (admission == Admission.FIRST_CHUNK)
+
+
+def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Path) -> None:
+    python = substitute_vllm(tmp_path, "healthy", "0.99.0")
+    config = ServerConfig(admission=Admission.FIRST_CHUNK)
+    with pytest.raises(
+        CannotServe,
+        match=r"^--admission first-chunk: vLLM 0\.99\.0 has no --no-scheduler-reserve-full-isl; "
+        "use --admission whole-prompt, or a version that has it",
+    ):
+        launch(config, tmp_path / "run", python=python, ready_within_s=20)
 
 
 def test_an_unknown_model_is_reported_with_the_known_names(tmp_path: Path) -> None:

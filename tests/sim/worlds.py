@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hypothesis import strategies as st
 
+from servers.admission import Admission
 from servers.profiles import Profile
 from servers.sim import Limits, Offload
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -88,6 +89,10 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
         programs,
         starts,
         profile(kv_blocks=largest + draw(st.integers(0, 40))),
-        Limits(seqs, draw(st.sampled_from([max(seqs, 16), 64, 2048]))),
+        Limits(
+            seqs,
+            draw(st.sampled_from([max(seqs, 16), 64, 2048])),
+            draw(st.sampled_from(Admission)),
+        ),
         Offload(dram_gb, draw(st.sampled_from([0.0, 1e-3])), chunk_tokens=32) if tiers else None,
     )

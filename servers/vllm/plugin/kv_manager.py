@@ -98,7 +98,7 @@ class ReclaimingKVManager:
             if running:
                 if not self._make_room_for_running(request, num_new_tokens, kwargs):
                     return None
-            elif not self._make_room_for_head(request, kwargs):
+            elif not self._make_room_for_head(request, num_new_tokens, kwargs):
                 return None
 
     def _make_room_for_running(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> bool:
@@ -118,7 +118,9 @@ class ReclaimingKVManager:
         self._victim.priority = VICTIM
         return False
 
-    def _make_room_for_head(self, request: Request, kwargs: dict[str, Any]) -> bool:
+    def _make_room_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> bool:
+        """Reclaim pins for the head of the queue, of which vLLM would compute `chunk` tokens;
+        return whether the allocation should be tried again."""
         runner, turn = self._runner, self._turns[request.request_id]
         others = len(self._scheduler.running) + len(self._loading)
         if not runner.may_reclaim(others):
@@ -126,10 +128,20 @@ class ReclaimingKVManager:
 
         def missing() -> int:
             reserved = int(kwargs.get("reserved_blocks", 0))
-            return self._missing(request, request.num_tokens, kwargs) + reserved
+            return self._missing(request, self._must_fit(request, chunk, kwargs), kwargs) + reserved
 
         # A turn that lost its pin may no longer be the head, so vLLM retries in the next step.
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
+
+    def _must_fit(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
+        """Return how many tokens of the head of the queue must fit for its admission: its whole
+        prompt, or what is computed once the next step has computed `chunk` tokens."""
+        if self._scheduler.scheduler_reserve_full_isl:
+            return int(request.num_tokens)
+        chunk += kwargs.get("num_new_computed_tokens", 0)
+        chunk += kwargs.get("num_external_computed_tokens", 0)
+        chunk += kwargs.get("num_lookahead_tokens", 0)
+        return int(min(request.num_computed_tokens + chunk, self._scheduler.max_model_len))
 
     def _missing(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> int:
         """Return how many free blocks are missing for a context of `tokens` tokens; at most 0 if it
@@ -165,9 +177,14 @@ class ReclaimingKVManager:
         return views
 
     def fits(self, waiting: Request) -> bool:
+        """Return whether the blocks of a request without KV fit, if the step that admits it
+        computes one token of each running turn."""
+        scheduler = self._scheduler
         found, hit = self._manager.get_computed_blocks(waiting)[:2]
         kwargs = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
-        return self._missing(waiting, waiting.num_tokens, kwargs) <= 0
+        budget = scheduler.max_num_scheduled_tokens - len(scheduler.running)
+        chunk = min(waiting.num_tokens - hit, budget)
+        return self._missing(waiting, self._must_fit(waiting, chunk, kwargs), kwargs) <= 0
 
     def running_turns_fit(self) -> bool:
         """Return True only if all running turns certainly get their blocks without reclaim or

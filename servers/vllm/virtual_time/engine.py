@@ -104,6 +104,7 @@ class VirtualVllm:
             max_num_seqs=limits.max_num_seqs,
             step_tokens=limits.step_tokens,
             block_tokens=profile.block_tokens,
+            admission=limits.admission,
             policy=policy,
             events=self,
             clock_ps=lambda: self.now_ps,

@@ -21,6 +21,8 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCache
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
+from servers.admission import Admission
+
 MAX_MODEL_LEN = 1 << 24
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -64,12 +66,14 @@ def headless_scheduler(
     max_num_seqs: int,
     step_tokens: int,
     block_tokens: int = 16,
+    admission: Admission = Admission.WHOLE_PROMPT,
     **kwargs: Any,
 ) -> Any:
     """Build a scheduler. `kwargs` are passed to its constructor in addition to vLLM's arguments."""
     config, grammar = _config()
     config.scheduler_config.max_num_seqs = max_num_seqs
     config.scheduler_config.max_num_batched_tokens = step_tokens
+    config.scheduler_config.scheduler_reserve_full_isl = admission == Admission.WHOLE_PROMPT
     config.cache_config.block_size = block_tokens
     config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
     spec = FullAttentionSpec(

@@ -1,10 +1,11 @@
 """Compare every decision of a policy in vLLM's scheduler and in virtual time, on random workloads.
 
-    python -m tests.real.plugin.differential [FIRST [COUNT]]        under vLLM's interpreter
+    python -m tests.real.plugin.differential [FIRST [COUNT [ADMISSION]]]    under vLLM's interpreter
 
 Both take single steps with the same clock. The comparison covers the turns and token counts of each
 step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
-rotate through the policies.
+rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
+change the workloads.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ import os
 import sys
 import time
 from collections import Counter
+from functools import partial
 from typing import Any, NamedTuple
 
 from vllm.v1.core.block_pool import BlockHashToBlockMap
 
 from harness.replay.virtual import replay
+from servers.admission import Admission
 from servers.policies.base import Costs
 from servers.sim import Engine
 from servers.variants import make_policy, variant, variants
@@ -153,15 +156,16 @@ class _CountingCopies:
         BlockHashToBlockMap.insert = self._insert
 
 
-def check(seed: int) -> Verdict:
-    return compare(seed, POLICIES[seed % len(POLICIES)])
+def check(seed: int, admission: Admission) -> Verdict:
+    return compare(seed, POLICIES[seed % len(POLICIES)], world(seed, admission=admission))
 
 
-def main(first: int, count: int) -> int:
+def main(first: int = 0, count: int = 10_000, admission: str = Admission.WHOLE_PROMPT) -> int:
     started_s, seen, unexplained, copies = time.monotonic(), Counter[str](), [], 0
     workers = os.cpu_count() or 1
+    seeds, checked = range(first, first + count), partial(check, admission=Admission(admission))
     with multiprocessing.get_context("fork").Pool(workers) as pool:
-        for done, verdict in enumerate(pool.imap_unordered(check, range(first, first + count), 20)):
+        for done, verdict in enumerate(pool.imap_unordered(checked, seeds, 20)):
             seen += verdict.counts
             seen["worlds"] += 1
             if verdict.difference and verdict.copies:
@@ -172,7 +176,8 @@ def main(first: int, count: int) -> int:
             if done % 500 == 499:
                 print(f"{done + 1} of {count}", file=sys.stderr)
     print(
-        f"{seen['worlds']} workloads, {seen['steps']} steps, {seen['preempted']} preemptions, "
+        f"admission {admission}: {seen['worlds']} workloads, {seen['steps']} steps, "
+        f"{seen['preempted']} preemptions, "
         f"{seen['pinned']} pins, {seen['aborted']} aborts in {time.monotonic() - started_s:.0f} s: "
         f"{len(unexplained)} unexplained differences, {copies} where vLLM held a block twice"
     )
@@ -180,5 +185,5 @@ def main(first: int, count: int) -> int:
 
 
 if __name__ == "__main__":
-    arguments = [int(number) for number in sys.argv[1:]]
-    sys.exit(main(arguments[0] if arguments else 0, arguments[1] if len(arguments) > 1 else 10_000))
+    numbers = [int(number) for number in sys.argv[1:3]]
+    sys.exit(main(*numbers, *sys.argv[3:4]))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from harness.replay.virtual import OnEnd
+from servers.admission import Admission
 from servers.clock import PS_PER_S
 from servers.profiles import Profile
 from servers.sim import Limits, Submission
@@ -32,7 +33,13 @@ class World(NamedTuple):
     unruly: bool
 
 
-def world(seed: int, *, prefix: bool | None = None, unruly: bool | None = None) -> World:
+def world(
+    seed: int,
+    *,
+    prefix: bool | None = None,
+    unruly: bool | None = None,
+    admission: Admission = Admission.WHOLE_PROMPT,
+) -> World:
     rng = random.Random(seed)
     prefix = rng.random() < 0.25 if prefix is None else prefix
     unruly = rng.random() < 0.25 if unruly is None else unruly
@@ -54,7 +61,7 @@ def world(seed: int, *, prefix: bool | None = None, unruly: bool | None = None) 
     spread_s = rng.choice((1e-6, 0.5))
     starts_s = sorted(rng.random() * spread_s for p in programs if p.fork is None)
     machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
-    return World(programs, starts_s, machine, Limits(seqs, budget), unruly)
+    return World(programs, starts_s, machine, Limits(seqs, budget, admission), unruly)
 
 
 def _turns(

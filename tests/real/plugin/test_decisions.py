@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from servers.admission import Admission
 from servers.errors import UnsupportedVllm
 from servers.sim import Limits
 from servers.variants import variant
@@ -23,14 +24,7 @@ from traces import Program, SharedPrefix, Turn
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
-    seen: Counter[str] = Counter()
-    for seed in range(40):
-        try:
-            verdict = compare(seed, policy)
-        except UnsupportedVllm as refused:
-            pytest.skip(str(refused))
-        assert not verdict.difference or verdict.copies, f"seed {seed}: {verdict.difference}"
-        seen += verdict.counts
+    seen = _compare_all(policy, 40, Admission.WHOLE_PROMPT)
     assert seen["preempted"] > 10
     assert seen["aborted"] > 5
     if variant(policy).policy.reclaim_when == "stuck" and seen["pinned"]:
@@ -38,9 +32,28 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+def test_every_decision_and_time_equals_virtual_time_under_first_chunk(policy: str) -> None:
+    assert _compare_all(policy, 10, Admission.FIRST_CHUNK)["preempted"] > 5
+
+
+def _compare_all(policy: str, seeds: int, admission: Admission) -> Counter[str]:
+    seen: Counter[str] = Counter()
+    for seed in range(seeds):
+        try:
+            verdict = compare(seed, policy, world(seed, admission=admission))
+        except UnsupportedVllm as refused:
+            pytest.skip(str(refused))
+        assert not verdict.difference or verdict.copies, f"seed {seed}: {verdict.difference}"
+        seen += verdict.counts
+    return seen
+
+
+@pytest.mark.parametrize("policy", POLICIES)
 def test_strides_change_no_result_and_leave_no_blocks_or_turns(policy: str) -> None:
-    for seed in range(100, 115):
-        played = world(seed, unruly=False)  # so that every program marks its last turn
+    for seed in range(100, 120):
+        admission = Admission.WHOLE_PROMPT if seed < 115 else Admission.FIRST_CHUNK
+        # Not unruly, so that every program marks its last turn.
+        played = world(seed, unruly=False, admission=admission)
         try:
             single = play(played, seed, policy, StepwiseVllm)
         except UnsupportedVllm as refused:
