@@ -1,7 +1,8 @@
 """Published peaks of GPUs for analytic profiles; docs/reference/profiles.md has the sources.
 
 FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are in one direction,
-and `memory_bytes` is the amount that CUDA reports, which is less than the product's name suggests.
+and `memory_bytes` is the amount that CUDA or ROCm reports, which is less than the product's name
+suggests.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ class Hardware:
     memory_bytes_per_s: float
     memory_bytes: int
     pcie_bytes_per_s: float
-    """From host to GPU."""
+    """From host to GPU: PCIe, or NVLink-C2C in a superchip."""
     source: str
     fp8_flops: float | None = None
     """None if FP8 weights are converted to BF16 for the multiplication."""
     link_bytes_per_s: float | None = None
-    """NVLink, from GPU to GPU; None if the GPUs are connected by PCIe only."""
+    """NVLink or Infinity Fabric, from GPU to GPU; None if the GPUs are connected by PCIe only."""
     offload_gb: float = 100.0
     """Default DRAM per GPU of an offload tier (Continuum v3, §6.1: 100 GB for A100, 200 GB for H100
     and B200; other GPUs are assumed to be like the A100)."""
@@ -119,6 +120,89 @@ HARDWARE = {
             memory_bytes=int(31.34 * GIB),
             pcie_bytes_per_s=PCIE5_X16,
             source="NVIDIA RTX Blackwell GPU architecture white paper; memory: execution note §8.3",
+        ),
+        Hardware(
+            "rtx-4090",
+            bf16_flops=165.2e12,
+            fp8_flops=330.3e12,
+            memory_bytes_per_s=1008e9,
+            memory_bytes=int(23.52 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            source="NVIDIA Ada GPU architecture white paper, FP32 accumulation",
+        ),
+        Hardware(
+            "rtx-pro-6000",
+            bf16_flops=503.8e12,
+            fp8_flops=1007.6e12,
+            memory_bytes_per_s=1792e9,
+            memory_bytes=int(94.97 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition",
+            note="rtx-pro-6000 is the Workstation Edition, 2617 MHz; the Server Edition, 2430 MHz, "
+            "has 7% fewer FLOP/s",
+        ),
+        Hardware(
+            "l4",
+            bf16_flops=121e12,
+            fp8_flops=242.5e12,
+            memory_bytes_per_s=300e9,
+            memory_bytes=int(22.03 * GIB),
+            pcie_bytes_per_s=PCIE4_X16,
+            source="NVIDIA L4 datasheet, 24 GB, ECC on (half of the sparse figures)",
+        ),
+        Hardware(
+            "gh200",
+            bf16_flops=989.5e12,
+            fp8_flops=1979e12,
+            memory_bytes_per_s=4000e9,
+            memory_bytes=int(94.50 * GIB),
+            pcie_bytes_per_s=450e9,
+            link_bytes_per_s=450e9,
+            source="NVIDIA GH200 datasheet, 96 GB HBM3 (half of the sparse figures); host link: "
+            "NVLink-C2C",
+            note="gh200 with --gpus assumes superchips joined by NVLink, as in GH200 NVL32",
+        ),
+        Hardware(
+            "gb200",
+            bf16_flops=2500e12,
+            fp8_flops=5000e12,
+            memory_bytes_per_s=8000e9,
+            memory_bytes=int(184.31 * GIB),
+            pcie_bytes_per_s=225e9,
+            link_bytes_per_s=900e9,
+            source="NVIDIA GB200 NVL72 datasheet, one GPU (half of the sparse figures); host link: "
+            "a quarter of the superchip's 900 GB/s NVLink-C2C, not verified per GPU",
+        ),
+        Hardware(
+            "b300",
+            bf16_flops=2250e12,
+            fp8_flops=4500e12,
+            memory_bytes_per_s=7750e9,
+            memory_bytes=int(267.69 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=900e9,
+            source="NVIDIA DGX B300 datasheet, an eighth of it (half of the sparse figures); host "
+            "link: PCIe 5 is assumed, though the GPU itself has PCIe 6",
+        ),
+        Hardware(
+            "mi300x",
+            bf16_flops=1307.4e12,
+            fp8_flops=2614.9e12,
+            memory_bytes_per_s=5300e9,
+            memory_bytes=int(191.98 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=448e9,
+            source="AMD Instinct MI300X data sheet, OAM 192 GB; links: seven of 64 GB/s each",
+        ),
+        Hardware(
+            "mi325x",
+            bf16_flops=1307.4e12,
+            fp8_flops=2614.9e12,
+            memory_bytes_per_s=6000e9,
+            memory_bytes=int(255.98 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            link_bytes_per_s=448e9,
+            source="AMD Instinct MI325X data sheet, OAM 256 GB; links: seven of 64 GB/s each",
         ),
     )
 }

@@ -120,7 +120,7 @@ def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
         remedy = f"use --gpus {enough}"
     else:
         cards = [card.name for card in HARDWARE.values() if fits(card, TENSOR_PARALLEL[-1])]
-        larger = f"it fits on 8 x {' or '.join(cards)}" if cards else "it fits on no known GPU"
+        larger = f"it fits on 8 x {' or '.join(cards[:4])}" if cards else "it fits on no known GPU"
         remedy = f"8 GPUs are not enough; {larger}"
     usable = int(gpu.memory_bytes * utilization) * n
     buffers = usable - llm.weight_bytes - kv_budget_bytes(gpu, llm, n, utilization)

@@ -20,6 +20,15 @@ def test_virtual_time_runs_anywhere() -> None:
     assert checks_by_name()["engine sim"].passed
 
 
+def test_gpus_are_named_with_the_hardware_to_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["NVIDIA L4", "NVIDIA L4", "NVIDIA A10G"]
+    monkeypatch.setattr("servers.vllm.launch.find_vllm.gpu_names", lambda: names)
+    assert checks_by_name()["GPUs"].finding == (
+        "2 x NVIDIA L4 (--hardware l4), NVIDIA A10G (not in bench list hardware; bench profile "
+        "measures it)"
+    )
+
+
 def test_an_unusable_vllm_path_is_not_ok_and_gives_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

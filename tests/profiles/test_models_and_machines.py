@@ -4,6 +4,7 @@ import pytest
 
 from servers.errors import UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Hardware, Model, hardware, model
+from servers.vllm.launch.command_line import GPUS, listed_gpu
 
 
 @pytest.mark.parametrize(
@@ -76,11 +77,44 @@ def test_weights_of_llama_8b_have_the_size_that_vllm_reports() -> None:
 
 @pytest.mark.parametrize("gpu", HARDWARE.values(), ids=lambda gpu: gpu.name)
 def test_every_gpu_has_a_source_and_plausible_peaks(gpu: Hardware) -> None:
-    assert "NVIDIA" in gpu.source
+    assert gpu.source.startswith(("NVIDIA", "AMD"))
     # FLOPs per byte of memory traffic at the ridge, as of every tensor-core GPU since 2018.
     assert 100 < gpu.bf16_flops / gpu.memory_bytes_per_s < 450
     assert gpu.fp8_flops is None or gpu.fp8_flops == pytest.approx(2 * gpu.bf16_flops, rel=0.02)
-    assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s / 10
+    assert gpu.pcie_bytes_per_s < gpu.memory_bytes_per_s / 8
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "name"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100-80g"),
+        ("NVIDIA A100 80GB PCIe", "a100-80g"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GH200 144G HBM3e", None),
+        ("NVIDIA B200", "b200"),
+        ("NVIDIA GB200", "gb200"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA L40", None),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("NVIDIA RTX 6000 Ada Generation", None),
+        ("Quadro RTX 6000", "rtx-6000-24g"),
+        ("", None),
+    ],
+)
+def test_a_gpu_is_found_by_the_words_of_the_drivers_name(
+    driver_name: str, name: str | None
+) -> None:
+    assert listed_gpu(driver_name) == name
+
+
+def test_each_listed_nvidia_gpu_has_a_drivers_name() -> None:
+    assert GPUS.keys() == {gpu.name for gpu in HARDWARE.values() if "NVIDIA" in gpu.source}
 
 
 @pytest.mark.parametrize("llm", MODELS.values(), ids=lambda llm: llm.name)

@@ -12,6 +12,8 @@ import platform
 import shutil
 import socket
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from importlib import metadata
 from pathlib import Path
@@ -74,7 +76,7 @@ def _vllm() -> list[Check]:
     from servers.vllm.launch.find_vllm import find_vllm, gpu_names, install_hint
 
     gpus = gpu_names()
-    gpu_check = Check("GPUs", True, ", ".join(gpus) or "none found by the NVIDIA driver")
+    gpu_check = _gpus(gpus)
     try:
         vllm = find_vllm()
     except VllmNotInstalled:
@@ -88,6 +90,19 @@ def _vllm() -> list[Check]:
     usable = vllm.cpu or bool(gpus) or Path("/dev/kfd").exists()
     remedy = f"no GPU found; {install_hint()}"
     return [gpu_check, Check("engine vllm", usable, finding, remedy), _lmcache(vllm)]
+
+
+def _gpus(names: Sequence[str]) -> Check:
+    """The GPUs that the driver finds, and what to give as --hardware for virtual time on them."""
+    from servers.vllm.launch.command_line import listed_gpu
+
+    unlisted = "not in bench list hardware; bench profile measures it"
+    found = []
+    for name, count in Counter(names).items():
+        known = listed_gpu(name)
+        option = unlisted if known is None else f"--hardware {known}"
+        found.append((f"{count} x " if count > 1 else "") + f"{name} ({option})")
+    return Check("GPUs", True, ", ".join(found) or "none found by the NVIDIA driver")
 
 
 def _lmcache(vllm: VllmInstallation) -> Check:

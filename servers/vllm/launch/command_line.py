@@ -7,6 +7,7 @@ and the policy's costs. The user's flags come last, so that they take precedence
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,19 +242,33 @@ def dram_gb(given: float | None, vllm: VllmInstallation, gpus: int | None) -> fl
 
 
 GPUS = {
-    "a100-80g": ("A100", "80GB"),
-    "a100-40g": ("A100", "40GB"),
-    "h100": ("H100",),
-    "h200": ("H200",),
-    "b200": ("B200",),
-    "l40s": ("L40S",),
-    "rtx-6000-24g": ("Quadro RTX 6000",),
-    "rtx-5090": ("RTX 5090",),
+    "a100-80g": "A100 80GB",
+    "a100-40g": "A100 40GB",
+    "h100": "H100",
+    "h200": "H200",
+    "b200": "B200",
+    "l40s": "L40S",
+    "rtx-6000-24g": "Quadro RTX 6000",
+    "rtx-5090": "RTX 5090",
+    "rtx-4090": "RTX 4090",
+    "rtx-pro-6000": "RTX PRO 6000",
+    "l4": "L4",
+    "gh200": "GH200 480GB",
+    "gb200": "GB200",
+    "b300": "B300",
 }
-"""Parts of the GPU's name as the driver reports it, for each machine of `servers.profiles`."""
+"""Words in the NVIDIA driver's name of the GPU, for each machine of `servers.profiles` with that
+driver. The GH200 with 96 GB of HBM3 is named after its 480 GB of LPDDR5X."""
 
 
 def hardware_here(vllm: VllmInstallation) -> str | None:
     """Return the name in `HARDWARE` of this machine's GPU; None if it is not there."""
-    name = "" if vllm.cpu else next(iter(gpu_names()), "")
-    return next((key for key, words in GPUS.items() if all(word in name for word in words)), None)
+    return None if vllm.cpu else listed_gpu(next(iter(gpu_names()), ""))
+
+
+def listed_gpu(driver_name: str) -> str | None:
+    """Return the name in `HARDWARE` of a GPU that the driver calls `NVIDIA H100 80GB HBM3`."""
+    words = set(re.split(r"[\s-]+", driver_name))
+    if "Laptop" in words:  # a smaller chip under the same number
+        return None
+    return next((name for name, needed in GPUS.items() if words.issuperset(needed.split())), None)
