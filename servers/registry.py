@@ -12,7 +12,6 @@ so it needs the standard library only.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -25,6 +24,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from servers.errors import InvalidPlugin, UnknownName
+from servers.nearest import nearest
 
 OURS = "turnstile-bench"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -90,8 +90,8 @@ class Registry:
         return None if entry is None else _package(entry)
 
     def unknown(self, text: str, known: Sequence[str]) -> str:
-        close = difflib.get_close_matches(text, known, n=2)
-        hint = f" Did you mean {' or '.join(close)}?" if close else ""
+        close = nearest(text, known)
+        hint = f" Did you mean {close}?" if close else ""
         option = f"{self.option} {text}: " if self.option else ""
         return (
             f"{option}no {self.kind} is called {text!r}.{hint} There are {', '.join(known)}; "

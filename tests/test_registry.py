@@ -63,7 +63,7 @@ def test_importing_the_registry_imports_no_policy() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rde", r"--colour rde: no colour is called 'rde'\. Did you mean red\? "),
+        ("bleu", r"--colour bleu: no colour is called 'bleu'\. Did you mean blue\? "),
         ("x", "There are red, blue; or give your own as my_module:MY_COLOUR"),
         ("", "no colour is called ''"),
     ],

@@ -11,7 +11,6 @@ import json
 import math
 import tomllib
 from collections.abc import Collection, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from harness.load.option import Setting, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
+from servers.nearest import nearest
 from traces.lenient import brief, requirement
 
 HEAD = """\
@@ -66,8 +66,8 @@ def parse_values(
         if isinstance(value, dict):
             raise InvalidInput(f"{prefix}{_key(key)} is a table: not supported; remove it")
         if setting is None:
-            close = get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "bench sweep --help lists the options"
+            close = nearest(name, known)
+            hint = f"did you mean {close}?" if close else "bench sweep --help lists the options"
             raise InvalidInput(f"{prefix}{_key(key)} is {brief(value)}: unknown; {hint}")
         if not setting.option.in_file:
             raise InvalidInput(

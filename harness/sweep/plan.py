@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.sweep.fingerprint import code_sha256, policy_sha256
 from servers.errors import InvalidInput
+from servers.nearest import nearest
 from servers.variants import Variant, variant
 
 if TYPE_CHECKING:
@@ -216,7 +216,7 @@ def _baseline(given: str | None, names: Sequence[str]) -> str:
     if "(" in given:
         given = variant(given).name
     if given not in names:
-        close = get_close_matches(given, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else "add it to --policies"
+        close = nearest(given, names)
+        hint = f"did you mean {close}?" if close else "add it to --policies"
         raise InvalidInput(f"--baseline {given}: not among the policies of this sweep; {hint}")
     return given

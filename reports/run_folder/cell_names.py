@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from pathlib import Path
 
 from reports.phrasing import listed
 from servers.errors import UnknownCell
+from servers.nearest import nearest
 
 
 def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run: Path) -> None:
@@ -18,6 +18,6 @@ def refuse_unknown(option: str, names: Sequence[str], known: Sequence[str], run:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    if close := get_close_matches(name, known, n=1):
-        return f"; did you mean {close[0]}?"
+    if close := nearest(name, known):
+        return f"; did you mean {close}?"
     return f"; choose from {listed(known)}" if known else ""

@@ -8,7 +8,6 @@ Values are literals: numbers, true, false, none, words, quoted text, and lists o
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import keyword
 import types
@@ -18,6 +17,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal, Union, get_args, get_origin
 
 from servers.errors import InvalidPolicy
+from servers.nearest import nearest
 
 Value = Any
 """bool, int, float, str, None, or a tuple of these."""
@@ -118,8 +118,8 @@ def _unknown(policy: type, name: str, known: Collection[str]) -> str:
     label = getattr(policy, "name", policy.__qualname__)
     if not known:
         return f"{name} is not an argument of {label}, which takes none; remove it"
-    close = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {close[0]}?" if close else ""
+    close = nearest(name, known)
+    hint = f" Did you mean {close}?" if close else ""
     return f"{name} is not an argument of {label}.{hint} It takes {', '.join(known)}"
 
 

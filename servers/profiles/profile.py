@@ -6,12 +6,12 @@ from times of a live engine.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from servers.errors import UnknownProfile
+from servers.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,6 @@ def find(kind: str, table: Mapping[str, T], name: str) -> T:
     """Return the entry of that name. `kind` is the name of the option. Raises UnknownProfile."""
     if name in table:
         return table[name]
-    close = difflib.get_close_matches(name.lower(), table, n=1, cutoff=0.4)
-    hint = f"; did you mean {close[0]}?" if close else ""
+    close = nearest(name, table)
+    hint = f"; did you mean {close}?" if close else ""
     raise UnknownProfile(f"--{kind} {name}: unknown{hint} (known: {', '.join(table)})")

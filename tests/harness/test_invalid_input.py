@@ -32,8 +32,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("--policies contineum", r"no policy is called 'contineum'.*continuum"),
         (
-            "--policies continuum(kk=3)",
-            r"continuum\(kk=3\): kk is not an argument of continuum. Did you mean k\? It takes k, ",
+            "--policies continuum(windw=3)",
+            r"continuum\(windw=3\): windw is not an argument of continuum. Did you mean window\?",
         ),
         ("--policies fcfs,continuum(k=x)", r"continuum\(k=x\): k must be a whole number, not x"),
         ("--policies continuum(k=3", r"--policies continuum\(k=3: write NAME or NAME\(argument"),
@@ -47,6 +47,8 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "my.module:Nothing: the import failed with Mod",
         ),
         ("--hardware a100-80", "--hardware a100-80: unknown; did you mean a100-80g"),
+        ("--hardware a100", r"a100: unknown; did you mean a100-40g or a100-80g\? \(known: a100"),
+        ("--hardware gaudi2", r"--hardware gaudi2: unknown \(known: a100-40g, "),
         ("--model llama-3-8b", "--model llama-3-8b: unknown; did you mean llama-3.1-8b"),
         ("--gpus 3", "--gpus 3: .*use 1, 2, 4 or 8"),
         ("--hardware a100-80g --model llama-3.1-70b --gpus 1", "does not fit on 1 x a100-80g"),
