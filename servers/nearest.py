@@ -15,8 +15,8 @@ CUTOFF = 0.7
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The one or two names whose first words are `name`, or else the most similar one. Upper and
-    lower case are the same."""
+    """Return the one or two names whose first words are `name`, or else the most similar one. Case
+    does not matter."""
     by_key = {each.casefold(): each for each in known}
     key = name.casefold()
     rest = {each: each[len(key) :] for each in by_key if each.startswith(key)}

@@ -277,7 +277,10 @@ class Listing(StrEnum):
 def list_(
     listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
 ) -> None:
-    """List policies, hardware, models, packs, or the runs under runs/ by load and date."""
+    """List policies, hardware, models, packs, or the runs under runs/ by load and date.
+
+    --hardware also takes a TOML file that describes another GPU: see docs/howto/my-gpu.md.
+    """
     from harness.cli import catalogue
     from harness.cli.tables import show_rows
 

@@ -11,7 +11,8 @@ from harness.cells.job import Job
 from harness.load.settings import SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
-from servers.profiles import Profile, costs, hardware, model
+from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.measured import is_file, profile_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
@@ -31,6 +32,8 @@ class SimEngine:
     offload: Offload
     gpus: int | None = None
     """Number of GPUs that share the model; None if unknown from a measured profile."""
+    gpu: Hardware | None = None
+    """The GPU if a file describes it."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -73,6 +76,7 @@ class SimEngine:
             "hardware": self.hardware,
             "model": self.model,
             "gpus": self.gpus,
+            **({} if self.gpu is None else {"gpu": asdict(self.gpu)}),
             "limits": asdict(self.limits),
         }
 
@@ -131,6 +135,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         ),
         offload,
         settings.machine.gpus if is_file(machine) else _gpus(settings),
+        gpu_of_file(machine),
     )
 
 

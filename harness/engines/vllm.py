@@ -24,6 +24,7 @@ from harness.load.settings import Prompts, Server, SweepSettings
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
+from servers.profiles.gpu_file import gpu_of_file
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line
@@ -86,9 +87,11 @@ class VllmEngine:
 
     def sweep_json(self) -> dict[str, Any]:
         config = self.config
+        gpu = gpu_of_file(config.hardware)  # the policy's costs follow from it
         return {
             "engine": self.name,
             "hardware": self.hardware,
+            **({} if gpu is None else {"gpu": asdict(gpu)}),
             "model": self.model,
             "gpus": None if self.vllm.cpu else command_line.tensor_parallel(config) * self.replicas,
             "limits": {

@@ -95,8 +95,8 @@ class Machine:
     hardware: Annotated[
         str | None,
         Option(
-            "A name from bench list hardware, or a file from bench profile. Default: b200; with "
-            "vLLM, this machine.",
+            "A name from bench list hardware, a TOML file that describes a GPU, or a file from "
+            "bench profile. Default: b200; with vLLM, this machine.",
             MACHINE,
             "NAME|FILE",
         ),

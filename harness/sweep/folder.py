@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,14 @@ import orjson
 
 from harness.cells.folder import locked, read_json, write_json
 from harness.cells.names import slug
+from harness.load.settings import SweepSettings
+from harness.load.settings_file import settings_toml
 from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
 from servers.errors import CannotWrite, InvalidInput
+from servers.profiles.gpu_file import is_gpu_file, with_name
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
@@ -33,6 +37,8 @@ GROWING = ("variants", "jps", "seeds")
 IGNORED_FIELDS = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
 """Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
+GPU = "gpu.toml"
+"""Copy of the file that describes the GPU, if --hardware names one."""
 PART = ".sweep.json.part"
 """The only file that remains if a sweep is killed while it writes its plan."""
 
@@ -105,10 +111,12 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 
 
 @contextmanager
-def claimed(folder: Path, sweep: Mapping[str, Any], settings: bytes) -> Iterator[None]:
-    """Create and lock the folder, and write `sweep` to `sweep.json` and `settings` to `sweep.toml`.
-    Raise `InvalidInput`, and leave no new folder behind, if the folder contains anything but cells
-    of this sweep."""
+def claimed(
+    folder: Path, sweep: Mapping[str, Any], settings: Mapping[str, bytes]
+) -> Iterator[None]:
+    """Create and lock the folder, and write `sweep` to `sweep.json` and `settings`, contents by
+    name, to further files. Raise `InvalidInput`, and leave no new folder behind, if the folder
+    contains anything but cells of this sweep."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -122,14 +130,25 @@ def claimed(folder: Path, sweep: Mapping[str, Any], settings: bytes) -> Iterator
             made_with = stored.pop(MADE_BY, None) or made_by()
             if stored != planned:
                 write_json(folder / "sweep.json", {**sweep, MADE_BY: made_with})
-            path = folder / SETTINGS
-            if not path.exists() or path.read_bytes() != settings:
-                write_file(path, settings)
+            for name, content in settings.items():
+                path = folder / name
+                if not path.exists() or path.read_bytes() != content:
+                    write_file(path, content)
             yield
     finally:
         with suppress(OSError):  # Folders that contain a run are kept.
             for path in made:
                 path.rmdir()
+
+
+def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
+    """Return the contents of `sweep.toml` and, if a file describes the GPU, of a copy of that file.
+    `sweep.toml` then names the copy, since the original may change."""
+    machine = settings.machine
+    if machine.hardware is None or not is_gpu_file(machine.hardware):
+        return {SETTINGS: settings_toml(settings)}
+    own = replace(settings, machine=replace(machine, hardware=str(folder / GPU)))
+    return {SETTINGS: settings_toml(own), GPU: with_name(Path(machine.hardware))}
 
 
 def made_by() -> dict[str, Any]:

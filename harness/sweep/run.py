@@ -14,10 +14,9 @@ from pathlib import Path
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
-from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import is_finished, take_finished
-from harness.sweep.folder import claimed
+from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from reports.phrasing import listed
@@ -47,7 +46,7 @@ def run_sweep(
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
     repeat a measurement."""
     cells = plan.cells()
-    with claimed(folder, plan.as_json(), settings_toml(plan.settings)):
+    with claimed(folder, plan.as_json(), settings_files(plan.settings, folder)):
         on_begin()
         todo = [cell for cell in cells if not is_finished(folder / cell.name)]
         found_done = len(cells) - len(todo)

@@ -1,10 +1,12 @@
 """Profiles: step times and KV capacity of a model on a machine.
 
-In: names of a machine and a model, or the file of a measured profile. Out: `Profile`, and `Costs`
-for policies. docs/reference/profiles.md has the formula and the sources.
+In: a machine (a name, or a file that describes its GPU) and a model, or the file of a measured
+profile. Out: `Profile`, and `Costs` for policies. docs/reference/profiles.md has the formula and
+the sources.
 """
 
-from servers.profiles.gpus import HARDWARE, Hardware, hardware
+from servers.profiles.gpu_file import hardware
+from servers.profiles.gpus import HARDWARE, Hardware
 from servers.profiles.llms import MODELS, Model, model
 from servers.profiles.profile import Profile
 from servers.profiles.rebuild import costs

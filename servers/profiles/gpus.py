@@ -2,16 +2,12 @@
 
 FLOP/s are dense (no sparsity) tensor peaks with FP32 accumulation, bytes/s are in one direction,
 and `memory_bytes` is the amount that CUDA or ROCm reports, which is less than the product's name
-suggests.
+suggests. `gpu_file` reads a GPU that is not listed here from a file.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-
-from servers.errors import UnknownProfile
-from servers.profiles.profile import find
 
 GIB = 1 << 30
 PCIE3_X16 = 15_750_000_000
@@ -37,6 +33,8 @@ class Hardware:
     """Default DRAM per GPU of an offload tier (Continuum v3, §6.1: 100 GB for A100, 200 GB for H100
     and B200; other GPUs are assumed to be like the A100)."""
     note: str = ""
+    price_usd_per_hour: float | None = None
+    """For one GPU. No listed GPU has a price, since prices depend on provider and date."""
 
 
 HARDWARE = {
@@ -206,11 +204,3 @@ HARDWARE = {
         ),
     )
 }
-
-
-def hardware(name: str) -> Hardware:
-    if name not in HARDWARE and Path(name).is_file():
-        raise UnknownProfile(
-            f"--hardware {name}: the name of a profile file must end in .json; rename it"
-        )
-    return find("hardware", HARDWARE, name)

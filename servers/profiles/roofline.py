@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
-from servers.profiles.gpus import GIB, HARDWARE, Hardware, hardware
+from servers.profiles.gpu_file import hardware
+from servers.profiles.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.llms import Model, model
 from servers.profiles.profile import Profile
 
@@ -152,9 +153,10 @@ def _check(
         )
 
 
-def notes(profile: Profile) -> tuple[str, ...]:
-    """Return the caveats of an analytic profile for readers of results, in one sentence each."""
-    gpu, llm = hardware(profile.hardware), model(profile.model)
+def notes(profile: Profile, gpu: Hardware | None = None) -> tuple[str, ...]:
+    """Return the caveats of an analytic profile for readers of results, in one sentence each. `gpu`
+    is required if a file describes it."""
+    gpu, llm = gpu or hardware(profile.hardware), model(profile.model)
     notes = [
         f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
         f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"

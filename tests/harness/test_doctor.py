@@ -24,8 +24,8 @@ def test_gpus_are_named_with_the_hardware_to_give(monkeypatch: pytest.MonkeyPatc
     names = ["NVIDIA L4", "NVIDIA L4", "NVIDIA A10G"]
     monkeypatch.setattr("servers.vllm.launch.find_vllm.gpu_names", lambda: names)
     assert checks_by_name()["GPUs"].finding == (
-        "2 x NVIDIA L4 (--hardware l4), NVIDIA A10G (not in bench list hardware; bench profile "
-        "measures it)"
+        "2 x NVIDIA L4 (--hardware l4), NVIDIA A10G (not in bench list hardware; describe it in a "
+        "file, see docs/howto/my-gpu.md)"
     )
 
 

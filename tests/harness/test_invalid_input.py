@@ -48,6 +48,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ),
         ("--hardware a100-80", "--hardware a100-80: unknown; did you mean a100-80g"),
         ("--hardware a100", r"a100: unknown; did you mean a100-40g or a100-80g\? \(known: a100"),
+        ("--hardware none.toml", "none.toml: no such file or directory; give a file that descr"),
         ("--hardware gaudi2", r"--hardware gaudi2: unknown \(known: a100-40g, "),
         ("--model llama-3-8b", "--model llama-3-8b: unknown; did you mean llama-3.1-8b"),
         ("--gpus 3", "--gpus 3: .*use 1, 2, 4 or 8"),

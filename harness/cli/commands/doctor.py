@@ -96,7 +96,7 @@ def _gpus(names: Sequence[str]) -> Check:
     """The GPUs that the driver finds, and what to give as --hardware for virtual time on them."""
     from servers.vllm.launch.command_line import listed_gpu
 
-    unlisted = "not in bench list hardware; bench profile measures it"
+    unlisted = "not in bench list hardware; describe it in a file, see docs/howto/my-gpu.md"
     found = []
     for name, count in Counter(names).items():
         known = listed_gpu(name)

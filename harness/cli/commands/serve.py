@@ -44,8 +44,9 @@ Hardware = Annotated[
     typer.Option(
         "--hardware",
         metavar="NAME|FILE",
-        help="Profile with the prefill costs for the policy: a name from bench list hardware, or a "
-        "file from bench profile. Default: the GPU of this machine.",
+        help="Profile with the prefill costs for the policy: a name from bench list hardware, a "
+        "TOML file that describes a GPU, or a file from bench profile. Default: the GPU of this "
+        "machine.",
         rich_help_panel=MACHINE,
     ),
 ]

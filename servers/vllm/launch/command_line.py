@@ -15,6 +15,7 @@ from pathlib import Path
 from servers.admission import Admission
 from servers.errors import CannotServe
 from servers.profiles import HARDWARE, MODELS
+from servers.profiles import hardware as find_gpu
 from servers.profiles.measured import is_file, measured_for
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
@@ -53,8 +54,8 @@ class ServerConfig:
     """A policy's name or dotted path, with its arguments; None for vLLM without the plug-in."""
     weights: str = "auto"
     hardware: str | None = None
-    """The machine of an analytic profile or the file of a measured one, from which the policy's
-    costs are computed; None for the GPU of this machine."""
+    """The machine of an analytic profile (a name or a GPU file) or the file of a measured one, from
+    which the policy's costs are computed; None for the GPU of this machine."""
     costs: CostCurve | None = None
     """The policy's costs; None to compute them from a profile."""
     kv_blocks: int | None = None
@@ -210,7 +211,8 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         curve = analytic_costs(
             config.model, hardware, gpus=config.gpus, step_tokens=config.step_tokens
         )
-        return curve, f"costs from the analytic profile of {config.model} on {hardware}"
+        gpu = find_gpu(hardware).name
+        return curve, f"costs from the analytic profile of {config.model} on {gpu}"
     if config.model == "tiny":
         curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
         differs = "" if vllm.cpu else ", which this machine is not"
