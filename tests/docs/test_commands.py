@@ -48,7 +48,11 @@ RUN_ELSEWHERE = {
 """Commands that need vLLM, a server or minutes, by part of the command: the test that runs each."""
 SHORTER = {"sweep": ("--programs", "5"), "experiment": ("--jps", "0.3")}
 """Options appended to a command, so that it runs fewer programs or rates."""
-PRINTED = {"my_policies.py": "# my_policies.py", "my-own.toml": "title = "}
+PRINTED = {
+    "my_policies.py": "# my_policies.py",
+    "my-own.toml": "title = ",
+    "my-gpu.toml": "# my-gpu.toml",
+}
 """Files of the user whose content a page shows: the beginning of the code block by file name."""
 SERVER = "http://127.0.0.1:8000"
 AGENT = """
