@@ -62,13 +62,22 @@ class SimEngine:
 
     def sweep_json(self) -> dict[str, Any]:
         return {
+            **self._gpu_json(),
             "profile": asdict(self.profile),
             "profile_with_offload": asdict(self.profile_with_offload),
             **self._shared_json(),
         }
 
     def cell_json(self, variant: Variant) -> dict[str, Any]:
-        return {"profile": asdict(self.profile_of(variant)), **self._shared_json()}
+        return {
+            **self._gpu_json(),
+            "profile": asdict(self.profile_of(variant)),
+            **self._shared_json(),
+        }
+
+    def _gpu_json(self) -> dict[str, Any]:
+        """The contents of a GPU file, before the profile that follows from them."""
+        return {} if self.gpu is None else {"gpu": asdict(self.gpu)}
 
     def _shared_json(self) -> dict[str, Any]:
         return {
@@ -76,7 +85,6 @@ class SimEngine:
             "hardware": self.hardware,
             "model": self.model,
             "gpus": self.gpus,
-            **({} if self.gpu is None else {"gpu": asdict(self.gpu)}),
             "limits": asdict(self.limits),
         }
 

@@ -75,7 +75,7 @@ def test_other_contents_under_the_same_path_are_another_cell(file: Path) -> None
     assert read(f"runs/two/{FCFS}/done.json") != before
     code, _, err = bench(*SWEEP, "runs/one")
     assert code == 2
-    assert "contains cells with other settings (profile.token_ps is " in err
+    assert "other settings (gpu.bf16_flops is 300000000000000.0, now 200000000000000.0)" in err
     assert Path("runs/one/gpu.toml").read_text() == f'name = "my-gpu"\n{GPU}'
 
 
