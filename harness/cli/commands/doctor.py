@@ -93,7 +93,7 @@ def _vllm() -> list[Check]:
 
 
 def _gpus(names: Sequence[str]) -> Check:
-    """The GPUs that the driver finds, and what to give as --hardware for virtual time on them."""
+    """Name the GPUs that the driver finds, and the --hardware for virtual time on each."""
     from servers.vllm.launch.command_line import listed_gpu
 
     unlisted = "not in bench list hardware; describe it in a file, see docs/howto/my-gpu.md"
