@@ -63,6 +63,7 @@ class _Profile(_Open):
     kv_blocks: Count | None = None
     base_ps: Count | None = None
     provenance: Name | None = None
+    knots: list[list[Count]] | None = None
     __pydantic_extra__: dict[str, Scalar]
 
 

@@ -8,7 +8,7 @@ the sources.
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import HARDWARE, Hardware
 from servers.profiles.llms import MODELS, Model, model
-from servers.profiles.profile import Profile
+from servers.profiles.profile import Profile, TableProfile, profile_of
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes
 
@@ -18,9 +18,11 @@ __all__ = [
     "Hardware",
     "Model",
     "Profile",
+    "TableProfile",
     "analytic_profile",
     "costs",
     "hardware",
     "model",
     "notes",
+    "profile_of",
 ]

@@ -1,14 +1,15 @@
 """The step times and the KV capacity of an engine, which virtual time is computed from.
 
 `Profile` has whole picoseconds and blocks. `roofline` derives one from published peaks, `measured`
-from times of a live engine.
+from times of a live engine. `TableProfile` has the larger step formula, for operator tables.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from servers.errors import UnknownProfile
 from servers.nearest import nearest
@@ -26,7 +27,7 @@ class Profile:
 
     hardware: str
     model: str
-    provenance: Literal["analytic", "measured"]
+    provenance: Literal["analytic", "measured", "operator-table"]
     kv_blocks: int
     block_tokens: int
     max_model_len: int
@@ -49,6 +50,62 @@ class Profile:
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
         compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps
         return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
+
+    def increment_ps(self, decodes: int, chunk: int) -> int:
+        """How much longer each step takes than the one before it, while the same turns run: each of
+        the decodes reads one more token, and the prefill chunk (0 tokens: none) one more chunk."""
+        return decodes * self.context_ps + chunk * chunk * self.pair_ps
+
+
+@dataclass(frozen=True, slots=True)
+class TableProfile(Profile):
+    """A profile whose steps follow operator tables, which `Profile` follows less closely.
+
+    A step that computes T tokens of S turns, in which D decodes read C context tokens in all and
+    prefill chunks make P query-key pairs, takes, in picoseconds,
+
+        base_ps + W(T) + S * sequence_ps + C * context_ps + P * pair_ps
+            + [D > 0] * (decode_ps + C // D * mean_context_ps) + [P > 0] * prefill_ps
+
+    W is linear between `knots` and rises by `token_ps` per token after the last one. D is S, less
+    one if there is a chunk: exact for a single chunk, and strides have at most one. All terms but
+    C and P are constant in a stride, and C // D rises by one per step, so that a stride takes
+    exactly as long as its steps.
+    """
+
+    knots: tuple[tuple[int, int], ...]
+    """(T, W(T)), with T rising from 1."""
+    decode_ps: int
+    prefill_ps: int
+    mean_context_ps: int
+
+    def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
+        after = bisect_right(self.knots, (tokens + 1,))
+        start, compute_ps = self.knots[after - 1]
+        if after == len(self.knots):
+            compute_ps += (tokens - start) * self.token_ps
+        else:
+            end, end_ps = self.knots[after]
+            compute_ps += (tokens - start) * (end_ps - compute_ps) // (end - start)
+        total_ps = self.base_ps + compute_ps + sequences * self.sequence_ps
+        if context:
+            decodes = sequences - bool(pairs)
+            total_ps += self.decode_ps + context // decodes * self.mean_context_ps
+        if pairs or not context:
+            total_ps += self.prefill_ps
+        return total_ps + context * self.context_ps + pairs * self.pair_ps
+
+    def increment_ps(self, decodes: int, chunk: int) -> int:
+        constant = decodes * self.context_ps + chunk * chunk * self.pair_ps
+        return constant + (self.mean_context_ps if decodes else 0)
+
+
+def profile_of(fields: Mapping[str, Any]) -> Profile:
+    """The profile with these fields, which may come from JSON."""
+    if "knots" not in fields:
+        return Profile(**fields)
+    knots = tuple((tokens, ps) for tokens, ps in fields["knots"])
+    return TableProfile(**{**fields, "knots": knots})
 
 
 T = TypeVar("T")

@@ -159,7 +159,7 @@ class Engine:
         sequences = decodes.count + len(batch.chunks)
         first_ps = profile.step_ps(tokens, sequences, decodes.context, pairs)
         chunk = batch.chunks[0][1] if batch.chunks else 0
-        increment_ps = decodes.count * profile.context_ps + chunk * chunk * profile.pair_ps
+        increment_ps = profile.increment_ps(decodes.count, chunk)
         steps = self._most_steps(batch)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)

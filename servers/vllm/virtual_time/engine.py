@@ -272,7 +272,7 @@ class VirtualVllm:
     def _stride(self, last_ps: int) -> None:
         """Run all steps up to the next event, after a step of duration `last_ps`."""
         running, manager = self.vllm.running, self.vllm.kv_cache_manager
-        increment_ps = len(running) * self.profile.context_ps
+        increment_ps = self.profile.increment_ps(len(running), 0)
         step_ps = last_ps + increment_ps
         max_steps = min(r.max_tokens - r.num_output_tokens for r in running) - 1
         due_ps = self._runner.next_change_ps()

@@ -23,7 +23,7 @@ from msgspec import to_builtins
 
 from servers.errors import UnsupportedVllm
 from servers.policies.base import Future
-from servers.profiles import Profile, costs
+from servers.profiles import costs, profile_of
 from servers.records import EventRecord
 from servers.sim import Limits, Segment, Sequence, Submission
 from servers.variants import make_policy, variants
@@ -36,7 +36,7 @@ class Cell:
     """One engine, and the client's keys for its turns and segments."""
 
     def __init__(self, message: Message, send: Callable[[Message], None]) -> None:
-        profile, limits = Profile(**message["profile"]), Limits(**message["limits"])
+        profile, limits = profile_of(message["profile"]), Limits(**message["limits"])
         policy_costs = costs(profile, step_tokens=limits.step_tokens, offload=False)
         policy = make_policy(variants(message["policy"])[0], policy_costs)
         self._send = send
