@@ -17,7 +17,7 @@ from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan, resolve
 from reports.run_folder.atomic import make_folder, write_file
 from servers.errors import InvalidInput
-from servers.profiles.measured import is_file, read_measured
+from servers.profiles.files import is_file, read_measured
 from servers.variants import variants
 
 PROFILE = "profile.json"

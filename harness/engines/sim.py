@@ -12,8 +12,8 @@ from harness.load.settings import SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles.files import is_file, profile_for
 from servers.profiles.gpu_file import gpu_of_file
-from servers.profiles.measured import is_file, profile_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy, variants

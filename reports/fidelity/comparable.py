@@ -97,9 +97,11 @@ def caveats(live: Sequence[Run], virtual: Run) -> list[str]:
     """Return differences that do not prevent the comparison but may explain its result."""
     found: list[str] = []
     profile = virtual.sweep.get("profile") or {}
-    if profile.get("provenance") != "measured":
+    kind = profile.get("provenance")
+    if kind != "measured":
         found.append(
-            "Virtual time used an analytic profile, which was not measured on this engine."
+            f"Virtual time used an {kind or 'analytic'} profile, which was not measured on this"
+            " engine."
         )
     models = [run.sweep.get("model") for run in (live[0], virtual)]
     if models[0] != models[1]:

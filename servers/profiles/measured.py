@@ -8,18 +8,16 @@ tokens, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from statistics import median
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from servers.errors import DoesNotFit, InvalidProfile
+from servers.errors import InvalidProfile
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.gpus import PCIE4_X16
-from servers.profiles.profile import Profile
-from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S, analytic_profile
+from servers.profiles.profile import Profile, profile_of
+from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S
 
 MIN_MEASUREMENTS = 3
 """Minimum number of prompt lengths, and of decode batches, for a fit."""
@@ -29,14 +27,14 @@ LARGE_SPREAD = 0.3
 """A profile with a larger `Measured.spread` gets a note. On an idle machine it is about 0.15."""
 
 
-class _Model(BaseModel):
+class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Times = tuple[Annotated[float, Field(gt=0)], ...]
 
 
-class PrefillTimes(_Model):
+class PrefillTimes(Record):
     """Times from sending a prompt to its first token, with no other request in the engine."""
 
     tokens: int = Field(ge=1)
@@ -45,7 +43,7 @@ class PrefillTimes(_Model):
     seconds: Times = Field(min_length=1)
 
 
-class DecodeTimes(_Model):
+class DecodeTimes(Record):
     """Times of steps in which only decodes ran."""
 
     batch: int = Field(ge=1)
@@ -55,7 +53,7 @@ class DecodeTimes(_Model):
     """Step times, each the mean of a few consecutive steps."""
 
 
-class ReloadTimes(_Model):
+class ReloadTimes(Record):
     """Times from sending a prompt whose KV is in the offload tier to its first token."""
 
     tokens: int = Field(ge=1)
@@ -63,7 +61,7 @@ class ReloadTimes(_Model):
     seconds: Times = Field(min_length=1)
 
 
-class Curve(_Model):
+class Curve(Record):
     """prefill_s(n) = base_s + linear_s · n + quadratic_s · n²"""
 
     base_s: float = Field(ge=0)
@@ -74,7 +72,7 @@ class Curve(_Model):
         return self.base_s + self.linear_s * tokens + self.quadratic_s * tokens**2
 
 
-class Steps(_Model):
+class Steps(Record):
     """Coefficients of `servers.profiles.Profile`."""
 
     base_ps: int = Field(ge=0)
@@ -86,7 +84,7 @@ class Steps(_Model):
     request_ps: int = Field(ge=0)
 
 
-class Errors(_Model):
+class Errors(Record):
     """Absolute values of the relative errors of a fit."""
 
     median: float
@@ -94,8 +92,9 @@ class Errors(_Model):
     worst_at: str
 
 
-class Measured(_Model):
-    format: Literal["turnstile-profile-1"] = "turnstile-profile-1"
+class Measured(Record):
+    provenance: ClassVar[Literal["measured", "operator-table"]] = "measured"
+    format: Literal["turnstile-profile-1", "turnstile-tables-1"] = "turnstile-profile-1"
     date: str
     made_by: str
     machine: str
@@ -133,17 +132,21 @@ class Measured(_Model):
         link and one NVMe drive."""
         reload_s = self.reload_s_per_token
         pcie_bytes_per_s = PCIE4_X16 * LINK_EFFICIENCY
-        return Profile(
-            hardware=self.machine,
-            model=self.model,
-            provenance="measured",
-            kv_blocks=self.kv_blocks,
-            block_tokens=self.block_tokens,
-            max_model_len=self.max_model_len,
-            kv_bytes_per_token=self.kv_bytes_per_token,
-            dram_bytes_per_s=self.kv_bytes_per_token / reload_s if reload_s else pcie_bytes_per_s,
-            ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
-            **self.steps.model_dump(),
+        return profile_of(
+            {
+                "hardware": self.machine,
+                "model": self.model,
+                "provenance": self.provenance,
+                "kv_blocks": self.kv_blocks,
+                "block_tokens": self.block_tokens,
+                "max_model_len": self.max_model_len,
+                "kv_bytes_per_token": self.kv_bytes_per_token,
+                "dram_bytes_per_s": self.kv_bytes_per_token / reload_s
+                if reload_s
+                else pcie_bytes_per_s,
+                "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
+                **self.steps.model_dump(),
+            }
         )
 
     @property
@@ -155,12 +158,7 @@ class Measured(_Model):
     def notes(self) -> tuple[str, ...]:
         """Return the caveats for readers of results, in one sentence each."""
         notes = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
-        for what, errors in (("prefills", self.prefill_errors), ("decodes", self.decode_errors)):
-            if errors.worst > LARGE_ERROR:
-                notes.append(
-                    f"the step formula's error for {what} is up to {errors.worst:.0%} "
-                    f"({errors.worst_at}), with a median of {errors.median:.0%}"
-                )
+        notes += self.large_errors()
         if self.spread > LARGE_SPREAD:
             notes.append(
                 f"repeated times differ by {self.spread:.0%} in the median: the machine may have "
@@ -169,6 +167,19 @@ class Measured(_Model):
         if self.reload is None:
             notes.append("reloads were not measured: one PCIe 4 x16 link is assumed")
         return tuple(notes)
+
+    @property
+    def errors(self) -> dict[str, Errors]:
+        """Errors of the step formula, by kind of step."""
+        return {"prefills": self.prefill_errors, "decodes": self.decode_errors}
+
+    def large_errors(self) -> list[str]:
+        return [
+            f"the step formula's error for {what} is up to {errors.worst:.0%} "
+            f"({errors.worst_at}), with a median of {errors.median:.0%}"
+            for what, errors in self.errors.items()
+            if errors.worst > LARGE_ERROR
+        ]
 
 
 def fitted(
@@ -183,102 +194,41 @@ def fitted(
     prompts = [prompt(p.tokens, p.cached_tokens, step_tokens, median(p.seconds)) for p in prefill]
     steps = [decode_step(d.batch, d.context, median(d.seconds)) for d in decode]
     coefficients = fit_steps([*prompts, *steps])
+    prefill_names = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
+    decode_names = [decode_name(d.batch, d.context) for d in decode]
+    return {
+        **fitted_curve(prefill),
+        "steps": Steps.model_validate(coefficients, from_attributes=True),
+        "prefill_errors": errors_of(
+            [p.seconds for p in prompts], map(coefficients.seconds, prompts), prefill_names
+        ),
+        "decode_errors": errors_of(
+            [s.seconds for s in steps], map(coefficients.seconds, steps), decode_names
+        ),
+    }
+
+
+def fitted_curve(prefill: Sequence[PrefillTimes]) -> dict[str, Curve | Errors]:
+    """Return the curve of the prefills without cached tokens, and its errors."""
     cold = [(p.tokens, median(p.seconds)) for p in prefill if not p.cached_tokens]
     lengths, cold_s = [n for n, _ in cold], [s for _, s in cold]
     base_s, linear_s, quadratic_s = fit_quadratic(lengths, cold_s)
     curve = Curve(base_s=base_s, linear_s=linear_s, quadratic_s=quadratic_s)
-    prefill_names = [prompt_name(p.tokens, p.cached_tokens) for p in prefill]
-    decode_names = [f"batch {d.batch} at {d.context:.0f} tokens" for d in decode]
-    return {
-        "curve": curve,
-        "curve_errors": _errors(
-            cold_s, map(curve.seconds, lengths), [prompt_name(n, 0) for n in lengths]
-        ),
-        "steps": Steps.model_validate(coefficients, from_attributes=True),
-        "prefill_errors": _errors(
-            [p.seconds for p in prompts], map(coefficients.seconds, prompts), prefill_names
-        ),
-        "decode_errors": _errors(
-            [s.seconds for s in steps], map(coefficients.seconds, steps), decode_names
-        ),
-    }
+    names = [prompt_name(n, 0) for n in lengths]
+    return {"curve": curve, "curve_errors": errors_of(cold_s, map(curve.seconds, lengths), names)}
+
+
+def decode_name(batch: int, context: float) -> str:
+    return f"batch {batch} at {context:.0f} tokens"
 
 
 def prompt_name(tokens: int, cached_tokens: int) -> str:
     return f"{tokens} tokens" + (f" after {cached_tokens} cached" if cached_tokens else "")
 
 
-def _errors(measured: Sequence[float], predicted: Iterable[float], names: Sequence[str]) -> Errors:
+def errors_of(
+    measured: Sequence[float], predicted: Iterable[float], names: Sequence[str]
+) -> Errors:
     errors = [abs(p / m - 1) for p, m in zip(predicted, measured, strict=True)]
     worst = max(errors)
     return Errors(median=median(errors), worst=worst, worst_at=names[errors.index(worst)])
-
-
-def read_measured(path: Path) -> Measured:
-    try:
-        return Measured.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, first["loc"]))
-        raise InvalidProfile(
-            f"{path}: {field + ': ' if field else ''}{first['msg']}; give a file of bench profile"
-        ) from None
-    except OSError as error:
-        raise InvalidProfile(
-            f"{path}: {error.strerror}; name a machine (bench list hardware), or a file that "
-            "bench profile wrote"
-        ) from None
-
-
-def is_file(hardware: str) -> bool:
-    """Return whether the value of --hardware is a path and not the name of a machine."""
-    return hardware.endswith(".json")
-
-
-def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
-    """Read a file. Raises InvalidProfile if it was measured with another model or other GPUs."""
-    measured = read_measured(Path(hardware))
-    if model is not None and measured.model not in (model, Path(model).name):
-        raise InvalidProfile(
-            f"--model {model}: {hardware} was measured with {measured.model}; give that model"
-        )
-    if gpus not in (None, measured.gpus):
-        raise InvalidProfile(
-            f"--gpus {gpus}: {hardware} was measured with {measured.gpus or 'the default number'}"
-        )
-    return measured
-
-
-def profile_for(
-    hardware: str,
-    model: str | None,
-    *,
-    gpus: int | None = None,
-    max_model_len: int | None = None,
-    kv_blocks: int | None = None,
-    offload: bool = False,
-) -> Profile:
-    """Return the analytic profile of a machine, or the measured one of a file, named by `hardware`.
-    Raises InvalidProfile or DoesNotFit."""
-    if not is_file(hardware):
-        if model is None:
-            raise InvalidProfile(f"--hardware {hardware}: an analytic profile needs a --model")
-        return analytic_profile(
-            hardware,
-            model,
-            gpus=gpus,
-            max_model_len=max_model_len,
-            kv_blocks=kv_blocks,
-            offload=offload,
-        )
-    profile = measured_for(hardware, model, gpus).profile()
-    blocks = profile.kv_blocks if kv_blocks is None else kv_blocks
-    capacity = blocks * profile.block_tokens
-    if max_model_len is not None and max_model_len > capacity:
-        raise DoesNotFit(
-            f"--max-model-len {max_model_len}: {blocks} KV blocks of {profile.block_tokens} tokens "
-            f"hold one request of {capacity}; give at most that, or more --kv-blocks"
-        )
-    if max_model_len is None:
-        max_model_len = min(profile.max_model_len, capacity)
-    return replace(profile, kv_blocks=blocks, max_model_len=max_model_len)

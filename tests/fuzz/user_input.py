@@ -22,7 +22,7 @@ from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
 from servers.errors import InvalidBaseline, TurnstileError
-from servers.profiles.measured import read_measured
+from servers.profiles.files import read_measured
 from servers.vllm.launch.cost_curve import read_costs
 from tests.fuzz import injected
 from tests.fuzz.loaders import assert_one_line, folder

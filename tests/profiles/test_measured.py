@@ -9,15 +9,8 @@ import pytest
 
 from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles import analytic_profile
-from servers.profiles.measured import (
-    DecodeTimes,
-    Measured,
-    PrefillTimes,
-    ReloadTimes,
-    fitted,
-    profile_for,
-    read_measured,
-)
+from servers.profiles.files import profile_for, read_measured
+from servers.profiles.measured import DecodeTimes, Measured, PrefillTimes, ReloadTimes, fitted
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
 

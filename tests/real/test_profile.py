@@ -16,7 +16,8 @@ import pytest
 from harness.replay.live import Replica, replay_live
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
-from servers.profiles.measured import Measured, read_measured
+from servers.profiles.files import read_measured
+from servers.profiles.measured import Measured
 from servers.sim import Engine, Limits
 from servers.variants import make_policy, variants
 from servers.vllm.launch.command_line import ServerConfig

@@ -140,7 +140,7 @@ def _compare_existing(
     out: Path | None,
     hardware: str | None,
 ) -> None:
-    from servers.profiles.measured import read_measured
+    from servers.profiles.files import read_measured
 
     for name in context.params:
         source = context.get_parameter_source(name)
@@ -158,7 +158,7 @@ def _run(
     settings: SweepSettings, out: Path | None, repeats: int, workers: int | None, within_s: float
 ) -> None:
     from harness.calibrate import fidelity as runs
-    from servers.profiles.measured import read_measured
+    from servers.profiles.files import read_measured
 
     with one_line_errors():
         runs.check(settings)

@@ -16,7 +16,7 @@ from servers.admission import Admission
 from servers.errors import CannotServe
 from servers.profiles import HARDWARE, MODELS
 from servers.profiles import hardware as find_gpu
-from servers.profiles.measured import is_file, measured_for
+from servers.profiles.files import is_file, measured_for
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names

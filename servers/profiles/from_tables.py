@@ -1,0 +1,145 @@
+"""Profiles of operator tables: the file that `bench profile --from` writes.
+
+A file (`turnstile-tables-1`) has the times that the tables give, where they come from, and the
+profile fitted to them. Times are seconds, lengths are tokens, sizes are bytes.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from statistics import median
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from servers.errors import InvalidProfile
+from servers.profiles.fit_tables import TableStep, fit_table_steps
+from servers.profiles.measured import (
+    MIN_MEASUREMENTS,
+    DecodeTimes,
+    Errors,
+    Measured,
+    PrefillTimes,
+    Record,
+    Steps,
+    decode_name,
+    errors_of,
+    fitted_curve,
+    prompt_name,
+)
+
+
+class MixedTime(Record):
+    """Time of a step with one prefill chunk of a prompt and a batch of decodes."""
+
+    tokens: int = Field(ge=1)
+    cached_tokens: int = Field(ge=0)
+    batch: int = Field(ge=1)
+    context: int = Field(ge=1)
+    seconds: float = Field(gt=0)
+
+
+class TableSteps(Steps):
+    """Coefficients of `servers.profiles.TableProfile`."""
+
+    knots: tuple[tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=0)]], ...]
+    decode_ps: int = Field(ge=0)
+    prefill_ps: int = Field(ge=0)
+    mean_context_ps: int = Field(ge=0)
+
+    @field_validator("knots")
+    @classmethod
+    def _rising_from_one(cls, knots: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+        tokens = [at for at, _ in knots]
+        if tokens[:1] != [1] or any(a >= b for a, b in pairwise(tokens)):
+            raise ValueError("tokens of knots must rise from 1")
+        return knots
+
+
+class Tables(Record):
+    """The operator tables that times were computed from."""
+
+    package: str
+    """Name and version of the Python package that contains them."""
+    system: str
+    """Name of the machine in the package."""
+    engine_version: str
+
+
+class FromTables(Measured):
+    """A profile of operator tables. Each time is that of one step, without the CPU time between
+    steps; the KV memory and the link to the host are those of the analytic profile."""
+
+    provenance = "operator-table"
+    format: Literal["turnstile-profile-1", "turnstile-tables-1"] = "turnstile-tables-1"
+    tables: Tables
+    host_bytes_per_s: float = Field(gt=0)
+    """From host to GPUs."""
+    steps: TableSteps
+    mixed: tuple[MixedTime, ...] = Field(min_length=1)
+    mixed_errors: Errors
+
+    @property
+    def reload_s_per_token(self) -> float:
+        return self.kv_bytes_per_token / self.host_bytes_per_s
+
+    @property
+    def errors(self) -> dict[str, Errors]:
+        return {**super().errors, "mixed steps": self.mixed_errors}
+
+    def notes(self) -> tuple[str, ...]:
+        tables = self.tables
+        return (
+            f"step times are those of operator tables: {tables.package}, {tables.system}, "
+            f"{self.engine}; the CPU time between steps is not in them",
+            *self.large_errors(),
+        )
+
+
+def fitted_to_tables(
+    prefill: tuple[PrefillTimes, ...],
+    decode: tuple[DecodeTimes, ...],
+    mixed: tuple[MixedTime, ...],
+) -> dict[str, Any]:
+    """The fields of `FromTables` that follow from the times, each the time of one step."""
+    by_kind = {
+        "prefill_errors": [
+            (
+                prompt_name(p.tokens, p.cached_tokens),
+                TableStep.of(p.tokens, p.cached_tokens, 0, 0, median(p.seconds)),
+            )
+            for p in prefill
+        ],
+        "decode_errors": [
+            (
+                decode_name(d.batch, d.context),
+                TableStep.of(0, 0, d.batch, round(d.context), median(d.seconds)),
+            )
+            for d in decode
+        ],
+        "mixed_errors": [
+            (
+                f"{prompt_name(m.tokens, m.cached_tokens)} with {decode_name(m.batch, m.context)}",
+                TableStep.of(m.tokens, m.cached_tokens, m.batch, m.context, m.seconds),
+            )
+            for m in mixed
+        ],
+    }
+    if any(len(steps) < MIN_MEASUREMENTS for steps in by_kind.values()):
+        raise InvalidProfile(
+            f"{len(prefill)} prefill, {len(decode)} decode and {len(mixed)} mixed steps fit the KV "
+            f"memory, and a fit needs {MIN_MEASUREMENTS} of each; use more --gpus or --kv-blocks"
+        )
+    found = fit_table_steps([step for steps in by_kind.values() for _, step in steps])
+    return {
+        **fitted_curve(prefill),
+        "steps": TableSteps.model_validate(found, from_attributes=True),
+        **{
+            field: errors_of(
+                [step.seconds for _, step in steps],
+                [found.seconds(step) for _, step in steps],
+                [name for name, _ in steps],
+            )
+            for field, steps in by_kind.items()
+        },
+    }

@@ -1,0 +1,184 @@
+"""Profiles of operator tables as files: evaluated on a grid, fitted, stored and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from harness.calibrate.operator_tables import (
+    MODELS,
+    SYSTEMS,
+    OperatorTables,
+    fit,
+    open_tables,
+    profile_from_tables,
+)
+from servers.errors import InvalidInput, InvalidProfile, UnknownProfile
+from servers.profiles import HARDWARE, Profile, TableProfile, analytic_profile
+from servers.profiles.files import measured_for, profile_for, read_measured
+from servers.profiles.from_tables import FromTables, Tables
+
+TABLES = Tables(package="aiconfigurator-core 0", system="h100_sxm", engine_version="0.24.0")
+
+
+@dataclass
+class Machine:
+    """Tables that follow a profile: `error` is their relative distance from it."""
+
+    profile: Profile
+    error: float = 0.0
+
+    def prefill_s(self, tokens: int, cached_tokens: int) -> float:
+        return self.mixed_s(tokens, cached_tokens, 0, 0)
+
+    def decode_s(self, batch: int, context: int) -> float:
+        return self.mixed_s(0, 0, batch, context) * (1 + self.error)
+
+    def mixed_s(self, tokens: int, cached_tokens: int, batch: int, context: int) -> float:
+        pairs = tokens * cached_tokens + tokens * (tokens + 1) // 2
+        turns = batch + bool(tokens)
+        return self.profile.step_ps(tokens + batch, turns, batch * context, pairs) / 1e12
+
+
+class Package:
+    """The calls of an `EngineHandle`, in milliseconds. Matrix products take 0.01 ms per token, a
+    chunk's attention 1 ms per 1,000 pairs, a decode's 0.001 ms per context token."""
+
+    def predict_prefill_latency(self, batch: int, prompt: int, cached: int) -> float:
+        new = prompt - cached
+        return batch * (0.01 * new + (new * cached + new * new / 2) / 1000)
+
+    def decode_step_latency(self, batch: int, context: int, output: int) -> float:
+        return 0.01 * batch + 0.001 * batch * context
+
+    def mixed_step_breakdown(
+        self, chunk: int, batch: int, prompt: int, output: int
+    ) -> tuple[float, float, float, float]:
+        shared, decodes = 0.01 * (chunk + batch), 0.001 * batch * prompt
+        return shared + decodes, shared, 0.0, decodes
+
+
+def linear() -> Profile:
+    return replace(analytic_profile("h100", "llama-3.1-8b"), base_ps=0, weights_ps=0)
+
+
+def made(error: float = 0.0, analytic: Profile | None = None) -> FromTables:
+    small = analytic or linear()
+    return fit(Machine(linear(), error), TABLES, small, gpus=1, step_tokens=2048)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "h100.json").write_text(made().model_dump_json())
+    return tmp_path / "h100.json"
+
+
+def test_a_mixed_step_adds_the_attention_of_chunk_and_decodes_to_what_they_share() -> None:
+    tables = OperatorTables(Package())
+    assert tables.prefill_s(100, 50) == pytest.approx(0.001 + 0.010)
+    assert tables.decode_s(4, 1000) == pytest.approx(0.00004 + 0.004)
+    assert tables.mixed_s(100, 50, 4, 1000) == pytest.approx(0.00104 + 0.010 + 0.004)
+
+
+def test_tables_of_a_linear_machine_are_fitted_without_error() -> None:
+    found = made()
+    assert {what: errors.worst < 1e-3 for what, errors in found.errors.items()} == {
+        "prefills": True,
+        "decodes": True,
+        "mixed steps": True,
+    }
+
+
+def test_a_file_gives_the_profile_with_memory_and_links_of_the_analytic_one(path: Path) -> None:
+    found, analytic = profile_for(str(path), None), analytic_profile("h100", "llama-3.1-8b")
+    assert isinstance(found, TableProfile)
+    assert found.provenance == "operator-table"
+    for field in ("hardware", "model", "kv_blocks", "max_model_len", "kv_bytes_per_token"):
+        assert getattr(found, field) == getattr(analytic, field), field
+    assert found.dram_bytes_per_s == pytest.approx(analytic.dram_bytes_per_s)
+    assert read_measured(path) == made().model_copy(update={"date": read_measured(path).date})
+
+
+def test_a_file_has_only_points_that_the_kv_memory_holds() -> None:
+    found = made(analytic=replace(linear(), kv_blocks=40_000 // 16, max_model_len=40_000))
+    assert max(p.tokens + p.cached_tokens for p in found.prefill) <= 40_000
+    assert max(d.batch * d.context for d in found.decode) <= 40_000
+    assert all(m.tokens + m.cached_tokens + m.batch * m.context <= 40_000 for m in found.mixed)
+
+
+def test_too_little_memory_for_a_fit_is_one_line() -> None:
+    with pytest.raises(InvalidProfile, match="a fit needs 3 of each; use more --gpus"):
+        made(analytic=replace(linear(), kv_blocks=10, max_model_len=160))
+
+
+def test_notes_name_the_tables_and_what_they_leave_out() -> None:
+    (note,) = made().notes()
+    assert "aiconfigurator-core 0, h100_sxm, vLLM 0.24.0; the CPU time between steps" in note
+
+
+def test_a_file_of_another_model_is_one_line(path: Path) -> None:
+    with pytest.raises(InvalidProfile, match="give that model"):
+        measured_for(str(path), "llama-3.1-70b", None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('"knots":[[1,', '"knots":[[2,', "steps.knots: .*tokens of knots must rise from 1"),
+        ('"decode_ps"', '"decode"', "steps.decode_ps: Field required"),
+    ],
+)
+def test_a_damaged_file_is_one_line(path: Path, old: str, new: str, reason: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(InvalidProfile, match=reason):
+        read_measured(path)
+
+
+@pytest.mark.parametrize("name", sorted({*HARDWARE} - {*SYSTEMS}))
+def test_a_gpu_without_tables_is_one_line_with_those_that_have_them(name: str) -> None:
+    with pytest.raises(UnknownProfile, match=f"--hardware {name}: .* they cover a100-80g, h100"):
+        open_tables(name, "llama-3.1-8b", 1, None)
+
+
+def test_a_model_without_tables_is_one_line_with_those_that_have_them() -> None:
+    with pytest.raises(UnknownProfile, match="--model gemma-3-12b: aiconfigurator-core has"):
+        open_tables("h100", "gemma-3-12b", 1, None)
+
+
+@pytest.fixture
+def package() -> None:
+    pytest.importorskip("aiconfigurator_core")
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("hardware", SYSTEMS)
+@pytest.mark.parametrize("model", MODELS)
+def test_every_gpu_is_followed_within_5_percent_at_the_median_and_12_at_worst(
+    hardware: str, model: str
+) -> None:
+    found = profile_from_tables(hardware, model, step_tokens=2048)
+    for what, errors in found.errors.items():
+        assert errors.median < 0.05, what
+        assert errors.worst < 0.12, (what, errors.worst_at)
+
+
+@pytest.mark.usefixtures("package")
+def test_the_tables_give_the_published_times_of_an_h100() -> None:
+    times, tables = open_tables("h100", "llama-3.1-8b", 1, None)
+    assert (tables.system, tables.engine_version) == ("h100_sxm", "0.24.0")
+    assert 1000 * times.prefill_s(8192, 0) == pytest.approx(200, rel=0.01)
+    assert 1000 * times.prefill_s(1024, 31744) == pytest.approx(47.5, rel=0.01)
+    assert 1000 * times.decode_s(32, 16384) == pytest.approx(28.5, rel=0.01)
+    assert times.mixed_s(2048, 7168, 32, 16384) < times.prefill_s(2048, 7168) + times.decode_s(
+        32, 16384
+    )
+
+
+@pytest.mark.usefixtures("package")
+def test_a_version_without_tables_is_one_line_with_those_that_have_them() -> None:
+    with pytest.raises(InvalidInput, match=r"--backend-version 0\.1: .* of vLLM 0\.14\.0 for a100"):
+        open_tables("a100-80g", "llama-3.1-8b", 1, "0.1")
