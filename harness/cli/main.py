@@ -36,6 +36,8 @@ SUB_APPS = {
     "serve": "Run vLLM with a policy of Turnstile, until Ctrl-C: bench serve --policy continuum",
     "profile": "Measure how fast vLLM is here, for virtual time and policies: "
     "bench profile --model tiny",
+    "profile show": "Print the step times and the KV memory of a profile: "
+    "bench profile show --hardware h100",
     "fidelity": "Compare virtual time with a live vLLM: "
     "bench fidelity --jps 0.2,0.5,2 --kv-blocks 400",
     "verify": "Check on a live engine that pinned KV stays in memory: bench verify pins",
@@ -45,16 +47,20 @@ SUB_APPS = {
     "experiment": "Reproduce a published figure, with a verdict: bench experiment run fig16",
     "traces": "Inspect, summarise, convert and synthesize traces.",
 }
-"""Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`."""
+"""Help of the commands whose Typer `app` is in `harness.cli.commands.NAME`, with an underscore for
+the space in a name of two words. The first of two words is a command, too."""
 
 
 class Group(TyperGroup):
     """Load a sub-app only when it is called or completed, not for `bench --help`."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if (two_words := " ".join(args[:2])) in SUB_APPS:
+            args = [two_words, *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)
         if name in SUB_APPS:
-            command = typer.main.get_command(import_module(f"harness.cli.commands.{name}").app)
+            module = import_module(f"harness.cli.commands.{name.replace(' ', '_')}")
+            command = typer.main.get_command(module.app)
         if command is not None:  # None: completion of an unknown command
             _join_lines(command)
         return name, command, rest

@@ -1,8 +1,10 @@
-"""`bench profile` refuses invalid input with one line and exit code 2."""
+"""`bench profile` and `bench profile show`: their output, and one line for invalid input."""
 
 from __future__ import annotations
 
+import json
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,26 @@ import pytest
         ("profile --model nowhere", "--model nowhere is not a folder and not a known name"),
         ("profile --out /proc/self/p.json", "cannot write /proc/self/p.json: "),
         ("profile --within-s 5", "--within-s '5': must be greater"),
+        ("profile --hardware h100", "--hardware h100: only with --from aiconfigurator"),
+        ("profile --backend-version 1", "--backend-version 1: only with --from"),
+        ("profile --from tables", "--from tables: use aiconfigurator"),
+        ("profile --from aiconfigurator", "--from aiconfigurator: needs --hardware"),
+        (
+            "profile --from aiconfigurator --hardware h100 --tier native",
+            "--tier native: not with --from aiconfigurator",
+        ),
+        (
+            "profile --from aiconfigurator --hardware h100 -- --enforce-eager",
+            "flags for vLLM --enforce-eager: not with --from aiconfigurator",
+        ),
+        (
+            "profile --from aiconfigurator --hardware l40s --model llama-3.1-70b --gpus 2",
+            "llama-3.1-70b does not fit on 2 x l40s",
+        ),
+        ("profile --from aiconfigurator --hardware rtx-5090", "--hardware rtx-5090: aiconf"),
+        ("profile show --hardware h10", "--hardware h10: unknown; did you mean h100?"),
+        ("profile show --hardware none.json", "none.json: No such file or directory"),
+        ("profile show --step-tokens 0", "--step-tokens 0: must be at least 1"),
     ],
 )
 def test_invalid_input_is_refused_in_one_line(
@@ -32,3 +54,73 @@ def test_invalid_input_is_refused_in_one_line(
     assert len(result.stderr.splitlines()) == 1
     assert result.stderr.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())
+
+
+def test_without_the_package_one_line_says_what_to_install(bench: str, tmp_path: Path) -> None:
+    (tmp_path / "aiconfigurator_core.py").write_text("raise ModuleNotFoundError")
+    command = "profile --from aiconfigurator --hardware h100 --model llama-3.1-8b"
+    result = subprocess.run(
+        [bench, *command.split()],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr == (
+        "bench: --from aiconfigurator: needs aiconfigurator-core; "
+        "pip install 'turnstile-bench[silicon]'\n"
+    )
+
+
+def show(bench: str, *options: str) -> str:
+    return subprocess.run(
+        [bench, "profile", "show", *options], capture_output=True, text=True, check=True
+    ).stdout
+
+
+def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
+    shown = show(bench, "--hardware", "h100", "--model", "llama-3.1-8b").splitlines()
+    assert shown[0] == "llama-3.1-8b on h100, analytic profile"
+    assert "prefill\ttokens 8,192, cached 0\t271 ms" in shown
+    assert "decode\tbatch 32, context 16,384\t32.2 ms" in shown
+    assert "KV memory\t451,712 tokens" in shown
+
+
+def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
+    shown = json.loads(show(bench, "--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
+    assert set(shown) == {"steps", "kv_tokens", "provenance"}
+    assert shown["kv_tokens"] == 451_712
+    assert shown["provenance"].startswith("analytic: ")
+    assert [{k: v for k, v in step.items() if k != "ms"} for step in shown["steps"]] == [
+        {"kind": "prefill", "tokens": 8192, "cached": 0},
+        {"kind": "prefill", "tokens": 32768, "cached": 0},
+        {"kind": "prefill", "tokens": 1024, "cached": 31744},
+        {"kind": "decode", "batch": 1, "context": 2048},
+        {"kind": "decode", "batch": 32, "context": 2048},
+        {"kind": "decode", "batch": 32, "context": 16384},
+        {"kind": "mixed", "tokens": 2048, "cached": 7168, "batch": 32, "context": 16384},
+    ]
+    assert shown["steps"][0]["ms"] == pytest.approx(270.5, abs=0.1)
+
+
+@pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core")
+def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
+    bench: str, tmp_path: Path
+) -> None:
+    def run(command: str) -> str:
+        return subprocess.run(
+            [bench, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout
+
+    made = run("profile --from aiconfigurator --hardware h100 --out h.json")
+    shown = run("profile show --hardware h.json")
+    assert made == f"{shown}profile: h.json\n"
+    assert "fit error, mixed steps\t" in shown
+    sweep = "sweep --hardware h.json --jps 0.3 --policies fcfs --programs 3 --out runs/h"
+    assert run(sweep)
+    assert run(sweep)
+    profile = json.loads((tmp_path / "runs/h/sweep.json").read_text())["profile"]
+    assert profile["provenance"] == "operator-table"
+    assert profile["knots"][0][0] == 1

@@ -27,12 +27,16 @@ if TYPE_CHECKING:
     from servers.vllm.launch.server import ServerInfo, VllmServer
 
 app = typer.Typer(rich_markup_mode="rich", add_completion=False)
+WITHIN_S = 120.0
 
 HELP = """Measure how fast vLLM is on this machine: prefills, decode steps, KV memory.
 
 Starts a server without a policy and stops it; its log stays in runs/profile/. Other commands read
 the profile as --hardware FILE. The machine should be idle. Arguments after -- are passed to vLLM
-unchanged.
+unchanged. bench profile show prints a profile.
+
+With --from aiconfigurator nothing is measured here: step times of the GPU in --hardware come from
+the operator tables of the package aiconfigurator-core, which needs no GPU.
 
 [bold]Examples[/bold]
 
@@ -43,6 +47,8 @@ unchanged.
   bench profile --tier lmcache
 
   bench profile --url http://127.0.0.1:8000 --within-s 300
+
+  bench profile --from aiconfigurator --hardware h100 --model llama-3.1-8b
 """
 
 
@@ -67,15 +73,44 @@ def profile(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="FILE", dir_okay=False, help="Default: MODEL-profile.json."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            dir_okay=False,
+            help="Default: MODEL-profile.json; with --from HARDWARE-MODEL.json.",
+        ),
     ] = None,
     within_s: Annotated[
         float, typer.Option("--within-s", min=10, max=540, help="Time limit for measuring.")
-    ] = 120.0,
+    ] = WITHIN_S,
     tier: Annotated[
         str | None,
         typer.Option(
             "--tier", metavar="KIND", help="Also measure reloads: lmcache or native (vLLM's own)."
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="aiconfigurator",
+            help="Take step times from operator tables instead of measuring; needs the extra "
+            "silicon.",
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None,
+        typer.Option(
+            "--hardware", metavar="NAME", help="With --from: a GPU of bench list hardware."
+        ),
+    ] = None,
+    backend_version: Annotated[
+        str | None,
+        typer.Option(
+            "--backend-version",
+            metavar="VERSION",
+            help="With --from: the vLLM that the operators were measured with. Default: the one "
+            "that the package recommends for the GPU.",
         ),
     ] = None,
     machine: Annotated[
@@ -84,7 +119,63 @@ def profile(
     ],
     server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
 ) -> None:
-    measure_profile(replace(machine, model=model), server, out, within_s, url, tier)
+    machine = replace(machine, model=model, hardware=hardware)
+    if source is None:
+        with one_line_errors():
+            _refuse({"--hardware": hardware, "--backend-version": backend_version}, "only with")
+        measure_profile(machine, server, out, within_s, url, tier)
+        return
+    with one_line_errors():
+        if source != "aiconfigurator":
+            raise InvalidInput(f"--from {source}: use aiconfigurator")
+        seqs, weights, ready_s = machine.max_num_seqs, server.weights, server.ready_within_s
+        _refuse(
+            {
+                "--url": url,
+                "--tier": tier,
+                "--within-s": within_s if within_s != WITHIN_S else None,
+                "--offload-gb": machine.offload_gb,
+                "--max-num-seqs": seqs if seqs != Machine().max_num_seqs else None,
+                "--weights": weights if weights != Server().weights else None,
+                "--ready-within-s": ready_s if ready_s != Server().ready_within_s else None,
+                "flags for vLLM": " ".join(server.vllm_flags) or None,
+            },
+            "not with",
+        )
+        _from_tables(machine, out, backend_version)
+
+
+def _refuse(options: dict[str, str | float | None], why: str) -> None:
+    for option, value in options.items():
+        if value is not None:
+            raise InvalidInput(f"{option} {value}: {why} --from aiconfigurator; remove it")
+
+
+def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
+    from harness.calibrate.operator_tables import profile_from_tables
+    from harness.cli.print_profile import print_profile
+    from harness.engines.sim import DEFAULT_MODEL
+    from reports.run_folder.atomic import refuse_unwritable, write_file
+
+    if machine.hardware is None:
+        raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
+    name = machine.model or DEFAULT_MODEL
+    path = out or Path(f"{machine.hardware}-{name}.json")
+    refuse_unwritable(path)
+    measured = profile_from_tables(
+        machine.hardware,
+        name,
+        gpus=machine.gpus,
+        max_model_len=machine.max_model_len,
+        kv_blocks=machine.kv_blocks,
+        step_tokens=machine.step_tokens,
+        engine_version=engine_version,
+    )
+    write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
+    print_profile(measured.profile(), machine.step_tokens, measured)
+    for note in measured.notes()[1:]:
+        print_message(note)
+    print(f"profile: {path}")
 
 
 def measure_profile(
@@ -96,6 +187,7 @@ def measure_profile(
     tier: str | None = None,
 ) -> None:
     """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
+    from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
     from reports.run_folder.atomic import refuse_unwritable, write_file
     from servers.errors import MeasurementFailed
@@ -115,7 +207,8 @@ def measure_profile(
             raise typer.Exit(1) from None
         path = out or Path(f"{measured.model}-profile.json")
         write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
-    _show(measured, path)
+    print_measured(measured)
+    print(f"profile: {path}")
 
 
 def _with_tier(
@@ -211,49 +304,3 @@ def _measure(
             **fitted(prefill, decode, config.step_tokens),
         }
     )
-
-
-def _show(measured: Measured, path: Path) -> None:
-    from statistics import median
-
-    from harness.cli.tables import show_rows
-    from servers.profiles.measured import prompt_name
-
-    def times(seconds: tuple[float, ...]) -> tuple[str, str]:
-        middle = median(seconds)
-        spread = f"{min(seconds) / middle - 1:+.0%} {max(seconds) / middle - 1:+.0%}"
-        return f"{1000 * middle:.3g} ms", spread
-
-    print(f"{measured.engine}, {measured.model}, on {measured.machine}")
-    show_rows(
-        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in measured.prefill],
-        "prefill",
-    )
-    show_rows(
-        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in measured.decode],
-        "decode step of a batch",
-    )
-    if measured.reload is not None:
-        share = f"{measured.reload.from_tier_tokens} of {measured.reload.tokens} tokens"
-        show_rows([(share, *times(measured.reload.seconds))], "reload from the tier")
-    steps, curve = measured.steps, measured.curve
-    rows = [
-        (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
-        for name, ps in steps.model_dump().items()
-    ]
-    fits = (
-        ("step formula, prefills", measured.prefill_errors),
-        ("step formula, decodes", measured.decode_errors),
-        ("quadratic, prefills", measured.curve_errors),
-    )
-    rows += [
-        ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
-        *(
-            (name, f"error {e.median:.0%} median, {e.worst:.0%} worst ({e.worst_at})")
-            for name, e in fits
-        ),
-    ]
-    show_rows(rows, "fit")
-    for note in (*measured.left_out, *measured.notes()[1:]):
-        print_message(note)
-    print(f"profile: {path}")

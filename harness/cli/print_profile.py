@@ -1,0 +1,74 @@
+"""Print profiles on stdout: measured times, or step times at a few points."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from harness.cli.tables import show_rows
+from harness.console import print_message
+from servers.profiles import Profile, notes
+from servers.profiles.measured import Measured, prompt_name
+from servers.profiles.reference_steps import reference_steps
+
+
+def print_profile(profile: Profile, step_tokens: int, file: Measured | None) -> None:
+    """Print step times, KV memory and provenance, and the errors of the fit if the profile comes
+    from a file."""
+    print(f"{profile.model} on {profile.hardware}, {profile.provenance} profile")
+    points = reference_steps(profile, step_tokens)
+    show_rows([(point.kind, str(point), _ms(point.ms)) for point in points], "step times")
+    known = [
+        ("KV memory", f"{profile.kv_blocks * profile.block_tokens:,} tokens"),
+        ("longest context", f"{profile.max_model_len:,} tokens"),
+        ("provenance", (file.notes() if file else notes(profile))[0]),
+    ]
+    for what, errors in (file.errors if file else {}).items():
+        text = f"{errors.median:.1%} median, {errors.worst:.1%} worst ({errors.worst_at})"
+        known.append((f"fit error, {what}", text))
+    show_rows(known, "profile")
+
+
+def _ms(ms: float) -> str:
+    return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def print_measured(measured: Measured) -> None:
+    """Print the times, the fit and the caveats of a profile that was measured here."""
+
+    def times(seconds: tuple[float, ...]) -> tuple[str, str]:
+        middle = median(seconds)
+        spread = f"{min(seconds) / middle - 1:+.0%} {max(seconds) / middle - 1:+.0%}"
+        return f"{1000 * middle:.3g} ms", spread
+
+    print(f"{measured.engine}, {measured.model}, on {measured.machine}")
+    show_rows(
+        [(prompt_name(p.tokens, p.cached_tokens), *times(p.seconds)) for p in measured.prefill],
+        "prefill",
+    )
+    show_rows(
+        [(f"{d.batch} at {d.context:.0f} tokens", *times(d.seconds)) for d in measured.decode],
+        "decode step of a batch",
+    )
+    if measured.reload is not None:
+        share = f"{measured.reload.from_tier_tokens} of {measured.reload.tokens} tokens"
+        show_rows([(share, *times(measured.reload.seconds))], "reload from the tier")
+    steps, curve = measured.steps, measured.curve
+    rows = [
+        (name.removesuffix("_ps"), f"{1e-6 * ps:,.3f} us")
+        for name, ps in steps.model_dump().items()
+    ]
+    fits = (
+        ("step formula, prefills", measured.prefill_errors),
+        ("step formula, decodes", measured.decode_errors),
+        ("quadratic, prefills", measured.curve_errors),
+    )
+    rows += [
+        ("prefill", f"{curve.base_s:.3g} s + {curve.linear_s:.3g} n + {curve.quadratic_s:.3g} n2"),
+        *(
+            (name, f"error {e.median:.0%} median, {e.worst:.0%} worst ({e.worst_at})")
+            for name, e in fits
+        ),
+    ]
+    show_rows(rows, "fit")
+    for note in (*measured.left_out, *measured.notes()[1:]):
+        print_message(note)
