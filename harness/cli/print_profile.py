@@ -6,12 +6,14 @@ from statistics import median
 
 from harness.cli.tables import show_rows
 from harness.console import print_message
-from servers.profiles import Profile, notes
+from servers.profiles import Profile
 from servers.profiles.measured import Measured, prompt_name
 from servers.profiles.reference_steps import reference_steps
 
 
-def print_profile(profile: Profile, step_tokens: int, file: Measured | None) -> None:
+def print_profile(
+    profile: Profile, step_tokens: int, provenance: str, file: Measured | None
+) -> None:
     """Print step times, KV memory and provenance, and the errors of the fit if the profile comes
     from a file."""
     print(f"{profile.model} on {profile.hardware}, {profile.provenance} profile")
@@ -20,7 +22,7 @@ def print_profile(profile: Profile, step_tokens: int, file: Measured | None) -> 
     known = [
         ("KV memory", f"{profile.kv_blocks * profile.block_tokens:,} tokens"),
         ("longest context", f"{profile.max_model_len:,} tokens"),
-        ("provenance", (file.notes() if file else notes(profile))[0]),
+        ("provenance", provenance),
     ]
     for what, errors in (file.errors if file else {}).items():
         text = f"{errors.median:.1%} median, {errors.worst:.1%} worst ({errors.worst_at})"

@@ -172,7 +172,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
         engine_version=engine_version,
     )
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
-    print_profile(measured.profile(), machine.step_tokens, measured)
+    print_profile(measured.profile(), machine.step_tokens, measured.notes()[0], measured)
     for note in measured.notes()[1:]:
         print_message(note)
     print(f"profile: {path}")

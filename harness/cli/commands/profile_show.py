@@ -17,8 +17,8 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 HELP = """Print a profile: step times, KV memory, provenance, errors of the fit.
 
-A prompt is computed in chunks of --step-tokens. --hardware is a name of bench list hardware, or a
-file of bench profile, which contains its model.
+A prompt is computed in chunks of --step-tokens. --hardware is a name of bench list hardware, a
+TOML file that describes a GPU, or a file of bench profile, which contains its model.
 
 [bold]Examples[/bold]
 
@@ -45,6 +45,7 @@ def show(
     from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
     from servers.profiles import notes
     from servers.profiles.files import is_file, profile_for, read_measured
+    from servers.profiles.gpu_file import gpu_of_file
     from servers.profiles.reference_steps import reference_steps
 
     name, model = machine.hardware or DEFAULT_HARDWARE, machine.model
@@ -59,7 +60,7 @@ def show(
             kv_blocks=machine.kv_blocks,
             max_model_len=machine.max_model_len,
         )
-        remarks = file.notes() if file else notes(profile)
+        remarks = file.notes() if file else notes(profile, gpu_of_file(name))
     if as_json:
         found = {
             "steps": [point.json() for point in reference_steps(profile, machine.step_tokens)],
@@ -68,6 +69,6 @@ def show(
         }
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
-    print_profile(profile, machine.step_tokens, file)
+    print_profile(profile, machine.step_tokens, remarks[0], file)
     for remark in remarks[1:]:
         print_message(remark)
