@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from scipy.optimize import nnls
 
 from servers.clock import PS_PER_S
 
@@ -76,6 +75,8 @@ class TableCoefficients:
 
 
 def fit_table_steps(seen: Sequence[TableStep]) -> TableCoefficients:
+    from scipy.optimize import nnls  # 0.4 s, which readers of a profile need not wait
+
     relative = np.array([step.terms for step in seen]) / np.array([[s.seconds] for s in seen])
     size = relative.max(axis=0)
     scale = np.where(size > 0, size, 1.0)
