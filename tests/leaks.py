@@ -27,6 +27,9 @@ MARK = "TURNSTILE_TESTS"
 """Environment variable: the tokens of the sessions that a process belongs to, outermost first."""
 GRACE_S = 5.0
 """How long a process that a test has ended may take to disappear on a busy machine."""
+SHARED_MEMORY_GRACE_S = 30.0
+"""How long segments may stay. Nothing shows which session created one, and those of a server that
+another xdist worker has killed stay until the server's supervisor has ended all its processes."""
 EXEC_GRACE_S = 2.0
 """Age at which the environment of a process is final; younger ones may not have called exec."""
 SEMAPHORE = "sem.mp-"
@@ -154,11 +157,16 @@ def port(target: str) -> str:
 
 
 def left_after_grace(left: Callable[[], list[str]]) -> list[str]:
-    """Return what is still left after `GRACE_S`."""
-    if found := left():
+    """Return what is still left after `GRACE_S`, or after `SHARED_MEMORY_GRACE_S` if only segments
+    are left."""
+    if left():
         gc.collect()
-    deadline_s = time.monotonic() + GRACE_S
-    while (found := left()) and time.monotonic() < deadline_s:
+    begin_s = time.monotonic()
+    while found := left():
+        only_segments = all(line.startswith("shared memory: ") for line in found)
+        grace_s = SHARED_MEMORY_GRACE_S if only_segments else GRACE_S
+        if time.monotonic() - begin_s >= grace_s:
+            break
         time.sleep(0.02)
     return found
 

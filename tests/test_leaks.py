@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /pro
 CONFTEST = """
 import tests.leaks
 from tests.leaks import nothing_left, nothing_left_by_the_session, watch
-tests.leaks.GRACE_S = 0.3
+tests.leaks.GRACE_S = tests.leaks.SHARED_MEMORY_GRACE_S = 0.3
 """
 DURATION_S = f"61.{os.getpid()}"
 """Seconds of a sleep, unique to this session, since several may run at once."""
