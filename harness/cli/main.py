@@ -285,7 +285,8 @@ def list_(
 ) -> None:
     """List policies, hardware, models, packs, or the runs under runs/ by load and date.
 
-    --hardware also takes a TOML file that describes another GPU: see docs/howto/my-gpu.md.
+    The option --hardware of other commands also takes a TOML file that describes another GPU:
+    see docs/howto/my-gpu.md.
     """
     from harness.cli import catalogue
     from harness.cli.tables import show_rows

@@ -54,7 +54,7 @@ class SimEngine:
     def describe(self) -> str:
         return (
             f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
-            f"on {self.hardware}, nothing measured on a GPU"
+            f"on {self.hardware}; this run uses no GPU"
         )
 
     def profile_of(self, variant: Variant) -> Profile:

@@ -51,8 +51,8 @@ class VirtualEngine:
         profile = self.sim.profile
         return (
             f"engine vllm-virtual: the scheduler of vLLM {self.vllm.version} in virtual time, "
-            f"{profile.provenance} profile of {self.model} on {self.hardware}, nothing measured on "
-            "a GPU"
+            f"{profile.provenance} profile of {self.model} on {self.hardware}; "
+            "this run uses no GPU"
         )
 
     def sweep_json(self) -> dict[str, Any]:

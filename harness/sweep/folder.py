@@ -28,6 +28,7 @@ from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
 from servers.errors import CannotWrite, InvalidInput
+from servers.profiles.files import is_file
 from servers.profiles.gpu_file import is_gpu_file, with_name
 
 MADE_BY = "made_by"
@@ -39,6 +40,8 @@ IGNORED_FIELDS = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejecte
 SETTINGS = "sweep.toml"
 GPU = "gpu.toml"
 """Copy of the file that describes the GPU, if --hardware names one."""
+PROFILE = "profile.json"
+"""Copy of the profile, if --hardware names a file of `bench profile`."""
 PART = ".sweep.json.part"
 """The only file that remains if a sweep is killed while it writes its plan."""
 
@@ -142,13 +145,20 @@ def claimed(
 
 
 def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
-    """Return the contents of `sweep.toml` and, if a file describes the GPU, of a copy of that file.
+    """Return the contents of `sweep.toml` and, if --hardware names a file, of a copy of that file.
     `sweep.toml` then names the copy, since the original may change."""
     machine = settings.machine
-    if machine.hardware is None or not is_gpu_file(machine.hardware):
+    if machine.hardware is None:
         return {SETTINGS: settings_toml(settings)}
-    own = replace(settings, machine=replace(machine, hardware=str(folder / GPU)))
-    return {SETTINGS: settings_toml(own), GPU: with_name(Path(machine.hardware))}
+    path = Path(machine.hardware)
+    if is_gpu_file(machine.hardware):
+        name, content = GPU, with_name(path)
+    elif is_file(machine.hardware):
+        name, content = PROFILE, path.read_bytes()
+    else:
+        return {SETTINGS: settings_toml(settings)}
+    own = replace(settings, machine=replace(machine, hardware=str(folder / name)))
+    return {SETTINGS: settings_toml(own), name: content}
 
 
 def made_by() -> dict[str, Any]:

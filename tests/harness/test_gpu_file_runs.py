@@ -11,6 +11,7 @@ import pytest
 from small import contents, programs
 
 from tests.harness.in_process import bench
+from tests.profiles.test_measured import measured
 from traces.formats.native import write_programs
 
 GPU = """\
@@ -64,6 +65,15 @@ def test_sweep_toml_repeats_the_run_after_the_file_has_changed_and_gone(file: Pa
     ]
     assert cells[0] == cells[1] == cells[2]
     assert Path("three/gpu.toml").read_bytes() == Path("one/gpu.toml").read_bytes()
+
+
+def test_sweep_toml_repeats_a_run_on_a_profile_file_after_the_file_has_gone(tmp_path: Path) -> None:
+    profile = tmp_path / "here.json"
+    profile.write_text(measured().model_dump_json())
+    run("sweep", *LOAD, "--hardware", "here.json", "--out", "one")
+    profile.unlink()
+    run("sweep", "one/sweep.toml", "--out", "two")
+    assert contents(Path("one") / FCFS) == contents(Path("two") / FCFS)
 
 
 def test_other_contents_under_the_same_path_are_another_cell(file: Path) -> None:

@@ -151,17 +151,26 @@ def _refuse(options: dict[str, str | float | None], why: str) -> None:
             raise InvalidInput(f"{option} {value}: {why} --from aiconfigurator; remove it")
 
 
+def _check_out(path: Path) -> None:
+    """Raise InvalidInput unless --hardware can name the file, and it can be written."""
+    from reports.run_folder.atomic import refuse_unwritable
+
+    if path.suffix != ".json":
+        raise InvalidInput(f"--out {path}: give a name that ends in .json, as --hardware needs it")
+    refuse_unwritable(path)
+
+
 def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
     from harness.calibrate.operator_tables import profile_from_tables
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
-    from reports.run_folder.atomic import refuse_unwritable, write_file
+    from reports.run_folder.atomic import write_file
 
     if machine.hardware is None:
         raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
     name = machine.model or DEFAULT_MODEL
     path = out or Path(f"{machine.hardware}-{name}.json")
-    refuse_unwritable(path)
+    _check_out(path)
     measured = profile_from_tables(
         machine.hardware,
         name,
@@ -189,11 +198,11 @@ def measure_profile(
     """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
     from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
-    from reports.run_folder.atomic import refuse_unwritable, write_file
+    from reports.run_folder.atomic import write_file
     from servers.errors import MeasurementFailed
 
     with one_line_errors():
-        refuse_unwritable(out or Path("profile.json"))
+        _check_out(out or Path("profile.json"))
         config = server_config(machine, server, machine.model or "tiny")
         if tier is not None:
             config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
