@@ -147,18 +147,15 @@ def claimed(
 def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
     """Return the contents of `sweep.toml` and, if --hardware names a file, of a copy of that file.
     `sweep.toml` then names the copy, since the original may change."""
-    machine = settings.machine
-    if machine.hardware is None:
-        return {SETTINGS: settings_toml(settings)}
-    path = Path(machine.hardware)
-    if is_gpu_file(machine.hardware):
-        name, content = GPU, with_name(path)
-    elif is_file(machine.hardware):
-        name, content = PROFILE, path.read_bytes()
-    else:
-        return {SETTINGS: settings_toml(settings)}
-    own = replace(settings, machine=replace(machine, hardware=str(folder / name)))
-    return {SETTINGS: settings_toml(own), name: content}
+    machine, hardware = settings.machine, settings.machine.hardware or ""
+    copy: dict[str, bytes] = {}
+    if is_gpu_file(hardware):
+        copy[GPU] = with_name(Path(hardware))
+    elif is_file(hardware):
+        copy[PROFILE] = Path(hardware).read_bytes()
+    for name in copy:
+        settings = replace(settings, machine=replace(machine, hardware=str(folder / name)))
+    return {SETTINGS: settings_toml(settings), **copy}
 
 
 def made_by() -> dict[str, Any]:
