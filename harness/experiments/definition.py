@@ -70,6 +70,8 @@ class Experiment(Strict):
     name: str
     title: str
     source: str
+    source_engine: str = ""
+    """The engine and version that the source measured."""
     claim: str
     assumes: str = ""
     """Values that the source does not state, and the values used instead."""

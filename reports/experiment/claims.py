@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import pandas as pd
 from pydantic import BaseModel, ConfigDict
 
-from reports.phrasing import counted, listed
+from reports.phrasing import counted, listed, share
 
 Metric = Literal[
     "jct_mean_s",
@@ -163,6 +163,8 @@ def _range(check: Check, low: float, high: float) -> str:
 def _number(check: Check, number: float) -> str:
     if check.to is not None:
         return f"{number:.2f}x"
+    if check.metric == "bubble_share":
+        return share(number)
     unit = " s" if check.metric.endswith("_s") else ""
     return f"{number:.3g}{unit}" if abs(number) < 1000 else f"{number:,.0f}{unit}"
 

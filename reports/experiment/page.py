@@ -7,13 +7,14 @@ sentences to print.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from reports.experiment.claims import Check, Finding, judge, verdict
+from reports.experiment.setup import Setup, as_json, setups
 from reports.figures.drawing import Figure, Style, styles
 from reports.figures.overview import figures
 from reports.metrics.cells import Results, collect
@@ -42,6 +43,7 @@ class ExperimentText:
     name: str
     title: str
     source: str
+    source_engine: str
     claim: str
     assumes: str
     not_testable: str
@@ -53,8 +55,10 @@ class ExperimentReport:
     path: Path
     verdict: str
     findings: tuple[Finding, ...]
-    failed: tuple[str, ...]
+    failed: tuple[str, ...] = ()
     """Cells that failed a gate, each with its gates."""
+    setups: Mapping[Setup, tuple[str, ...]] = field(default_factory=dict)
+    """Names of arms by their setup."""
 
 
 def write_experiment(
@@ -70,7 +74,10 @@ def write_experiment(
         for arm, result in zip(arms, results, strict=True)
         for cell, gates in result.failed_gates.items()
     )
-    return finish(about, findings, folder, drawn, style, _caveats(arms, results, runs), failed)
+    used = setups({arm.name: run.sweep for arm, run in zip(arms, runs, strict=True)})
+    caveats = _caveats(arms, results, runs)
+    report = finish(about, findings, folder, drawn, style, caveats, used)
+    return replace(report, failed=failed)
 
 
 def finish(
@@ -80,7 +87,7 @@ def finish(
     drawn: Sequence[Figure] = (),
     style: Mapping[str, Style] | None = None,
     caveats: Sequence[str] = (),
-    failed: tuple[str, ...] = (),
+    used: Mapping[Setup, tuple[str, ...]] | None = None,
 ) -> ExperimentReport:
     """Write the page and the JSON file of any findings."""
     outcome = verdict(findings, about.not_testable)
@@ -92,6 +99,7 @@ def finish(
         figures=drawn,
         legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
         caveats=caveats,
+        setups=used or {},
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "experiment.html", html.encode())
@@ -99,11 +107,13 @@ def finish(
         "name": about.name,
         "verdict": outcome,
         "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
+        "source_engine": about.source_engine,
+        "setups": as_json(used or {}),
         "caveats": list(caveats),
     }
     content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
     write_file(folder / "experiment.json", content)
-    return ExperimentReport(folder / "experiment.html", outcome, findings, failed)
+    return ExperimentReport(folder / "experiment.html", outcome, findings, setups=used or {})
 
 
 def _figures(

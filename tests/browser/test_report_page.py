@@ -212,7 +212,7 @@ def test_a_run_of_one_cell_has_a_page(tmp_path: Path, opened: Open) -> None:
 def test_the_page_of_an_experiment_draws_its_figures(
     report: Path, tmp_path: Path, opened: Open
 ) -> None:
-    about = ExperimentText("small", "A small one", "no source", "fast is fast", "", "", "")
+    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "", "")
     page = write_experiment(about, [ArmRun("all", None, report.parent)], [], tmp_path).path
     report_page = opened(page)
     assert report_page.complaints == []

@@ -83,6 +83,18 @@ def test_each_experiment_file_has_valid_plans_and_claims_about_them(
         assert set(check.loads) <= loads, check.says
 
 
+@pytest.mark.parametrize("name", [name for name in names() if load(name).is_sweep])
+def test_each_sweep_uses_the_admission_rule_of_the_engine_of_its_source(
+    name: str, tmp_path: Path
+) -> None:
+    """All sources used vLLM 0.7 or 0.10, which admit a turn when its first chunk fits."""
+    experiment = load(name)
+    assert "vLLM 0.10.2" in experiment.source_engine or "vLLM 0.7.2" in experiment.source_engine
+    for _, plan in plans(experiment, tmp_path):
+        assert plan.settings.machine.admission is Admission.FIRST_CHUNK
+        assert plan.engine.sweep_json()["limits"]["admission"] == "first-chunk"
+
+
 @pytest.mark.usefixtures("small")
 def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -> None:
     code, out, err = bench("run", "small.toml", "--out", "out")
@@ -91,9 +103,16 @@ def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -
     result = json.loads(Path("out/small/experiment.json").read_text())
     assert result["verdict"].startswith("Reproduced")
     assert [f["holds"] for f in result["findings"]] == [True]
+    first, second = result["setups"]
+    assert first["arms"] == ["as it is"]
+    assert first["machine"] == "a100-80g"
+    assert first["model"] == "llama-3.1-8b"
+    assert first["admission"] == "whole-prompt"
+    assert (first["max_num_seqs"], second["max_num_seqs"]) == (256, 2)
     page = Path("out/small/experiment.html").read_text()
     assert "as it is: mean JCT" in page
     assert "nobody, Figure 0" in page
+    assert "whole-prompt</td>" in page
     code, again, err = bench("run", "small.toml", "--out", "out")
     assert (code, again) == (0, out)
     assert err.count("2 of 2 cells were finished already") == 2
@@ -170,10 +189,14 @@ def test_a_live_engine_gets_the_policies_and_rates_but_not_the_simulated_machine
     assert with_engine("sim", None, "0.2")(settings) == replace(settings, jps="0.2")
 
 
-def test_the_rule_of_admission_can_be_overridden() -> None:
-    settings = SweepSettings(machine=Machine(admission=Admission.FIRST_CHUNK))
-    assert with_engine("sim", None, None)(settings) == settings
-    assert with_engine("sim", None, None, Admission.WHOLE_PROMPT)(settings) == SweepSettings()
+def test_the_rule_of_admission_can_be_overridden(small: Path) -> None:
+    small.write_text(SMALL.replace("[sweep]", '[sweep]\nadmission = "first-chunk"'))
+    for option, used in (((), "first-chunk"), (("--admission", "whole-prompt"), "whole-prompt")):
+        code, out, err = bench("run", "small.toml", "--workers", "1", "--out", used, *option)
+        assert code == 0, err
+        assert out.count(f"{used} admission") == 2
+        result = json.loads(Path(used, "small/experiment.json").read_text())
+        assert {setup["admission"] for setup in result["setups"]} == {used}
 
 
 def test_an_experiment_that_needs_real_agents_is_reported_as_not_testable(

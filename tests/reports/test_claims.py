@@ -60,7 +60,7 @@ def test_without_a_second_variant_the_metric_itself_is_judged_with_its_unit() ->
     found = judge(Check(says="slow", of="fcfs", least=10, most=30), ARM)
     assert (found.holds, found.ours) == (True, "10 s to 30 s")
     share = judge(Check(says="waits", of="fcfs", metric="bubble_share", most=0.2), ARM)
-    assert (share.holds, share.ours) == (True, "0.1")
+    assert (share.holds, share.ours) == (True, "10%")
 
 
 def test_seeds_are_averaged_before_anything_is_divided() -> None:

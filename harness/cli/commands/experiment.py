@@ -128,12 +128,16 @@ def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> 
 
 
 def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
+    from reports.experiment.setup import sentences
+
     print(f"{experiment.name}: {experiment.title}\n  {report.verdict}")
     for finding in report.findings:
         mark = "holds" if finding.holds else "fails"
         published = f"; published {finding.published}" if finding.published else ""
         reading = f"{finding.reading}: " if finding.reading else ""
         print(f"  {mark}: {reading}{finding.says}: {finding.ours}{published}")
+    for line in sentences(report.setups):
+        print(f"  run with: {line}")
     print(f"  page: {report.path}", flush=True)
     for line in report.failed:
         print_message(f"failed: {line}")

@@ -1,0 +1,96 @@
+"""Describes the machine, the clock and the admission rule of an experiment's arms.
+
+In: `sweep.json` of each arm. Out: one `Setup` for all arms that share it, for the page, the JSON
+file and the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from reports.phrasing import listed
+from reports.run_folder.turns import VIRTUAL
+
+STEP_TIMES = {
+    "operator-table": "measured: operator tables",
+    "measured": "measured: bench profile",
+    "analytic": "analytic: published peaks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What determines the durations of steps and the memory of an arm."""
+
+    machine: str
+    model: str
+    step_times: str
+    """Where they come from."""
+    kv_tokens: int | None
+    """None on a live server that did not report it."""
+    admission: str
+    step_tokens: int | None
+    max_num_seqs: int | None
+
+    @property
+    def on(self) -> str:
+        return f"{self.model} on {self.machine}" if self.model else self.machine
+
+    @property
+    def limits(self) -> str:
+        """The limits of a step."""
+        if self.step_tokens is None or self.max_num_seqs is None:
+            return ""
+        return f"{self.step_tokens:,} tokens and {self.max_num_seqs:,} turns a step"
+
+    def __str__(self) -> str:
+        memory = f"{self.kv_tokens:,} KV tokens" if self.kv_tokens else ""
+        admission = f"{self.admission} admission" if self.admission else ""
+        parts = (self.on, f"step times {self.step_times}", memory, admission)
+        return ", ".join(filter(None, parts))
+
+
+def setups(sweeps: Mapping[str, Mapping[str, Any]]) -> dict[Setup, tuple[str, ...]]:
+    """Return each setup with the names of its arms. In: `sweep.json` by name of the arm."""
+    found: dict[Setup, tuple[str, ...]] = {}
+    for arm, sweep in sweeps.items():
+        setup = _setup(sweep)
+        found[setup] = (*found.get(setup, ()), arm)
+    return found
+
+
+def as_json(found: Mapping[Setup, tuple[str, ...]]) -> list[dict[str, Any]]:
+    return [{"arms": list(arms), **asdict(setup)} for setup, arms in found.items()]
+
+
+def sentences(found: Mapping[Setup, tuple[str, ...]]) -> list[str]:
+    """Return a line for all setups that differ only in limits, with the arms if there are more."""
+    arms_of: dict[str, tuple[str, ...]] = {}
+    for setup, arms in found.items():
+        arms_of[str(setup)] = (*arms_of.get(str(setup), ()), *arms)
+    if len(arms_of) == 1:
+        return list(arms_of)
+    return [f"{listed(arms)}: {setup}" for setup, arms in arms_of.items()]
+
+
+def _setup(sweep: Mapping[str, Any]) -> Setup:
+    profile, limits = sweep.get("profile") or {}, sweep.get("limits") or {}
+    gpus, hardware = sweep.get("gpus") or 1, str(sweep.get("hardware") or "unknown machine")
+    blocks, block_tokens = profile.get("kv_blocks"), profile.get("block_tokens")
+    return Setup(
+        machine=hardware if gpus == 1 else f"{gpus} x {hardware}",
+        model=str(sweep.get("model") or ""),
+        step_times=_step_times(sweep, profile),
+        kv_tokens=blocks * block_tokens if blocks and block_tokens else None,
+        admission=str(limits.get("admission") or ""),
+        step_tokens=limits.get("step_tokens"),
+        max_num_seqs=limits.get("max_num_seqs"),
+    )
+
+
+def _step_times(sweep: Mapping[str, Any], profile: Mapping[str, Any]) -> str:
+    if sweep.get("engine") not in VIRTUAL:
+        return "of the live server"
+    return STEP_TIMES.get(str(profile.get("provenance")), "of unknown provenance")
