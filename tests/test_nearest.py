@@ -21,7 +21,7 @@ KEYS = [*settings_of(SweepSettings), *settings_of(Execution)]
         ("rtx4090", HARDWARE, "rtx-4090"),
         ("mi300", HARDWARE, "mi300x"),
         ("llama-3-8b", MODELS, "llama-3.1-8b"),
-        ("glm-4.5", MODELS, "glm-4.5-fp8"),
+        ("glm-4.6", MODELS, "glm-4.5"),
         ("contineum", ALL, "continuum"),
         ("fcsf", ALL, "fcfs"),
         ("static", ALL, "static-ttl"),
@@ -38,7 +38,7 @@ def test_a_close_name_is_suggested(name: str, known: list[str], close: str) -> N
     ("name", "known"),
     [
         *((name, HARDWARE) for name in ("gaudi2", "a10", "t4", "a6000", "jetson", "tpu", "rtx")),
-        *((name, MODELS) for name in ("mistral-7b", "opt-125m", "deepseek-v3", "phi-4", "xyz")),
+        *((name, MODELS) for name in ("falcon-7b", "opt-125m", "starcoder", "phi-4", "xyz")),
         *((name, ALL) for name in ("fifo", "srpt", "round-robin", "priority", "vllm", "lru")),
         *((name, KEYS) for name in ("rate", "threads", "batch_size", "temperature", "qqq", "")),
     ],

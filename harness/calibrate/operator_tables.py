@@ -17,6 +17,7 @@ from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
 from servers.profiles import Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.measured import DecodeTimes, PrefillTimes
+from servers.profiles.roofline import gpus_for
 
 PACKAGE = "aiconfigurator-core"
 SYSTEMS = {
@@ -126,7 +127,7 @@ def profile_from_tables(
     engine_version: str | None = None,
 ) -> FromTables:
     """Memory and links are those of the analytic profile, whose errors this raises too."""
-    n = model(model_name).gpus if gpus is None else gpus
+    n = gpus_for(hardware_name, model_name, gpus)
     analytic = analytic_profile(
         hardware_name, model_name, gpus=n, max_model_len=max_model_len, kv_blocks=kv_blocks
     )

@@ -11,9 +11,10 @@ from harness.cells.job import Job
 from harness.load.settings import SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
-from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles import Hardware, Profile, costs, hardware
 from servers.profiles.files import is_file, profile_for
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy, variants
@@ -148,7 +149,10 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
 
 
 def _gpus(settings: SweepSettings) -> int:
-    return settings.machine.gpus or model(settings.machine.model or DEFAULT_MODEL).gpus
+    machine = settings.machine
+    return gpus_for(
+        machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL, machine.gpus
+    )
 
 
 def _offload_gb(settings: SweepSettings) -> float:

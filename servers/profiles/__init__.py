@@ -7,7 +7,8 @@ the sources.
 
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import HARDWARE, Hardware
-from servers.profiles.llms import MODELS, Model, model
+from servers.profiles.llms import MODELS, model
+from servers.profiles.model_shape import Model
 from servers.profiles.profile import Profile, TableProfile, profile_of
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes

@@ -10,7 +10,8 @@ from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import GIB, HARDWARE, Hardware
-from servers.profiles.llms import Model, model
+from servers.profiles.llms import model
+from servers.profiles.model_shape import Model
 from servers.profiles.profile import Profile
 
 ATTENTION_MFU = 0.5
@@ -56,12 +57,13 @@ def analytic_profile(
     would refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile,
     DoesNotFit or InvalidInput."""
     gpu, llm = hardware(hardware_name), model(model_name)
-    n = llm.gpus if gpus is None else gpus
+    n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
-    budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
-    if budget < MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token:
+    if not _fits(gpu, llm, n, gpu_memory_utilization):
         raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
-    blocks = budget // (llm.kv_bytes_per_token * block_tokens) if kv_blocks is None else kv_blocks
+    budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
+    token_bytes = llm.kv_bytes_per_token_on(n)
+    blocks = budget // (token_bytes * block_tokens) if kv_blocks is None else kv_blocks
     longest = min(llm.max_model_len, blocks * block_tokens)
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
@@ -76,7 +78,7 @@ def analytic_profile(
         kv_blocks=blocks,
         block_tokens=block_tokens,
         max_model_len=longest if max_model_len is None else max_model_len,
-        kv_bytes_per_token=llm.kv_bytes_per_token,
+        kv_bytes_per_token=token_bytes,
         dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
         **_step_ps(gpu, llm, n, offload),
@@ -86,8 +88,8 @@ def analytic_profile(
 def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
     """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
     activations, twice per layer."""
-    widened = llm.weight_bytes_per_param > 1 or gpu.fp8_flops is None
-    flops = (gpu.bf16_flops if widened else gpu.fp8_flops or 0.0) * n * llm.prefill_mfu
+    fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
+    flops = (fp8_flops or gpu.bf16_flops) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
     memory = gpu.memory_bytes_per_s * n * DECODE_MBU
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
@@ -95,11 +97,11 @@ def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]
     base = STEP_WITH_OFFLOAD_PS if offload else STEP_PS
     return {
         "base_ps": base + (2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0),
-        "weights_ps": round(PS_PER_S * llm.step_params * llm.weight_bytes_per_param / memory),
+        "weights_ps": round(PS_PER_S * llm.step_bytes() / memory),
         "request_ps": 0,
         "sequence_ps": 0,  # no published figure separates it from base_ps
         "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
-        "context_ps": round(PS_PER_S * llm.kv_bytes_per_token / memory),
+        "context_ps": round(PS_PER_S * llm.kv_bytes_per_token_on(n) / memory),
         "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
     }
 
@@ -109,24 +111,46 @@ def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) ->
     (execution note §8.1); negative if the weights do not fit."""
     activation = PEAK_ACTIVATION_BYTES * llm.hidden // 4096
     other = activation + NON_TORCH_BYTES + (NCCL_BYTES if gpus > 1 else 0)
-    return gpus * (int(gpu.memory_bytes * utilization) - other) - llm.weight_bytes
+    return gpus * (int(gpu.memory_bytes * utilization) - other) - llm.weight_bytes_on(gpus)
+
+
+def default_gpus(gpu: Hardware, llm: Model, utilization: float = GPU_MEMORY_UTILIZATION) -> int:
+    """Return the default number of GPUs of a listed model, or the smallest number on which a model
+    of a config.json fits; 1 if it fits on none, which is an error of its own."""
+    if llm.gpus is not None:
+        return llm.gpus
+    return next((n for n in TENSOR_PARALLEL if _fits(gpu, llm, n, utilization)), 1)
+
+
+def gpus_for(hardware_name: str, model_name: str, gpus: int | None) -> int:
+    """Return the number of GPUs that share the model: `gpus`, or the default."""
+    return default_gpus(hardware(hardware_name), model(model_name)) if gpus is None else gpus
+
+
+def _divides(llm: Model, gpus: int) -> bool:
+    """Return whether vLLM can divide the heads; a GPU gets whole KV heads or a copy of one."""
+    kv_heads = {kind.kv_heads for kind in llm.kinds}
+    return llm.heads % gpus == 0 and all(each % gpus == 0 or gpus % each == 0 for each in kv_heads)
+
+
+def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
+    needed = MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token_on(gpus)
+    return _divides(llm, gpus) and kv_budget_bytes(gpu, llm, gpus, utilization) >= needed
 
 
 def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
-    def fits(card: Hardware, count: int) -> bool:
-        needed = MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token
-        return kv_budget_bytes(card, llm, count, utilization) >= needed
-
-    if (enough := next((count for count in TENSOR_PARALLEL if fits(gpu, count)), None)) is not None:
+    possible = [count for count in TENSOR_PARALLEL if _fits(gpu, llm, count, utilization)]
+    if enough := next(iter(possible), None):
         remedy = f"use --gpus {enough}"
     else:
-        cards = [card.name for card in HARDWARE.values() if fits(card, TENSOR_PARALLEL[-1])]
-        larger = f"it fits on 8 x {' or '.join(cards[:4])}" if cards else "it fits on no known GPU"
-        remedy = f"8 GPUs are not enough; {larger}"
-    usable = int(gpu.memory_bytes * utilization) * n
-    buffers = usable - llm.weight_bytes - kv_budget_bytes(gpu, llm, n, utilization)
+        most = max(count for count in TENSOR_PARALLEL if _divides(llm, count))
+        cards = [each.name for each in HARDWARE.values() if _fits(each, llm, most, utilization)]
+        where = f"{most} x {' or '.join(cards[:4])}" if cards else "no known GPU"
+        remedy = f"{most} GPUs are not enough; it fits on {where}"
+    usable, weights = int(gpu.memory_bytes * utilization) * n, llm.weight_bytes_on(n)
+    buffers = usable - weights - kv_budget_bytes(gpu, llm, n, utilization)
     return (
-        f"{llm.name} does not fit on {n} x {gpu.name}: weights of {llm.weight_bytes / GIB:.1f} GiB "
+        f"{llm.name} does not fit on {n} x {gpu.name}: weights of {weights / GIB:.1f} GiB "
         f"and buffers of {buffers / GIB:.1f} GiB leave too little KV in {usable / GIB:.1f} GiB "
         f"({utilization:g} of the memory); {remedy}"
     )
@@ -140,8 +164,14 @@ def _check(
     block_tokens: int,
     utilization: float,
 ) -> None:
-    if n not in TENSOR_PARALLEL:
-        raise InvalidInput(f"--gpus {n}: must divide the 8 KV heads; use 1, 2, 4 or 8")
+    possible = [str(count) for count in TENSOR_PARALLEL if _divides(llm, count)]
+    if str(n) not in possible:
+        kv_heads = llm.kinds[0].kv_heads
+        *rest, last = possible
+        raise InvalidInput(
+            f"--gpus {n}: {llm.name} has {llm.heads} heads and {kv_heads} KV heads, which so many "
+            f"GPUs cannot share; use {' or '.join(filter(None, (', '.join(rest), last)))}"
+        )
     if not 0 < utilization <= 1:
         raise InvalidInput(f"gpu_memory_utilization {utilization:g}: must be above 0 and at most 1")
     for name, value in (("--kv-blocks", kv_blocks), ("block_tokens", block_tokens)):

@@ -14,15 +14,16 @@ import pytest
 
 from servers.profiles import HARDWARE, MODELS, analytic_profile
 from servers.profiles.gpus import GIB
-from servers.profiles.llms import Model
+from servers.profiles.model_shape import Model
 from servers.profiles.roofline import kv_budget_bytes
 
 PAGE = Path(__file__).parents[2] / "docs/reference/profiles.md"
 BLOCK_TOKENS = 16
 VARIANTS: dict[str, Callable[[Model], Model]] = {
     "": lambda llm: llm,
-    "FP8 weights": lambda llm: replace(llm, weight_bytes_per_param=1),
-    "without windows": lambda llm: replace(llm, local_layers=0),
+    "without windows": lambda llm: replace(
+        llm, kinds=tuple(replace(kind, window=None) for kind in llm.kinds)
+    ),
 }
 """The model of a row, made from the listed one, by the words after its name."""
 
@@ -47,7 +48,7 @@ class Row:
         )
         llm = VARIANTS[self.variant](MODELS[self.model])
         budget = kv_budget_bytes(gpu, llm, self.gpus, self.utilization)
-        return budget // (llm.kv_bytes_per_token * BLOCK_TOKENS) * BLOCK_TOKENS
+        return budget // (llm.kv_bytes_per_token_on(self.gpus) * BLOCK_TOKENS) * BLOCK_TOKENS
 
     @property
     def old_engine(self) -> bool:

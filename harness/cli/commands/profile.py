@@ -242,9 +242,10 @@ def _with_tier(
 
 def _measure_new_server(config: ServerConfig, settings: Server, within_s: float) -> Measured:
     from harness.cli.start_server import fresh_folder, running_servers
+    from servers.vllm.launch.command_line import tensor_parallel
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
-    kv_bytes = kv_bytes_per_token(config.model, config.weights)
+    kv_bytes = kv_bytes_per_token(config.model, config.weights, tensor_parallel(config))
     with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
         return _measure(server.base_url, server.info, config, kv_bytes, within_s, server)
 

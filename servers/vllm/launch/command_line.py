@@ -139,7 +139,8 @@ def _check_flags(flags: Sequence[str]) -> None:
 
 def tensor_parallel(config: ServerConfig) -> int:
     """Return the number of GPUs that one copy of the model is split over."""
-    return config.gpus or (MODELS[config.model].gpus if config.model in MODELS else 1)
+    listed = MODELS[config.model].gpus if config.model in MODELS else None
+    return config.gpus or listed or 1
 
 
 def longest_context(

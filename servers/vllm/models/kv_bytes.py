@@ -7,24 +7,20 @@ from pathlib import Path
 
 from servers.errors import UnknownModel
 from servers.profiles import MODELS
-from servers.profiles.llms import KV_ENTRY_BYTES
+from servers.profiles.model_config import model_of
 from servers.vllm.models.model_folder import resolve_model
 
 
-def kv_bytes_per_token(model: str, weights: str = "auto") -> int:
-    """Return 2 (K and V) × layers × KV heads × head size × 2 bytes. Raises UnknownModel."""
+def kv_bytes_per_token(model: str, weights: str = "auto", gpus: int = 1) -> int:
+    """Return the bytes on all GPUs of a tensor-parallel group. Raises UnknownModel."""
     if model in MODELS:
-        return MODELS[model].kv_bytes_per_token
+        return MODELS[model].kv_bytes_per_token_on(gpus)
     path = Path(resolve_model(model, weights).path) / "config.json"
     try:
         config = json.loads(path.read_text())
-        shape = config.get("text_config", config)
-        heads = shape["num_attention_heads"]
-        kv_heads = shape.get("num_key_value_heads", heads)
-        head_dim = shape.get("head_dim") or shape["hidden_size"] // heads
-        return int(2 * shape["num_hidden_layers"] * kv_heads * head_dim * KV_ENTRY_BYTES)
-    except (OSError, KeyError, ValueError):
+    except (OSError, ValueError):
         raise UnknownModel(
             f"--model {model}: no usable config.json, so its KV size is unknown; give the path of "
             "the model's folder"
         ) from None
+    return model_of(config, model, where=str(path)).kv_bytes_per_token_on(gpus)

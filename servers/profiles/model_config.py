@@ -1,0 +1,440 @@
+"""Computes a `Model` from a config.json of Hugging Face's `transformers`.
+
+In: the fields of the config. Out: sizes of weights and KV, as vLLM loads them: without layers for
+multi-token prediction, with 16 bits for what is not quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from servers.errors import UnknownModel
+from servers.nearest import nearest
+from servers.profiles.model_shape import LayerKind, Model, Use, Weights
+from servers.profiles.quantization import FULL, Quantization, quantization_of
+
+KV_BYTES, KV_FP8_BYTES = 2, 1
+SIZE_BYTES = 2
+"""Of a parameter that is not quantised."""
+MOST = 2**31
+MOST_LAYERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What a `model_type` has that its config does not say."""
+
+    norms: int = 2
+    """Normalisations of the hidden size per layer."""
+    qk_norm: bool = False
+    """Whether queries and keys are normalised per head."""
+    qkv_bias: bool = False
+    out_bias: bool = False
+    """Biases of attention, if the config has `attention_bias` or `fixed_bias` is set."""
+    fixed_bias: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Fields that published configs leave out because they equal the default."""
+    windows: int = 0
+    """If positive, every such layer attends to all tokens and the others to a window; with
+    `layer_types` in the config this does not matter."""
+    window_switch: bool = False
+    """Whether windows need `use_sliding_window`."""
+    latent: bool = False
+    """Whether attention is multi-head latent attention."""
+
+
+_DEEPSEEK = Architecture(latent=True, fixed_bias=True)
+_GEMMA = {"tie_word_embeddings": True, "head_dim": 256}
+_GEMMA_3 = Architecture(
+    norms=4,
+    qk_norm=True,
+    windows=6,
+    defaults={**_GEMMA, "vocab_size": 262_208, "max_position_embeddings": 131_072},
+)
+_MISTRAL = Architecture(fixed_bias=True)
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(qkv_bias=True, out_bias=True),
+    "mistral": _MISTRAL,
+    "ministral3": _MISTRAL,
+    "mixtral": _MISTRAL,
+    "qwen2": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
+    "qwen2_moe": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
+    "qwen3": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
+    "qwen3_moe": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
+    "phi3": Architecture(fixed_bias=True),
+    "gemma2": Architecture(
+        norms=4,
+        windows=2,
+        fixed_bias=True,
+        defaults={**_GEMMA, "vocab_size": 256_000, "max_position_embeddings": 8192},
+    ),
+    "gemma3_text": _GEMMA_3,
+    "gpt_oss": Architecture(
+        qkv_bias=True, out_bias=True, windows=2, defaults={"attention_bias": True}
+    ),
+    "glm4_moe": Architecture(qkv_bias=True),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "kimi_k2": _DEEPSEEK,
+}
+TEXT_PARTS = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+"""Multimodal architectures and the architecture of their text part if it does not name one."""
+
+
+class Fields:
+    """Reads fields of a config. Errors name the config, the field, its value and a remedy."""
+
+    def __init__(
+        self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.values, self.where, self.defaults = values, where, defaults or {}
+
+    def get(self, *names: str) -> Any:
+        """Return the first of these fields that has a value, or None."""
+        for source in (self.values, self.defaults):
+            for name in names:
+                if source.get(name) is not None:
+                    return source[name]
+        return None
+
+    def count(
+        self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
+    ) -> int:
+        value = self.get(*names)
+        if value is None:
+            if default is None:
+                raise UnknownModel(
+                    f"{self.where}: lacks {names[0]}, so that its sizes are unknown; give the "
+                    "config.json of a text model as its authors published it"
+                )
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.problem(name, value, "must be true or false")
+        return default if value is None else value
+
+    def inner(self, name: str) -> Mapping[str, Any]:
+        value = self.get(name) or {}
+        if not isinstance(value, Mapping):
+            raise self.problem(name, value, "must be an object")
+        return value
+
+    def problem(self, name: str, value: object, reason: str) -> UnknownModel:
+        return UnknownModel(f"{self.where}: {name} is {str(value)[:40]!r}: {reason}")
+
+
+class Matrix(NamedTuple):
+    """A matrix that quantisation may apply to, in each of the layers that have it."""
+
+    module: str
+    """Its name within a layer."""
+    inputs: int
+    outputs: int
+    use: Use = "layers"
+    number: int = 1
+    """Of such matrices in a layer."""
+    on_every_gpu: bool = False
+
+
+class Layer(NamedTuple):
+    matrices: list[Matrix]
+    others: int
+    """Parameters of norms, biases and routers, which keep 16 bits."""
+    expert_biases: int = 0
+
+
+def model_of(
+    config: Mapping[str, Any],
+    name: str,
+    *,
+    gpus: int | None = None,
+    source: str = "a config.json",
+    where: str | None = None,
+) -> Model:
+    """Return the model that a config describes. `where` names the config in errors. Raises
+    UnknownModel."""
+    where = where or name
+    fields, architecture = _text_part(config, where)
+    traits = ARCHITECTURES[architecture]
+    quantization = quantization_of(config, where)
+    if quantization is FULL:
+        quantization = quantization_of(fields.values, where)
+    heads = fields.count("num_attention_heads")
+    layers = fields.count("num_hidden_layers", most=MOST_LAYERS)
+    attention, kv_heads, entries, pair_dims = (
+        _latent(fields, heads) if traits.latent else _attention(fields, traits, heads)
+    )
+    experts = fields.count(*EXPERTS, default=0, least=0)
+    per_token = fields.count(*EXPERTS_PER_TOKEN, least=1, most=experts) if experts else 0
+    entry_bytes = KV_FP8_BYTES if quantization.fp8_kv else KV_BYTES
+    return Model(
+        name=name,
+        architecture=architecture,
+        hidden=fields.count("hidden_size"),
+        heads=heads,
+        vocab=fields.count("vocab_size"),
+        pair_dims=pair_dims,
+        kinds=tuple(
+            LayerKind(count, window, kv_heads, entries, entry_bytes)
+            for window, count in _windows(fields, traits, layers).items()
+        ),
+        weights=_weights(fields, traits, attention, layers, experts, quantization)
+        + _vision(config, where, fields.count("hidden_size")),
+        experts=experts,
+        experts_per_token=per_token,
+        matmul=quantization.matmul,
+        precision=quantization.words,
+        max_model_len=_max_model_len(fields),
+        gpus=gpus,
+        source=source,
+        config=config,
+    )
+
+
+EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts")
+EXPERTS_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
+
+
+def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
+    top = Fields(config, where)
+    architecture = top.get("model_type")
+    if isinstance(architecture, str) and architecture in TEXT_PARTS:
+        text = top.inner("text_config")
+        architecture = text.get("model_type", TEXT_PARTS[architecture])
+    else:
+        text = config
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        known = (*ARCHITECTURES, *TEXT_PARTS)
+        close = nearest(architecture, known) if isinstance(architecture, str) else ""
+        hint = f"did you mean {close}? " if close else ""
+        stated = (
+            "lacks model_type" if architecture is None else f"model_type is {architecture!r:.42}"
+        )
+        raise UnknownModel(
+            f"{where}: {stated}, and this architecture is not known; {hint}"
+            f"supported are {', '.join(known)}"
+        )
+    return Fields(text, where, ARCHITECTURES[architecture].defaults), architecture
+
+
+def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer, int, int, int]:
+    """Return attention's part of a layer, KV heads, entries per head and dimensions of a pair."""
+    hidden = fields.count("hidden_size")
+    kv_heads = fields.count("num_key_value_heads", default=heads)
+    if heads % kv_heads:
+        raise fields.problem(
+            "num_key_value_heads", kv_heads, f"must divide the {heads} num_attention_heads"
+        )
+    size = fields.count("head_dim", default=max(1, hidden // heads))
+    queries, keys = heads * size, kv_heads * size
+    matrices = [
+        Matrix("self_attn.q_proj", hidden, queries),
+        Matrix("self_attn.k_proj", hidden, keys),
+        Matrix("self_attn.v_proj", hidden, keys),
+        Matrix("self_attn.o_proj", queries, hidden),
+    ]
+    biases = traits.fixed_bias or fields.flag("attention_bias")
+    others = queries + 2 * keys if biases and traits.qkv_bias else 0
+    others += hidden if biases and traits.out_bias else 0
+    if traits.qk_norm or fields.flag("use_qk_norm"):
+        others += 2 * size
+    if fields.values.get("model_type") == "gpt_oss":
+        others += heads  # sinks
+    return Layer(matrices, others), kv_heads, 2 * size, 2 * size
+
+
+def _latent(fields: Fields, heads: int) -> tuple[Layer, int, int, int]:
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434, section 2.1). The projections to
+    the latent vectors are copied to every GPU."""
+    hidden = fields.count("hidden_size")
+    latent, rotary = fields.count("kv_lora_rank"), fields.count("qk_rope_head_dim")
+    rest, values = fields.count("qk_nope_head_dim"), fields.count("v_head_dim")
+    queries = heads * (rest + rotary)
+    others = latent
+    matrices = [
+        Matrix("self_attn.kv_a_proj_with_mqa", hidden, latent + rotary, on_every_gpu=True),
+        Matrix("self_attn.kv_b_proj", latent, heads * (rest + values)),
+        Matrix("self_attn.o_proj", heads * values, hidden),
+    ]
+    if fields.get("q_lora_rank") is None:
+        matrices.append(Matrix("self_attn.q_proj", hidden, queries))
+    else:
+        rank = fields.count("q_lora_rank")
+        others += rank
+        matrices.append(Matrix("self_attn.q_a_proj", hidden, rank, on_every_gpu=True))
+        matrices.append(Matrix("self_attn.q_b_proj", rank, queries))
+    return Layer(matrices, others), 1, latent + rotary, rest + rotary + values
+
+
+def _dense(fields: Fields) -> Layer:
+    hidden, inner = fields.count("hidden_size"), fields.count("intermediate_size")
+    return Layer(_gated("mlp", hidden, inner), 2 * inner + hidden if fields.flag("mlp_bias") else 0)
+
+
+def _gated(module: str, hidden: int, inner: int, use: Use = "layers", n: int = 1) -> list[Matrix]:
+    return [
+        Matrix(f"{module}.gate_proj", hidden, inner, use, n),
+        Matrix(f"{module}.up_proj", hidden, inner, use, n),
+        Matrix(f"{module}.down_proj", inner, hidden, use, n),
+    ]
+
+
+def _mixture(fields: Fields, experts: int) -> Layer:
+    hidden = fields.count("hidden_size")
+    inner = fields.count("moe_intermediate_size", "intermediate_size")
+    matrices = _gated("mlp.experts.0", hidden, inner, "experts", experts)
+    others = experts * hidden
+    if "n_routed_experts" in fields.values and _corrected(fields):
+        others += experts
+    shared = fields.count("n_shared_experts", default=0, least=0) * inner
+    if not shared:
+        shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
+        others += hidden if shared else 0  # gate of the shared expert
+    if shared:
+        matrices += _gated("mlp.shared_experts", hidden, shared)
+    if fields.values.get("model_type") == "gpt_oss":
+        return Layer(matrices, others + experts, experts * (2 * inner + hidden))
+    return Layer(matrices, others)
+
+
+def _corrected(fields: Fields) -> bool:
+    """Return whether the router has a bias for each expert, which balances their load."""
+    return fields.values.get("model_type") == "glm4_moe" or (
+        fields.get("topk_method") == "noaux_tc"
+    )
+
+
+def _mixture_layers(fields: Fields, layers: int, experts: int) -> list[bool]:
+    """Return for each layer whether it has experts."""
+    if not experts:
+        return [False] * layers
+    first = fields.count("first_k_dense_replace", default=0, least=0)
+    every = fields.count("moe_layer_freq", "decoder_sparse_step", default=1)
+    dense = fields.get("mlp_only_layers") or []
+    if not isinstance(dense, list):
+        raise fields.problem("mlp_only_layers", dense, "must be a list of layers")
+    # `decoder_sparse_step` counts from 1, `moe_layer_freq` from 0.
+    offset = 1 if fields.get("moe_layer_freq") is None else 0
+    return [
+        layer >= first and (layer + offset) % every == 0 and layer not in dense
+        for layer in range(layers)
+    ]
+
+
+def _weights(
+    fields: Fields,
+    traits: Architecture,
+    attention: Layer,
+    layers: int,
+    experts: int,
+    quantization: Quantization,
+) -> tuple[Weights, ...]:
+    hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
+    totals: dict[tuple[Use, bool], list[int]] = {}
+
+    def add(use: Use, params: int, size_bytes: int, on_every_gpu: bool = False) -> None:
+        total = totals.setdefault((use, on_every_gpu), [0, 0])
+        total[0] += params
+        total[1] += size_bytes
+
+    tied = fields.flag("tie_word_embeddings")
+    add("head", vocab * hidden, vocab * hidden * SIZE_BYTES)
+    if not tied:
+        add("embedding", vocab * hidden, vocab * hidden * SIZE_BYTES)
+    add("layers", hidden, hidden * SIZE_BYTES)  # the last norm
+    mixture = _mixture_layers(fields, layers, experts)
+    for has_experts in sorted(set(mixture)):
+        which = [layer for layer, each in enumerate(mixture) if each is has_experts]
+        mlp = _mixture(fields, experts) if has_experts else _dense(fields)
+        others = (attention.others + mlp.others + traits.norms * hidden) * len(which)
+        add("layers", others, others * SIZE_BYTES)
+        biases = mlp.expert_biases * len(which)
+        add("experts", biases, biases * SIZE_BYTES)
+        for matrix in (*attention.matrices, *mlp.matrices):
+            kept = _kept_layers(matrix, which, quantization)
+            params = matrix.number * matrix.inputs * matrix.outputs
+            stored = matrix.number * quantization.matrix_bytes(matrix.inputs, matrix.outputs)
+            size = kept * params * SIZE_BYTES + (len(which) - kept) * stored
+            add(matrix.use, params * len(which), size, matrix.on_every_gpu)
+    return tuple(
+        Weights(use, params, size, on_every_gpu)
+        for (use, on_every_gpu), (params, size) in totals.items()
+        if params
+    )
+
+
+def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) -> int:
+    """Return in how many of these layers a matrix keeps 16 bits."""
+    if quantization.experts_only and matrix.use != "experts":
+        return len(layers)
+    if not quantization.by_layer:
+        kept = quantization.keeps(f"model.layers.{layers[0]}.{matrix.module}")
+        return len(layers) if kept else 0
+    return sum(quantization.keeps(f"model.layers.{layer}.{matrix.module}") for layer in layers)
+
+
+def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:
+    """Return the number of layers by window; None is the key of layers that attend to all."""
+    if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
+        return {None: layers}
+    if fields.get("sliding_window") is None:
+        return {None: layers}
+    window = fields.count("sliding_window")
+    kinds = fields.get("layer_types")
+    if kinds is not None:
+        if not isinstance(kinds, list) or len(kinds) != layers:
+            raise fields.problem(
+                "layer_types", kinds, f"must be a list of {layers} kinds of layers"
+            )
+        local = [kind == "sliding_attention" for kind in kinds]
+    elif every := fields.count("sliding_window_pattern", default=traits.windows, least=0):
+        local = [bool((layer + 1) % every) for layer in range(layers)]
+    elif traits.window_switch:
+        first = fields.count("max_window_layers", default=0, least=0)
+        local = [layer >= first for layer in range(layers)]
+    else:
+        local = [True] * layers
+    found: dict[int | None, int] = {None: local.count(False), window: local.count(True)}
+    return {window: count for window, count in found.items() if count}
+
+
+def _max_model_len(fields: Fields) -> int:
+    """Return the longest context. YaRN multiplies the length that the model was trained with."""
+    longest = fields.count("max_position_embeddings")
+    scaling = fields.inner("rope_scaling") or fields.inner("rope_parameters")
+    kind = scaling.get("rope_type", scaling.get("type"))
+    factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
+    if kind != "yarn" or original is None:
+        return longest
+    trained = Fields(scaling, fields.where).count("original_max_position_embeddings")
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1e6:
+        raise fields.problem("rope_scaling.factor", factor, "must be a number from 1 to 1,000,000")
+    return round(trained * factor)
+
+
+def _vision(config: Mapping[str, Any], where: str, hidden: int) -> tuple[Weights, ...]:
+    """Return the weights of a vision tower with its projector, which text does not use."""
+    if not config.get("vision_config") or config.get("model_type") not in TEXT_PARTS:
+        return ()
+    fields = Fields(Fields(config, where).inner("vision_config"), where)
+    width, inner = fields.count("hidden_size"), fields.count("intermediate_size")
+    layers, patch = fields.count("num_hidden_layers"), fields.count("patch_size")
+    pixels = 3 * patch * patch
+    if config["model_type"] == "gemma3":  # SigLIP, with biases and positions
+        positions = (fields.count("image_size") // patch) ** 2
+        layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+        params = layers * layer + (pixels + 1) * width + positions * width + 2 * width
+        params += width + width * hidden  # projector
+    else:  # Pixtral
+        merged = Fields(config, where).count("spatial_merge_size", default=1) ** 2
+        layer = 4 * width * width + 3 * width * inner + 2 * width
+        params = layers * layer + pixels * width + width
+        params += width + merged * width * width + width * hidden + hidden * hidden
+    return (Weights("vision", params, params * SIZE_BYTES),)

@@ -1,0 +1,193 @@
+"""What step times and KV memory depend on in a model: its weights, its attention, its KV.
+
+`servers.profiles.model_config` computes a `Model` from a config.json. Parameters are counts;
+weights and KV are bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+AGENT_CONTEXT_TOKENS = 16_384
+"""Context length for which the cost of sliding-window layers is computed; about the final context
+of an agent's program."""
+DENSE_MFU, EXPERTS_MFU = 0.5, 0.3
+"""Assumed share of the tensor peak that the matrix products of a prompt reach, without and with a
+mixture of experts."""
+MOST_EXPERTS_READ = 0.92
+"""A step that reads this share of the experts is as good as one that reads all."""
+
+Use = Literal["embedding", "head", "layers", "experts", "vision"]
+"""When a step reads weights: single rows (embedding), whole once (head, which also multiplies one
+token per turn, and layers, which multiply all), as far as tokens are routed to them (experts), or
+not for text (vision). An embedding that is also the head counts as head."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    use: Use
+    params: int
+    size_bytes: int
+    on_every_gpu: bool = False
+    """Whether tensor parallelism copies these weights instead of dividing them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Layers whose KV has the same size and the same lifetime."""
+
+    layers: int
+    window: int | None
+    """Number of last tokens that they attend to; None for all."""
+    kv_heads: int
+    """1 for multi-head latent attention, whose one entry serves all heads."""
+    entries: int
+    """KV entries per token, layer and KV head: keys and values, or the latent vector with the
+    rotary part of the key."""
+    entry_bytes: int
+
+    def bytes_per_token(self, gpus: int = 1) -> int:
+        """Return the KV bytes of one token in these layers, on all GPUs of a tensor-parallel group.
+        A GPU keeps at least one KV head, so that more GPUs than KV heads keep copies."""
+        return self.layers * max(self.kv_heads, gpus) * self.entries * self.entry_bytes
+
+
+@dataclass(frozen=True)
+class Model:
+    name: str
+    architecture: str
+    """`model_type` of the config."""
+    hidden: int
+    heads: int
+    vocab: int
+    pair_dims: int
+    """Dimensions of a head's key and value together, which a query-key pair is multiplied with in
+    a prefill."""
+    kinds: tuple[LayerKind, ...]
+    weights: tuple[Weights, ...]
+    experts: int
+    """Routed experts per layer; 0 without."""
+    experts_per_token: int
+    matmul: Literal["bf16", "fp8"]
+    """Format of the matrix products. Weights in less than 16 bits are widened before a product
+    unless activations have 8 or 4 bits too; GPUs' FP4 rates are not known here."""
+    precision: str
+    """Format of the weights in words, for readers."""
+    max_model_len: int
+    gpus: int | None
+    """Default tensor parallel size; None for the smallest that fits on the machine."""
+    source: str
+    config: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @cached_property
+    def layers(self) -> int:
+        return sum(kind.layers for kind in self.kinds)
+
+    @cached_property
+    def params(self) -> int:
+        """All parameters that are loaded."""
+        return self._params("embedding", "head", "layers", "experts", "vision")
+
+    @cached_property
+    def step_params(self) -> int:
+        """Parameters that a step of many tokens reads: all but a separate input embedding and a
+        vision tower."""
+        return self._params("head", "layers", "experts")
+
+    @cached_property
+    def token_params(self) -> int:
+        """Parameters that are multiplied with one prompt token: without input embedding and output
+        head, and of the experts only those to which the token is routed."""
+        routed = self._params("experts")
+        if self.experts:
+            routed = routed * self.experts_per_token // self.experts
+        return self._params("layers") + routed
+
+    def _params(self, *uses: Use) -> int:
+        return sum(each.params for each in self.weights if each.use in uses)
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        return self.weight_bytes_on(1)
+
+    def weight_bytes_on(self, gpus: int) -> int:
+        """Return the bytes on all GPUs of a tensor-parallel group."""
+        return sum(each.size_bytes * (gpus if each.on_every_gpu else 1) for each in self.weights)
+
+    def experts_read(self, tokens: float) -> float:
+        """Return the share of the experts that a step of this many tokens reads: each token takes
+        k of E at random, so that it is 1 - (1 - k/E)^tokens."""
+        if not self.experts:
+            return 1.0
+        unread: float = (1 - self.experts_per_token / self.experts) ** tokens
+        return 1 - unread
+
+    def step_bytes(self, tokens: float = math.inf) -> int:
+        """Return the bytes of weights that a step of this many tokens reads."""
+        experts = sum(each.size_bytes for each in self.weights if each.use == "experts")
+        rest = sum(each.size_bytes for each in self.weights if each.use in ("head", "layers"))
+        return rest + round(experts * self.experts_read(tokens))
+
+    @cached_property
+    def prefill_mfu(self) -> float:
+        return EXPERTS_MFU if self.experts else DENSE_MFU
+
+    @cached_property
+    def kv_bytes_per_token(self) -> int:
+        return self.kv_bytes_per_token_on(1)
+
+    def kv_bytes_per_token_on(self, gpus: int) -> int:
+        """Return the KV bytes of one token, on all GPUs of a tensor-parallel group. Layers with a
+        window hold only `window` of AGENT_CONTEXT_TOKENS tokens and are weighted by that ratio."""
+        return sum(
+            kind.bytes_per_token(gpus)
+            if kind.window is None
+            else kind.bytes_per_token(gpus)
+            * min(kind.window, AGENT_CONTEXT_TOKENS)
+            // AGENT_CONTEXT_TOKENS
+            for kind in self.kinds
+        )
+
+    @cached_property
+    def flops_per_pair(self) -> int:
+        """FLOPs per query-key pair: 2 (multiply and add) × heads × dimensions of key and value ×
+        layers. Of the C²/2 pairs of a prompt, a layer with a window computes window × C, a ratio
+        of 2 × window / C."""
+        layers = sum(
+            kind.layers
+            if kind.window is None
+            else min(2 * kind.layers * kind.window // AGENT_CONTEXT_TOKENS, kind.layers)
+            for kind in self.kinds
+        )
+        return 2 * self.heads * self.pair_dims * layers
+
+    @cached_property
+    def note(self) -> str:
+        """Return what step times and KV leave out, in sentences; empty if nothing."""
+        return "; ".join(filter(None, (self._window_note(), self._experts_note())))
+
+    def _window_note(self) -> str:
+        windows = [kind for kind in self.kinds if kind.window is not None]
+        if not windows:
+            return ""
+        local = sum(kind.layers for kind in windows)
+        which = f"{local} of its {self.layers}" if local < self.layers else f"all its {local}"
+        return (
+            f"{self.name} keeps only the last {windows[0].window} tokens in {which} layers: KV "
+            f"counts as at a context of {AGENT_CONTEXT_TOKENS} tokens, too little for shorter and "
+            "too much for longer ones"
+        )
+
+    def _experts_note(self) -> str:
+        if not self.experts:
+            return ""
+        unread = math.log(1 - self.experts_per_token / self.experts)
+        tokens = max(10, 10 * round(math.log(1 - MOST_EXPERTS_READ) / unread / 10))
+        return (
+            f"{self.name} is timed as if every step read all experts: too slow for decode batches "
+            f"under about {tokens} tokens, which touch only some of them"
+        )

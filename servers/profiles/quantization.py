@@ -1,0 +1,236 @@
+"""Sizes of quantised weights, from the `quantization_config` of a config.json.
+
+In: the section, as the checkpoint's producer wrote it. Out: `Quantization`, which gives the bytes
+of a matrix with its scales, and which matrices keep 16 bits. Embeddings, the output head and the
+routers of experts keep 16 bits in all supported methods.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+from servers.errors import UnknownModel
+
+SIXTEEN_BITS = 16
+FLOAT32_BYTES = 4
+MOST_REPEATS = 4
+"""Regular expressions with more repetitions are refused, since they could take minutes."""
+KV_FP8 = ("fp8", "fp8_e4m3")
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """How the matrices of a checkpoint are stored."""
+
+    words: str
+    bits: float
+    """Per weight, with scales and zero points of groups."""
+    matmul: Literal["bf16", "fp8"]
+    block: tuple[int, int] | None = None
+    """Rows and columns of a block that shares a 32-bit scale."""
+    per_row: bool = False
+    """Whether each output has a 32-bit scale."""
+    experts_only: bool = False
+    kept: tuple[str, ...] = ()
+    """Names or patterns of modules that keep 16 bits."""
+    fp8_kv: bool = False
+    """Whether the checkpoint asks for KV entries of 8 bits."""
+
+    def matrix_bytes(self, inputs: int, outputs: int) -> int:
+        size = math.ceil(inputs * outputs * self.bits / 8)
+        if self.block is not None:
+            rows, columns = self.block
+            size += FLOAT32_BYTES * math.ceil(outputs / rows) * math.ceil(inputs / columns)
+        return size + (FLOAT32_BYTES * outputs if self.per_row else 0)
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether the kept modules may differ between layers."""
+        return any(re.search(r"\d", each) for each in self.kept)
+
+    def keeps(self, module: str) -> bool:
+        """Return whether a module keeps 16 bits: it or a module around it is listed."""
+        return any(_matches(each, module) for each in self.kept)
+
+
+FULL = Quantization("BF16", SIXTEEN_BITS, "bf16")
+
+
+def _matches(listed: str, module: str) -> bool:
+    if listed.startswith("re:"):
+        return re.match(listed[3:], module) is not None
+    if "*" in listed:
+        return fnmatchcase(module, listed) or fnmatchcase(module, f"{listed}.*")
+    return f".{listed}." in f".{module}."
+
+
+def quantization_of(config: Mapping[str, Any], where: str) -> Quantization:
+    """Read the section of a config. Raises UnknownModel for what is not supported."""
+    section = config.get("quantization_config") or config.get("compression_config")
+    if section is None:
+        return FULL
+    if not isinstance(section, Mapping):
+        raise UnknownModel(f"{where}: quantization_config is no object; remove it for BF16 weights")
+    method = section.get("quant_method", "modelopt" if "quant_algo" in section else None)
+    if not isinstance(method, str) or method not in METHODS:
+        raise UnknownModel(
+            f"{where}: quantization_config.quant_method is {str(method)[:40]!r}, which is not "
+            f"supported; use weights in 16 bits or in one of {', '.join(METHODS)}"
+        )
+    return METHODS[method](_Section(section, where))
+
+
+class _Section:
+    """Reads fields of a quantization_config."""
+
+    def __init__(self, values: Mapping[str, Any], where: str, path: str = "") -> None:
+        self.values, self.where = values, where
+        self.path = path or "quantization_config"
+
+    def problem(self, name: str, remedy: str) -> UnknownModel:
+        value = str(self.values.get(name))[:40]
+        return UnknownModel(f"{self.where}: {self.path}.{name} is {value!r}; {remedy}")
+
+    def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        name = next((each for each in names if each in self.values), names[0])
+        value = self.values.get(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= 2**20:
+            raise self.problem(name, f"it must be a whole number of at least {least}")
+        return value
+
+    def inner(self, name: str) -> _Section | None:
+        value = self.values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self.problem(name, "it must be an object")
+        return _Section(value, self.where, f"{self.path}.{name}")
+
+    def kept(self, *names: str) -> tuple[str, ...]:
+        found: list[str] = []
+        for name in names:
+            value = self.values.get(name) or ()
+            if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+                raise self.problem(name, "it must be a list of names of modules")
+            found += value
+        for each in found:
+            self._check_pattern(each)
+        return tuple(found)
+
+    def _check_pattern(self, pattern: str) -> None:
+        if not pattern.startswith("re:"):
+            return
+        repeats = len(re.findall(r"[*+{]", pattern))
+        nested = re.search(r"\)\s*[*+{?]", pattern) is not None
+        try:
+            re.compile(pattern[3:])
+        except (re.error, RecursionError, OverflowError):
+            nested = True
+        if nested or repeats > MOST_REPEATS or len(pattern) > 200:
+            raise UnknownModel(
+                f"{self.where}: {self.path} has the pattern {pattern[:40]!r}, which is too complex "
+                f"or invalid; use at most {MOST_REPEATS} repetitions, or names of modules"
+            )
+
+
+def _fp8(section: _Section) -> Quantization:
+    block = section.values.get("weight_block_size")
+    whole = isinstance(block, Sequence) and len(block) == 2
+    if block is not None and not (
+        whole and all(type(each) is int and 1 <= each <= 2**20 for each in block)
+    ):
+        raise section.problem("weight_block_size", "it must be two numbers such as [128, 128]")
+    return Quantization(
+        "FP8",
+        8,
+        "fp8",
+        block=None if block is None else (block[0], block[1]),
+        kept=section.kept("modules_to_not_convert", "ignored_layers"),
+    )
+
+
+def _mxfp4(section: _Section) -> Quantization:
+    """Groups of 32 weights of 4 bits share a scale of 8 bits. Only experts have this format."""
+    kept = section.kept("modules_to_not_convert")
+    return Quantization("MXFP4 experts", 4 + 8 / 32, "bf16", experts_only=True, kept=kept)
+
+
+def _grouped(section: _Section, name: str, *, zero_points: bool) -> Quantization:
+    """Each group of weights shares a scale of 16 bits and perhaps a zero point."""
+    bits = section.number("bits", "w_bit", default=4)
+    if bits not in (4, 8):
+        raise section.problem("bits", "use 4 or 8 bits per weight")
+    group = section.number("group_size", "q_group_size", default=128, least=-1)
+    shared = SIXTEEN_BITS + (bits if zero_points else 0)
+    kept = section.kept("modules_to_not_convert")
+    per_weight = bits + (shared / group if group > 0 else 0)
+    return Quantization(f"{name} {bits}-bit", per_weight, "bf16", kept=kept)
+
+
+def _compressed(section: _Section) -> Quantization:
+    """The format of llm-compressor, whose groups of modules must share one scheme for weights."""
+    groups = section.inner("config_groups")
+    schemes = [groups.inner(name) for name in groups.values] if groups else []
+    weights = [found for scheme in schemes if scheme and (found := scheme.inner("weights"))]
+    if not weights or len(weights) < len(schemes):
+        raise section.problem("config_groups", "each group must have weights")
+    first, activations = weights[0], schemes[0] and schemes[0].inner("input_activations")
+    if any(each.values != first.values for each in weights):
+        raise section.problem("config_groups", "one format for all weights is supported")
+    bits = first.number("num_bits")
+    if bits not in (4, 8):
+        raise first.problem("num_bits", "use 4 or 8 bits per weight")
+    return _schemed(section, first, bits, eight_bits=activations is not None)
+
+
+def _schemed(section: _Section, weights: _Section, bits: int, *, eight_bits: bool) -> Quantization:
+    floating = weights.values.get("type") == "float"
+    group = weights.values.get("group_size")
+    per_weight = float(bits)
+    if group is not None and weights.values.get("strategy") != "channel":
+        group = weights.number("group_size", least=-1)
+        scale = 8 if bits == 4 and floating else SIXTEEN_BITS
+        zero_point = 0 if weights.values.get("symmetric", True) else bits
+        per_weight += (scale + zero_point) / group if group > 0 else 0
+    block = weights.values.get("block_structure")
+    sizes = block if isinstance(block, list) and all(type(n) is int for n in block) else None
+    kv = section.values.get("kv_cache_scheme")
+    return Quantization(
+        ("NVFP4" if bits == 4 else "FP8") if floating else f"INT{bits}",
+        per_weight,
+        "fp8" if eight_bits and floating else "bf16",
+        block=(sizes[0], sizes[1]) if sizes and len(sizes) == 2 and min(sizes) > 0 else None,
+        per_row=weights.values.get("strategy") == "channel",
+        kept=section.kept("ignore"),
+        fp8_kv=kv == "FP8" or (isinstance(kv, Mapping) and kv.get("num_bits") == 8),
+    )
+
+
+def _modelopt(section: _Section) -> Quantization:
+    section = section.inner("quantization") or section
+    kv = section.values.get("kv_cache_quant_algo") or section.values.get("kv_cache_scheme")
+    fp8_kv = kv == "FP8" or (isinstance(kv, Mapping) and kv.get("num_bits") == 8)
+    kept = section.kept("exclude_modules", "ignore", "modules_to_not_convert")
+    algorithm = section.values.get("quant_algo")
+    if algorithm == "FP8":
+        return Quantization("FP8", 8, "fp8", kept=kept, fp8_kv=fp8_kv)
+    if algorithm == "NVFP4":
+        group = section.number("group_size", default=16)
+        return Quantization("NVFP4", 4 + 8 / group, "fp8", kept=kept, fp8_kv=fp8_kv)
+    raise section.problem("quant_algo", "use FP8 or NVFP4")
+
+
+METHODS: Mapping[str, Callable[[_Section], Quantization]] = {
+    "fp8": _fp8,
+    "fbgemm_fp8": _fp8,
+    "mxfp4": _mxfp4,
+    "awq": lambda section: _grouped(section, "AWQ", zero_points=True),
+    "gptq": lambda section: _grouped(section, "GPTQ", zero_points=True),
+    "compressed-tensors": _compressed,
+    "modelopt": _modelopt,
+}
