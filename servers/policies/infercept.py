@@ -17,6 +17,7 @@ Waiting turns: preempted, preserved, then program arrival. The authors' schedule
 requests among the running ones, and orders the rest by the first arrival of the request, which
 there continues through its tool calls. The keyword `queue_order="turn"` orders waiting turns by
 their own arrival instead, as vLLM's queue does; a preserved context does not move its turn forward.
+With "preserved_turn" it does, and the turns of released contexts are ordered by their own arrival.
 Once the next turn has arrived the tool call is over, and `review` no longer releases its context.
 
 The formulas were checked against the authors' code (`vllm/core/scheduler_v2.py`), not against the
@@ -52,11 +53,11 @@ class Infercept(Policy):
         costs: Costs,
         *,
         reclaim_when: Literal["stuck", "pressure"] = "stuck",
-        queue_order: Literal["program", "turn"] = "program",
+        queue_order: Literal["program", "turn", "preserved_turn"] = "program",
     ) -> None:
         super().__init__(costs)
         self.reclaim_when = reclaim_when
-        self._by_turn = queue_order == "turn"
+        self.queue_order = queue_order
         self._returned: Recent[None] = Recent()
         """Programs whose tool call has ended and whose next turn has not finished."""
         self._next_release_s = math.inf
@@ -95,7 +96,10 @@ class Infercept(Policy):
         self._returned.pop(program_id)
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        return super().rank(request, now_s) if self._by_turn else pinned_programs_first(request)
+        if self.queue_order == "program":
+            return pinned_programs_first(request)
+        after_pinned = self.queue_order == "preserved_turn" and not request.pinned
+        return (not request.preempted, after_pinned, request.arrival_s, request.id)
 
     def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
         return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))

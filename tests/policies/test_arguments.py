@@ -196,6 +196,11 @@ def test_infercept_can_order_its_queue_by_turns() -> None:
     assert by_program.rank(late_pinned, 9.0) < by_program.rank(early_program, 9.0)
     assert by_turn.rank(early_turn, 9.0) < by_turn.rank(early_program, 9.0)
     assert by_turn.rank(early_program, 9.0) < by_turn.rank(late_pinned, 9.0)
+    preserved_first = Infercept(COSTS, queue_order="preserved_turn")
+    early_evicted = turn("d", at=4.5, program_at=1.0)
+    waiting = [early_program, late_pinned, early_evicted, early_turn]
+    ordered = sorted(waiting, key=lambda request: preserved_first.rank(request, 9.0))
+    assert ordered == [early_turn, late_pinned, early_evicted, early_program]
 
 
 def test_continuum_can_estimate_from_other_turns() -> None:
