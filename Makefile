@@ -14,6 +14,7 @@ TORCH_CPU ?=
 FIRST ?= 0
 WORKLOADS ?= 10000
 ADMISSION ?= whole-prompt
+LAYERS ?= full
 INPUTS ?= 1000000
 SEED ?= 0
 PROGRAMS ?= 10000
@@ -82,10 +83,10 @@ test-real: .venv/installed-test environments  ## run the tests against a real vL
 
 # Runs under vLLM's interpreter, which has most of our libraries; the others come from .venv, last on
 # the path, so that they replace none of vLLM's.
-differential: .venv-vllm/installed .venv/installed-test  ## compare every decision of sim with vLLM's: WORKLOADS=10000 FIRST=0 ADMISSION=whole-prompt
+differential: .venv-vllm/installed .venv/installed-test  ## compare every decision of sim with vLLM's: WORKLOADS=10000 FIRST=0 ADMISSION=whole-prompt LAYERS=full
 	@VLLM_LOGGING_LEVEL=ERROR VLLM_NO_USAGE_STATS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(VLLM_PYTHON) -c \
 		'import runpy, sys; sys.path.append(sys.argv.pop(1)); runpy.run_module("tests.real.plugin.differential", run_name="__main__", alter_sys=True)' \
-		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION)
+		"$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" $(FIRST) $(WORKLOADS) $(ADMISSION) $(LAYERS)
 
 # OpenHands needs a newer Python than Turnstile; without one its tests are skipped.
 environments: .venv-vllm/installed .venv-agents/installed $(if $(OPENHANDS_PYTHON),.venv-openhands/installed)  ## install the next three, which test-real needs

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from servers.errors import UnknownProfile
@@ -46,6 +46,9 @@ class Profile:
     dram_bytes_per_s: float
     """Bandwidth from host to device, for reloads from DRAM."""
     ssd_bytes_per_s: float
+    kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
+    """The sliding window in tokens of each group of layers with its own KV blocks, in vLLM's order;
+    None: full attention."""
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
         compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps
@@ -102,6 +105,8 @@ class TableProfile(Profile):
 
 def profile_of(fields: Mapping[str, Any]) -> Profile:
     """The profile with these fields, which may come from JSON."""
+    if "kv_groups" in fields:
+        fields = {**fields, "kv_groups": tuple(fields["kv_groups"])}
     if "knots" not in fields:
         return Profile(**fields)
     knots = tuple((tokens, ps) for tokens, ps in fields["knots"])

@@ -81,7 +81,7 @@ def analytic_profile(
         kv_bytes_per_token=token_bytes,
         dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
-        **_step_ps(gpu, llm, n, offload),
+        **_step_ps(gpu, llm, n, offload),  # type: ignore[arg-type]
     )
 
 

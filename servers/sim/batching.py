@@ -60,6 +60,10 @@ class Batch:
     a block: if its cached prefix is evicted, it may load its KV from a tier instead of computing
     its first chunk."""
 
+    single_step: bool = False
+    """Whether the batch must not be computed in a stride: a model with sliding windows computes a
+    prompt, or its running turns may free the blocks for which the head of the queue waits."""
+
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]
 
@@ -132,6 +136,35 @@ class RunningTurns:
         self.pool.blank -= own
         sequence.owner.blank += own
         self._kv.commit(sequence.owner, sequence.computed // self._block)
+
+    def prepare_slots(self, sequence: Sequence) -> None:
+        """Free the blocks that the turn's next tokens do not attend to; with full attention, none.
+        Call `refresh` first if decodes have advanced."""
+
+    def missing_for_token(self, sequence: Sequence) -> int:
+        """Return the number of blocks to allocate for a decode's next token."""
+        return int(self.decodes.opens_block(sequence))
+
+    def take_slot(self, sequence: Sequence, blocks: int) -> None:
+        """Allocate the missing blocks for a decode's next token."""
+        self._kv.allocate(self.pool, blocks)
+
+    def blocks_ahead(self, batch: Batch, steps: int) -> int:
+        """Return the number of blocks that `steps` steps need beyond those of the first step, which
+        are allocated already."""
+        needed = self.decodes.blocks_needed(steps - 1, after=1)
+        for sequence, chunk in batch.chunks:
+            tokens = sequence.computed + chunk * steps
+            needed += -(-tokens // self._block) - sequence.owner.blocks
+        return needed
+
+    def allocate_ahead(self, batch: Batch, steps: int) -> None:
+        """Allocate the blocks of `steps` steps, of which the first has its blocks."""
+        needed = self.decodes.blocks_needed(steps - 1, after=1)
+        if needed:
+            self._kv.allocate(self.pool, needed)
+        for sequence, chunk in batch.chunks:
+            self.extend(sequence, sequence.computed + chunk * steps)
 
     # Batch --------------------------------------------------------------------------------------
 

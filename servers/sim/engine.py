@@ -19,6 +19,7 @@ from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.strides import duration_ps, steps_until
 from servers.sim.tiers import Offload, build_tiers
+from servers.sim.window_scheduler import WindowScheduler
 
 OnEnd = Callable[[Sequence], None]
 OnEvent = Callable[[EventRecord], None]
@@ -42,7 +43,8 @@ class Engine:
         self.profile = profile
         emit = self._emit if on_event else None
         tiers = build_tiers(offload, profile)
-        self.scheduler = Scheduler(policy, profile, limits, tiers, emit)
+        kind = WindowScheduler if len(profile.kv_groups) > 1 else Scheduler
+        self.scheduler = kind(policy, profile, limits, tiers, emit)
         self.now_ps = 0
         self.steps = 0
         """Number of computed batches."""
@@ -65,7 +67,7 @@ class Engine:
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         """Queue a turn for arrival at `at_ps`. Raises InvalidInput if it could never run."""
-        refuse_unfit(submission, self.profile)
+        refuse_unfit(submission, self.profile, self.scheduler.limits.step_tokens)
         sequence = Sequence(submission, at_ps)
         self._push(at_ps, sequence)
         return sequence
@@ -163,7 +165,7 @@ class Engine:
         steps = self._most_steps(batch)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
-            self._allocate_ahead(batch, steps)
+            self._running.allocate_ahead(batch, steps)
         self.now_ps += duration_ps(steps, first_ps, increment_ps)
         self.steps += steps
         self._runner.set_clock(self.now_ps)
@@ -200,6 +202,8 @@ class Engine:
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
+        if batch.single_step:
+            return 1
         most = decodes.steps_to_finish()
         if batch.chunks:
             sequence, chunk = batch.chunks[0]
@@ -210,34 +214,20 @@ class Engine:
         if most is None:
             raise RuntimeError("a batch without members has no steps")
         free = 0 if batch.head_may_load else self.scheduler.kv.free
-        if decodes.count * (most // self.profile.block_tokens + 1) < free and not batch.chunks:
+        ahead = self._running.blocks_ahead
+        per_decode = (most // self.profile.block_tokens + 1) * len(self.profile.kv_groups)
+        if decodes.count * per_decode < free and not batch.chunks:
             return most
-        if self._blocks_ahead(batch, most) <= free:
+        if ahead(batch, most) <= free:
             return most
         fits = 1
         while most - fits > 1:
             middle = (fits + most) // 2
-            if self._blocks_ahead(batch, middle) <= free:
+            if ahead(batch, middle) <= free:
                 fits = middle
             else:
                 most = middle
         return fits
-
-    def _blocks_ahead(self, batch: Batch, steps: int) -> int:
-        """Return the number of blocks that `steps` steps need beyond those of the first step, which
-        are allocated already."""
-        needed = self._decodes.blocks_needed(steps - 1, after=1)
-        for sequence, chunk in batch.chunks:
-            tokens = sequence.computed + chunk * steps
-            needed += -(-tokens // self.profile.block_tokens) - sequence.owner.blocks
-        return needed
-
-    def _allocate_ahead(self, batch: Batch, steps: int) -> None:
-        needed = self._decodes.blocks_needed(steps - 1, after=1)
-        if needed:
-            self.scheduler.kv.allocate(self._running.pool, needed)
-        for sequence, chunk in batch.chunks:
-            self._running.extend(sequence, sequence.computed + chunk * steps)
 
     def _steps_until_event(self, most: int, first_ps: int, increment_ps: int) -> int:
         """Return the smallest number of steps that reach the next event, but at most `most`."""

@@ -19,7 +19,7 @@ from collections import OrderedDict
 class Segment:
     """A run of blocks of the tree of contents; a prompt may contain only its first part."""
 
-    __slots__ = ("_idle", "end", "owners", "start", "top")
+    __slots__ = ("__weakref__", "_idle", "end", "owners", "start", "top")
 
     def __init__(self, start: int) -> None:
         self.start = start

@@ -51,8 +51,7 @@ class Scheduler:
         emit: Emit[Sequence] | None,
     ) -> None:
         self.limits = limits
-        self.kv = DeviceKV(profile.kv_blocks)
-        self.running = RunningTurns(self.kv, profile.block_tokens, limits.step_tokens)
+        self.kv, self.running = self._build(profile)
         self.reloads = Reloads(tiers, self.kv, profile.block_tokens)
         self.runner: PolicyRunner[Sequence, BlockOwner] = PolicyRunner(
             policy, retain_blocks=self._retain_blocks, release_blocks=self.kv.release, emit=emit
@@ -60,6 +59,10 @@ class Scheduler:
         self._policy = policy
         self._block = profile.block_tokens
         self._first_chunk = limits.admission == Admission.FIRST_CHUNK
+
+    def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
+        kv = DeviceKV(profile.kv_blocks)
+        return kv, RunningTurns(kv, profile.block_tokens, self.limits.step_tokens)
 
     # Arrivals and ends --------------------------------------------------------------------------
 
@@ -156,15 +159,17 @@ class Scheduler:
                 continue
             if sequence is running.partial:
                 chunk = running.next_chunk(sequence)
+                running.prepare_slots(sequence)
                 needed = running.missing_blocks(sequence, chunk)
                 if not self._make_room_for_running(sequence, needed, batch):
                     break
                 running.compute(sequence, chunk, batch)
                 continue
-            needed = int(running.decodes.opens_block(sequence))
+            running.prepare_slots(sequence)
+            needed = running.missing_for_token(sequence)
             if not self._make_room_for_running(sequence, needed, batch):
                 break
-            self.kv.allocate(running.pool, needed)
+            running.take_slot(sequence, needed)
             batch.has_slot.add(sequence.view.id)
         running.skip_without_slot(batch, batch.has_slot)
         batch.has_slot = None

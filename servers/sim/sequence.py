@@ -13,6 +13,7 @@ from servers.clock import PS_PER_S
 from servers.errors import InvalidInput
 from servers.policies.base import Future, Request
 from servers.profiles import Profile
+from servers.profiles.kv_groups import longest_turn
 from servers.sim.kv import BlockOwner, Path
 
 
@@ -43,7 +44,7 @@ class Submission:
     """For policies that are an `Oracle` only."""
 
 
-def refuse_unfit(submission: Submission, profile: Profile) -> None:
+def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> None:
     """Raise InvalidInput if the turn could never run."""
     prompt, output = submission.prompt_tokens, submission.output_tokens
     if prompt < 1 or output < 1:
@@ -51,7 +52,13 @@ def refuse_unfit(submission: Submission, profile: Profile) -> None:
             f"program {submission.program_id}: a turn of {prompt} prompt and {output} output "
             "tokens; both must be at least 1"
         )
-    room = min(profile.max_model_len, profile.kv_blocks * profile.block_tokens)
+    room = profile.max_model_len
+    capacity = profile.kv_blocks * profile.block_tokens
+    if len(profile.kv_groups) > 1:
+        capacity = longest_turn(
+            profile.kv_groups, profile.kv_blocks, step_tokens, profile.block_tokens
+        )
+    room = min(room, capacity)
     if prompt + output > room:
         raise InvalidInput(
             f"program {submission.program_id}: a turn of {prompt + output} tokens does not fit "

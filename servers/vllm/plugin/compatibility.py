@@ -46,6 +46,7 @@ NEEDED = {
     "total_computed_tokens",
     "num_local_computed_tokens",
     "num_tokens_main_model",
+    "apply_admission_cap",
 }
 """Parameters of `get_num_blocks_to_allocate` that the plug-in can supply."""
 

@@ -25,17 +25,44 @@ VICTIM = 1
 """The priority of the turn that vLLM preempts next; all others have 0."""
 
 
-def retain_blocks(manager: Any, request_id: str, whole_request: bool) -> tuple[Blocks, int]:
-    """Add one reference to the request's hashed blocks, or to all of its blocks, and return them
-    and their number. The last block comes first, as when vLLM frees them."""
+def retain_blocks(manager: Any, request: Request, whole_request: bool) -> tuple[Blocks, int]:
+    """Add one reference to the request's hashed blocks, or to all of its blocks, and to the blocks
+    that left its window and that the next turn needs. Return them and their number. Group by group,
+    the last block comes first, as when vLLM frees them."""
+    groups = manager.get_blocks(request.request_id).blocks
+    left = _left_window(manager, request, groups) if len(groups) > 1 else {}
     blocks = [
         block
-        for group in manager.get_blocks(request_id).blocks
-        for block in reversed(group)
+        for group_id, group in enumerate(groups)
+        for block in (*reversed(group), *left.get(group_id, ()))
         if not block.is_null and (whole_request or block.block_hash is not None)
     ]
     manager.block_pool.touch(blocks)
     return blocks, len(blocks)
+
+
+def _left_window(manager: Any, request: Request, groups: Any) -> dict[int, Blocks]:
+    """Return the blocks of the last window before the end of the prompt that have left the window
+    of a sliding-window group, by group and last block first.
+
+    Of these groups, vLLM by default only hashes the blocks before the end of the prompt, where the
+    next turn's prefix hit then ends, and frees them once enough tokens follow. Without them, the
+    pinned blocks of the full-attention group cannot be hit."""
+    if getattr(manager.coordinator, "retention_interval", None) is None:
+        return {}
+    left: dict[int, Blocks] = {}
+    managers = manager.coordinator.single_type_managers
+    windowed = [i for i, one in enumerate(managers) if getattr(one, "sliding_window", None)]
+    for spec in {managers[i].kv_cache_spec for i in windowed}:
+        same = [i for i in windowed if managers[i].kv_cache_spec == spec]
+        end = (request.num_prompt_tokens - 1) // spec.block_size
+        start = max(0, end - -(-(spec.sliding_window - 1) // spec.block_size))
+        for position in range(end - 1, start - 1, -1):
+            if groups[same[0]][position].is_null:
+                found = manager.block_pool.get_cached_block(request.block_hashes[position], same)
+                for group_id, block in zip(same, found or (), strict=False):
+                    left.setdefault(group_id, []).append(block)
+    return left
 
 
 def unhash_uncomputed(manager: Any, request: Request) -> None:
@@ -128,24 +155,32 @@ class ReclaimingKVManager:
 
         def missing() -> int:
             reserved = int(kwargs.get("reserved_blocks", 0))
-            return self._missing(request, self._must_fit(request, chunk, kwargs), kwargs) + reserved
+            return self._missing_for_head(request, chunk, kwargs) + reserved
 
         # A turn that lost its pin may no longer be the head, so vLLM retries in the next step.
         return runner.reclaim_for_head(turn, others, missing) and not runner.needs_rerank(turn)
 
-    def _must_fit(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
-        """Return how many tokens of the head of the queue must fit for its admission: its whole
-        prompt, or what is computed once the next step has computed `chunk` tokens."""
-        if self._scheduler.scheduler_reserve_full_isl:
-            return int(request.num_tokens)
-        chunk += kwargs.get("num_new_computed_tokens", 0)
-        chunk += kwargs.get("num_external_computed_tokens", 0)
-        chunk += kwargs.get("num_lookahead_tokens", 0)
-        return int(min(request.num_computed_tokens + chunk, self._scheduler.max_model_len))
+    def _missing_for_head(self, request: Request, chunk: int, kwargs: dict[str, Any]) -> int:
+        """Return how many free blocks are missing for the admission of the head of the queue, of
+        which the next step would compute `chunk` tokens. Its first chunk must fit, and its whole
+        prompt under that rule, which needs at least as many blocks in a full-attention group."""
+        whole_prompt = self._scheduler.scheduler_reserve_full_isl
+        missing = []
+        if whole_prompt:
+            missing.append(self._missing(request, int(request.num_tokens), kwargs, cap=True))
+        if not (whole_prompt and self._one_group):
+            chunk += kwargs.get("num_new_computed_tokens", 0)
+            chunk += kwargs.get("num_external_computed_tokens", 0)
+            chunk += kwargs.get("num_lookahead_tokens", 0)
+            tokens = min(request.num_computed_tokens + chunk, self._scheduler.max_model_len)
+            missing.append(self._missing(request, int(tokens), kwargs))
+        return max(missing)
 
-    def _missing(self, request: Request, tokens: int, kwargs: dict[str, Any]) -> int:
+    def _missing(
+        self, request: Request, tokens: int, kwargs: dict[str, Any], *, cap: bool = False
+    ) -> int:
         """Return how many free blocks are missing for a context of `tokens` tokens; at most 0 if it
-        fits."""
+        fits. `cap`: a sliding-window group needs at most the blocks of a window and one step."""
         found = kwargs.get("new_computed_blocks") or self._manager.empty_kv_cache_blocks
         local = request.num_computed_tokens + kwargs.get("num_new_computed_tokens", 0)
         values = {
@@ -156,6 +191,7 @@ class ReclaimingKVManager:
             "total_computed_tokens": local + kwargs.get("num_external_computed_tokens", 0),
             "num_local_computed_tokens": local,
             "num_tokens_main_model": tokens,
+            "apply_admission_cap": cap,
         }
         known = {name: values[name] for name in self._needed_names}
         return (
@@ -184,7 +220,7 @@ class ReclaimingKVManager:
         kwargs = {"new_computed_blocks": found, "num_new_computed_tokens": hit}
         budget = scheduler.max_num_scheduled_tokens - len(scheduler.running)
         chunk = min(waiting.num_tokens - hit, budget)
-        return self._missing(waiting, self._must_fit(waiting, chunk, kwargs), kwargs) <= 0
+        return self._missing_for_head(waiting, chunk, kwargs) <= 0
 
     def running_turns_fit(self) -> bool:
         """Return True only if all running turns certainly get their blocks without reclaim or

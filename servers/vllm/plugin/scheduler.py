@@ -65,7 +65,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._stock_manager = manager = self.kv_cache_manager
         self.runner: PolicyRunner[Turn, Blocks] = PolicyRunner(
             policy,
-            retain_blocks=lambda turn, whole: retain_blocks(manager, turn.request_id, whole),
+            retain_blocks=lambda turn, whole: retain_blocks(
+                manager, self.requests[turn.request_id], whole
+            ),
             release_blocks=manager.block_pool.free_blocks,
             emit=self._log.write,
         )

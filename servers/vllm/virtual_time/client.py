@@ -112,6 +112,7 @@ class RemoteVllm:
     ) -> None:
         self.profile = profile
         self.now_ps = self.steps = self.strides = 0
+        self._step_tokens = limits.step_tokens
         self._process = process
         self._on_end = on_end
         self._on_event = on_event
@@ -123,7 +124,7 @@ class RemoteVllm:
         process.send({"policy": policy, **sizes, "events": on_event is not None})
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        refuse_unfit(submission, self.profile)
+        refuse_unfit(submission, self.profile, self._step_tokens)
         self._sent += 1
         sequence = self._turns[self._sent] = Sequence(submission, at_ps)
         path = [

@@ -104,6 +104,7 @@ class VirtualVllm:
             max_num_seqs=limits.max_num_seqs,
             step_tokens=limits.step_tokens,
             block_tokens=profile.block_tokens,
+            kv_groups=profile.kv_groups,
             admission=limits.admission,
             policy=policy,
             events=self,
@@ -112,7 +113,9 @@ class VirtualVllm:
         self._runner = self.vllm.runner
         self._on_end = on_end
         self._on_event = on_event
-        self._strides = strides
+        # With several groups, the blocks of a stride are not those of its single steps.
+        self._strides = strides and len(profile.kv_groups) == 1
+        self._step_tokens = limits.step_tokens
         self._contents = Contents(profile.block_tokens)
         self._due: list[tuple[int, int, Sequence]] = []
         """Arrivals and aborts by time. The event of a turn that has arrived is its abort."""
@@ -123,7 +126,7 @@ class VirtualVllm:
         self._ended: list[Sequence] = []
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
-        refuse_unfit(submission, self.profile)
+        refuse_unfit(submission, self.profile, self._step_tokens)
         sequence = Sequence(submission, at_ps)
         self._push(at_ps, sequence)
         return sequence

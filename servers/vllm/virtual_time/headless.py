@@ -1,7 +1,7 @@
 """Builds vLLM's scheduler and KV manager without a model, a GPU or a server.
 
 In: a scheduler class and the sizes of a server. Out: the scheduler, as vLLM's engine core builds it
-for one group of full-attention layers. Runs under vLLM's interpreter.
+for the given groups of layers. Runs under vLLM's interpreter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    SlidingWindowSpec,
+)
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.structured_output import StructuredOutputManager
 
@@ -66,6 +71,7 @@ def headless_scheduler(
     max_num_seqs: int,
     step_tokens: int,
     block_tokens: int = 16,
+    kv_groups: tuple[int | None, ...] = (None,),
     admission: Admission = Admission.WHOLE_PROMPT,
     **kwargs: Any,
 ) -> Any:
@@ -76,14 +82,13 @@ def headless_scheduler(
     config.scheduler_config.scheduler_reserve_full_isl = admission == Admission.WHOLE_PROMPT
     config.cache_config.block_size = block_tokens
     config.cache_config.num_gpu_blocks = kv_blocks + 1  # one is vLLM's null block
-    spec = FullAttentionSpec(
-        block_size=block_tokens, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
-    kv = KVCacheConfig(
-        num_blocks=kv_blocks + 1,
-        kv_cache_tensors=[],
-        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-    )
+    groups = [
+        KVCacheGroupSpec([f"layer {i}"], _spec(window, block_tokens))
+        for i, window in enumerate(kv_groups)
+    ]
+    kv = KVCacheConfig(num_blocks=kv_blocks + 1, kv_cache_tensors=[], kv_cache_groups=groups)
+    if len(groups) > 1 and hasattr(kv, "prefix_cache_retention_interval"):
+        kv.prefix_cache_retention_interval = config.cache_config.prefix_cache_retention_interval
     return scheduler(
         vllm_config=config,
         kv_cache_config=kv,
@@ -92,6 +97,18 @@ def headless_scheduler(
         log_stats=False,
         **kwargs,
     )
+
+
+def _spec(window: int | None, block_tokens: int) -> Any:
+    sizes = {
+        "block_size": block_tokens,
+        "num_kv_heads": 1,
+        "head_size": 1,
+        "dtype": torch.float32,
+    }
+    if window is None:
+        return FullAttentionSpec(**sizes)
+    return SlidingWindowSpec(**sizes, sliding_window=window)
 
 
 def sampling(output_tokens: int, **xargs: Any) -> SamplingParams:

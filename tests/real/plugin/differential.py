@@ -1,11 +1,15 @@
 """Compare every decision of a policy in vLLM's scheduler and in virtual time, on random workloads.
 
-    python -m tests.real.plugin.differential [FIRST [COUNT [ADMISSION]]]    under vLLM's interpreter
+    python -m tests.real.plugin.differential [FIRST [COUNT [ADMISSION [LAYERS]]]]
+
+under vLLM's interpreter.
 
 Both take single steps with the same clock. The comparison covers the turns and token counts of each
 step, hits, preemptions, pins and why they end, and the times of every turn to the picosecond. Seeds
 rotate through the policies. ADMISSION is whole-prompt (the default) or first-chunk, and does not
-change the workloads.
+change the workloads. LAYERS is full (the default) or windows, which gives the machine several KV
+groups, all but one of them with a sliding window. Virtual time then keeps copies of blocks as vLLM
+does, and no difference is explained by them.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from servers.sim import Engine
 from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
-from tests.real.plugin.random_worlds import World, unruly, world
+from tests.real.plugin.random_worlds import World, unruly, windowed, world
 
 POLICIES = [v.name for v in variants("all") if not v.offload]
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
@@ -156,14 +160,24 @@ class _CountingCopies:
         BlockHashToBlockMap.insert = self._insert
 
 
-def check(seed: int, admission: Admission) -> Verdict:
-    return compare(seed, POLICIES[seed % len(POLICIES)], world(seed, admission=admission))
+def check(seed: int, admission: Admission, layers: str) -> Verdict:
+    played = world(seed, admission=admission)
+    if layers == "full":
+        return compare(seed, POLICIES[seed % len(POLICIES)], played)
+    verdict = compare(seed, POLICIES[seed % len(POLICIES)], windowed(played, seed))
+    return verdict._replace(copies=0)
 
 
-def main(first: int = 0, count: int = 10_000, admission: str = Admission.WHOLE_PROMPT) -> int:
+def main(
+    first: int = 0,
+    count: int = 10_000,
+    admission: str = Admission.WHOLE_PROMPT,
+    layers: str = "full",
+) -> int:
     started_s, seen, unexplained, copies = time.monotonic(), Counter[str](), [], 0
     workers = os.cpu_count() or 1
-    seeds, checked = range(first, first + count), partial(check, admission=Admission(admission))
+    seeds = range(first, first + count)
+    checked = partial(check, admission=Admission(admission), layers=layers)
     with multiprocessing.get_context("fork").Pool(workers) as pool:
         for done, verdict in enumerate(pool.imap_unordered(checked, seeds, 20)):
             seen += verdict.counts
@@ -176,8 +190,8 @@ def main(first: int = 0, count: int = 10_000, admission: str = Admission.WHOLE_P
             if done % 500 == 499:
                 print(f"{done + 1} of {count}", file=sys.stderr)
     print(
-        f"admission {admission}: {seen['worlds']} workloads, {seen['steps']} steps, "
-        f"{seen['preempted']} preemptions, "
+        f"admission {admission}, layers {layers}: {seen['worlds']} workloads, "
+        f"{seen['steps']} steps, {seen['preempted']} preemptions, "
         f"{seen['pinned']} pins, {seen['aborted']} aborts in {time.monotonic() - started_s:.0f} s: "
         f"{len(unexplained)} unexplained differences, {copies} where vLLM held a block twice"
     )
@@ -186,4 +200,4 @@ def main(first: int = 0, count: int = 10_000, admission: str = Admission.WHOLE_P
 
 if __name__ == "__main__":
     numbers = [int(number) for number in sys.argv[1:3]]
-    sys.exit(main(*numbers, *sys.argv[3:4]))
+    sys.exit(main(*numbers, *sys.argv[3:5]))

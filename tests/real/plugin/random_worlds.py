@@ -16,6 +16,7 @@ from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.clock import PS_PER_S
 from servers.profiles import Profile
+from servers.profiles.kv_groups import Groups, turn_blocks
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
 from traces import Fork, Program, Provenance, SharedPrefix, Turn
@@ -23,6 +24,16 @@ from traces import Fork, Program, Provenance, SharedPrefix, Turn
 GAPS_S = (0.0, 0.013, 0.1, 0.4, 1.7, 6.0)
 SIZES = ((40, 40), (30, 80), (120, 60), (300, 60), (16, 100), (33, 33))
 """Maximum numbers of new prompt tokens and of output tokens of a turn."""
+WINDOWED: tuple[Groups, ...] = (
+    (128, None),
+    (None, 33),
+    (16, None),
+    (300, 300, None),
+    (40, 40, 40, 40, 40, None),
+    (64, 64, None, 64),
+)
+"""KV groups of models with sliding windows shorter and longer than most turns of these workloads.
+gpt-oss has two groups and Gemma 3 six or seven; windows also end inside blocks."""
 
 
 class World(NamedTuple):
@@ -62,6 +73,19 @@ def world(
     starts_s = sorted(rng.random() * spread_s for p in programs if p.fork is None)
     machine = profile(largest + spare, sequence_ps=rng.choice((0, 700_000_000)))
     return World(programs, starts_s, machine, Limits(seqs, budget, admission), unruly)
+
+
+def windowed(played: World, seed: int) -> World:
+    """Return the workload on a machine with sliding-window layers and as much spare memory."""
+    rng = random.Random(f"groups {seed}")
+    groups = rng.choice(WINDOWED)
+    largest = max(p.peak_context_tokens for p in played.programs)
+    spare = played.profile.kv_blocks - max(
+        -(-p.peak_context_tokens // BLOCK) for p in played.programs
+    )
+    needed = turn_blocks(groups, largest, played.limits.step_tokens, BLOCK)
+    blocks = needed + spare * rng.choice((1, len(groups)))
+    return played._replace(profile=replace(played.profile, kv_blocks=blocks, kv_groups=groups))
 
 
 def _turns(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from vllm.config import CacheConfig
 
 from servers.admission import Admission
 from servers.errors import UnsupportedVllm
@@ -17,7 +18,7 @@ from servers.variants import variant
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
 from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play
-from tests.real.plugin.random_worlds import World, world
+from tests.real.plugin.random_worlds import World, windowed, world
 from tests.sim.worlds import profile
 from traces import Program, SharedPrefix, Turn
 
@@ -34,6 +35,21 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_decision_and_time_equals_virtual_time_under_first_chunk(policy: str) -> None:
     assert _compare_all(policy, 10, Admission.FIRST_CHUNK)["preempted"] > 5
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("admission", Admission)
+def test_every_decision_and_time_equals_virtual_time_with_sliding_windows(
+    policy: str, admission: Admission
+) -> None:
+    if not hasattr(CacheConfig, "prefix_cache_retention_interval"):
+        pytest.skip("virtual time follows the prefix hits of vLLM 0.32")
+    for seed in range(10):
+        try:
+            verdict = compare(seed, policy, windowed(world(seed, admission=admission), seed))
+        except UnsupportedVllm as refused:
+            pytest.skip(str(refused))
+        assert not verdict.difference, f"seed {seed}: {verdict.difference}"
 
 
 def _compare_all(policy: str, seeds: int, admission: Admission) -> Counter[str]:

@@ -1,0 +1,140 @@
+"""The scheduler of a model with sliding-window layers (see `servers.sim.windows`).
+
+In addition to what `Scheduler` does, the running turns free blocks that leave the window, in every
+step and before their next slot is allocated, and the admission of a turn needs two checks as in
+vLLM's `allocate_slots`. Under whole-prompt admission its prompt must fit, where a window group
+needs at most the blocks of a window and one step. And the first chunk must fit.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from servers.profiles import Profile
+from servers.profiles.kv_groups import most_window_blocks
+from servers.sim.batching import Batch, RunningTurns
+from servers.sim.kv import BlockOwner, DeviceKV
+from servers.sim.scheduler import BlockDemand, Scheduler
+from servers.sim.sequence import Sequence
+from servers.sim.windows import Hit, WindowKV, WindowOwner
+
+
+class WindowTurns(RunningTurns):
+    """The running turns. Each one's blocks are in its own tables."""
+
+    _kv: WindowKV
+
+    def prepare_slots(self, sequence: Sequence) -> None:
+        self._kv.leave_window(_owner(sequence), sequence.computed)
+
+    def missing_for_token(self, sequence: Sequence) -> int:
+        return self.missing_blocks(sequence, 1)
+
+    def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
+        high = -(-(sequence.computed + tokens) // self._block)
+        return max(0, high - _owner(sequence).high) * self._kv.groups
+
+    def take_slot(self, sequence: Sequence, blocks: int) -> None:
+        if blocks:
+            self._kv.extend(_owner(sequence), sequence.computed + 1)
+
+    def extend(self, sequence: Sequence, tokens: int) -> None:
+        owner = _owner(sequence)
+        self._kv.extend(owner, tokens)
+        self._kv.hash_full(owner, tokens)
+        self._kv.hash_windows(owner, tokens, sequence.view.prompt_tokens)
+
+    def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
+        super().compute(sequence, chunk, batch)
+        batch.single_step = True
+
+    def settle(self, sequence: Sequence, has_slot: bool) -> None:
+        self._kv.hash_full(_owner(sequence), sequence.computed)
+
+    def extend_all(self, batch: Batch) -> bool:
+        partial = self.partial
+        chunk = self.next_chunk(partial) if partial else 0
+        needed = self.decodes.blocks_needed(1) * self._kv.groups
+        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._kv.free:
+            return False
+        self._take_slots(range(1))
+        if partial is not None:
+            self.prepare_slots(partial)
+            self.compute(partial, chunk, batch)
+        return True
+
+    def blocks_ahead(self, batch: Batch, steps: int) -> int:
+        return self.decodes.blocks_needed(steps - 1, after=1) * self._kv.groups
+
+    def allocate_ahead(self, batch: Batch, steps: int) -> None:
+        self._take_slots(range(1, steps))
+
+    def _take_slots(self, steps: range) -> None:
+        """Free and allocate the decodes' blocks in the given steps from now, step by step and in
+        order of admission. Blocks that are freed may be allocated again in the same stride."""
+        kv, block, tick = self._kv, self._block, self.decodes.tick
+        changes: list[tuple[int, int, int, WindowOwner]] = []
+        for order, sequence in enumerate(self.by_id.values()):
+            if sequence.joined_tick is None:
+                continue
+            computed = sequence.joined_computed + tick - sequence.joined_tick
+            owner = _owner(sequence)
+            first = computed + steps.start
+            opens = range(first + -first % block, computed + steps.stop, block)
+            leaves = list(range(kv.next_leave(first), computed + steps.stop, block))
+            if not steps.start and kv.passed(computed) > owner.low:
+                leaves.append(computed)
+            changes += [(tokens - computed, order, 1, owner) for tokens in opens]
+            changes += [(tokens - computed, order, 0, owner) for tokens in leaves]
+            owner.computed = computed
+        changes.sort(key=lambda change: change[:3])
+        for step, _, is_open, owner in changes:
+            if is_open:
+                kv.extend(owner, owner.computed + step + 1)
+            else:
+                kv.leave_window(owner, owner.computed + step)
+
+
+class WindowScheduler(Scheduler):
+    kv: WindowKV
+    running: WindowTurns
+
+    def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
+        kv = WindowKV(profile.kv_blocks, profile.kv_groups, profile.block_tokens)
+        self._most_window_blocks = most_window_blocks(
+            kv.window, self.limits.step_tokens, profile.block_tokens
+        )
+        return kv, WindowTurns(kv, profile.block_tokens, self.limits.step_tokens)
+
+    def add(self, sequence: Sequence) -> None:
+        sequence.owner = self.kv.owner(sequence.submission.path)
+        super().add(sequence)
+
+    def _retain_blocks(self, sequence: Sequence, whole_request: bool) -> tuple[BlockOwner, int]:
+        self.kv.take_left(_owner(sequence), sequence.view.prompt_tokens)
+        return super()._retain_blocks(sequence, whole_request)
+
+    def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
+        hit = self.kv.find(_owner(sequence), (sequence.target - 1) // self._block)
+        computed = hit.depth * self._block
+        chunk = min(sequence.target - computed, budget)
+        needed = self._needed(hit, computed + chunk)
+        if not self._first_chunk:
+            needed = max(needed, self._needed(hit, sequence.target, self._most_window_blocks))
+        return BlockDemand(hit.depth, [], needed)
+
+    def _needed(self, hit: Hit, tokens: int, most_window_blocks: int | None = None) -> int:
+        blocks = window_blocks = -(-tokens // self._block)
+        if most_window_blocks is not None:
+            window_blocks = min(blocks, most_window_blocks)
+        windows = (self.kv.groups - 1) * max(0, window_blocks - hit.depth)
+        return blocks - hit.depth + windows + hit.idle
+
+    def _make_room_for_head(self, head: Sequence, budget: int, batch: Batch) -> bool:
+        has_room = super()._make_room_for_head(head, budget, batch)
+        batch.single_step |= not has_room
+        return has_room
+
+
+def _owner(sequence: Sequence) -> WindowOwner:
+    return cast(WindowOwner, sequence.owner)

@@ -1,0 +1,280 @@
+"""Paged KV of a model with sliding-window layers, as in vLLM v1's hybrid KV cache manager.
+
+vLLM splits the layers into groups with pages of equal size. Each group has a block table per turn,
+and all groups take blocks from one pool. Here one group has full attention and the others have one
+sliding window in common. As in vLLM 0.32:
+
+- Blocks before the window are freed when the turn gets its next slot.
+- A prefix hit needs the full-attention blocks from the start of the sequence, and the blocks of all
+  window groups for the last window before the end of the hit only.
+- Of the window blocks, only those are hashed from which a later turn can resume: the last window
+  before the end of the prompt, and before the end of the longest hit of the full-attention group
+  (`prefix_cache_retention_interval` 0, vLLM's default).
+
+Because of the last rule, the next turn of a program computes its previous answer again, although
+the full-attention group still has it. vLLM then keeps two copies of these blocks. So here, unlike
+in `DeviceKV`, each hashed block is an object, and a content has a list of copies, oldest first.
+Depths and counts are in blocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple, cast
+from weakref import WeakKeyDictionary
+
+from servers.sim.kv import BlockOwner, DeviceKV, Path, Segment
+
+
+class Block:
+    """A hashed block."""
+
+    __slots__ = ("copies", "references")
+
+    def __init__(self, copies: list[Block]) -> None:
+        self.references = 1
+        self.copies = copies
+        """The blocks of the same group and content, including this one."""
+        copies.append(self)
+
+
+class Content:
+    """The blocks with the KV of one block of tokens and all tokens before it."""
+
+    __slots__ = ("full", "windows")
+
+    def __init__(self) -> None:
+        self.full: list[Block] = []
+        self.windows: tuple[list[Block], ...] = ()
+        """By window group; empty if none was ever hashed."""
+
+
+class WindowOwner(BlockOwner):
+    """The block tables of one turn, or the blocks of its pin. `depth` counts the hashed blocks of
+    the full-attention group, and `blank` the blocks without a hash of all groups."""
+
+    __slots__ = (
+        "boundary",
+        "computed",
+        "contents",
+        "full",
+        "groups",
+        "hashed",
+        "high",
+        "low",
+        "windows",
+    )
+
+    def __init__(self, path: Path, contents: list[Content], groups: int) -> None:
+        super().__init__(path)
+        self.contents = contents
+        """By depth."""
+        self.groups = groups
+        """Number of groups."""
+        self.full: list[Block] = []
+        """The hashed blocks of the full-attention group, which are the first ones of its table."""
+        self.windows: dict[int, tuple[Block, ...]] = {}
+        """The hashed blocks of the window groups by position in the table."""
+        self.low = 0
+        """Positions before this one have left the window and have no block."""
+        self.high = 0
+        """Length of the tables."""
+        self.hashed = 0
+        """Positions of the window groups before this one were hashed or will never be."""
+        self.computed = 0
+        """Number of tokens with KV at the last scheduled step, while the turn decodes."""
+        self.boundary = 0
+        """Depth of the full-attention group's hit if it is longer than the turn's hit, else 0."""
+
+    @property
+    def blocks(self) -> int:
+        return len(self.full) + (self.groups - 1) * len(self.windows) + self.blank
+
+
+class Hit(NamedTuple):
+    depth: int
+    idle: int
+    """Number of the hit's blocks in the free queue."""
+
+
+class WindowKV(DeviceKV):
+    """All KV blocks of one engine."""
+
+    def __init__(self, blocks: int, windows: tuple[int | None, ...], block_tokens: int) -> None:
+        """`windows`: of each group in vLLM's order, in tokens; exactly one is None, and the others
+        are equal."""
+        super().__init__(blocks)
+        self.groups = len(windows)
+        self._is_full = [window is None for window in windows]
+        self.window = next(window for window in windows if window is not None)
+        self._block = block_tokens
+        self._hit_blocks = -(-(self.window - 1) // block_tokens)
+        """Number of window blocks that a hit needs."""
+        self._lru: OrderedDict[Block, None] = OrderedDict()
+        """The free queue without its blank blocks, which are at its front."""
+        self._contents: WeakKeyDictionary[Segment, list[Content]] = WeakKeyDictionary()
+
+    def owner(self, path: Path) -> WindowOwner:
+        contents: list[Content] = []
+        for segment, exit_depth in path:
+            known = self._contents.setdefault(segment, [])
+            known += [Content() for _ in range(exit_depth - segment.start - len(known))]
+            begins = len(contents) - segment.start
+            contents += known[begins : exit_depth - segment.start]
+        return WindowOwner(path, contents, self.groups)
+
+    def passed(self, tokens: int) -> int:
+        """Return the number of blocks before the window of the token after `tokens` tokens."""
+        return max(0, tokens - self.window + 1) // self._block
+
+    def next_leave(self, tokens: int) -> int:
+        """Return the smallest number of computed tokens, at least `tokens`, at which a block is
+        before the window for the first time."""
+        first = self.window - 1 + self._block
+        return first if tokens <= first else tokens + (first - tokens) % self._block
+
+    # Hits ---------------------------------------------------------------------------------------
+
+    def find(self, owner: WindowOwner, limit: int) -> Hit:
+        """Return the longest hit of an owner without blocks, of at most `limit` blocks."""
+        contents = owner.contents
+        longest = 0
+        for content in contents[:limit]:
+            if not content.full:
+                break
+            longest += 1
+        depth = self._window_hit(contents, longest)
+        owner.boundary = longest if longest > depth else 0
+        idle = sum(not content.full[0].references for content in contents[:depth])
+        for content in contents[self.passed(depth * self._block) : depth]:
+            idle += sum(not copies[0].references for copies in content.windows)
+        return Hit(depth, idle)
+
+    def _window_hit(self, contents: list[Content], longest: int) -> int:
+        """Return the largest depth, at most `longest`, before which the window is cached."""
+        found = 0
+        for depth in range(longest, 0, -1):
+            windows = contents[depth - 1].windows
+            if windows and all(windows):
+                found += 1
+                if found >= self._hit_blocks:
+                    return depth - 1 + found
+            else:
+                found = 0
+        return found
+
+    def take_hit(self, owner: BlockOwner, depth: int) -> None:
+        """Give a hit of `depth` blocks to an owner without blocks."""
+        owner = cast(WindowOwner, owner)
+        owner.low = self.passed(depth * self._block)
+        owner.high = owner.hashed = depth
+        for content in owner.contents[:depth]:
+            owner.full.append(self._touch(content.full[0]))
+        owner.depth = depth
+        for position in range(owner.low, depth):
+            windows = owner.contents[position].windows
+            owner.windows[position] = tuple(self._touch(copies[0]) for copies in windows)
+
+    def _touch(self, block: Block) -> Block:
+        if not block.references:
+            del self._lru[block]
+            self.free -= 1
+        block.references += 1
+        return block
+
+    # Slots --------------------------------------------------------------------------------------
+
+    def leave_window(self, owner: WindowOwner, computed: int) -> None:
+        """Free the blocks before the window of a turn that has computed `computed` tokens."""
+        low = min(self.passed(computed), owner.high)
+        if low <= owner.low:
+            return
+        passed = range(low - 1, owner.low - 1, -1)
+        left = [blocks for p in passed if (blocks := owner.windows.pop(p, None)) is not None]
+        blank = (self.groups - 1) * (len(passed) - len(left))
+        owner.low = low
+        owner.blank -= blank
+        self._blank += blank
+        self.free += blank
+        for group in range(self.groups - 1):
+            for blocks in left:
+                self._free(blocks[group])
+
+    def extend(self, owner: WindowOwner, tokens: int) -> None:
+        """Allocate blocks of all groups for a context of `tokens` tokens."""
+        high = -(-tokens // self._block)
+        if high > owner.high:
+            self.allocate(owner, (high - owner.high) * self.groups)
+            owner.high = high
+
+    def allocate(self, owner: BlockOwner, blocks: int) -> None:
+        owner.blank += blocks
+        self.free -= blocks
+        if blocks <= self._blank:
+            self._blank -= blocks
+            return
+        for _ in range(blocks - self._blank):
+            block, _ = self._lru.popitem(last=False)
+            block.copies.remove(block)
+        self._blank = 0
+
+    def hash_full(self, owner: WindowOwner, tokens: int) -> None:
+        """Hash the full-attention blocks of `tokens` computed tokens."""
+        depth = tokens // self._block
+        if depth > owner.depth:
+            owner.full += [Block(content.full) for content in owner.contents[owner.depth : depth]]
+            owner.blank -= depth - owner.depth
+            owner.depth = depth
+
+    def hash_windows(self, owner: WindowOwner, tokens: int, prompt_tokens: int) -> None:
+        """Hash the window blocks of `tokens` computed tokens from which a turn can resume."""
+        end = tokens // self._block
+        if end <= owner.hashed:
+            return
+        for boundary in {(prompt_tokens - 1) // self._block, owner.boundary}:
+            for position in range(
+                max(owner.hashed, boundary - self._hit_blocks), min(end, boundary)
+            ):
+                if position not in owner.windows:
+                    owner.windows[position] = self._hash_window(owner.contents[position])
+                    owner.blank -= self.groups - 1
+        owner.hashed = end
+
+    def _hash_window(self, content: Content) -> tuple[Block, ...]:
+        if not content.windows:
+            content.windows = tuple([] for _ in range(self.groups - 1))
+        return tuple(Block(copies) for copies in content.windows)
+
+    # Ends ---------------------------------------------------------------------------------------
+
+    def take_left(self, owner: WindowOwner, prompt_tokens: int) -> None:
+        """Take those blocks again that have left the window and that the next turn's hit needs: the
+        last window before the end of the prompt, unless they were evicted."""
+        boundary = (prompt_tokens - 1) // self._block
+        for position in range(max(0, boundary - self._hit_blocks), min(boundary, owner.low)):
+            windows = owner.contents[position].windows
+            if windows and all(windows):
+                owner.windows[position] = tuple(self._touch(copies[0]) for copies in windows)
+
+    def release(self, owner: BlockOwner) -> None:
+        """Free all blocks, group by group, and in each the last block first."""
+        owner = cast(WindowOwner, owner)
+        self.release_blank(owner)
+        windows = [owner.windows[position] for position in sorted(owner.windows, reverse=True)]
+        group = 0
+        for is_full in self._is_full:
+            if is_full:
+                for block in reversed(owner.full):
+                    self._free(block)
+            else:
+                for blocks in windows:
+                    self._free(blocks[group])
+                group += 1
+        owner.full, owner.windows = [], {}
+        owner.depth = owner.low = owner.high = owner.hashed = 0
+
+    def _free(self, block: Block) -> None:
+        block.references -= 1
+        if not block.references:
+            self._lru[block] = None
+            self.free += 1

@@ -1,0 +1,165 @@
+"""A model with sliding-window layers: its blocks, prefix hits and strides.
+
+`tests/real/plugin/differential.py` compares every decision with vLLM's scheduler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.replay.virtual import replay
+from servers.policies.base import Costs
+from servers.profiles.kv_groups import Groups, longest_turn, turn_blocks
+from servers.sim import Engine, Segment
+from servers.sim.window_scheduler import WindowScheduler
+from servers.sim.windows import WindowKV, WindowOwner
+from servers.variants import make_policy, variant
+from tests.lines import into
+from tests.sim.worlds import BLOCK, World, worlds
+
+GROUPS: tuple[Groups, ...] = ((128, None), (None, 33), (40, 40, 40, None))
+COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
+
+
+def turn(kv: WindowKV, path: Any, prompt: int, output: int = 0, chunk: int = 64) -> WindowOwner:
+    """Run a turn of `prompt` and `output` tokens and return its owner."""
+    owner = kv.owner(path)
+    hit = kv.find(owner, (prompt - 1) // BLOCK)
+    kv.take_hit(owner, hit.depth)
+    computed = hit.depth * BLOCK
+    while computed < prompt + output:
+        step = min(chunk, prompt - computed) if computed < prompt else 1
+        kv.leave_window(owner, computed)
+        kv.extend(owner, computed + step)
+        computed += step
+        kv.hash_full(owner, computed)
+        if computed <= prompt:
+            kv.hash_windows(owner, computed, prompt)
+    return owner
+
+
+def chain(blocks: int) -> Any:
+    return ((Segment(0), blocks),)
+
+
+def test_a_window_group_keeps_the_blocks_of_the_last_window_only() -> None:
+    kv = WindowKV(100, (32, None), BLOCK)
+    owner = turn(kv, chain(20), prompt=160, output=40)
+    # 200 tokens are 13 blocks of full attention. At the last step, 199 tokens were computed, and
+    # the next one attends to tokens 168 to 199, which are in blocks 10 to 12.
+    assert owner.blocks == 13 + 3
+    assert kv.used == 16
+
+
+def test_a_hit_ends_where_the_prompt_ended_since_the_answers_windows_are_not_hashed() -> None:
+    kv = WindowKV(100, (32, 32, None), BLOCK)
+    path = chain(20)
+    kv.release(turn(kv, path, prompt=160, output=40))
+    # All 12 full blocks of the full-attention group are cached. The last prompt token is computed
+    # again, so the windows end after block 8.
+    assert kv.find(kv.owner(path), 19).depth == 9
+
+
+def test_a_longer_hit_of_full_attention_makes_its_end_a_place_to_resume() -> None:
+    kv = WindowKV(100, (32, None), BLOCK)
+    root = Segment(0)
+    kv.release(turn(kv, ((root, 20),), prompt=160, output=40))
+    kv.release(turn(kv, ((root, 12), (Segment(12), 20)), prompt=300))
+    assert kv.find(kv.owner(((root, 12), (Segment(12), 20))), 19).depth == 12
+
+
+def test_evicted_windows_shorten_a_hit_of_full_attention() -> None:
+    kv = WindowKV(16, (32, None), BLOCK)
+    path = chain(12)
+    kv.release(turn(kv, path, prompt=160))
+    # Idle blocks in order of eviction: blocks 8 and 7 of the window group, then 9 to 0 of the other
+    # one. Four blocks are blank.
+    taken = kv.owner(chain(12))
+    kv.allocate(taken, kv._blank)
+    assert kv.find(kv.owner(path), 9).depth == 9
+    kv.allocate(taken, 1)
+    assert kv.find(kv.owner(path), 9).depth == 0
+
+
+def test_a_pin_takes_the_windows_that_its_turn_has_left() -> None:
+    kv = WindowKV(100, (32, None), BLOCK)
+    path = chain(40)
+    owner = turn(kv, path, prompt=160, output=200)
+    assert not owner.windows
+    kv.take_left(owner, prompt_tokens=160)
+    kv.release_blank(owner)
+    assert owner.blocks == 22 + 2
+    kv.allocate(kv.owner(chain(1)), kv.free)
+    assert kv.find(kv.owner(path), 39).depth == 9
+
+
+def test_vllm_keeps_a_copy_of_blocks_that_are_computed_again() -> None:
+    kv = WindowKV(100, (32, None), BLOCK)
+    path = chain(20)
+    kv.release(turn(kv, path, prompt=160, output=40))
+    cached = kv.blocks - kv._blank
+    # Blocks 9 to 11 of the full-attention group are computed again, block 12 for the first time,
+    # and so are the two windows before the ends of the longest hit and of the prompt.
+    kv.release(turn(kv, path, prompt=209))
+    assert kv.blocks - kv._blank == cached + 4 + 3
+
+
+@given(st.sampled_from(GROUPS), st.integers(1, 2000), st.integers(1, 300))
+def test_the_longest_turn_fits_and_one_more_block_does_not(
+    groups: Groups, blocks: int, step_tokens: int
+) -> None:
+    longest = longest_turn(groups, blocks, step_tokens, BLOCK)
+    assert turn_blocks(groups, longest, step_tokens, BLOCK) <= blocks
+    assert turn_blocks(groups, longest + 1, step_tokens, BLOCK) > blocks
+
+
+@given(
+    worlds(offload=False),
+    st.sampled_from(GROUPS),
+    st.sampled_from(["fcfs", "continuum", "infercept"]),
+)
+@settings(max_examples=30, deadline=None)
+def test_strides_equal_single_steps_and_leave_no_blocks(
+    world: World, groups: Groups, policy: str
+) -> None:
+    blocks = turn_blocks(
+        groups,
+        max(p.peak_context_tokens for p in world.programs),
+        world.limits.step_tokens,
+        BLOCK,
+    )
+    spare = world.profile.kv_blocks % 41
+    profile = replace(world.profile, kv_blocks=blocks + spare, kv_groups=groups)
+    single, strided = (play(world, profile, policy, strides) for strides in (False, True))
+    assert strided == single
+
+
+def play(world: World, profile: Any, policy: str, strides: bool) -> Any:
+    turns: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = []
+    engines: list[Engine] = []
+
+    def make(**options: Any) -> Engine:
+        engines.append(
+            Engine(
+                make_policy(variant(policy), COSTS),
+                profile,
+                world.limits,
+                on_event=into(events),
+                strides=strides,
+                **options,
+            )
+        )
+        return engines[0]
+
+    done = replay(world.programs, world.starts_s, None, make, into(turns))
+    scheduler = engines[0].scheduler
+    assert isinstance(scheduler, WindowScheduler)
+    kv = scheduler.kv
+    assert kv.free == kv._blank + len(kv._lru) == kv.blocks
+    assert not any(block.references for block in kv._lru)
+    return turns, sorted(map(repr, events)), done["steps"], done["virtual_s"]
