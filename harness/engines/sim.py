@@ -64,15 +64,15 @@ class SimEngine:
     def sweep_json(self) -> dict[str, Any]:
         return {
             **self._gpu_json(),
-            "profile": asdict(self.profile),
-            "profile_with_offload": asdict(self.profile_with_offload),
+            "profile": _profile_json(self.profile),
+            "profile_with_offload": _profile_json(self.profile_with_offload),
             **self._shared_json(),
         }
 
     def cell_json(self, variant: Variant) -> dict[str, Any]:
         return {
             **self._gpu_json(),
-            "profile": asdict(self.profile_of(variant)),
+            "profile": _profile_json(self.profile_of(variant)),
             **self._shared_json(),
         }
 
@@ -109,6 +109,15 @@ class SimEngine:
         return replay(
             job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
         )
+
+
+def _profile_json(profile: Profile) -> dict[str, Any]:
+    """Return the profile without its KV groups if there is only one, so that its runs and those
+    recorded before profiles had groups have equal settings."""
+    fields = asdict(profile)
+    if len(profile.kv_groups) == 1:
+        del fields["kv_groups"]
+    return fields
 
 
 def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:

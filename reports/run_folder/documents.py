@@ -64,6 +64,7 @@ class _Profile(_Open):
     base_ps: Count | None = None
     provenance: Name | None = None
     knots: list[list[Count]] | None = None
+    kv_groups: list[Count | None] | None = None
     __pydantic_extra__: dict[str, Scalar]
 
 
