@@ -162,11 +162,18 @@ def _range(check: Check, low: float, high: float) -> str:
 
 def _number(check: Check, number: float) -> str:
     if check.to is not None:
-        return f"{number:.2f}x"
+        decimals = next((d for d in (2, 3) if _rounds_to_same_side(check, number, d)), 4)
+        return f"{number:.{decimals}f}x"
     if check.metric == "bubble_share":
         return share(number)
     unit = " s" if check.metric.endswith("_s") else ""
     return f"{number:.3g}{unit}" if abs(number) < 1000 else f"{number:,.0f}{unit}"
+
+
+def _rounds_to_same_side(check: Check, number: float, decimals: int) -> bool:
+    """Return whether the rounded number is within the claim's bounds exactly if the number is.
+    0.998 would be printed as 1.00x, which does not contradict “at least 1.0”."""
+    return _within(check, round(number, decimals)) == _within(check, number)
 
 
 def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:

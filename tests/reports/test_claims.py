@@ -63,6 +63,16 @@ def test_without_a_second_variant_the_metric_itself_is_judged_with_its_unit() ->
     assert (share.holds, share.ours) == (True, "10%")
 
 
+@pytest.mark.parametrize(
+    ("ours_s", "printed"), [(10.0, "1.00x"), (10.02, "0.998x"), (10.003, "0.9997x")]
+)
+def test_a_number_outside_a_bound_is_printed_with_decimals_that_show_it(
+    ours_s: float, printed: str
+) -> None:
+    arm = {"all": cells(fcfs=(10.0,), ours=(ours_s,))}
+    assert judge(gain(least=1.0), arm).ours == printed
+
+
 def test_seeds_are_averaged_before_anything_is_divided() -> None:
     two = pd.concat([cells(fcfs=(10.0,), ours=(5.0,)), cells(fcfs=(30.0,), ours=(35.0,))])
     # 20 s over 20 s, not the mean of 2x and 0.86x.
