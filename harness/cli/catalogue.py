@@ -73,7 +73,8 @@ def models() -> list[tuple[str, str, str]]:
     return [
         (
             llm.name,
-            f"{llm.params / 1e9:.1f}B parameters, {llm.gpus} GPU{'s' * (llm.gpus != 1)}, "
+            f"{llm.params / 1e9:.1f}B parameters, {llm.weight_bytes / 2**30:.1f} GiB in "
+            f"{llm.precision}, {llm.gpus} GPU{'s' * (llm.gpus != 1)}, "
             f"{llm.max_model_len} tokens of context, {llm.kv_bytes_per_token} KV bytes per token",
             llm.source,
         )

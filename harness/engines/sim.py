@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from harness.cells.job import Job
-from harness.load.settings import SweepSettings
+from harness.load.settings import Machine, SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
-from servers.profiles import Hardware, Profile, costs, hardware
+from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.files import is_file, profile_for
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
@@ -35,6 +35,8 @@ class SimEngine:
     """Number of GPUs that share the model; None if unknown from a measured profile."""
     gpu: Hardware | None = None
     """The GPU if a file describes it."""
+    fewest_gpus: bool = False
+    """Whether `gpus` is the smallest number that has room for the model, and was not given."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -55,8 +57,15 @@ class SimEngine:
     def describe(self) -> str:
         return (
             f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
-            f"on {self.hardware}; this run uses no GPU"
+            f"on {self.machine}; this run uses no GPU"
         )
+
+    @property
+    def machine(self) -> str:
+        """Return the hardware in words, with a number of GPUs that the user did not choose."""
+        if not self.fewest_gpus:
+            return self.hardware
+        return f"{self.gpus} x {self.hardware}, the fewest that have room for it"
 
     def profile_of(self, variant: Variant) -> Profile:
         return self.profile_with_offload if variant.offload else self.profile
@@ -154,6 +163,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         offload,
         settings.machine.gpus if is_file(machine) else _gpus(settings),
         gpu_of_file(machine),
+        not is_file(machine) and _fewest(settings.machine),
     )
 
 
@@ -162,6 +172,10 @@ def _gpus(settings: SweepSettings) -> int:
     return gpus_for(
         machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL, machine.gpus
     )
+
+
+def _fewest(machine: Machine) -> bool:
+    return machine.gpus is None and model(machine.model or DEFAULT_MODEL).gpus is None
 
 
 def _offload_gb(settings: SweepSettings) -> float:

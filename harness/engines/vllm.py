@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET
@@ -25,6 +24,7 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.model_files import model_name
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line
@@ -60,7 +60,7 @@ class VllmEngine:
 
     @property
     def model(self) -> str:
-        return self.config.model if "/" not in self.config.model else Path(self.config.model).name
+        return model_name(self.config.model)
 
     @property
     def hardware(self) -> str:

@@ -51,7 +51,7 @@ class VirtualEngine:
         profile = self.sim.profile
         return (
             f"engine vllm-virtual: the scheduler of vLLM {self.vllm.version} in virtual time, "
-            f"{profile.provenance} profile of {self.model} on {self.hardware}; "
+            f"{profile.provenance} profile of {self.model} on {self.sim.machine}; "
             "this run uses no GPU"
         )
 

@@ -104,10 +104,11 @@ class Machine:
     model: Annotated[
         str | None,
         Option(
-            "A name from bench list models. With vLLM also tiny (created locally; the default on a "
-            "CPU), a model folder, or a Hugging Face name. Default: llama-3.1-8b.",
+            "A name from bench list models, a config.json, a model's folder, or the Hugging Face "
+            "id of a cached model. With vLLM also tiny (created locally; the default on a CPU) and "
+            "any Hugging Face id. Default: llama-3.1-8b.",
             MACHINE,
-            "NAME",
+            "NAME|PATH|ID",
         ),
     ] = None
     gpus: Annotated[

@@ -30,6 +30,7 @@ from reports.run_folder.find import RUNS
 from servers.errors import CannotWrite, InvalidInput
 from servers.profiles.files import is_file
 from servers.profiles.gpu_file import is_gpu_file, with_name
+from servers.profiles.llms import model_copy
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
@@ -42,6 +43,10 @@ GPU = "gpu.toml"
 """Copy of the file that describes the GPU, if --hardware names one."""
 PROFILE = "profile.json"
 """Copy of the profile, if --hardware names a file of `bench profile`."""
+MODEL = "model.json"
+"""Copy of the config.json that --model leads to, in virtual time."""
+VIRTUAL = ("sim", "vllm-virtual")
+"""Engines for which the config is all of a model."""
 PART = ".sweep.json.part"
 """The only file that remains if a sweep is killed while it writes its plan."""
 
@@ -145,8 +150,8 @@ def claimed(
 
 
 def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
-    """Return the contents of `sweep.toml` and, if --hardware names a file, of a copy of that file.
-    `sweep.toml` then names the copy, since the original may change."""
+    """Return the contents of `sweep.toml` and of copies of the files that --hardware and --model
+    name. `sweep.toml` then names the copies, since the originals may change."""
     machine, hardware = settings.machine, settings.machine.hardware or ""
     copy: dict[str, bytes] = {}
     if is_gpu_file(hardware):
@@ -154,7 +159,11 @@ def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
     elif is_file(hardware):
         copy[PROFILE] = Path(hardware).read_bytes()
     for name in copy:
-        settings = replace(settings, machine=replace(machine, hardware=str(folder / name)))
+        machine = replace(machine, hardware=str(folder / name))
+    if machine.model and machine.engine in VIRTUAL and (content := model_copy(machine.model)):
+        copy[MODEL] = content
+        machine = replace(machine, model=str(folder / MODEL))
+    settings = replace(settings, machine=machine)
     return {SETTINGS: settings_toml(settings), **copy}
 
 

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.from_tables import FromTables
 from servers.profiles.measured import Measured
+from servers.profiles.model_files import model_name
 from servers.profiles.profile import Profile
 from servers.profiles.roofline import analytic_profile
 
@@ -40,7 +41,7 @@ def is_file(hardware: str) -> bool:
 def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
     """Read a file. Raises InvalidProfile if it was measured with another model or other GPUs."""
     measured = read_measured(Path(hardware))
-    if model is not None and measured.model not in (model, Path(model).name):
+    if model is not None and measured.model not in (model, Path(model).name, model_name(model)):
         raise InvalidProfile(
             f"--model {model}: {hardware} was measured with {measured.model}; give that model"
         )

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from servers.errors import UnknownModel, UnknownProfile
+from servers.nearest import nearest
 from servers.profiles.model_config import model_of
+from servers.profiles.model_files import names_config, read_config
 from servers.profiles.model_shape import Model
-from servers.profiles.profile import find
 
 
 class _Listed(Mapping[str, Model]):
@@ -44,4 +47,31 @@ MODELS: Mapping[str, Model] = _Listed()
 
 
 def model(name: str) -> Model:
-    return find("model", MODELS, name)
+    """Return the listed model of that name, or that of a config. Raises UnknownProfile or
+    UnknownModel."""
+    if name in MODELS:
+        return MODELS[name]
+    if not names_config(name):
+        known = (
+            f"{', '.join(MODELS)}; or the path of a config.json or of its folder, or a cached id"
+        )
+        close = nearest(name, MODELS)
+        hint = f"; did you mean {close}?" if close else ""
+        raise UnknownProfile(f"--model {name}: unknown{hint} (known: {known})")
+    config = read_config(name)
+    found = model_of(config.fields, config.name, where=str(config.path))
+    listed = MODELS.get(config.name)
+    if listed is not None and replace(listed, gpus=None, source=found.source) != found:
+        raise UnknownModel(
+            f"{config.path}: differs from the listed model with its name, {config.name}; "
+            "rename its folder"
+        )
+    return found
+
+
+def model_copy(name: str) -> bytes | None:
+    """Return the contents of a file that describes the model as `name` does now; None for a listed
+    model."""
+    if name in MODELS or not names_config(name):
+        return None
+    return read_config(name).named()

@@ -214,13 +214,10 @@ def _text_part(config: Mapping[str, Any], where: str) -> tuple[Fields, str]:
         known = (*ARCHITECTURES, *TEXT_PARTS)
         close = nearest(architecture, known) if isinstance(architecture, str) else ""
         hint = f"did you mean {close}? " if close else ""
-        stated = (
-            "lacks model_type" if architecture is None else f"model_type is {architecture!r:.42}"
-        )
-        raise UnknownModel(
-            f"{where}: {stated}, and this architecture is not known; {hint}"
-            f"supported are {', '.join(known)}"
-        )
+        stated = "lacks model_type"
+        if architecture is not None:
+            stated = f"model_type is {str(architecture)[:40]!r}, which is not supported"
+        raise UnknownModel(f"{where}: {stated}; {hint}supported are {', '.join(known)}")
     return Fields(text, where, ARCHITECTURES[architecture].defaults), architecture
 
 
@@ -293,12 +290,13 @@ def _mixture(fields: Fields, experts: int) -> Layer:
     others = experts * hidden
     if "n_routed_experts" in fields.values and _corrected(fields):
         others += experts
-    shared = fields.count("n_shared_experts", default=0, least=0) * inner
+    shared, module = fields.count("n_shared_experts", default=0, least=0) * inner, "shared_experts"
     if not shared:
+        module = "shared_expert"
         shared = fields.count("shared_expert_intermediate_size", default=0, least=0)
         others += hidden if shared else 0  # gate of the shared expert
     if shared:
-        matrices += _gated("mlp.shared_experts", hidden, shared)
+        matrices += _gated(f"mlp.{module}", hidden, shared)
     if fields.values.get("model_type") == "gpt_oss":
         return Layer(matrices, others + experts, experts * (2 * inner + hidden))
     return Layer(matrices, others)
@@ -374,10 +372,12 @@ def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) 
     """Return in how many of these layers a matrix keeps 16 bits."""
     if quantization.experts_only and matrix.use != "experts":
         return len(layers)
-    if not quantization.by_layer:
-        kept = quantization.keeps(f"model.layers.{layers[0]}.{matrix.module}")
-        return len(layers) if kept else 0
-    return sum(quantization.keeps(f"model.layers.{layer}.{matrix.module}") for layer in layers)
+    if not quantization.kept.by_layer:
+        return (
+            len(layers) if f"model.layers.{layers[0]}.{matrix.module}" in quantization.kept else 0
+        )
+    modules = (f"model.layers.{layer}.{matrix.module}" for layer in layers)
+    return sum(module in quantization.kept for module in modules)
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:

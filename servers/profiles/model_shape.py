@@ -183,7 +183,7 @@ class Model:
         )
 
     def _experts_note(self) -> str:
-        if not self.experts:
+        if self.experts <= self.experts_per_token:
             return ""
         unread = math.log(1 - self.experts_per_token / self.experts)
         tokens = max(10, 10 * round(math.log(1 - MOST_EXPERTS_READ) / unread / 10))

@@ -10,17 +10,39 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from servers.errors import UnknownModel
 
 SIXTEEN_BITS = 16
 FLOAT32_BYTES = 4
-MOST_REPEATS = 4
+MOST_REPEATS = 5
 """Regular expressions with more repetitions are refused, since they could take minutes."""
-KV_FP8 = ("fp8", "fp8_e4m3")
+LANGUAGE_MODEL = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+"""What multimodal checkpoints put before the names of the text model's modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The modules that keep 16 bits."""
+
+    names: frozenset[str] = frozenset()
+    """Names of modules, or a part of their path; modules within them keep 16 bits too."""
+    pattern: re.Pattern[str] | None = None
+
+    @property
+    def by_layer(self) -> bool:
+        """Whether the kept modules may differ between layers."""
+        pattern = self.pattern.pattern if self.pattern else ""
+        return any(map(str.isdigit, pattern)) or any(re.search(r"\d", each) for each in self.names)
+
+    def __contains__(self, module: str) -> bool:
+        parts = module.split(".")
+        ends = range(1, len(parts) + 1)
+        if any(".".join(parts[i:j]) in self.names for j in ends for i in range(j)):
+            return True
+        return self.pattern is not None and self.pattern.match(module) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +58,7 @@ class Quantization:
     per_row: bool = False
     """Whether each output has a 32-bit scale."""
     experts_only: bool = False
-    kept: tuple[str, ...] = ()
-    """Names or patterns of modules that keep 16 bits."""
+    kept: Kept = field(default_factory=lambda: Kept())
     fp8_kv: bool = False
     """Whether the checkpoint asks for KV entries of 8 bits."""
 
@@ -48,25 +69,8 @@ class Quantization:
             size += FLOAT32_BYTES * math.ceil(outputs / rows) * math.ceil(inputs / columns)
         return size + (FLOAT32_BYTES * outputs if self.per_row else 0)
 
-    @property
-    def by_layer(self) -> bool:
-        """Whether the kept modules may differ between layers."""
-        return any(re.search(r"\d", each) for each in self.kept)
-
-    def keeps(self, module: str) -> bool:
-        """Return whether a module keeps 16 bits: it or a module around it is listed."""
-        return any(_matches(each, module) for each in self.kept)
-
 
 FULL = Quantization("BF16", SIXTEEN_BITS, "bf16")
-
-
-def _matches(listed: str, module: str) -> bool:
-    if listed.startswith("re:"):
-        return re.match(listed[3:], module) is not None
-    if "*" in listed:
-        return fnmatchcase(module, listed) or fnmatchcase(module, f"{listed}.*")
-    return f".{listed}." in f".{module}."
 
 
 def quantization_of(config: Mapping[str, Any], where: str) -> Quantization:
@@ -111,31 +115,37 @@ class _Section:
             raise self.problem(name, "it must be an object")
         return _Section(value, self.where, f"{self.path}.{name}")
 
-    def kept(self, *names: str) -> tuple[str, ...]:
+    def kept(self, *names: str) -> Kept:
         found: list[str] = []
         for name in names:
-            value = self.values.get(name) or ()
-            if not isinstance(value, Sequence) or not all(isinstance(each, str) for each in value):
+            value = self.values.get(name) or []
+            if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
                 raise self.problem(name, "it must be a list of names of modules")
-            found += value
-        for each in found:
-            self._check_pattern(each)
-        return tuple(found)
+            found += (LANGUAGE_MODEL.sub("model.", each) for each in value)
+        patterns = [self._pattern(each) for each in found if each.startswith("re:") or "*" in each]
+        plain = (each for each in found if not each.startswith("re:") and "*" not in each)
+        pattern = re.compile("|".join(patterns)) if patterns else None
+        return Kept(frozenset(plain), pattern)
 
-    def _check_pattern(self, pattern: str) -> None:
-        if not pattern.startswith("re:"):
-            return
-        repeats = len(re.findall(r"[*+{]", pattern))
-        nested = re.search(r"\)\s*[*+{?]", pattern) is not None
+    def _pattern(self, listed: str) -> str:
+        """Return the regular expression of a pattern: `re:` and an expression, or a name with
+        asterisks, which stands for the modules within it too."""
+        if listed.startswith("re:"):
+            pattern = listed[3:]
+        else:
+            pattern = ".*".join(map(re.escape, listed.split("*"))) + r"(\..*)?$"
+        simple = len(re.findall(r"[*+{]", pattern)) <= MOST_REPEATS
+        simple = simple and not re.search(r"\)\s*[*+{]|\\\d|\(\?", pattern) and len(pattern) <= 200
         try:
-            re.compile(pattern[3:])
+            re.compile(pattern)
         except (re.error, RecursionError, OverflowError):
-            nested = True
-        if nested or repeats > MOST_REPEATS or len(pattern) > 200:
+            simple = False
+        if not simple:
             raise UnknownModel(
-                f"{self.where}: {self.path} has the pattern {pattern[:40]!r}, which is too complex "
-                f"or invalid; use at most {MOST_REPEATS} repetitions, or names of modules"
+                f"{self.where}: {self.path} has the pattern {listed[:40]!r}, which is invalid or "
+                f"too complex; use at most {MOST_REPEATS} repetitions, or names of modules"
             )
+        return f"(?:{pattern})"
 
 
 def _fp8(section: _Section) -> Quantization:
@@ -207,16 +217,16 @@ def _schemed(section: _Section, weights: _Section, bits: int, *, eight_bits: boo
         block=(sizes[0], sizes[1]) if sizes and len(sizes) == 2 and min(sizes) > 0 else None,
         per_row=weights.values.get("strategy") == "channel",
         kept=section.kept("ignore"),
-        fp8_kv=kv == "FP8" or (isinstance(kv, Mapping) and kv.get("num_bits") == 8),
+        fp8_kv=kv is not None,
     )
 
 
 def _modelopt(section: _Section) -> Quantization:
     section = section.inner("quantization") or section
     kv = section.values.get("kv_cache_quant_algo") or section.values.get("kv_cache_scheme")
-    fp8_kv = kv == "FP8" or (isinstance(kv, Mapping) and kv.get("num_bits") == 8)
+    fp8_kv = kv.get("num_bits") == 8 if isinstance(kv, Mapping) else str(kv).lower() == "fp8"
     kept = section.kept("exclude_modules", "ignore", "modules_to_not_convert")
-    algorithm = section.values.get("quant_algo")
+    algorithm = str(section.values.get("quant_algo")).upper()
     if algorithm == "FP8":
         return Quantization("FP8", 8, "fp8", kept=kept, fp8_kv=fp8_kv)
     if algorithm == "NVFP4":

@@ -183,10 +183,12 @@ def _check(
         )
 
 
-def notes(profile: Profile, gpu: Hardware | None = None) -> tuple[str, ...]:
+def notes(
+    profile: Profile, gpu: Hardware | None = None, llm: Model | None = None
+) -> tuple[str, ...]:
     """Return the caveats of an analytic profile for readers of results, in one sentence each. `gpu`
-    is required if a file describes it."""
-    gpu, llm = gpu or hardware(profile.hardware), model(profile.model)
+    and `llm` are required if files describe them."""
+    gpu, llm = gpu or hardware(profile.hardware), llm or model(profile.model)
     notes = [
         f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
         f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
@@ -196,4 +198,7 @@ def notes(profile: Profile, gpu: Hardware | None = None) -> tuple[str, ...]:
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
             f"the KV blocks have room for {profile.kv_blocks * profile.block_tokens}"
         )
+    if llm.gpus is None:
+        fewest = default_gpus(gpu, llm)
+        notes.append(f"by default {llm.name} runs on {fewest} x {gpu.name}, the fewest with room")
     return (*notes, *filter(None, (gpu.note, llm.note)))

@@ -3,6 +3,7 @@ need a server or minutes are parsed here and run by the test that `RUN_ELSEWHERE
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 import typer
 
 from harness.cli.main import app
+from servers.profiles import MODELS
 from tests.crash import trials
 from tests.crash.small_sweep import output_of
 from tests.crash.trials import Warm
@@ -91,6 +93,8 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my-trajectories").mkdir()
     shutil.copy(ROOT / "examples/recorded.jsonl", folder / "my-trajectories")
     (folder / "my_agent.py").write_text(AGENT)
+    (folder / "my-model").mkdir()
+    (folder / "my-model/config.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
     small_sweep = ("sweep", "--jps", "0.3", "--policies", "fcfs,continuum", "--programs", "4")
     assert warm.run(folder, (*small_sweep, "--out", "runs/main")) == 0, output_of(folder)
     for name in ("before", "after", "now", "NAME"):
@@ -139,6 +143,8 @@ def fill_in(word: str, folder: Path, server: str) -> str:
     """Replace names that a page leaves to its reader."""
     if word == "PATH":
         return "my-trajectories"
+    if word == "Qwen/Qwen3-14B":
+        return "my-model"  # tests/profiles/test_model_files.py reads ids from a cache
     if word == "python":
         return sys.executable
     if word.startswith("runs/record/"):

@@ -1,5 +1,5 @@
-"""Mutated user input: ranges on the command line, experiments, tasks, profiles, costs, baselines,
-histories. Each gives an error in one line or a valid result."""
+"""Mutated user input: ranges on the command line, experiments, tasks, profiles, configs of models,
+costs, baselines, histories. Each gives an error in one line or a valid result."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from reports.compare.baseline import read_side
 from reports.compare.history import read_history
 from reports.compare.history_page import draw
 from servers.errors import InvalidBaseline, TurnstileError
+from servers.profiles import MODELS, analytic_profile, model, notes
 from servers.profiles.files import read_measured
 from servers.vllm.launch.cost_curve import read_costs
 from tests.fuzz import injected
@@ -160,11 +161,28 @@ def _gzipped(random: Random) -> bytes:
     return mutated_gzip(mutated(BASELINE, random), random)
 
 
+def _model(path: Path) -> None:
+    """Read the config of a model, and its profile on a machine with room for it or not."""
+    llm = model(str(path))
+    assert llm.weight_bytes > 0
+    assert 0 < llm.kv_bytes_per_token <= llm.kv_bytes_per_token_on(8)
+    profile = analytic_profile("b200", str(path))
+    assert profile.step_ps(1, 1, 100, 0) > 0
+    for note in notes(profile, llm=llm):
+        assert_one_line(note)
+
+
+@cache
+def _configs() -> tuple[bytes, ...]:
+    return tuple(orjson.dumps(llm.config) for llm in MODELS.values())
+
+
 FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], float], ...] = (
     ("e.toml", lambda path: load(str(path)), _experiment, 2),
     ("settings.toml", read_settings, _settings, 2),
     ("tasks.jsonl", read_tasks, lambda r: mutated(TASKS, r), 3),
     ("profile.json", lambda p: read_measured(p).notes(), lambda r: mutated(_profile(), r), 2),
+    ("config.json", _model, lambda r: mutated(r.choice(_configs()), r), 2),
     ("costs.json", read_costs, lambda r: mutated(COSTS, r), 3),
     ("baseline.json.gz", _baseline, _gzipped, 2),
     ("history.jsonl", _draw_history, lambda r: mutated(HISTORY, r), 0.3),

@@ -43,24 +43,25 @@ def show(
 
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
+    from servers.profiles import model as find_model
     from servers.profiles import notes
     from servers.profiles.files import is_file, profile_for, read_measured
     from servers.profiles.gpu_file import gpu_of_file
     from servers.profiles.reference_steps import reference_steps
 
-    name, model = machine.hardware or DEFAULT_HARDWARE, machine.model
+    name, model = machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL
     with one_line_errors():
         if machine.step_tokens < 1:
             raise InvalidInput(f"--step-tokens {machine.step_tokens}: must be at least 1")
         file = read_measured(Path(name)) if is_file(name) else None
         profile = profile_for(
             name,
-            model if file else model or DEFAULT_MODEL,
+            machine.model if file else model,
             gpus=machine.gpus,
             kv_blocks=machine.kv_blocks,
             max_model_len=machine.max_model_len,
         )
-        remarks = file.notes() if file else notes(profile, gpu_of_file(name))
+        remarks = file.notes() if file else notes(profile, gpu_of_file(name), find_model(model))
     if as_json:
         found = {
             "steps": [point.json() for point in reference_steps(profile, machine.step_tokens)],

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from servers.admission import Admission
-from servers.errors import CannotServe
-from servers.profiles import HARDWARE, MODELS
+from servers.errors import CannotServe, InvalidInput
+from servers.profiles import HARDWARE, MODELS, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.variants import variant, variants
@@ -203,15 +203,15 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         return config.costs, "costs as configured"
     if config.hardware is not None and is_file(config.hardware):
         return _measured_costs(config, config.hardware)
-    if config.hardware is not None and config.model not in MODELS:
+    problem = _profile_problem(config.model)
+    if config.hardware is not None and problem:
         raise CannotServe(
             f"--hardware {config.hardware}: no profile has {config.model} on that machine; "
-            "use --costs FILE instead"
+            f"use --costs FILE instead ({problem})"
         )
-    if config.model in MODELS and (hardware := config.hardware or hardware_here(vllm)):
-        curve = analytic_costs(
-            config.model, hardware, gpus=config.gpus, step_tokens=config.step_tokens
-        )
+    if not problem and (hardware := config.hardware or hardware_here(vllm)):
+        gpus = tensor_parallel(config)
+        curve = analytic_costs(config.model, hardware, gpus=gpus, step_tokens=config.step_tokens)
         gpu = find_gpu(hardware).name
         return curve, f"costs from the analytic profile of {config.model} on {gpu}"
     if config.model == "tiny":
@@ -222,6 +222,18 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         f"--policy {config.policy}: the cost of a prefill of {config.model} is unknown; "
         "use --costs FILE, or --hardware with a model from bench list models"
     )
+
+
+def _profile_problem(name: str) -> str:
+    """Return why no profile can be computed for a model; empty if it is listed or its config
+    describes it."""
+    if name == "tiny":
+        return "tiny is for tests on a CPU"
+    try:
+        model(name)
+    except InvalidInput as error:
+        return str(error)
+    return ""
 
 
 def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidCosts
 from servers.policies.base import Costs
-from servers.profiles import MODELS, analytic_profile, costs
+from servers.profiles import analytic_profile, costs
+from servers.profiles import model as model_named
 
 FIT_FROM_TOKENS = 256
 
@@ -52,7 +53,7 @@ def read_costs(path: Path) -> CostCurve:
 def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: int) -> CostCurve:
     profile = analytic_profile(hardware, model, gpus=gpus)
     exact = costs(profile, step_tokens=step_tokens, offload=True)
-    return fit(exact, MODELS[model].max_model_len)
+    return fit(exact, model_named(model).max_model_len)
 
 
 def fit(exact: Costs, longest_tokens: int) -> CostCurve:

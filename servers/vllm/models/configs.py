@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from servers.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.vllm.models.tiny_model import TINY_CONFIG
 
@@ -20,8 +21,14 @@ def text_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the config of the text model alone."""
     text = {**config, **config.get("text_config", {})}
     if "text_config" in config:
+        if text.get("model_type") not in TEXT_MODELS:
+            raise UnknownModel(
+                f"--model: the text part of {config.get('model_type')} cannot be loaded alone; "
+                "give the model's folder, with its image processor"
+            )
         text["architectures"] = [TEXT_MODELS[text["model_type"]]]
-        del text["text_config"], text["vision_config"]
+        del text["text_config"]
+        text.pop("vision_config", None)
     if "num_nextn_predict_layers" in text:
         text["num_nextn_predict_layers"] = 0
     return text

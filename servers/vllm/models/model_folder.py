@@ -14,15 +14,17 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from servers.errors import InvalidInput, UnknownModel
+from servers.profiles.model_files import model_name, read_config
 from servers.vllm.models import tiny_model
-from servers.vllm.models.configs import CONFIGS
+from servers.vllm.models.configs import CONFIGS, text_config
 
 Weights = Literal["auto", "dummy", "random"]
 ORDINARY_TOKENS = (1000, 20000)
@@ -49,8 +51,8 @@ class ResolvedModel:
 def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) -> ResolvedModel:
     """Resolve a model. Raises InvalidInput, or UnknownModel for a model that does not exist.
 
-    `auto` means random weights for tiny, dummy weights for the other names, and a folder's weights
-    for a folder.
+    `auto` means random weights for tiny, dummy weights for the other names and for a config.json,
+    and a folder's weights for a folder.
     """
     if weights not in get_args(Weights):
         raise InvalidInput(f"--weights {weights}: use one of {', '.join(get_args(Weights))}")
@@ -58,7 +60,7 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
         random = model == "tiny" and weights != "dummy"
         if weights == "random" and not random:
             raise InvalidInput(f"--weights random: only tiny has them; use dummy for {model}")
-        folder = _cached(model, random, cache or cache_folder())
+        folder = _cached(model, CONFIGS[model], random, cache or cache_folder())
         flags = ("--dtype", "bfloat16", "--load-format", "auto" if random else "dummy")
         longest = CONFIGS[model]["max_position_embeddings"]
         return ResolvedModel(model, str(folder), flags, longest, BYTES)
@@ -66,6 +68,12 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
         raise InvalidInput(f"--weights random: only tiny has them; use auto or dummy for {model}")
     load_format = ("--load-format", "dummy") if weights == "dummy" else ()
     path = Path(model).expanduser()
+    if path.suffix == ".json":
+        config, name = text_config(read_config(model).fields), model_name(model)
+        folder = _cached(name, config, False, cache or cache_folder())
+        longest = config.get("max_position_embeddings")
+        flags = ("--dtype", "bfloat16", "--load-format", "dummy")
+        return ResolvedModel(name, str(folder), flags, longest, BYTES)
     if (path / "config.json").is_file():
         longest, tokens = (_config_number(path, name) for name in LIMITS)
         first, end = ORDINARY_TOKENS
@@ -77,7 +85,7 @@ def resolve_model(model: str, weights: str = "auto", cache: Path | None = None) 
     what = "has no config.json and is" if path.is_dir() else "is not a folder and"
     raise UnknownModel(
         f"--model {model} {what} not a known name ({', '.join(CONFIGS)}); "
-        "use one of those, a model's folder, or a Hugging Face name (org/model)"
+        "use one of those, a config.json, a model's folder, or a Hugging Face name (org/model)"
     )
 
 
@@ -96,8 +104,8 @@ def set_compile_cache(env: dict[str, str]) -> None:
     env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder().with_name("torchinductor")))
 
 
-def _cached(name: str, random: bool, cache: Path) -> Path:
-    contents = json.dumps(CONFIGS[name]) + inspect.getsource(tiny_model)
+def _cached(name: str, config: Mapping[str, Any], random: bool, cache: Path) -> Path:
+    contents = json.dumps(config) + inspect.getsource(tiny_model)
     digest = hashlib.sha256(contents.encode()).hexdigest()[:12]
     folder = cache / f"{name}-{'random' if random else 'dummy'}-{digest}"
     if folder.exists():
@@ -105,7 +113,7 @@ def _cached(name: str, random: bool, cache: Path) -> Path:
     cache.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(prefix=".", dir=cache))
     rng = np.random.default_rng(0) if random else None
-    tiny_model.write_model(unfinished, CONFIGS[name], rng)
+    tiny_model.write_model(unfinished, config, rng)
     try:
         unfinished.rename(folder)
     except OSError:  # another process has made it in the meantime

@@ -1,0 +1,265 @@
+"""Sizes of models from their config.json, worked out from the fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from servers.errors import UnknownModel
+from servers.profiles import MODELS, Model, analytic_profile
+from servers.profiles.model_config import ARCHITECTURES, model_of
+
+DENSE: Mapping[str, Any] = {
+    "model_type": "llama",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "vocab_size": 100,
+    "max_position_embeddings": 4096,
+}
+MATRICES = 2 * (64 * 64 * 2 + 64 * 16 * 2 + 3 * 64 * 128)
+"""Queries, output, keys, values and three of the MLP, in two layers."""
+TABLES = 2 * 100 * 64
+NORMS = 2 * 2 * 64 + 64
+
+
+def of(**changes: Any) -> Model:
+    return model_of({**DENSE, **changes}, "a-model")
+
+
+def quantised(**section: Any) -> Model:
+    return of(quantization_config=section)
+
+
+def test_a_dense_model_has_the_weights_of_its_matrices_tables_and_norms() -> None:
+    llm = of()
+    assert llm.params == MATRICES + TABLES + NORMS
+    assert llm.weight_bytes == 2 * llm.params
+    assert llm.step_params == llm.params - TABLES // 2
+    assert llm.token_params == MATRICES + NORMS
+
+
+def test_a_tied_table_is_loaded_once_and_read_by_each_step() -> None:
+    llm = of(tie_word_embeddings=True)
+    assert llm.params == llm.step_params == MATRICES + TABLES // 2 + NORMS
+
+
+def test_published_totals_are_met() -> None:
+    """Totals of the safetensors index of each checkpoint, as its model page states them."""
+    totals = {
+        "qwen3-8b": 8_190_735_360,
+        "qwen3-30b-a3b": 30_532_122_624,
+        "gpt-oss-20b": 20_914_757_184,
+        "gemma-3-27b": 27_432_406_640,
+        "mistral-small": 24_011_361_280,
+    }
+    assert {name: MODELS[name].params for name in totals} == totals
+
+
+@pytest.mark.parametrize(("gpus", "copies"), [(1, 2), (2, 2), (4, 4), (8, 8)])
+def test_more_gpus_than_kv_heads_keep_copies(gpus: int, copies: int) -> None:
+    # 2 (K, V) × 2 layers × heads or copies × 8 × 2 bytes
+    assert of().kv_bytes_per_token_on(gpus) == 2 * 2 * copies * 8 * 2
+
+
+def test_kv_capacity_on_eight_gpus_follows_from_a_copy_on_each() -> None:
+    # 4 KV heads of 128 in 48 layers: 96 KiB per token on 4 GPUs, 192 KiB on 8.
+    four, eight = (analytic_profile("h100", "qwen3-30b-a3b", gpus=gpus) for gpus in (4, 8))
+    assert (four.kv_bytes_per_token, eight.kv_bytes_per_token) == (96 * 1024, 192 * 1024)
+    assert eight.kv_blocks < 1.3 * four.kv_blocks
+
+
+def test_latent_attention_keeps_one_vector_per_layer_and_a_copy_on_each_gpu() -> None:
+    # DeepSeek-V3: 512 latent and 64 rotary entries of 2 bytes in 61 layers
+    llm = MODELS["deepseek-v3"]
+    assert llm.kv_bytes_per_token == 61 * 576 * 2
+    assert llm.kv_bytes_per_token_on(8) == 8 * 61 * 576 * 2
+    # per pair: 128 heads × (128 + 64 of the key + 128 of the value), multiplied and added
+    assert llm.flops_per_pair == 61 * 2 * 128 * 320
+    copied = 7168 * (576 + 1536) * 61
+    blocks_scales = 61 * 56 * (5 + 12) * 4
+    assert llm.weight_bytes_on(8) - llm.weight_bytes == 7 * (copied + blocks_scales)
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("gemma-3-12b", {None: 8, 1024: 40}),
+        ("gemma-3-27b", {None: 10, 1024: 52}),
+        ("gpt-oss-20b", {None: 12, 128: 12}),
+        ("qwen3-8b", {None: 36}),
+    ],
+)
+def test_layers_are_counted_by_window(name: str, kinds: dict[int | None, int]) -> None:
+    assert {kind.window: kind.layers for kind in MODELS[name].kinds} == kinds
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({"model_type": "mistral", "sliding_window": 512}, {512: 2}),
+        ({"model_type": "mistral", "sliding_window": None}, {None: 2}),
+        ({"model_type": "qwen3", "sliding_window": 512}, {None: 2}),
+        (
+            {
+                "model_type": "qwen2",
+                "sliding_window": 512,
+                "use_sliding_window": True,
+                "max_window_layers": 1,
+            },
+            {None: 1, 512: 1},
+        ),
+        ({"model_type": "gemma2", "sliding_window": 512}, {None: 1, 512: 1}),
+        ({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 512},
+         {None: 1, 512: 1}),
+    ],
+)  # fmt: skip
+def test_windows_follow_each_architectures_rule(
+    changes: dict[str, Any], kinds: dict[int | None, int]
+) -> None:
+    assert {kind.window: kind.layers for kind in of(**changes).kinds} == kinds
+
+
+def test_a_step_reads_the_experts_to_which_its_tokens_are_routed() -> None:
+    llm = of(model_type="qwen3_moe", num_experts=8, num_experts_per_tok=2, moe_intermediate_size=32)
+    experts = 2 * 8 * 3 * 64 * 32 * 2  # bytes in both layers
+    all_read = llm.step_bytes()
+    assert all_read == 2 * llm.step_params
+    assert llm.experts_read(1) == 0.25
+    assert llm.step_bytes(1) == all_read - experts * 3 // 4
+    assert llm.experts_read(2) == pytest.approx(1 - 0.75**2)
+    assert of().step_bytes(1) == of().step_bytes()
+
+
+def test_first_layers_can_be_dense_and_shared_experts_are_read_by_all_tokens() -> None:
+    llm = of(
+        model_type="glm4_moe", n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1,
+        moe_intermediate_size=32, first_k_dense_replace=1,
+    )  # fmt: skip
+    expert = 3 * 64 * 32
+    assert llm.step_params - llm.token_params == 100 * 64 + 6 * expert
+    # one dense layer; one with 8 experts, a shared one, and a router with a bias per expert
+    mlp = 3 * 64 * 128 + 9 * expert + 8 * 64 + 8
+    attention = 2 * (64 * 64 * 2 + 64 * 16 * 2)
+    assert llm.params == attention + mlp + TABLES + NORMS
+
+
+def test_fp8_weights_have_a_byte_each_and_a_scale_per_block() -> None:
+    llm = quantised(quant_method="fp8", weight_block_size=[32, 32])
+    # 64×64 twice: 4 blocks each; 64×16 twice: 2 each; 64×128 thrice: 8 each, in two layers
+    blocks = 2 * (4 * 2 + 2 * 2 + 8 * 3)
+    assert llm.weight_bytes == MATRICES + 4 * blocks + 2 * (TABLES + NORMS)
+    assert llm.matmul == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("section", "bits"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 32}, 4 + 20 / 32),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 64}, 8 + 24 / 64),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4", "group_size": 16}, 4.5),
+        ({"quant_method": "modelopt", "quantization": {"quant_algo": "FP8"}}, 8),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    "group_0": {
+                        "weights": {"num_bits": 4, "type": "int", "group_size": 32,
+                                    "strategy": "group", "symmetric": True},
+                        "input_activations": None,
+                    }
+                },
+            },
+            4.5,
+        ),
+    ],
+)  # fmt: skip
+def test_groups_of_weights_share_scales(section: dict[str, Any], bits: float) -> None:
+    assert quantised(**section).weight_bytes == MATRICES * bits / 8 + 2 * (TABLES + NORMS)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        ["self_attn"],
+        ["re:.*self_attn.*"],
+        ["model.layers.*.self_attn"],
+        ["model.layers.0.self_attn", "model.layers.1.self_attn"],
+        ["language_model.model.layers.0.self_attn", "model.language_model.layers.1.self_attn*"],
+    ],
+)
+def test_listed_modules_keep_16_bits(kept: list[str]) -> None:
+    llm = quantised(quant_method="fp8", modules_to_not_convert=["lm_head", *kept])
+    attention = 2 * (64 * 64 * 2 + 64 * 16 * 2)
+    assert llm.weight_bytes == MATRICES + attention + 2 * (TABLES + NORMS)
+
+
+def test_mxfp4_applies_to_experts_only() -> None:
+    llm = MODELS["gpt-oss-20b"]
+    experts = 24 * 32 * 3 * 2880 * 2880
+    biases = 24 * 32 * (2 * 2880 + 2880)
+    rest = llm.params - experts - biases
+    assert llm.weight_bytes == experts * 4.25 / 8 + 2 * (biases + rest)
+    assert llm.matmul == "bf16"
+
+
+def test_a_checkpoint_with_fp8_kv_has_half_the_kv() -> None:
+    llm = quantised(quant_method="modelopt", quant_algo="FP8", kv_cache_quant_algo="FP8")
+    assert 2 * llm.kv_bytes_per_token == of().kv_bytes_per_token
+
+
+def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
+    assert of(rope_scaling=yarn).max_model_len == 16_384
+    assert of(rope_scaling={"rope_type": "llama3", "factor": 8.0}).max_model_len == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_attention_heads": None}, "lacks num_attention_heads, so that"),
+        ({"hidden_size": -5}, "hidden_size is '-5': must be a whole number from 1 to"),
+        ({"vocab_size": 10**30}, "vocab_size is '1000"),
+        ({"num_hidden_layers": 5000}, "num_hidden_layers is '5000': .* from 1 to 1024"),
+        ({"hidden_size": float("nan")}, "hidden_size is 'nan': must be"),
+        ({"hidden_size": True}, "hidden_size is 'True'"),
+        ({"num_key_value_heads": 3}, "num_key_value_heads is '3': must divide the 8"),
+        ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
+        ({"model_type": None}, "lacks model_type; supported are llama, "),
+        ({"model_type": ["llama"]}, "model_type .*not supported"),
+        ({"tie_word_embeddings": 1}, "tie_word_embeddings is '1': must be true or false"),
+        ({"quantization_config": "fp8"}, "quantization_config is no object"),
+        ({"quantization_config": {"quant_method": "hqq"}}, "quant_method is 'hqq', which is not"),
+        ({"quantization_config": {"quant_method": "gptq", "bits": 3}}, "bits is '3'; use 4 or 8"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "ignored_layers": ["re:(a+)+$"]}},
+            "too complex",
+        ),
+        ({"sliding_window": 4, "layer_types": ["full_attention"]}, "must be a list of 2"),
+        (
+            {"rope_scaling": {"rope_type": "yarn", "factor": float("inf"),
+                              "original_max_position_embeddings": 4}},
+            "rope_scaling.factor is 'inf'",
+        ),
+        ({"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5}, "from 1 to 4"),
+    ],
+)  # fmt: skip
+def test_an_unusable_field_is_refused_with_its_value(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnknownModel, match=f"^a-model: .*{message}") as caught:
+        of(**changes)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_architectures_list_the_supported_ones() -> None:
+    with pytest.raises(UnknownModel) as caught:
+        of(model_type="mamba")
+    assert all(name in str(caught.value) for name in ARCHITECTURES)
+
+
+def test_a_model_that_uses_all_experts_has_no_caveat_about_them() -> None:
+    llm = of(model_type="mixtral", num_local_experts=2, num_experts_per_tok=2)
+    assert (llm.note, llm.experts_read(1)) == ("", 1.0)

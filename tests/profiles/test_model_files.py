@@ -1,0 +1,163 @@
+"""`--model` as the path of a config.json, a folder, or the id of a model in the cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from servers.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
+from servers.profiles import MODELS, analytic_profile, model
+from servers.profiles.llms import model_copy
+from servers.profiles.model_files import model_name
+from tests.profiles.test_model_config import DENSE
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "Mine-1B").mkdir()
+    (tmp_path / "Mine-1B/config.json").write_text(json.dumps(DENSE))
+    return tmp_path / "Mine-1B"
+
+
+def cached(root: Path, revision: str = REVISION) -> Path:
+    snapshot = root / "hub/models--org--Cached-2B/snapshots" / revision
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text(json.dumps(DENSE))
+    return snapshot
+
+
+@pytest.mark.parametrize("path", ["Mine-1B", "Mine-1B/", "./Mine-1B/config.json", "../{}/Mine-1B"])
+def test_a_folder_and_its_config_are_the_same_model(path: str, tmp_path: Path) -> None:
+    found = model(path.format(tmp_path.name))
+    assert (found.name, found.params) == ("Mine-1B", model("Mine-1B").params)
+
+
+def test_another_file_is_named_by_its_own_name(folder: Path) -> None:
+    (folder / "config.json").rename("variant.json")
+    assert model("variant.json").name == "variant"
+
+
+def test_a_cached_id_is_read_from_the_revision_that_main_is(tmp_path: Path) -> None:
+    cached(tmp_path)
+    other = cached(tmp_path, "f" * 40)
+    (other / "config.json").write_text(json.dumps({**DENSE, "num_hidden_layers": 1}))
+    with pytest.raises(UnknownModel, match="has several revisions of it"):
+        model("org/Cached-2B")
+    refs = tmp_path / "hub/models--org--Cached-2B/refs"
+    refs.mkdir()
+    (refs / "main").write_text(f"{'f' * 40}\n")
+    found = model("org/Cached-2B")
+    assert (found.name, found.layers) == ("Cached-2B", 1)
+
+
+def test_a_snapshot_folder_has_the_name_of_its_id(tmp_path: Path) -> None:
+    assert model_name(str(cached(tmp_path))) == "Cached-2B"
+
+
+def test_quantization_may_be_in_a_file_of_its_own(folder: Path) -> None:
+    full = model("Mine-1B").weight_bytes
+    (folder / "hf_quant_config.json").write_text(
+        json.dumps({"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8"}})
+    )
+    assert model("Mine-1B").weight_bytes < 0.8 * full
+
+
+def test_a_copy_is_the_same_model_under_any_name(folder: Path) -> None:
+    (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    copy = model_copy("Mine-1B")
+    assert copy is not None
+    Path("model.json").write_bytes(copy)
+    assert model("model.json") == model("Mine-1B")
+    assert model_copy("model.json") == copy
+    assert model_copy("llama-3.1-8b") is None
+
+
+def test_a_listed_models_config_may_have_its_name_and_another_config_may_not() -> None:
+    Path("qwen3-8b.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
+    assert model("qwen3-8b.json").params == MODELS["qwen3-8b"].params
+    Path("qwen3-8b.json").write_text(json.dumps(DENSE))
+    with pytest.raises(UnknownModel, match="differs from the listed model with its name, qwen3-8b"):
+        model("qwen3-8b.json")
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus"), [("llama-3.1-8b", 1), ("llama-3.1-70b", 2), ("qwen3-coder-480b-fp8", 8)]
+)
+def test_a_config_runs_on_the_fewest_gpus_with_room_for_it(config: str, gpus: int) -> None:
+    Path("mine.json").write_text(json.dumps(dict(MODELS[config].config)))
+    ours, listed = (
+        analytic_profile("h100", "mine.json"),
+        analytic_profile("h100", config, gpus=gpus),
+    )
+    assert ours.kv_blocks == listed.kv_blocks
+
+
+def test_a_model_that_does_not_fit_names_machines_on_which_it_would() -> None:
+    Path("mine.json").write_text(json.dumps(dict(MODELS["qwen3-coder-480b"].config)))
+    with pytest.raises(DoesNotFit, match=r"8 GPUs are not enough; it fits on 8 x h200 or b200"):
+        analytic_profile("h100", "mine.json")
+    with pytest.raises(DoesNotFit, match=r"mine does not fit on 1 x b200: .* use --gpus 8"):
+        analytic_profile("b200", "mine.json", gpus=1)
+
+
+def test_heads_that_gpus_cannot_share_are_named_with_what_they_can() -> None:
+    Path("mine.json").write_text(json.dumps({**DENSE, "num_attention_heads": 12}))
+    message = "--gpus 8: mine has 12 heads and 2 KV heads, .* use 1, 2 or 4"
+    with pytest.raises(InvalidInput, match=message):
+        analytic_profile("h100", "mine.json", gpus=8)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[1]", "list instead of an object with fields"),
+        (b"{", "not JSON: "),
+        (b"\xff\xfe{", "not JSON: "),
+        (b'{"hidden_size": 1' + b"0" * 5000 + b"}", "not JSON: "),
+        (b"[" * 100_000, "nested too deeply"),
+        (b"{}", "lacks model_type"),
+        (b" " * (16 * 2**20 + 1), "larger than 16 MiB"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(content: bytes, message: str) -> None:
+    Path("bad.json").write_bytes(content)
+    with pytest.raises(UnknownModel, match=f"^bad.json: {message}"):
+        model("bad.json")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("absent.json", "absent.json: no such file or directory; give the config.json of a model"),
+        ("empty", "--model empty: the folder has no config.json"),
+        ("org/absent", "--model org/absent: the Hugging Face cache .* has no config.json of it"),
+        ("../../etc/passwd", "no such folder, and not the id of a model"),
+        ("org/..", "no such folder|the folder has no config.json"),
+        ("org--x/../y", "no such folder, and not the id of a model"),
+        ("nul\0/x", "no such folder, and not the id of a model"),
+        ("bad name/config.json", "the model's name would be 'bad name'; rename its folder"),
+    ],
+)
+def test_a_path_that_leads_to_no_config_is_refused(name: str, message: str) -> None:
+    Path("empty").mkdir()
+    Path("bad name").mkdir()
+    Path("bad name/config.json").write_text(json.dumps(DENSE))
+    with pytest.raises(TurnstileError, match=message):
+        model(name)
+
+
+def test_a_revision_cannot_lead_out_of_the_cache(tmp_path: Path) -> None:
+    cached(tmp_path)
+    refs = tmp_path / "hub/models--org--Cached-2B/refs"
+    refs.mkdir()
+    (refs / "main").write_text("../../../../Mine-1B")
+    assert model("org/Cached-2B").layers == DENSE["num_hidden_layers"]
+    (tmp_path / f"hub/models--org--Cached-2B/snapshots/{REVISION}/config.json").unlink()
+    with pytest.raises(UnknownModel, match="nothing is downloaded; run hf download org/Cached-2B"):
+        model("org/Cached-2B")
