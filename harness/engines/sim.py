@@ -12,6 +12,7 @@ from harness.load.settings import Machine, SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import is_file, profile_for
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
@@ -37,6 +38,7 @@ class SimEngine:
     """The GPU if a file describes it."""
     fewest_gpus: bool = False
     """Whether `gpus` is the smallest number that has room for the model, and was not given."""
+    scheduling: Scheduling = Scheduling.ASYNC
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -96,6 +98,7 @@ class SimEngine:
             "model": self.model,
             "gpus": self.gpus,
             "limits": asdict(self.limits),
+            "scheduling": self.scheduling,
         }
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
@@ -145,6 +148,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         gpus=settings.machine.gpus,
         max_model_len=settings.machine.max_model_len,
         kv_blocks=settings.machine.kv_blocks,
+        scheduling=settings.machine.scheduling,
     )
     profile = profile_of()
     offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
@@ -164,6 +168,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         settings.machine.gpus if is_file(machine) else _gpus(settings),
         gpu_of_file(machine),
         not is_file(machine) and _fewest(settings.machine),
+        settings.machine.scheduling,
     )
 
 

@@ -110,6 +110,7 @@ def url_engine(
 ) -> tuple[tuple[Variant, ...], UrlEngine, tuple[Unsupported, ...]]:
     settings.server.refuse_unsupported(settings.machine.engine, URL_OPTIONS)
     url = server_url(settings.machine.engine, "--engine")
+    settings.machine.refuse_scheduling(url)
     if settings.machine.admission != Admission.WHOLE_PROMPT:
         raise InvalidInput(
             f"--admission {settings.machine.admission}: not supported by --engine {url}, whose "

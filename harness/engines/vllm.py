@@ -208,6 +208,7 @@ def vllm_engine(
 ) -> tuple[tuple[Variant, ...], VllmEngine, tuple[Unsupported, ...]]:
     server = settings.server
     server.refuse_unsupported("vllm", VLLM_OPTIONS)
+    settings.machine.refuse_scheduling("vllm")
     if server.image is None:
         vllm = find_vllm(server.vllm_python)
     else:

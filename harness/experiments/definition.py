@@ -25,6 +25,7 @@ from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.errors import InvalidExperiment
+from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
 from traces.formats.native import write_programs
 from traces.lenient import brief, describe_first_error
@@ -222,16 +223,30 @@ def _programs(workload: Workload, folder: Path) -> Path:
 
 
 def with_engine(
-    engine: str, model: str | None, jps: str | None, admission: Admission | None = None
+    engine: str,
+    model: str | None,
+    jps: str | None,
+    admission: Admission | None = None,
+    scheduling: Scheduling | None = None,
 ) -> Change:
-    """Return a change to another engine, model, job rates or rule of admission. A live engine has
-    its own hardware."""
+    """Return a change to another engine, model, job rates, admission or scheduling. A live engine
+    has its own hardware and its own scheduling."""
 
     def change(settings: SweepSettings) -> SweepSettings:
         machine = settings.machine
-        machine = replace(machine, engine=engine, admission=admission or machine.admission)
+        machine = replace(
+            machine,
+            engine=engine,
+            admission=admission or machine.admission,
+            scheduling=scheduling or machine.scheduling,
+        )
         if engine not in ("sim", "vllm-virtual"):
-            machine = replace(machine, hardware=None, model=model or machine.model)
+            machine = replace(
+                machine,
+                hardware=None,
+                model=model or machine.model,
+                scheduling=Scheduling.ASYNC,
+            )
         return replace(settings, machine=machine, jps=jps or settings.jps)
 
     return change

@@ -15,6 +15,7 @@ from typing import Annotated
 from harness.load.option import Option, option_name, values_of
 from servers.admission import Admission
 from servers.errors import InvalidInput
+from servers.profiles.cpu_time import Scheduling
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 SERVER = "A live server (vLLM, or a URL)"
@@ -143,6 +144,15 @@ class Machine:
             MACHINE,
         ),
     ] = Admission.WHOLE_PROMPT
+    scheduling: Annotated[
+        Scheduling,
+        Option(
+            "CPU time between steps in virtual time. async: of vLLM since 0.14, which schedules a "
+            "step while the GPU computes the one before. sync: of vLLM 0.10.2, in which the GPU "
+            "waits, as the papers published it.",
+            MACHINE,
+        ),
+    ] = Scheduling.ASYNC
     max_model_len: Annotated[
         int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
     ] = None
@@ -155,6 +165,14 @@ class Machine:
             min=1,
         ),
     ] = None
+
+    def refuse_scheduling(self, engine: str) -> None:
+        """Raise InvalidInput if `scheduling` is set, for an engine with step times of its own."""
+        if self.scheduling != Scheduling.ASYNC:
+            raise InvalidInput(
+                f"--scheduling {self.scheduling}: not supported by --engine {engine}, which has "
+                "its own step times; remove it, and start vLLM with --no-async-scheduling instead"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class _Machine(_Open):
     profile: _Profile | None = None
     server: Settings | None = None
     limits: Settings | None = None
+    scheduling: Name | None = None
     agent: _Agent | None = None
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from servers.errors import DoesNotFit, InvalidProfile
+from servers.profiles.cpu_time import Scheduling
 from servers.profiles.from_tables import FromTables
 from servers.profiles.measured import Measured
 from servers.profiles.model_files import model_name
@@ -60,6 +61,7 @@ def profile_for(
     max_model_len: int | None = None,
     kv_blocks: int | None = None,
     offload: bool = False,
+    scheduling: Scheduling = Scheduling.ASYNC,
 ) -> Profile:
     """Return the analytic profile of a machine, or the measured one of a file, named by `hardware`.
     Raises InvalidProfile or DoesNotFit."""
@@ -73,6 +75,7 @@ def profile_for(
             max_model_len=max_model_len,
             kv_blocks=kv_blocks,
             offload=offload,
+            scheduling=scheduling,
         )
     profile = measured_for(hardware, model, gpus).profile()
     blocks = profile.kv_blocks if kv_blocks is None else kv_blocks

@@ -49,6 +49,11 @@ class Profile:
     kv_groups: tuple[int | None, ...] = field(default=(None,), kw_only=True)
     """The sliding window in tokens of each group of layers with its own KV blocks, in vLLM's order;
     None: full attention."""
+    load_ps: int = field(default=0, kw_only=True)
+    """CPU time of the admission of a turn that loads KV from a tier. The step of its batch takes
+    this much longer, and the read starts after it."""
+    load_token_ps: int = field(default=0, kw_only=True)
+    """The same, for each loaded token."""
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
         compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps

@@ -29,7 +29,8 @@ def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:
 
 def reload_s(profile: Profile, tokens: int) -> float:
     """Return the time to reload from DRAM. Policies do not know which blocks are on an SSD."""
-    return tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
+    cpu_s = (profile.load_ps + tokens * profile.load_token_ps) / PS_PER_S
+    return cpu_s + tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
 
 
 def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:

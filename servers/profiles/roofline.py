@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
+from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.llms import model
@@ -22,9 +23,6 @@ LINK_EFFICIENCY = 0.8
 """Share of PCIe, NVLink and disk bandwidths that large transfers reach."""
 ALL_REDUCE_PS = 10_000_000
 """Latency of one small all-reduce, 10 µs; two per layer under tensor parallelism."""
-STEP_PS = 950_000_000
-STEP_WITH_OFFLOAD_PS = 2_330_000_000
-"""Scheduler time per step of vLLM, without and with DRAM offload (Continuum v3, Table 4)."""
 SSD_BYTES_PER_S = 6_800_000_000
 """Sequential read of a PCIe 4 data-centre NVMe drive (Samsung PM9A3 datasheet), one per machine."""
 
@@ -49,6 +47,7 @@ def analytic_profile(
     kv_blocks: int | None = None,
     block_tokens: int = 16,
     offload: bool = False,
+    scheduling: Scheduling = Scheduling.ASYNC,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
 ) -> Profile:
     """Return the profile of a model on a machine.
@@ -71,7 +70,7 @@ def analytic_profile(
             f"one request of {longest} tokens; give at most that, or more --gpus or "
             "--kv-blocks"
         )
-    return Profile(
+    profile = Profile(
         hardware=gpu.name,
         model=llm.name,
         provenance="analytic",
@@ -81,11 +80,12 @@ def analytic_profile(
         kv_bytes_per_token=token_bytes,
         dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
-        **_step_ps(gpu, llm, n, offload),  # type: ignore[arg-type]
+        **_step_ps(gpu, llm, n),  # type: ignore[arg-type]
     )
+    return with_cpu_time(profile, CPU_TIME[scheduling], offload=offload)
 
 
-def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]:
+def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
     """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
     activations, twice per layer."""
     fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
@@ -94,9 +94,8 @@ def _step_ps(gpu: Hardware, llm: Model, n: int, offload: bool) -> dict[str, int]
     memory = gpu.memory_bytes_per_s * n * DECODE_MBU
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
     reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
-    base = STEP_WITH_OFFLOAD_PS if offload else STEP_PS
     return {
-        "base_ps": base + (2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0),
+        "base_ps": 2 * llm.layers * ALL_REDUCE_PS if n > 1 else 0,
         "weights_ps": round(PS_PER_S * llm.step_bytes() / memory),
         "request_ps": 0,
         "sequence_ps": 0,  # no published figure separates it from base_ps

@@ -53,6 +53,8 @@ class Batch:
     may_displace: bool = False
     """Whether the policy may displace a turn at the next step although nothing else changes: the
     head of the queue fits, a turn was displaced, or the policy was not called."""
+    load_ps: int = 0
+    """CPU time of the admissions of turns that load KV. The step takes this much longer."""
     skipped: list[Sequence] = field(default_factory=list)
     """Decodes without a slot for this step. They are added again (`Decodes.join`) after it."""
     head_may_load: bool = False

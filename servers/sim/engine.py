@@ -166,7 +166,7 @@ class Engine:
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
             self._running.allocate_ahead(batch, steps)
-        self.now_ps += duration_ps(steps, first_ps, increment_ps)
+        self.now_ps += duration_ps(steps, first_ps, increment_ps) + batch.load_ps
         self.steps += steps
         self._runner.set_clock(self.now_ps)
         self._collect(batch, steps)
@@ -202,7 +202,7 @@ class Engine:
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
-        if batch.single_step:
+        if batch.single_step or batch.load_ps:
             return 1
         most = decodes.steps_to_finish()
         if batch.chunks:

@@ -46,12 +46,15 @@ class Reloads:
             ahead.append(partial)
         return sum(-(-s.target // self._block) - s.owner.blocks for s in ahead)
 
-    def start(self, sequence: Sequence, loads: list[tuple[Tier, int]], now_ps: int) -> None:
-        """Allocate device blocks for the loads and queue the reads."""
-        done_ps = now_ps
+    def start(
+        self, sequence: Sequence, loads: list[tuple[Tier, int]], now_ps: int, cpu_ps: int
+    ) -> None:
+        """Allocate device blocks for the loads and queue the reads, which start after `cpu_ps` of
+        CPU time."""
+        done_ps = start_ps = now_ps + cpu_ps
         for tier, blocks in loads:
             tier.touch(sequence.owner.path, sequence.owner.depth + blocks)
-            done_ps = max(done_ps, tier.read(blocks, now_ps))
+            done_ps = max(done_ps, tier.read(blocks, start_ps))
             self._kv.allocate(sequence.owner, blocks)
         sequence.enter(Phase.LOAD, now_ps)
         heapq.heappush(self.loading, (done_ps, sequence.view.id, sequence))

@@ -58,6 +58,7 @@ class Scheduler:
         )
         self._policy = policy
         self._block = profile.block_tokens
+        self._load_ps, self._load_token_ps = profile.load_ps, profile.load_token_ps
         self._first_chunk = limits.admission == Admission.FIRST_CHUNK
 
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
@@ -262,9 +263,10 @@ class Scheduler:
             self._start(sequence, budget, batch)
             runner.admitted(sequence, sequence.target, sequence.computed)
             return
-        hit_tokens = sequence.computed + sum(tokens for _, tokens in loads)
-        self.reloads.start(sequence, demand.loads, runner.now_ps)
-        runner.admitted(sequence, sequence.target, hit_tokens)
+        loaded_tokens = sum(tokens for _, tokens in loads)
+        batch.load_ps += self._load_ps + loaded_tokens * self._load_token_ps
+        self.reloads.start(sequence, demand.loads, runner.now_ps, batch.load_ps)
+        runner.admitted(sequence, sequence.target, sequence.computed + loaded_tokens)
         for tier, tokens in loads:
             runner.record("loading", sequence, tier=tier, tokens=tokens)
 

@@ -195,6 +195,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "max-num-seqs": 256,
         "step-tokens": 2048,
         "admission": "whole-prompt",
+        "scheduling": "async",
     }
 
 

@@ -214,6 +214,38 @@ def test_evicted_kv_is_loaded_from_dram_while_other_turns_run() -> None:
     assert again.spent_ps[1] == pytest.approx(loaded_tokens * 1e-3 * S, rel=1e-6)
 
 
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_load_costs_cpu_time_before_its_read_and_in_the_step_that_admits_it(busy: bool) -> None:
+    simulator, ended, _ = engine(
+        kv_blocks=12,
+        offload=Offload(1.0, chunk_tokens=32),
+        base_ps=S // 100,
+        weights_ps=0,
+        token_ps=0,
+        context_ps=0,
+        pair_ps=0,
+        load_ps=3_000_000_000,
+        load_token_ps=10_000_000,
+    )
+    segment = Segment(0)
+    simulator.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 180, 1), S)  # evicts the first turn of a
+    if busy:
+        simulator.submit(turn("c", 20, 50), 2 * S)
+    simulator.submit(turn("a", 90, 3, segment=segment), 2 * S + S // 5)
+    simulator.run()
+    again = next(s for s in ended if s.view.index == 1)
+    cpu_ps = 3_640_000_000  # 3 ms + 64 × 10 µs
+    read_ps = 64_000_000_000  # 64 kB at 1 MB/s
+    if not busy:
+        assert again.spent_ps[1] == cpu_ps + read_ps
+        return
+    # The read ends in the seventh step after its start, which all take 10 ms.
+    assert again.spent_ps[1] == cpu_ps + 7 * S // 100
+    other = next(s for s in ended if s.view.program_id == "c")
+    assert other.finished_ps == 2 * S + 50 * S // 100 + cpu_ps
+
+
 class NewestFirst(Policy):
     name = "newest-first"
 

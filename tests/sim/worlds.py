@@ -85,10 +85,15 @@ def worlds(draw: st.DrawFn, offload: bool | None = None) -> World:
     seqs = draw(st.integers(1, 6))
     tiers = draw(st.booleans()) if offload is None else offload
     dram_gb = draw(st.sampled_from([2e-4, 1e-3]))
+    load_ps, load_token_ps = draw(st.sampled_from([(0, 0), (3_000_000_001, 9_999_999)]))
     return World(
         programs,
         starts,
-        profile(kv_blocks=largest + draw(st.integers(0, 40))),
+        profile(
+            kv_blocks=largest + draw(st.integers(0, 40)),
+            load_ps=load_ps,
+            load_token_ps=load_token_ps,
+        ),
         Limits(
             seqs,
             draw(st.sampled_from([max(seqs, 16), 64, 2048])),

@@ -13,6 +13,7 @@ from harness.console import print_message
 from harness.installation import cpu_cores
 from servers.admission import Admission
 from servers.errors import InvalidInput
+from servers.profiles.cpu_time import Scheduling
 
 if TYPE_CHECKING:
     from harness.experiments.definition import Change, Experiment
@@ -78,6 +79,10 @@ def run_command(
         Admission | None,
         typer.Option("--admission", help="Override the experiment's rule of admission."),
     ] = None,
+    scheduling: Annotated[
+        Scheduling | None,
+        typer.Option("--scheduling", help="Override the experiment's CPU time between steps."),
+    ] = None,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Parallel processes. Default: all cores.")
     ] = None,
@@ -89,7 +94,7 @@ def run_command(
         chosen = experiments.names() if all_ else names or []
         if not chosen or (all_ and names):
             raise InvalidInput("give names from bench experiment list, or --all")
-        change = experiments.with_engine(engine, model, jps, admission)
+        change = experiments.with_engine(engine, model, jps, admission, scheduling)
         for experiment in [experiments.load(name) for name in chosen]:
             report = _run(experiment, out / experiment.name, workers or cpu_cores(), change)
             failed |= bool(report.failed)

@@ -1,0 +1,66 @@
+"""CPU time of vLLM between the steps of the GPU, and what an offload tier adds to it.
+
+docs/reference/profiles.md has the sources and the measurements. Times are whole picoseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TypeVar
+
+from servers.profiles.profile import Profile
+
+
+class Scheduling(StrEnum):
+    ASYNC = "async"
+    """The CPU schedules the next step while the GPU computes: vLLM's default since 0.14."""
+    SYNC = "sync"
+    """The GPU waits for the scheduler between steps, as in older versions."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTime:
+    """Time that the engine's CPU thread adds to the steps of the GPU."""
+
+    step_ps: int
+    """Of each step, without an offload tier."""
+    offload_step_ps: int
+    """Of each step of an engine with an offload tier, in addition to `step_ps`."""
+    load_ps: int
+    """Of the admission of a turn that loads KV from a tier."""
+    load_token_ps: int
+    """The same, for each loaded token."""
+
+
+CPU_TIME: Mapping[Scheduling, CpuTime] = {
+    Scheduling.ASYNC: CpuTime(
+        step_ps=200_000_000,
+        offload_step_ps=100_000_000,
+        load_ps=1_350_000_000,
+        load_token_ps=270_000,
+    ),
+    Scheduling.SYNC: CpuTime(
+        step_ps=950_000_000,
+        offload_step_ps=1_380_000_000,
+        load_ps=0,
+        load_token_ps=0,
+    ),
+}
+"""`ASYNC`: published times per token less operator tables; the tier's costs are measured. `SYNC`:
+Continuum v3, Table 4, 0.95 ms per step, and 2.33 ms with DRAM offload, which includes loads."""
+
+P = TypeVar("P", bound=Profile)
+
+
+def with_cpu_time(profile: P, cpu: CpuTime, *, offload: bool) -> P:
+    """Add the CPU time to the step times of a profile that lacks it."""
+    if not offload:
+        return replace(profile, base_ps=profile.base_ps + cpu.step_ps)
+    return replace(
+        profile,
+        base_ps=profile.base_ps + cpu.step_ps + cpu.offload_step_ps,
+        load_ps=cpu.load_ps,
+        load_token_ps=cpu.load_token_ps,
+    )
