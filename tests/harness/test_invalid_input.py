@@ -85,6 +85,11 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--engine http://127.0.0.1:9 --admission first-chunk",
             "--admission first-chunk: not supported by --engine http://127.0.0.1:9, whose server",
         ),
+        (
+            "--engine http://127.0.0.1:9 --scheduling sync",
+            "--scheduling sync: not supported by --engine http://127.0.0.1:9, which has its own "
+            "step times; remove it, and start vLLM with --no-async-scheduling instead",
+        ),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),

