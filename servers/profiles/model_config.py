@@ -18,6 +18,7 @@ from servers.profiles.quantization import FULL, Quantization, quantization_of
 KV_BYTES, KV_FP8_BYTES = 2, 1
 SIZE_BYTES = 2
 """Of a parameter that is not quantised."""
+WIDE_BYTES = 4
 MOST = 2**31
 MOST_LAYERS = 1024
 
@@ -51,14 +52,20 @@ _GEMMA_3 = Architecture(
     norms=4,
     qk_norm=True,
     windows=6,
-    defaults={**_GEMMA, "vocab_size": 262_208, "max_position_embeddings": 131_072},
+    defaults={
+        **_GEMMA,
+        "vocab_size": 262_208,
+        "max_position_embeddings": 131_072,
+        "sliding_window": 4096,
+    },
 )
-_MISTRAL = Architecture(fixed_bias=True)
+_MISTRAL = Architecture(fixed_bias=True, defaults={"sliding_window": 4096})
+_MIXTRAL = Architecture(fixed_bias=True)
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture(qkv_bias=True, out_bias=True),
     "mistral": _MISTRAL,
-    "ministral3": _MISTRAL,
-    "mixtral": _MISTRAL,
+    "ministral3": _MIXTRAL,
+    "mixtral": _MIXTRAL,
     "qwen2": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
     "qwen2_moe": Architecture(qkv_bias=True, fixed_bias=True, window_switch=True),
     "qwen3": Architecture(qk_norm=True, qkv_bias=True, window_switch=True),
@@ -68,11 +75,19 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         norms=4,
         windows=2,
         fixed_bias=True,
-        defaults={**_GEMMA, "vocab_size": 256_000, "max_position_embeddings": 8192},
+        defaults={
+            **_GEMMA,
+            "vocab_size": 256_000,
+            "max_position_embeddings": 8192,
+            "sliding_window": 4096,
+        },
     ),
     "gemma3_text": _GEMMA_3,
     "gpt_oss": Architecture(
-        qkv_bias=True, out_bias=True, windows=2, defaults={"attention_bias": True}
+        qkv_bias=True,
+        out_bias=True,
+        windows=2,
+        defaults={"attention_bias": True, "sliding_window": 128},
     ),
     "glm4_moe": Architecture(qkv_bias=True),
     "deepseek_v2": _DEEPSEEK,
@@ -146,8 +161,10 @@ class Matrix(NamedTuple):
 class Layer(NamedTuple):
     matrices: list[Matrix]
     others: int
-    """Parameters of norms, biases and routers, which keep 16 bits."""
+    """Parameters of norms, biases and routers, which have 16 bits."""
     expert_biases: int = 0
+    wide: int = 0
+    """Parameters of routers that vLLM keeps in 32 bits."""
 
 
 def model_of(
@@ -287,9 +304,11 @@ def _mixture(fields: Fields, experts: int) -> Layer:
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
     matrices = _gated("mlp.experts.0", hidden, inner, "experts", experts)
-    others = experts * hidden
+    others, wide = experts * hidden, 0
     if "n_routed_experts" in fields.values and _corrected(fields):
-        others += experts
+        wide = experts
+    if fields.values.get("model_type") == "glm4_moe":
+        others, wide = 0, wide + others
     shared, module = fields.count("n_shared_experts", default=0, least=0) * inner, "shared_experts"
     if not shared:
         module = "shared_expert"
@@ -299,7 +318,7 @@ def _mixture(fields: Fields, experts: int) -> Layer:
         matrices += _gated(f"mlp.{module}", hidden, shared)
     if fields.values.get("model_type") == "gpt_oss":
         return Layer(matrices, others + experts, experts * (2 * inner + hidden))
-    return Layer(matrices, others)
+    return Layer(matrices, others, wide=wide)
 
 
 def _corrected(fields: Fields) -> bool:
@@ -353,6 +372,8 @@ def _weights(
         mlp = _mixture(fields, experts) if has_experts else _dense(fields)
         others = (attention.others + mlp.others + traits.norms * hidden) * len(which)
         add("layers", others, others * SIZE_BYTES)
+        wide = mlp.wide * len(which)
+        add("layers", wide, wide * WIDE_BYTES)
         biases = mlp.expert_biases * len(which)
         add("experts", biases, biases * SIZE_BYTES)
         for matrix in (*attention.matrices, *mlp.matrices):
@@ -384,7 +405,8 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | No
     """Return the number of layers by window; None is the key of layers that attend to all."""
     if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
         return {None: layers}
-    if fields.get("sliding_window") is None:
+    unset = "sliding_window" in fields.values and fields.values["sliding_window"] is None
+    if unset or fields.get("sliding_window") is None:
         return {None: layers}
     window = fields.count("sliding_window")
     kinds = fields.get("layer_types")

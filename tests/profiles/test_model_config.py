@@ -103,6 +103,7 @@ def test_layers_are_counted_by_window(name: str, kinds: dict[int | None, int]) -
     [
         ({"model_type": "mistral", "sliding_window": 512}, {512: 2}),
         ({"model_type": "mistral", "sliding_window": None}, {None: 2}),
+        ({"model_type": "mistral"}, {4096: 2}),  # transformers' default
         ({"model_type": "qwen3", "sliding_window": 512}, {None: 2}),
         (
             {

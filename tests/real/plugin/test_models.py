@@ -1,0 +1,199 @@
+"""Sizes of models as vLLM computes them, for a shrunken model of each listed architecture.
+
+A model is built from its config alone, on torch's device "meta", which has shapes and types but no
+memory; so weights in FP8 and MXFP4, whose kernels need a GPU, are covered too. Weights must have
+the same bytes, and each layer's KV the same size and window.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.config import VllmConfig, set_current_vllm_config
+from vllm.config.vllm import get_layers_from_vllm_config
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
+from vllm.distributed.parallel_state import (
+    destroy_distributed_environment,
+    destroy_model_parallel,
+)
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models.registry import ModelRegistry
+from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+
+from servers.profiles import MODELS, Model
+from servers.profiles.model_config import model_of
+from servers.vllm.models.configs import text_config
+
+BLOCK_TOKENS = 32
+MEMORY = 100_000_000
+SMALL = {
+    "num_hidden_layers": 6,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "moe_intermediate_size": 128,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "vocab_size": 1024,
+    "q_lora_rank": 128,
+    "num_experts": 16,
+    "n_routed_experts": 16,
+    "num_local_experts": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+"""Even multiples of the blocks of FP8 scales, as in the published models."""
+DENSE = {
+    "num_hidden_layers": 6,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "vocab_size": 1024,
+    "max_position_embeddings": 4096,
+}
+FOUR_BITS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
+UNLISTED: Mapping[str, Mapping[str, Any]] = {
+    "mistral-v0.1": {
+        **DENSE,
+        "architectures": ["MistralForCausalLM"],
+        "model_type": "mistral",
+        "sliding_window": 1024,
+    },
+    "mixtral": {
+        **DENSE,
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+    "qwen2": {
+        **DENSE,
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "tie_word_embeddings": True,
+    },
+    "llama-int4": {
+        **DENSE,
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "ignore": ["lm_head"],
+            "config_groups": {
+                "group_0": {"targets": ["Linear"], "weights": {**FOUR_BITS, "symmetric": True}}
+            },
+        },
+    },
+}
+"""Architectures and formats that no listed model has."""
+
+
+def small(config: Mapping[str, Any]) -> dict[str, Any]:
+    text = text_config(config)
+    shrunken = {**text, **{key: value for key, value in SMALL.items() if key in text}}
+    if "kv_lora_rank" in text:
+        shrunken["num_key_value_heads"] = SMALL["num_attention_heads"]
+    if "layer_types" in text:
+        shrunken["layer_types"] = text["layer_types"][: SMALL["num_hidden_layers"]]
+    return shrunken
+
+
+SHRUNKEN = {
+    **{name: small(llm.config) for name, llm in MODELS.items()},
+    **{name: dict(config) for name, config in UNLISTED.items()},
+}
+
+
+def vllm_config(config: Mapping[str, Any], folder: Path) -> VllmConfig:
+    (folder / "config.json").write_text(json.dumps(config))
+    architecture = config["architectures"][0]
+    # Otherwise vLLM starts a process for each architecture, which takes seconds.
+    ModelRegistry.register_model(architecture, ModelRegistry.models[architecture].load_model_cls())
+    arguments = EngineArgs(
+        model=str(folder),
+        load_format="dummy",
+        dtype="bfloat16",
+        block_size=BLOCK_TOKENS,
+        max_model_len=2048,
+        enforce_eager=True,
+        skip_tokenizer_init=True,
+    )
+    made = arguments.create_engine_config()
+    made.cache_config.kv_cache_layout = "LBNHC"  # the engine does this when it starts
+    return made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Create vLLM's process groups with this process alone. A model with experts needs all."""
+    folder = tmp_path_factory.mktemp("group")
+    with set_current_vllm_config(vllm_config(SHRUNKEN["mixtral"], folder)):
+        init_distributed_environment(1, 0, f"file://{folder / 'rendezvous'}", 0, "gloo")
+        ensure_model_parallel_initialized(1, 1)
+    yield
+    destroy_model_parallel()
+    destroy_distributed_environment()
+
+
+def built(config: VllmConfig) -> torch.nn.Module:
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            return initialize_model(vllm_config=config, prefix="")
+    finally:
+        torch.set_default_dtype(default)
+
+
+def weight_bytes(module: torch.nn.Module) -> int:
+    """Return the bytes of all parameters but single scales, of which a matrix or a layer's KV has
+    one to three."""
+    parameters = {id(each): each for each in module.parameters()}.values()
+    counted = (each for each in parameters if each.dim() > 1 or each.numel() > 3)
+    return sum(each.numel() * each.element_size() for each in counted)
+
+
+def layers(llm: Model) -> Counter[tuple[int | None, int]]:
+    """Return the number of layers by window and KV bytes per token."""
+    found: Counter[tuple[int | None, int]] = Counter()
+    for kind in llm.kinds:
+        found[kind.window, kind.bytes_per_token() // kind.layers] += kind.layers
+    return found
+
+
+@pytest.mark.parametrize("name", SHRUNKEN)
+def test_weights_and_kv_are_those_of_vllm(name: str, tmp_path: Path) -> None:
+    config = vllm_config(SHRUNKEN[name], tmp_path)
+    llm = model_of(SHRUNKEN[name], name)
+    with set_current_vllm_config(config):
+        module = built(config)
+        specs = {
+            layer: spec
+            for layer, each in get_layers_from_vllm_config(config, AttentionLayerBase).items()
+            if (spec := each.get_kv_cache_spec(config)) is not None
+        }
+        [pool] = get_kv_cache_configs(config, [specs], [MEMORY])
+    assert weight_bytes(module) == llm.weight_bytes
+    assert layers(llm) == Counter(
+        (getattr(spec, "sliding_window", None), spec.page_size_bytes // spec.block_size)
+        for spec in specs.values()
+    )
+    if len(llm.kinds) == 1:
+        per_token = llm.kinds[0].bytes_per_token()
+        assert pool.num_blocks == MEMORY // (per_token * BLOCK_TOKENS)
+    for gpus in (1, 2, 4, 8):
+        heads = config.model_config.get_num_kv_heads(SimpleNamespace(tensor_parallel_size=gpus))
+        entries = llm.kinds[0].entries * llm.kinds[0].entry_bytes * llm.kinds[0].layers
+        assert llm.kinds[0].bytes_per_token(gpus) == gpus * heads * entries
