@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from reports.experiment.claims import Check, Finding, judge, verdict
-from reports.experiment.setup import Setup, as_json, setups
+from reports.experiment.setup import Setup, as_json, notes, setups
 from reports.figures.drawing import Figure, Style, styles
 from reports.figures.overview import figures
 from reports.metrics.cells import Results, collect
@@ -100,6 +100,7 @@ def finish(
         legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
         caveats=caveats,
         setups=used or {},
+        notes=notes(used or {}),
     )
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "experiment.html", html.encode())

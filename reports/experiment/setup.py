@@ -31,8 +31,12 @@ class Setup:
     kv_tokens: int | None
     """None on a live server that did not report it."""
     admission: str
+    scheduling: str
+    """Whether the GPU waits for the scheduler: `sync` or `async`."""
     step_tokens: int | None
     max_num_seqs: int | None
+    notes: tuple[str, ...] = ()
+    """Origin, errors and caveats of the step times."""
 
     @property
     def on(self) -> str:
@@ -48,7 +52,8 @@ class Setup:
     def __str__(self) -> str:
         memory = f"{self.kv_tokens:,} KV tokens" if self.kv_tokens else ""
         admission = f"{self.admission} admission" if self.admission else ""
-        parts = (self.on, f"step times {self.step_times}", memory, admission)
+        scheduling = f"{self.scheduling} scheduling" if self.scheduling else ""
+        parts = (self.on, f"step times {self.step_times}", memory, admission, scheduling)
         return ", ".join(filter(None, parts))
 
 
@@ -72,7 +77,12 @@ def sentences(found: Mapping[Setup, tuple[str, ...]]) -> list[str]:
         arms_of[str(setup)] = (*arms_of.get(str(setup), ()), *arms)
     if len(arms_of) == 1:
         return list(arms_of)
-    return [f"{listed(arms)}: {setup}" for setup, arms in arms_of.items()]
+    return [f"{listed([f'“{arm}”' for arm in arms])}: {setup}" for setup, arms in arms_of.items()]
+
+
+def notes(found: Mapping[Setup, tuple[str, ...]]) -> list[tuple[str, tuple[str, ...]]]:
+    """Return each machine with the notes on its step times."""
+    return list(dict.fromkeys((setup.on, setup.notes) for setup in found if setup.notes))
 
 
 def _setup(sweep: Mapping[str, Any]) -> Setup:
@@ -85,8 +95,10 @@ def _setup(sweep: Mapping[str, Any]) -> Setup:
         step_times=_step_times(sweep, profile),
         kv_tokens=blocks * block_tokens if blocks and block_tokens else None,
         admission=str(limits.get("admission") or ""),
+        scheduling=str(sweep.get("scheduling") or ""),
         step_tokens=limits.get("step_tokens"),
         max_num_seqs=limits.get("max_num_seqs"),
+        notes=tuple(sweep.get("profile_notes") or ()),
     )
 
 

@@ -107,7 +107,7 @@ def test_a_run_writes_a_page_and_a_verdict_and_a_second_run_reuses_its_cells() -
     assert first["arms"] == ["as it is"]
     assert first["machine"] == "a100-80g"
     assert first["model"] == "llama-3.1-8b"
-    assert first["admission"] == "whole-prompt"
+    assert (first["admission"], first["scheduling"]) == ("whole-prompt", "async")
     assert (first["max_num_seqs"], second["max_num_seqs"]) == (256, 2)
     page = Path("out/small/experiment.html").read_text()
     assert "as it is: mean JCT" in page
