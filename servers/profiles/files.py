@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from servers.errors import DoesNotFit, InvalidProfile
-from servers.profiles.cpu_time import Scheduling
+from servers.profiles.cpu_time import Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.measured import Measured
 from servers.profiles.model_files import model_name
@@ -77,7 +77,8 @@ def profile_for(
             offload=offload,
             scheduling=scheduling,
         )
-    profile = measured_for(hardware, model, gpus).profile()
+    measured = measured_for(hardware, model, gpus)
+    profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
     blocks = profile.kv_blocks if kv_blocks is None else kv_blocks
     capacity = blocks * profile.block_tokens
     if max_model_len is not None and max_model_len > capacity:

@@ -8,12 +8,14 @@ tokens, sizes are bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from statistics import median
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from servers.errors import InvalidProfile
+from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.gpus import PCIE4_X16
 from servers.profiles.profile import Profile, profile_of
@@ -118,6 +120,20 @@ class Measured(Record):
     steps: Steps
     prefill_errors: Errors
     decode_errors: Errors
+    cpu: CpuTime | None = None
+    """CPU time between steps if it was measured too: `step_ps` is added to `steps`, and the others
+    are the costs of a tier. None: see `cpu_time`."""
+
+    def cpu_time(self, scheduling: Scheduling) -> CpuTime:
+        """Return what is to be added to the profile. Measured steps, and those of a file of
+        operator tables with a `base_ps`, contain the CPU time of a step; measured reloads contain
+        that of a load."""
+        if self.cpu is not None:
+            return self.cpu
+        cpu = CPU_TIME[scheduling]
+        if self.provenance == "measured" or self.steps.base_ps > 0:
+            cpu = replace(cpu, step_ps=0)
+        return cpu if self.reload is None else replace(cpu, load_ps=0, load_token_ps=0)
 
     @property
     def reload_s_per_token(self) -> float | None:

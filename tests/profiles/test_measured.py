@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles import analytic_profile
+from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.files import profile_for, read_measured
 from servers.profiles.measured import DecodeTimes, Measured, PrefillTimes, ReloadTimes, fitted
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
@@ -110,6 +112,20 @@ def test_reload_bandwidth_excludes_the_overhead_of_the_request() -> None:
     assert measured(reload=reload).profile().dram_bytes_per_s == pytest.approx(
         2000 * 1024 / 0.02, rel=0.02
     )
+
+
+def test_a_file_contains_its_cpu_time_and_only_the_costs_of_a_tier_are_added(path: Path) -> None:
+    plain, offload = profile_for(str(path), None), profile_for(str(path), None, offload=True)
+    assert plain == profile_for(str(path), None, scheduling=Scheduling.SYNC)
+    assert plain.base_ps == read_measured(path).steps.base_ps
+    assert offload.base_ps - plain.base_ps == CPU_TIME[Scheduling.ASYNC].offload_step_ps
+
+
+def test_cpu_time_in_a_file_replaces_the_published_one(path: Path) -> None:
+    cpu = CpuTime(step_ps=0, offload_step_ps=7, load_ps=11, load_token_ps=13)
+    path.write_text(measured(cpu=cpu).model_dump_json())
+    plain, offload = profile_for(str(path), None), profile_for(str(path), None, offload=True)
+    assert offload == replace(plain, base_ps=plain.base_ps + 7, load_ps=11, load_token_ps=13)
 
 
 def test_options_change_the_memory_of_a_profile(path: Path) -> None:

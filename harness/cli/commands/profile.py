@@ -165,6 +165,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
     from reports.run_folder.atomic import write_file
+    from servers.profiles.cpu_time import Scheduling, with_cpu_time
 
     if machine.hardware is None:
         raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
@@ -181,7 +182,9 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
         engine_version=engine_version,
     )
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
-    print_profile(measured.profile(), machine.step_tokens, measured.notes()[0], measured)
+    cpu = measured.cpu_time(Scheduling.ASYNC)
+    profile = with_cpu_time(measured.profile(), cpu, offload=False)
+    print_profile(profile, machine.step_tokens, measured.notes()[0], measured)
     for note in measured.notes()[1:]:
         print_message(note)
     print(f"profile: {path}")
