@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from reports.page.machines import MachinesReport
     from reports.page.write import Report
 
-__all__ = ["write_report"]
+__all__ = ["write_machines_report", "write_report"]
 
 
 def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
@@ -25,3 +26,10 @@ def write_report(run_folder: Path, gantt: Sequence[str] = ()) -> Report:
     from reports.page.write import write
 
     return write(run_folder, gantt)
+
+
+def write_machines_report(folder: Path) -> MachinesReport:
+    """Write the reports of a sweep on several machines: an overview, and one for each machine."""
+    from reports.page.machines import write_machines
+
+    return write_machines(folder)

@@ -13,6 +13,7 @@ from pathlib import Path
 import orjson
 
 from harness.cells.names import slug
+from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server, SweepSettings
 from harness.sweep.plan import SweepPlan, resolve
 from reports.run_folder.atomic import make_folder, write_file
@@ -40,6 +41,7 @@ def check(settings: SweepSettings) -> None:
             "bench profile wrote, or remove the option to measure the engine first"
         )
     machine = settings.machine
+    refuse_list(machine)
     default = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
     resolve(replace(settings, machine=default, server=Server()))
 

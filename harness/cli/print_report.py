@@ -6,8 +6,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from reports.page.machines import MachinesReport
+    from reports.page.write import Report
 
 PIPE_COLUMNS = 200
 """Width of the table in a pipe, which fits every column."""
@@ -27,18 +34,36 @@ def print_report(
     """
     from rich.console import Console
 
-    from reports import write_report
+    from reports import write_machines_report, write_report
     from reports.metrics.agents import keep_evaluation
-    from traces.lenient import printable
+    from reports.run_folder.machines import has_members, refuse_members
 
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    if has_members(folder):
+        if gantt or evaluations:
+            refuse_members(folder)
+        machines = write_machines_report(folder)
+        _print_answer(console, [machines.headline])
+        for member, each in machines.machines:
+            _print_answer(console, [f"{member.label}: {each.answer[0]}"])
+        _print_end(console, machines, failed)
+        return
     for evaluation in evaluations:
         keep_evaluation(folder, evaluation)
     report = write_report(folder, gantt)
-    terminal = sys.stdout.isatty()
-    console = Console(highlight=False, width=None if terminal else PIPE_COLUMNS)
-    console.print("", *report.answer, sep="\n", markup=False, soft_wrap=not terminal)
+    _print_answer(console, report.answer)
     if report.table.points:
         console.print("", report.table, sep="\n")
+    _print_end(console, report, failed)
+
+
+def _print_answer(console: Console, sentences: Sequence[str]) -> None:
+    console.print("", *sentences, sep="\n", markup=False, soft_wrap=not console.is_terminal)
+
+
+def _print_end(console: Console, report: Report | MachinesReport, failed: Collection[str]) -> None:
+    from traces.lenient import printable
+
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
     for gate in report.failed_gates:
         print(f"failed: {gate}", file=sys.stderr)

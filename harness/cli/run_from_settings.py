@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,14 +37,24 @@ def run_from_settings(
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: must be at least 1")
+        from harness.load.machines import is_list
         from harness.sweep.folder import default_folder
+        from harness.sweep.machines import resolve_machines, run_machines
         from harness.sweep.plan import resolve
         from harness.sweep.run import run_sweep
 
         for check in map(check_package, PACKAGES):
             if not check.passed:
                 raise InvalidInput(f"{check.name} is {check.finding}; {check.remedy}")
-        plan = resolve(settings)
+        if is_list(settings.machine) and not one_cell:
+            machines = resolve_machines(settings)
+            folder = out or machines.default_folder()
+            plans = list(machines.plans.values())
+            run = partial(run_machines, machines)
+        else:
+            plans = [plan := resolve(settings)]
+            folder = out or default_folder(plan)
+            run = partial(run_sweep, plan)
         if one_cell and len(plan.cells()) != 1:
             dimensions = (
                 ("one --policy", plan.variants),
@@ -54,15 +65,13 @@ def run_from_settings(
             raise InvalidInput(
                 f"these settings have {len(plan.cells())} cells: give {missing}, or use bench sweep"
             )
-        folder = out or default_folder(plan)
     with one_line_errors(resume_hint()):
-        outcome = run_sweep(
-            plan,
+        outcome = run(
             folder,
             workers=workers or cpu_cores(),
             stop_on_error=stop_on_error,
             reuse=reuse,
-            on_begin=lambda: _print_plan(plan),
+            on_begin=lambda: _print_plan(plans),
         )
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -86,18 +95,22 @@ def same_command() -> str:
     return shlex.join(["bench", *redacted]) + note
 
 
-def _print_plan(plan: SweepPlan) -> None:
+def _print_plan(plans: Sequence[SweepPlan]) -> None:
     from reports.phrasing import counted
 
+    plan, machines = plans[0], ""
     load = plan.workload
-    print(plan.engine.describe())
+    for each in plans:
+        print(each.engine.describe())
+    if len(plans) > 1:
+        machines = f" x {counted(len(plans), 'machine')}"
     if plan.agents is not None:
         print(plan.agents.describe())
     policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
     print(
         f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies} x "
-        f"{counted(len(plan.rates), 'load')} x {counted(len(plan.seeds), 'seed')}",
+        f"{counted(len(plan.rates), 'load')} x {counted(len(plan.seeds), 'seed')}{machines}",
         flush=True,
     )
     _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
 from harness.load.settings import Machine, SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
-from servers.profiles import Hardware, Profile, costs, hardware, model
+from servers.profiles import Hardware, Profile, costs, hardware, model, notes
 from servers.profiles.cpu_time import Scheduling
-from servers.profiles.files import is_file, profile_for
+from servers.profiles.files import is_file, profile_for, read_measured
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
@@ -39,6 +40,8 @@ class SimEngine:
     fewest_gpus: bool = False
     """Whether `gpus` is the smallest number that has room for the model, and was not given."""
     scheduling: Scheduling = Scheduling.ASYNC
+    profile_notes: tuple[str, ...] = ()
+    """What readers of results should know about the profile, in one sentence each."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -77,6 +80,7 @@ class SimEngine:
             **self._gpu_json(),
             "profile": _profile_json(self.profile),
             "profile_with_offload": _profile_json(self.profile_with_offload),
+            "profile_notes": list(self.profile_notes),
             **self._shared_json(),
         }
 
@@ -140,6 +144,7 @@ def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     settings.server.refuse_unsupported("sim")
     machine = settings.machine.hardware or DEFAULT_HARDWARE
+    gpu = gpu_of_file(machine)
     default_model = None if is_file(machine) else DEFAULT_MODEL  # a measured profile has its own
     profile_of = partial(
         profile_for,
@@ -166,10 +171,19 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         ),
         offload,
         settings.machine.gpus if is_file(machine) else _gpus(settings),
-        gpu_of_file(machine),
+        gpu,
         not is_file(machine) and _fewest(settings.machine),
         settings.machine.scheduling,
+        _notes(machine, settings.machine.model, profile, gpu),
     )
+
+
+def _notes(
+    machine: str, model_name: str | None, profile: Profile, gpu: Hardware | None
+) -> tuple[str, ...]:
+    if is_file(machine):
+        return read_measured(Path(machine)).all_notes()
+    return notes(profile, gpu, model(model_name or DEFAULT_MODEL))
 
 
 def _gpus(settings: SweepSettings) -> int:

@@ -7,6 +7,7 @@ field, its option and its key have the same name.
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -31,6 +32,9 @@ class Option:
     positional: bool = False
     in_file: bool = True
     """False: only the command line accepts it."""
+    is_list: bool = False
+    """The value is a comma-separated list (`elements`), which may be a list in a settings file. A
+    file in the folder of the settings file may be named without the folder."""
 
 
 class Setting(NamedTuple):
@@ -49,6 +53,13 @@ class Setting(NamedTuple):
 
 def option_name(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def elements(text: str | None) -> list[str]:
+    """Return the elements of a comma-separated list. An existing path may contain commas."""
+    if text is None:
+        return []
+    return [text] if os.path.exists(text) else [part.strip() for part in text.split(",")]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.load.machines import refuse_list
 from harness.load.settings import Machine, Server
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import read_costs
@@ -15,6 +16,7 @@ def server_config(
     policy: str | None = None,
     offload: Offloading | None = None,
 ) -> ServerConfig:
+    refuse_list(machine)
     return ServerConfig(
         model=model,
         policy=policy,

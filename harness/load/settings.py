@@ -97,19 +97,23 @@ class Machine:
         str | None,
         Option(
             "A name from bench list hardware, a TOML file that describes a GPU, or a file from "
-            "bench profile. Default: b200; with vLLM, this machine.",
+            "bench profile. In virtual time also several, with commas. Default: b200; with vLLM, "
+            "this machine.",
             MACHINE,
             "NAME|FILE",
+            is_list=True,
         ),
     ] = None
     model: Annotated[
         str | None,
         Option(
             "A name from bench list models, a config.json, a model's folder, or the Hugging Face "
-            "id of a cached model. With vLLM also tiny (created locally; the default on a CPU) and "
-            "any Hugging Face id. Default: llama-3.1-8b.",
+            "id of a cached model. In virtual time also several, with commas. With vLLM also tiny "
+            "(created locally; the default on a CPU) and any Hugging Face id. Default: "
+            "llama-3.1-8b.",
             MACHINE,
             "NAME|PATH|ID",
+            is_list=True,
         ),
     ] = None
     gpus: Annotated[

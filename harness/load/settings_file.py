@@ -1,14 +1,16 @@
 """Read and write the settings of a sweep as a TOML file (`bench sweep sweep.toml`).
 
 Keys are option names without the leading dashes; dashes and underscores are equivalent. Tables are
-not supported. Relative paths refer to the current directory, as on the command line. Errors are
-`InvalidInput` with the file, the key and the value.
+not supported. Relative paths refer to the current directory, as on the command line, except that
+`hardware` and `model` may name files in the folder of the settings file, so that a run folder can
+be moved. Errors are `InvalidInput` with the file, the key and the value.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os.path
 import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from harness.load.option import Setting, settings_of, values_of
+from harness.load.option import Setting, elements, settings_of, values_of
 from harness.load.settings import AGENT, SERVER, Execution, SweepSettings
 from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
@@ -39,7 +41,17 @@ def read_settings(path: Path, overridden: Collection[str] = ()) -> dict[str, Any
     for name, value in settings.items():
         if name not in overridden and any(REDACTED in str(part) for part in _parts(value)):
             raise InvalidInput(f"{path}: {name} is redacted; give it on the command line")
+        if known[name].option.is_list:
+            settings[name] = _beside(path, value)
     return settings
+
+
+def _beside(path: Path, names: str) -> str:
+    """Return the list with the folder of the settings file before each name of a file in it."""
+    return ",".join(
+        str(file) if name and os.path.isfile(file := path.parent / name) else name
+        for name in elements(names)
+    )
 
 
 def read_toml(path: Path, remedy: str) -> dict[str, Any]:
@@ -86,6 +98,8 @@ def _value(setting: Setting, value: object) -> Any:
     option = setting.option
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("must be a finite number")
+    if option.is_list and isinstance(value, list):
+        value = _joined(value)
     try:
         # As JSON, because strict validation of Python values accepts only instances of enums.
         parsed = TypeAdapter(setting.kind).validate_json(
@@ -106,6 +120,15 @@ def _value(setting: Setting, value: object) -> Any:
     return parsed
 
 
+def _joined(names: list[Any]) -> str:
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or elements(name) != [name]:
+            raise ValueError("must be a list of names, which have no commas")
+    if not names:
+        raise ValueError("is an empty list; give a name, or remove the line")
+    return ",".join(names)
+
+
 def _parts(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
@@ -119,13 +142,18 @@ def settings_toml(settings: SweepSettings) -> bytes:
     live server and the agents are omitted if they have their defaults."""
     values = values_of(settings)
     written = {
-        name.replace("_", "-"): _plain(values[name])
+        name.replace("_", "-"): _plain(_split(values[name], setting))
         for name, setting in settings_of(SweepSettings).items()
         if setting.option.in_file
         and values[name] not in (None, ())
         and (values[name] != setting.default or setting.option.panel not in (SERVER, AGENT))
     }
     return (HEAD + tomli_w.dumps(written)).encode()
+
+
+def _split(value: Any, setting: Setting) -> Any:
+    names = tuple(elements(value)) if setting.option.is_list else ()
+    return names if len(names) > 1 else value
 
 
 def _plain(value: Any) -> Any:

@@ -27,6 +27,7 @@ from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
+from reports.run_folder.machines import MACHINES
 from servers.errors import CannotWrite, InvalidInput
 from servers.profiles.files import is_file
 from servers.profiles.gpu_file import is_gpu_file, with_name
@@ -34,9 +35,12 @@ from servers.profiles.llms import model_copy
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
-GROWING = ("variants", "jps", "seeds")
+GROWING = ("variants", "jps", "seeds", "machines")
 """Fields of `sweep.json` to which a later plan may add values."""
-IGNORED_FIELDS = (MADE_BY, "baseline", "turnstile_version", "left_out", "rejected_files", "repairs")
+IGNORED_FIELDS = (
+    *(MADE_BY, "baseline", "turnstile_version", "profile_notes"),
+    *("left_out", "rejected_files", "repairs"),
+)
 """Fields of `sweep.json` that do not affect the cells."""
 SETTINGS = "sweep.toml"
 GPU = "gpu.toml"
@@ -47,8 +51,7 @@ MODEL = "model.json"
 """Copy of the config.json that --model leads to, in virtual time."""
 VIRTUAL = ("sim", "vllm-virtual")
 """Engines for which the config is all of a model."""
-PART = ".sweep.json.part"
-"""The only file that remains if a sweep is killed while it writes its plan."""
+SWEEP = "sweep.json"
 
 
 def default_folder(plan: SweepPlan) -> Path:
@@ -61,21 +64,28 @@ def default_folder(plan: SweepPlan) -> Path:
     return RUNS / "_".join([*map(slug, parts), digest])
 
 
-def _stored_plan(folder: Path) -> dict[str, Any]:
-    """Return the contents of `sweep.json`; an empty dict for an empty folder."""
+def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
+    """Return the contents of `sweep.json`, or of another document; an empty dict for an empty
+    folder. Only a part of the document remains if a sweep is killed while it writes it."""
     try:
-        if {path.name for path in folder.iterdir()} <= {PART}:
+        if {path.name for path in folder.iterdir()} <= {f".{document}.part"}:
             return {}
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
-    if not (folder / "sweep.json").is_file():
+    for other, count in ((SWEEP, "one machine"), (MACHINES, "several machines")):
+        if other != document and (folder / other).is_file():
+            raise InvalidInput(
+                f"--out {folder}: contains a run on {count}; name another folder, from which "
+                "finished cells of this one are copied if both are in runs/"
+            )
+    if not (folder / document).is_file():
         raise InvalidInput(
             f"--out {folder}: contains files that are not a run; name a new or empty folder"
         )
-    stored = read_json(folder / "sweep.json")
+    stored = read_json(folder / document)
     if "format" not in stored:
         raise InvalidInput(
-            f"--out {folder}: its sweep.json has no field 'format', so it is damaged or was not "
+            f"--out {folder}: its {document} has no field 'format', so it is damaged or was not "
             "written by bench; name another folder, or remove this one"
         )
     return stored
@@ -90,7 +100,9 @@ def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder
             continue
         what = _difference(field, stored.get(field), planned.get(field))
         if field in GROWING:
-            what += "; a sweep can add policies, rates and seeds to a folder, not remove them"
+            what += (
+                "; a sweep can add policies, rates, seeds and machines to a folder, not remove them"
+            )
         raise InvalidInput(
             f"--out {folder}: contains cells with other settings ({what}); "
             "name another folder, or remove this one"
@@ -120,9 +132,9 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 
 @contextmanager
 def claimed(
-    folder: Path, sweep: Mapping[str, Any], settings: Mapping[str, bytes]
+    folder: Path, sweep: Mapping[str, Any], settings: Mapping[str, bytes], document: str = SWEEP
 ) -> Iterator[None]:
-    """Create and lock the folder, and write `sweep` to `sweep.json` and `settings`, contents by
+    """Create and lock the folder, and write `sweep` to `document` and `settings`, contents by
     name, to further files. Raise `InvalidInput`, and leave no new folder behind, if the folder
     contains anything but cells of this sweep."""
     if folder.exists() and not folder.is_dir():
@@ -132,12 +144,12 @@ def claimed(
     try:
         make_folder(folder)
         with locked(folder):
-            stored = _stored_plan(folder)
+            stored = _stored_plan(folder, document)
             if stored:
                 _check_extends(planned, stored, folder)
             made_with = stored.pop(MADE_BY, None) or made_by()
             if stored != planned:
-                write_json(folder / "sweep.json", {**sweep, MADE_BY: made_with})
+                write_json(folder / document, {**sweep, MADE_BY: made_with})
             for name, content in settings.items():
                 path = folder / name
                 if not path.exists() or path.read_bytes() != content:
@@ -149,9 +161,10 @@ def claimed(
                 path.rmdir()
 
 
-def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
+def settings_files(settings: SweepSettings) -> dict[str, bytes]:
     """Return the contents of `sweep.toml` and of copies of the files that --hardware and --model
-    name. `sweep.toml` then names the copies, since the originals may change."""
+    name. `sweep.toml` then names the copies, since the originals may change, and without their
+    folder, since the run folder may be moved."""
     machine, hardware = settings.machine, settings.machine.hardware or ""
     copy: dict[str, bytes] = {}
     if is_gpu_file(hardware):
@@ -159,10 +172,10 @@ def settings_files(settings: SweepSettings, folder: Path) -> dict[str, bytes]:
     elif is_file(hardware):
         copy[PROFILE] = Path(hardware).read_bytes()
     for name in copy:
-        machine = replace(machine, hardware=str(folder / name))
+        machine = replace(machine, hardware=name)
     if machine.model and machine.engine in VIRTUAL and (content := model_copy(machine.model)):
         copy[MODEL] = content
-        machine = replace(machine, model=str(folder / MODEL))
+        machine = replace(machine, model=MODEL)
     settings = replace(settings, machine=machine)
     return {SETTINGS: settings_toml(settings), **copy}
 

@@ -8,18 +8,20 @@ in a cell.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import metadata
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
 from harness.engines.base import ENGINES, Engine, ResolveEngine, Unsupported
 from harness.load.arrivals import Arrivals, parse_arrivals
+from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
 from harness.load.workload import Workload, load_workload
 from harness.sweep.fingerprint import code_sha256, policy_sha256
-from servers.errors import InvalidInput
+from servers.errors import DoesNotFit, InvalidInput
 from servers.nearest import nearest
 from servers.variants import Variant, variant
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINE = "fcfs"
+Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
+"""The variants to run, the engine, and the variants that it does not support."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,27 +145,64 @@ class SweepPlan:
 
 
 def resolve(settings: SweepSettings) -> SweepPlan:
-    arrivals = parse_arrivals(settings.load.arrivals)
-    chosen, engine, left_out = _engine(settings)
-    refuse_same_folder([variant.name for variant in chosen])
-    agents, workload = _load(settings, *engine.longest)
-    rates = _rates(settings.jps, arrivals, settings.load.arrivals)
-    seeds = tuple(parse_seeds(settings.seeds))
+    """Return the plan of a sweep on one machine."""
+    refuse_list(settings.machine)
+    (plan,) = resolve_each([settings])
+    return plan
+
+
+def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
+    """Return a plan for each of these settings, which differ in the machine only.
+
+    All plans have the same programs: those that fit every machine.
+    """
+    first = settings[0]
+    arrivals = parse_arrivals(first.load.arrivals)
+    engines = _engines(settings)
+    refuse_same_folder([variant.name for variant in engines[0][0]])
+    agents, workload = _load(first, *_shortest([engine.longest for _, engine, _ in engines]))
+    rates = _rates(first.jps, arrivals, first.load.arrivals)
+    seeds = tuple(parse_seeds(first.seeds))
     arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
-    return SweepPlan(
-        settings=settings,
+    chosen, engine, left_out = engines[0]
+    plan = SweepPlan(
+        settings=first,
         variants=chosen,
         left_out=left_out,
         rates=rates,
         seeds=seeds,
         arrivals=arrivals,
-        arrivals_text=settings.load.arrivals,
+        arrivals_text=first.load.arrivals,
         engine=engine,
         workload=workload,
-        baseline=_baseline(settings.baseline, [variant.name for variant in chosen]),
+        baseline=_baseline(first.baseline, [variant.name for variant in chosen]),
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
     )
+    return [
+        replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)
+        for each, (chosen, engine, left_out) in zip(settings, engines, strict=True)
+    ]
+
+
+def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
+    """Raise DoesNotFit with all machines on which the model does not fit."""
+    engines: list[Resolved] = []
+    too_large: list[str] = []
+    for each in settings:
+        try:
+            engines.append(_engine(each))
+        except DoesNotFit as error:
+            too_large.append(str(error))
+    if too_large:
+        more = "; or remove what does not fit from --hardware or --model"
+        raise DoesNotFit("; ".join(too_large) + more * (len(settings) > 1))
+    return engines
+
+
+def _shortest(longest: Sequence[tuple[int | None, str]]) -> tuple[int | None, str]:
+    known = [limit for limit in longest if limit[0] is not None]
+    return min(known, key=itemgetter(0), default=longest[0])
 
 
 def _load(
@@ -181,7 +222,7 @@ def _load(
     ).packed()
 
 
-def _engine(settings: SweepSettings) -> tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]:
+def _engine(settings: SweepSettings) -> Resolved:
     """Imports an engine only when it is needed: virtual time needs no HTTP client."""
     if settings.machine.engine.startswith(("http://", "https://")):
         from harness.engines.url import url_engine

@@ -45,23 +45,34 @@ def run_sweep(
     """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
     repeat a measurement."""
-    cells = plan.cells()
-    with claimed(folder, plan.as_json(), settings_files(plan.settings, folder)):
+    with claimed(folder, plan.as_json(), settings_files(plan.settings)):
         on_begin()
-        todo = [cell for cell in cells if not is_finished(folder / cell.name)]
-        found_done = len(cells) - len(todo)
-        if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
-            print_message(
-                f"kept the unfinished files of {listed(again)} aside; these cells run again"
-            )
-        if reuse and todo and plan.cells_reusable:
-            taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
-            todo = [cell for cell in todo if cell.name not in taken]
-        for cell in set(cells).difference(todo):
-            remove_aside(folder / cell.name)
-        failed: dict[str, str] = {}
-        if todo:
-            failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
+        return run_claimed(plan, folder, workers, stop_on_error=stop_on_error, reuse=reuse, run=run)
+
+
+def run_claimed(
+    plan: SweepPlan,
+    folder: Path,
+    workers: int,
+    *,
+    stop_on_error: bool,
+    reuse: bool,
+    run: Callable[[Work, Cell, Tick], None] = run_cell,
+) -> Outcome:
+    """Run the cells of a plan in a folder that is `claimed` for it."""
+    cells = plan.cells()
+    todo = [cell for cell in cells if not is_finished(folder / cell.name)]
+    found_done = len(cells) - len(todo)
+    if again := [cell.name for cell in todo if (folder / cell.name).exists()]:
+        print_message(f"kept the unfinished files of {listed(again)} aside; these cells run again")
+    if reuse and todo and plan.cells_reusable:
+        taken = take_finished({cell.name: plan.cell_json(cell) for cell in todo}, folder)
+        todo = [cell for cell in todo if cell.name not in taken]
+    for cell in set(cells).difference(todo):
+        remove_aside(folder / cell.name)
+    failed: dict[str, str] = {}
+    if todo:
+        failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
     return Outcome(folder, len(cells), found_done, failed)
 
 

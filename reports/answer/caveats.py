@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
 from reports.phrasing import counted, listed, seconds
 from reports.statistics.bootstrap import MIN_SEEDS
@@ -91,7 +92,7 @@ def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
         first = programs[0]
         caveats.append(
             f"Left out: {counted(len(programs), 'program')}; the first, {first['program_id']}:"
-            f" {first['reason']}."
+            f" {without_name(first)}."
         )
     if files := sweep.get("rejected_files"):
         first = files[0]

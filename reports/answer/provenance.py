@@ -6,7 +6,7 @@ In: `sweep.json`. Out: sentences and rows of tables.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.phrasing import counted, listed, share
@@ -59,7 +59,10 @@ def command(sweep: Mapping[str, Any]) -> str:
 
 def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Return rows of (kind, name, reason), at most MAX_ROWS of each kind."""
-    programs = (sweep.get("workload") or {}).get("left_out") or []
+    programs = [
+        {**program, "reason": without_name(program)}
+        for program in (sweep.get("workload") or {}).get("left_out") or []
+    ]
     kinds = (
         ("variant", "name", sweep.get("left_out") or []),
         ("program", "program_id", programs),
@@ -74,6 +77,12 @@ def left_out(sweep: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return rows
 
 
+def without_name(program: Mapping[str, Any]) -> str:
+    """Return the reason why a program was left out, without the program's name."""
+    name, reason = f"program {program.get('program_id')}", str(program.get("reason"))
+    return reason.removeprefix(f"{name}, ").removeprefix(f"{name}: ")
+
+
 def _made_by(sweep: Mapping[str, Any]) -> Mapping[str, Any]:
     made_by = sweep.get("made_by", sweep)
     return made_by if isinstance(made_by, Mapping) else {}
@@ -86,9 +95,12 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
     known = (
         ("Model", sweep.get("model")),
         ("Hardware", sweep.get("hardware")),
+        ("GPUs", sweep.get("gpus")),
+        ("GPU file", _gpu(sweep.get("gpu") or {})),
         ("Engine", sweep.get("engine")),
         ("Agent", _agent(sweep.get("agent") or {})),
         ("Profile", profile),
+        ("About the profile", _sentences(sweep.get("profile_notes") or ())),
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
         ("Workload", _load(workload)),
         ("Trace SHA-256", workload.get("trace_sha256")),
@@ -102,6 +114,34 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Python", made_by.get("python")),
     )
     return [(name, str(value)) for name, value in known if value]
+
+
+GPU_FIELDS = (
+    ("memory_bytes", "memory", 2**30, "GiB"),
+    ("memory_bytes_per_s", "memory bandwidth", 1e12, "TB/s"),
+    ("bf16_flops", "BF16", 1e12, "TFLOP/s"),
+    ("fp8_flops", "FP8", 1e12, "TFLOP/s"),
+    ("pcie_bytes_per_s", "link to the host", 1e9, "GB/s"),
+    ("link_bytes_per_s", "link between GPUs", 1e9, "GB/s"),
+    ("offload_gb", "host memory per GPU", 1, "GB"),
+    ("price_usd_per_hour", "price of one GPU", 1, "USD/h"),
+)
+"""Fields of a GPU with their names, the size of the unit, and the unit."""
+
+
+def _gpu(gpu: Mapping[str, Any]) -> str:
+    """Describe the GPU of a file. All values are of one GPU."""
+    known = [
+        f"{name} {gpu[field] / size:,.4g} {unit}"
+        for field, name, size, unit in GPU_FIELDS
+        if isinstance(gpu.get(field), int | float)
+    ]
+    texts = [str(gpu[field]) for field in ("source", "note") if gpu.get(field)]
+    return "; ".join([*filter(None, [", ".join(known)]), *texts])
+
+
+def _sentences(notes: Sequence[str]) -> str:
+    return " ".join(f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in notes)
 
 
 def _load(workload: Mapping[str, Any]) -> str:

@@ -77,7 +77,9 @@ def compare_sides(
     """
     if found := list(differences(base.settings, new.settings)):
         raise NotComparable(
-            f"{base.name} and {new.name} have different settings: {'; '.join(found)}"
+            f"{base.name} and {new.name} have different settings: {'; '.join(found)}; run one of "
+            "them again with the other's sweep.toml, or read both reports: bench compare tests "
+            "whether a change of the code made jobs slower"
         )
     base_jobs, new_jobs = _by_point(base), _by_point(new)
     changes = []

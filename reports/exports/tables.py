@@ -28,7 +28,10 @@ from servers.records import TurnRecord
 Kind = Literal["text", "texts", "whole", "number", "flag"]
 Row = Mapping[str, Any]
 
-OF_CELL: dict[str, Kind] = {"cell": "text", "variant": "text", "jps": "number", "seed": "whole"}
+OF_CELL: dict[str, Kind] = {
+    **dict.fromkeys(("cell", "hardware", "model", "variant"), "text"), "jps": "number",
+    "seed": "whole",
+}  # fmt: skip
 KINDS: dict[str, Kind] = {
     "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
 }  # fmt: skip
@@ -59,10 +62,11 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 """Opens a file with these columns, as a context manager that yields a `Table`."""
 
 
-def rows_of(cell: Cell) -> tuple[list[Row], list[Row]]:
+def rows_of(cell: Cell, name: str) -> tuple[list[Row], list[Row]]:
     """Return the rows of the turns and of the jobs. Raises InvalidRunFolder."""
     variant, jps, seed = cell.key
-    common = {"cell": cell.folder.name, "variant": variant, "jps": jps, "seed": seed}
+    machine = {name: cell.config.get(name) for name in ("hardware", "model")}
+    common = {"cell": name, **machine, "variant": variant, "jps": jps, "seed": seed}
     frame = jobs_of(read_turns(cell)).reset_index()
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     turns = read_records(cell.folder / "turns.jsonl", TurnRecord)

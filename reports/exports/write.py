@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,7 @@ from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, r
 from reports.exports.timestamps import scheduler_timestamps
 from reports.run_folder.atomic import atomic_path, write_file
 from reports.run_folder.cell_names import refuse_unknown
+from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import Cell, load_run
 from servers.errors import InvalidRunFolder
 
@@ -37,19 +38,32 @@ class Exported:
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
     """Export the cells with these names, or all finished cells. Raises UnknownCell."""
-    run = load_run(run_folder)
-    cells, not_finished = run.cells, run.missing
+    cells, not_finished = _cells(run_folder)
     if names:
-        known = [*(cell.folder.name for cell in cells), *(name for name, _ in not_finished)]
-        refuse_unknown("--cell", names, known, run_folder)
-        cells = tuple(cell for cell in cells if cell.folder.name in names)
-        not_finished = tuple((name, why) for name, why in not_finished if name in names)
+        refuse_unknown("--cell", names, [*cells, *(name for name, _ in not_finished)], run_folder)
+        cells = {name: cell for name, cell in cells.items() if name in names}
+        not_finished = [(name, why) for name, why in not_finished if name in names]
     write = _tables if form in TABLES else _files
     paths, missing = write(cells, form, out)
     return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
 
 
-def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
+def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing]:
+    """Return the finished cells by name, and the names of the others with the reasons. With several
+    machines, a name begins with the run folder of the machine."""
+    if not has_members(run_folder):
+        run = load_run(run_folder)
+        return {cell.folder.name: cell for cell in run.cells}, list(run.missing)
+    cells: dict[str, Cell] = {}
+    missing: Missing = []
+    for member in read_members(run_folder):
+        run, machine = load_run(member.folder), member.folder.name
+        cells |= {f"{machine}/{cell.folder.name}": cell for cell in run.cells}
+        missing += [(f"{machine}/{name}", why) for name, why in run.missing]
+    return cells, missing
+
+
+def _tables(cells: Mapping[str, Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
     missing: Missing = []
     paths = [out / f"{what}.{form}" for what in ("turns", "jobs")]
     with ExitStack() as files:
@@ -57,27 +71,27 @@ def _tables(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Mi
             files.enter_context(TABLES[form](files.enter_context(atomic_path(path)), columns))
             for path, columns in zip(paths, (TURNS, JOBS), strict=True)
         )
-        for cell in cells:
+        for name, cell in cells.items():
             try:
-                turns, jobs = rows_of(cell)
+                turns, jobs = rows_of(cell, name)
             except InvalidRunFolder as error:
-                missing.append((cell.folder.name, str(error)))
+                missing.append((name, str(error)))
                 continue
             turns_table.append(turns)
             jobs_table.append(jobs)
     return paths, missing
 
 
-def _files(cells: Sequence[Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
-    name, make = CELL_FORMATS[form]
+def _files(cells: Mapping[str, Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
+    file, make = CELL_FORMATS[form]
     paths, missing = [], []
-    for cell in cells:
+    for name, cell in cells.items():
         try:
             content = make(cell)
         except InvalidRunFolder as error:
-            missing.append((cell.folder.name, str(error)))
+            missing.append((name, str(error)))
             continue
-        path = out / cell.folder.name / name
+        path = out / name / file
         write_file(path, content)
         paths.append(path)
     return paths, missing

@@ -99,6 +99,8 @@ def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
         "jps": config["jps"],
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
+        "hardware": config.get("hardware"),
+        "model": config.get("model"),
         "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
@@ -141,10 +143,13 @@ def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str
     span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if jobs else math.nan
     per_s = 1 / span_s if span_s > 0 else math.nan
     gpus = config.get("gpus") or math.nan
+    price = (config.get("gpu") or {}).get("price_usd_per_hour")
+    usd_per_s = (price if isinstance(price, int | float) else math.nan) * gpus / 3600
     return {
         "throughput_jobs_per_s": jobs * per_s,
         "throughput_turns_per_min": turns * per_s * 60,
         "throughput_jobs_per_h_per_gpu": jobs * per_s * 3600 / gpus,
+        "usd_per_job": usd_per_s * span_s / jobs if jobs else math.nan,
     }
 
 

@@ -18,6 +18,7 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("jct_p99_s", "P99", "time"),
     ("jct_steady_mean_s", "Steady mean", "time"),
     ("throughput_jobs_per_s", "Jobs/s", "rate"),
+    ("usd_per_job", "USD per job", "rate"),
     ("ttft_mean_s", "TTFT", "time"),
     ("ttft_p95_s", "TTFT P95", "time"),
     ("tpot_mean_s", "TPOT, s", "rate"),
@@ -43,15 +44,22 @@ FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
+def columns(cells: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return the columns, without the cost if the GPU has no price."""
+    priced = not cells.empty and cells["usd_per_job"].notna().any()
+    return [column for column in COLUMNS if priced or column[0] != "usd_per_job"]
+
+
 def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
     """Return a row per cell. Columns are sorted by `sort`."""
+    shown = columns(cells)
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
     base = {(r["load"], r["seed"]): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
     for record in records:
         values = [
             {"text": FORMATS[kind](record[key]), "sort": _sortable(record[key])}
-            for key, _, kind in COLUMNS
+            for key, _, kind in shown
         ]
         ratio = base.get((record["load"], record["seed"]), math.nan) / record["jct_mean_s"]
         against = "–" if math.isnan(ratio) else times(ratio)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
 from jinja2 import Environment
 
@@ -19,7 +20,7 @@ from reports.figures.drawing import Figure, Style
 from reports.figures.legend import legend
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
-from reports.page.cell_rows import COLUMNS, rows
+from reports.page.cell_rows import columns, rows
 from reports.page.environment import environment
 from reports.page.packed import packed, packed_plotly
 from reports.phrasing import counted, seconds, share, times
@@ -38,6 +39,15 @@ LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Figures without data in some runs, with the sentence that replaces them, by section."""
+
+
+class Link(NamedTuple):
+    """A link to the page of a machine of the same sweep."""
+
+    text: str
+    href: str
+    here: bool
+    """Whether it is the page that contains the link."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,7 @@ def page(
     answer: Answer,
     drawn: Drawn,
     style: Mapping[str, Style],
+    machines: Sequence[Link] = (),
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
     return (
@@ -84,13 +95,14 @@ def page(
         .get_template("report.html.j2")
         .render(
             answer=answer,
+            machines=machines,
             tiles=_tiles(answer),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
             grid=grid(points, answer),
             drawn=drawn,
             legend=legend(points, style, strong, answer.load),
-            columns=[title for _, title, _ in COLUMNS],
+            columns=[title for _, title, _ in columns(results.cells)],
             rows=rows(results.cells, str(run.sweep["baseline"])),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,

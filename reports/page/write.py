@@ -24,11 +24,14 @@ from reports.figures.overview import figures
 from reports.figures.tool_gaps import tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
-from reports.page.page import Drawn, page
+from reports.page.page import Drawn, Link, page
 from reports.run_folder.atomic import write_file
+from reports.run_folder.machines import siblings
 from reports.run_folder.read import Cell, Run, load_run
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points
+
+REPORT = "report.html"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class Report:
     """Texts `cell: failed gates`. Saturation fails no gate."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and the reason."""
+    result: Answer
+    points: Sequence[Point]
+    cells: pd.DataFrame
+    """The rows of `cells.csv`."""
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
@@ -54,13 +61,31 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     result = answer(found, results, run.sweep, also=unequal_work(run))
     style = styles(run.sweep["variants"], baseline)
     drawn = _draw(run, results, found, result, style, named)
-    html = page(run, results, found, result, drawn, style)
-    write_file(run_folder / "cells.csv", _csv(results.cells))
-    write_file(run_folder / "cells.json", _json(results.cells))
-    write_file(run_folder / "report.html", html.encode())
+    html = page(run, results, found, result, drawn, style, _links(run_folder))
+    write_cells(run_folder, results.cells)
+    write_file(run_folder / REPORT, html.encode())
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
     table = ResultTable(found, baseline)
-    return Report(run_folder / "report.html", result.sentences, table, failed, results.missing)
+    path = run_folder / REPORT
+    return Report(
+        path, result.sentences, table, failed, results.missing, result, found, results.cells
+    )
+
+
+def _links(run_folder: Path) -> list[Link]:
+    """Return links to the pages of the other machines of the sweep, if it has several."""
+    members = siblings(run_folder)
+    links = [Link("All machines", f"../{REPORT}", False)] if members else []
+    here = run_folder.resolve()
+    return links + [
+        Link(each.label, f"../{each.folder.name}/{REPORT}", each.folder == here) for each in members
+    ]
+
+
+def write_cells(folder: Path, cells: pd.DataFrame) -> None:
+    """Write `cells.csv` and `cells.json`."""
+    write_file(folder / "cells.csv", _csv(cells))
+    write_file(folder / "cells.json", _json(cells))
 
 
 def _draw(

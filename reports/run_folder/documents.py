@@ -83,31 +83,35 @@ class _Machine(_Open):
     model: Name | None = None
     arrivals: Name | None = None
     profile: _Profile | None = None
+    gpus: Count | None = None
+    gpu: Settings | None = None
+    """The numbers of the file that describes the GPU."""
     server: Settings | None = None
     limits: Settings | None = None
     scheduling: Name | None = None
     agent: _Agent | None = None
 
 
-class _MadeBy(_Open):
+class MadeBy(_Open):
     argv: list[str] = []
     git_commit: Scalar = None
     python: Scalar = None
 
 
-class Sweep(_Machine, _MadeBy):
+class Sweep(_Machine, MadeBy):
     variants: list[_Variant]
     jps: list[Rate | None] | None
     seeds: list[Count]
     baseline: Name
     workload: _Workload | None = None
     profile_with_offload: _Profile | None = None
+    profile_notes: list[str] | None = None
     left_out: Notes | None = None
     rejected_files: Notes | None = None
     repairs: Notes | None = None
     turnstile_version: Scalar = None
     code_sha256: Scalar = None
-    made_by: _MadeBy | None = None
+    made_by: MadeBy | None = None
     """Earlier versions have these fields at the top level."""
 
 
@@ -119,7 +123,6 @@ class CellConfig(_Machine):
     workload: _Workload
     bound: bool | None = None
     offload: Settings | None = None
-    gpus: Count | None = None
 
 
 def _same_length(points: list[list[float]]) -> list[list[float]]:

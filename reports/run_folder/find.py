@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reports.phrasing import counted, listed
+from reports.run_folder.machines import has_members
 from reports.run_folder.read import read_sweep
 from servers.errors import InvalidRunFolder
 
@@ -23,7 +24,8 @@ class RunSummary(NamedTuple):
     finished_cells: int
     cells: int
     load: str
-    """Workload, model, hardware and engine: runs that share these can be compared."""
+    """Workload, model, hardware, profile, admission and engine: runs that share these can be
+    compared."""
     plan: str
     """Policies, rates and seeds."""
 
@@ -61,7 +63,12 @@ def find_runs(
 
 def newest_report(root: Path) -> Path | None:
     """Return the most recently written report below `root`."""
-    reports = [run.report for run in find_runs(root)]
+    runs = find_runs(root)
+    overviews = {run.folder.parent for run in runs if has_members(run.folder.parent)}
+    reports = [
+        *(run.report for run in runs),
+        *(path for folder in overviews if (path := folder / "report.html").is_file()),
+    ]
     return max(filter(None, reports), key=lambda path: path.stat().st_mtime, default=None)
 
 
@@ -84,7 +91,19 @@ def _summary(folder: Path) -> RunSummary:
 def _load(sweep: Mapping[str, Any]) -> str:
     name = (sweep.get("workload") or {}).get("name")
     model, hardware, engine = (sweep.get(field) for field in ("model", "hardware", "engine"))
-    return f"{name}, {model} on {hardware}, {engine}"
+    count = f"{gpus} x " if (gpus := sweep.get("gpus")) and gpus > 1 else ""
+    return ", ".join([f"{name}, {model} on {count}{hardware}, {engine}", *_settings(sweep)])
+
+
+def _settings(sweep: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the settings that distinguish runs with the same model on the same hardware."""
+    profile, limits = sweep.get("profile") or {}, sweep.get("limits") or {}
+    if kind := profile.get("provenance"):
+        yield f"{kind} profile"
+    if blocks := profile.get("kv_blocks"):
+        yield counted(blocks, "KV block")
+    if (admission := limits.get("admission", "whole-prompt")) != "whole-prompt":
+        yield f"{admission} admission"
 
 
 def _rates(sweep: Mapping[str, Any], rates: list[Any]) -> str:

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from reports.phrasing import counted
 from reports.run_folder.documents import MAX_CELLS, CellConfig, Done, Sweep, problem
 from reports.run_folder.lines import RERUN
+from reports.run_folder.machines import refuse_members
 from servers.errors import InvalidRunFolder
 from traces.lenient import one_line
 
@@ -76,6 +77,7 @@ def read_sweep(folder: Path) -> dict[str, Any]:
         what = "is a file" if folder.exists() else "no such folder"
         raise InvalidRunFolder(f"{folder}: {what}; give a folder that `bench sweep` wrote")
     if not path.is_file():
+        refuse_members(folder)
         if (folder / "cell.json").is_file():
             raise InvalidRunFolder(f"{folder} is a cell of a run; give the run, {folder.parent}")
         raise InvalidRunFolder(

@@ -36,7 +36,7 @@ def read_measured(path: Path) -> Measured:
 
 def is_file(hardware: str) -> bool:
     """Return whether the value of --hardware is a path and not the name of a machine."""
-    return hardware.endswith(".json")
+    return hardware.lower().endswith(".json")
 
 
 def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:

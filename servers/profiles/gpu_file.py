@@ -69,7 +69,7 @@ TEXTS = ("name", "source", "note")
 
 def is_gpu_file(hardware: str) -> bool:
     """Whether the value of --hardware is the path of a GPU file."""
-    return hardware.endswith(".toml")
+    return hardware.lower().endswith(".toml")
 
 
 def hardware(name: str) -> Hardware:
@@ -103,6 +103,13 @@ def read_gpu(path: Path) -> Hardware:
     if missing:
         lines = ", ".join(f'{field} = "{FIELDS[field].example}"' for field in missing)
         raise InvalidProfile(f"{path}: lacks {', '.join(missing)}; add for example {lines}")
+    if found.get("fp8_flops", found["bf16_flops"]) < found["bf16_flops"]:
+        raise problem.of(
+            "fp8",
+            values["fp8"],
+            f"is less than bf16, {values['bf16']!r}; exchange them, or remove fp8 if the GPU "
+            "multiplies FP8 weights in BF16",
+        )
     found["memory_bytes"] = round(found["memory_bytes"])
     found["name"] = _name(path, found.get("name"), problem)
     return Hardware(**found)

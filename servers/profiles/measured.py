@@ -184,6 +184,16 @@ class Measured(Record):
             notes.append("reloads were not measured: one PCIe 4 x16 link is assumed")
         return tuple(notes)
 
+    def all_notes(self) -> tuple[str, ...]:
+        """Return the caveats and the errors of the fit, in one sentence each."""
+        fits = (
+            f"the step formula's error for {what} is {errors.median:.1%} in the median and "
+            f"{errors.worst:.1%} at most ({errors.worst_at})"
+            for what, errors in self.errors.items()
+        )
+        large = self.large_errors()
+        return (*(note for note in self.notes() if note not in large), *fits)
+
     @property
     def errors(self) -> dict[str, Errors]:
         """Errors of the step formula, by kind of step."""

@@ -73,20 +73,20 @@ def compare(
     from harness.cli.tables import show_rows
     from reports.compare import baseline
     from reports.compare import verdict_files as files
-    from reports.compare.regression import compare_sides
+    from reports.compare.machines import compare_paths
     from reports.run_folder.atomic import write_file
 
     with one_line_errors():
         if (new is None) == (save is None):
             raise InvalidInput("give NEW, the run to compare with BASE, or --save FILE, not both")
-        old = baseline.read_side(base)
         if new is None and save is not None:
+            old = baseline.read_side(base)
             old.refuse_invalid("a baseline")
             baseline.save(old, save)
             print(f"baseline: {save}, {save.stat().st_size:,} bytes, {len(old.jobs):,} jobs")
             return
         metrics, limit = _metrics(metric), _share(max_regression)
-        verdict = compare_sides(old, baseline.read_side(new or base), metrics, limit, confidence)
+        verdict = compare_paths(base, new or base, metrics, limit, confidence)
         if markdown is not None:
             write_file(markdown, files.markdown(verdict, limit).encode())
         if junit is not None:

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from importlib import metadata
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,7 +78,8 @@ def profile(
             "--out",
             metavar="FILE",
             dir_okay=False,
-            help="Default: MODEL-profile.json; with --from HARDWARE-MODEL.json.",
+            help="A new file. Default: MODEL-profile.json, with --from HARDWARE-MODEL.json, and "
+            "with a number if that exists.",
         ),
     ] = None,
     within_s: Annotated[
@@ -152,12 +154,21 @@ def _refuse(options: dict[str, str | float | None], why: str) -> None:
 
 
 def _check_out(path: Path) -> None:
-    """Raise InvalidInput unless --hardware can name the file, and it can be written."""
+    """Raise InvalidInput unless --hardware can name the file, and it can be written without
+    replacing another."""
     from reports.run_folder.atomic import refuse_unwritable
 
     if path.suffix != ".json":
         raise InvalidInput(f"--out {path}: give a name that ends in .json, as --hardware needs it")
+    if path.exists():
+        raise InvalidInput(f"--out {path}: exists already; give another name, or remove the file")
     refuse_unwritable(path)
+
+
+def _unused(path: Path) -> Path:
+    """Return the path, with a number in its name if the file exists already."""
+    names = (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+    return next(name for name in chain([path], names) if not name.exists())
 
 
 def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
@@ -170,7 +181,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     if machine.hardware is None:
         raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
     name = machine.model or DEFAULT_MODEL
-    path = out or Path(f"{machine.hardware}-{name}.json")
+    path = out or _unused(Path(f"{machine.hardware}-{name}.json"))
     _check_out(path)
     measured = profile_from_tables(
         machine.hardware,
@@ -205,7 +216,7 @@ def measure_profile(
     from servers.errors import MeasurementFailed
 
     with one_line_errors():
-        _check_out(out or Path("profile.json"))
+        _check_out(out or _unused(Path("profile.json")))
         config = server_config(machine, server, machine.model or "tiny")
         if tier is not None:
             config = _with_tier(config, tier, machine.offload_gb, url, server.vllm_python)
@@ -217,7 +228,7 @@ def measure_profile(
         except MeasurementFailed as error:
             print_message(str(error))
             raise typer.Exit(1) from None
-        path = out or Path(f"{measured.model}-profile.json")
+        path = out or _unused(Path(f"{measured.model}-profile.json"))
         write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     print_measured(measured)
     print(f"profile: {path}")

@@ -43,6 +43,7 @@ def show(
 
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
+    from harness.load.machines import refuse_list
     from servers.profiles import model as find_model
     from servers.profiles import notes
     from servers.profiles.files import is_file, profile_for, read_measured
@@ -51,6 +52,7 @@ def show(
 
     name, model = machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL
     with one_line_errors():
+        refuse_list(machine)
         if machine.step_tokens < 1:
             raise InvalidInput(f"--step-tokens {machine.step_tokens}: must be at least 1")
         file = read_measured(Path(name)) if is_file(name) else None

@@ -1,0 +1,151 @@
+"""Compares the answers of a sweep on several machines: which scheduler is fastest on which machine.
+
+In: the answer and the points of each machine. Out: sentences, and the rows of tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.answer.speed_ups import MIN_FULL_TINT
+from reports.answer.verdict import NEGLIGIBLE, Answer
+from reports.phrasing import listed, seconds, times
+from reports.run_folder.machines import Member
+from reports.statistics.bootstrap import interval
+from reports.statistics.points import Point
+
+
+@dataclass(frozen=True, slots=True)
+class OnMachine:
+    member: Member
+    answer: Answer
+    points: Sequence[Point]
+    usd_per_job: float
+    """Of the fastest variant at the answer's load; NaN if the GPU has no price."""
+
+    @property
+    def fastest(self) -> str | None:
+        """The variant that is significantly faster than the baseline; None if there is none."""
+        winner = self.answer.winner
+        return winner.variant if winner is not None and _gains(winner) else None
+
+
+def _gains(point: Point) -> bool:
+    gain = point.against
+    return gain is not None and gain.mean.differs_from_one and gain.mean.value > 1 + NEGLIGIBLE
+
+
+def headline(machines: Sequence[OnMachine], baseline: str) -> str:
+    """State which variant is fastest on which machine, each at the load of its own answer."""
+    answered = [m for m in machines if m.answer.winner is not None]
+    if not answered:
+        return "No cell has finished: there is no answer yet."
+    wins = Counter(m.fastest for m in answered if m.fastest is not None)
+    even = len(answered) - wins.total()
+    if not wins:
+        return f"No scheduler is significantly faster than {baseline} on any of these machines."
+    if len(wins) == 1 and not even:
+        return f"{next(iter(wins))} is fastest on all {len(answered)} machines."
+    fastest = [f"{name} on {count}" for name, count in wins.most_common()]
+    sentence = f"Fastest scheduler on {len(answered)} machines: {listed(fastest)}"
+    if even:
+        return f"{sentence}; on {even} none is significantly faster than {baseline}."
+    return f"{sentence}."
+
+
+def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
+    """Return the table of models by hardware, whose cells have the fastest variant."""
+    hardware = list(dict.fromkeys(m.member.hardware for m in machines))
+    models = list(dict.fromkeys(m.member.model for m in machines))
+    at = {(m.member.model, m.member.hardware): m for m in machines}
+    winners = [m.answer.winner for m in machines if m.answer.winner is not None]
+    full = _full_tint(winners)
+    return {
+        "hardware": hardware,
+        "rows": [
+            {
+                "model": model,
+                "cells": [_matrix_cell(at.get((model, gpu)), full) for gpu in hardware],
+            }
+            for model in models
+        ],
+    }
+
+
+def _matrix_cell(machine: OnMachine | None, full: float) -> dict[str, Any]:
+    winner = machine.answer.winner if machine is not None else None
+    if machine is None or winner is None:
+        text = "not in this sweep" if machine is None else "no result"
+        return {"name": "–", "lines": [text], "kind": "none", "tint": 0, "href": None}
+    base, gain = machine.answer.baseline, winner.against
+    lines = []
+    if gain is not None and base is not None:
+        lines.append(f"{times(gain.mean.value)} ({interval(gain.mean)})")
+        lines.append(f"{seconds(winner.jct_mean_s.value)} instead of "
+                     f"{seconds(base.jct_mean_s.value)}")  # fmt: skip
+    else:
+        lines.append(seconds(winner.jct_mean_s.value))
+    lines.append(f"at {winner.load}{', past saturation' if winner.saturated else ''}")
+    if not math.isnan(machine.usd_per_job):
+        lines.append(f"{machine.usd_per_job:.3g} USD per job")
+    return {
+        "name": winner.variant,
+        "lines": lines,
+        "href": f"{machine.member.folder.name}/report.html",
+        **_tinted(winner, full),
+    }
+
+
+def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
+    """Return the table of machines by load, whose cells have the fastest variant that is no bound;
+    None if there is one load only."""
+    loads = {p.load: p.jps or 0.0 for m in machines for p in m.points}
+    ordered = sorted(loads, key=lambda load: loads[load])
+    if len(ordered) < 2:
+        return None
+    best = [{load: _fastest(m.points, load) for load in ordered} for m in machines]
+    full = _full_tint([p for row in best for p in row.values() if p is not None])
+    return {
+        "loads": [load.removesuffix(" jobs/s") for load in ordered],
+        "rows": [
+            {"machine": m.member.label, "cells": [_load_cell(row[load], full) for load in ordered]}
+            for m, row in zip(machines, best, strict=True)
+        ],
+    }
+
+
+def _fastest(points: Sequence[Point], load: str) -> Point | None:
+    here = [p for p in points if p.load == load and not p.bound]
+    return min(here, key=lambda p: p.jct_mean_s.value, default=None)
+
+
+def _load_cell(point: Point | None, full: float) -> dict[str, Any]:
+    if point is None:
+        cell = {"name": "–", "gain": "", "title": "no result", "hollow": False}
+        return {**cell, "kind": "none", "tint": 0}
+    gain = point.against
+    title = f"{point.variant}: mean {seconds(point.jct_mean_s.value)}"
+    return {
+        "name": point.variant,
+        "gain": f"{gain.mean.value:.2f}" if gain is not None else "1",
+        "title": title if gain is None else f"{title}, {interval(gain.mean)}",
+        "hollow": point.saturated,
+        **_tinted(point, full),
+    }
+
+
+def _full_tint(points: Sequence[Point]) -> float:
+    """Return the logarithm of the speed-up that has the strongest tint."""
+    gains = [math.log(p.against.mean.value) for p in points if p.against is not None]
+    return max([MIN_FULL_TINT, *gains])
+
+
+def _tinted(point: Point, full: float) -> dict[str, Any]:
+    if point.against is None:
+        return {"kind": "base", "tint": 0}
+    tint = round(100 * max(math.log(point.against.mean.value), 0) / full)
+    return {"kind": "faster" if _gains(point) else "even", "tint": tint}

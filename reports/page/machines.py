@@ -1,0 +1,110 @@
+"""Writes the report of a sweep on several machines: an overview, and a page for each machine.
+
+In: a folder with `machines.json`. Out: `report.html`, `cells.csv` and `cells.json` in it and in the
+run folder of each machine. The overview links to the pages of the machines, which have the figures.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from reports.answer.machines import OnMachine, by_load, headline, matrix
+from reports.page.environment import environment
+from reports.page.write import REPORT, Report, write, write_cells
+from reports.phrasing import counted
+from reports.run_folder.atomic import write_file
+from reports.run_folder.machines import Member, read_machines
+from reports.run_folder.read import read_sweep
+from reports.run_folder.turns import VIRTUAL
+
+
+@dataclass(frozen=True, slots=True)
+class MachinesReport:
+    path: Path
+    """The HTML file of the overview."""
+    headline: str
+    machines: tuple[tuple[Member, Report], ...]
+
+    @property
+    def failed_gates(self) -> list[str]:
+        return [f"{m.folder.name}/{g}" for m, report in self.machines for g in report.failed_gates]
+
+    @property
+    def missing(self) -> list[tuple[str, str]]:
+        """Cells without a result, and the reason."""
+        return [
+            (f"{m.folder.name}/{cell}", why)
+            for m, report in self.machines
+            for cell, why in report.missing
+        ]
+
+
+def write_machines(folder: Path) -> MachinesReport:
+    members, argv = read_machines(folder)
+    sweeps = [read_sweep(member.folder) for member in members]
+    reports = tuple((member, write(member.folder)) for member in members)
+    found = [_on_machine(member, report) for member, report in reports]
+    baseline = str(sweeps[0]["baseline"])
+    overview = MachinesReport(folder / REPORT, headline(found, baseline), reports)
+    shared = [c for c in found[0].answer.caveats if all(c in m.answer.caveats for m in found)]
+    page = (
+        environment()
+        .get_template("machines.html.j2")
+        .render(
+            headline=overview.headline,
+            baseline=baseline,
+            heading=_heading(sweeps[0], len(members)),
+            matrix=matrix(found),
+            by_load=by_load(found),
+            shared=shared,
+            machines=[_section(machine, shared) for machine in found],
+            failed_gates=overview.failed_gates,
+            missing=overview.missing,
+            command=shlex.join(argv),
+        )
+    )
+    write_cells(folder, _all_cells(reports))
+    write_file(overview.path, page.encode())
+    return overview
+
+
+def _on_machine(member: Member, report: Report) -> OnMachine:
+    answer, cells = report.result, report.cells
+    usd_per_job = math.nan
+    if answer.winner is not None:
+        here = (cells["variant"] == answer.winner.variant) & (cells["load"] == answer.load)
+        usd_per_job = float(cells[here]["usd_per_job"].mean())
+    return OnMachine(member, answer, report.points, usd_per_job)
+
+
+def _heading(sweep: Mapping[str, Any], machines: int) -> list[str]:
+    workload = (sweep.get("workload") or {}).get("name")
+    engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
+    return [str(word) for word in (workload, counted(machines, "machine"), engine) if word]
+
+
+def _section(machine: OnMachine, shared: Sequence[str]) -> dict[str, Any]:
+    return {
+        "label": machine.member.label,
+        "href": f"{machine.member.folder.name}/{REPORT}",
+        "headline": machine.answer.headline,
+        "caveats": [caveat for caveat in machine.answer.caveats if caveat not in shared],
+        "provenance": machine.answer.provenance,
+    }
+
+
+def _all_cells(reports: Sequence[tuple[Member, Report]]) -> pd.DataFrame:
+    """Return the cells of all machines. The name of a cell begins with its run folder."""
+    found = [
+        report.cells.assign(cell=member.folder.name + "/" + report.cells["cell"])
+        for member, report in reports
+        if not report.cells.empty
+    ]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
