@@ -14,6 +14,7 @@ from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from servers.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
+from servers.profiles.model_files import model_name
 
 ENGINES = ("sim", "vllm-virtual")
 """Engines that can run several machines, since virtual time needs none of them."""
@@ -75,7 +76,7 @@ def _models_on(gpu: str | None, models: Sequence[str | None]) -> Sequence[str | 
     if gpu is None or models == (None,) or not is_file(gpu):
         return models
     own = read_measured(Path(gpu)).model
-    found = [model for model in models if model is not None and own in (model, Path(model).name)]
+    found = [model for model in models if model is not None and own in (model, model_name(model))]
     if not found:
         raise InvalidInput(
             f"--model {','.join(map(str, models))}: {gpu} is a profile of {own}; add {own} to "

@@ -59,7 +59,9 @@ def elements(text: str | None) -> list[str]:
     """Return the elements of a comma-separated list. An existing path may contain commas."""
     if text is None:
         return []
-    return [text] if os.path.exists(text) else [part.strip() for part in text.split(",")]
+    if "," not in text or os.path.exists(text):
+        return [text]
+    return [part.strip() for part in text.split(",")]
 
 
 @cache

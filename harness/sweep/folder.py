@@ -165,19 +165,24 @@ def settings_files(settings: SweepSettings) -> dict[str, bytes]:
     """Return the contents of `sweep.toml` and of copies of the files that --hardware and --model
     name. `sweep.toml` then names the copies, since the originals may change, and without their
     folder, since the run folder may be moved."""
+    settings, copies = with_copies(settings)
+    return {SETTINGS: settings_toml(settings), **copies}
+
+
+def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes]]:
+    """Return the settings with copies instead of files, and the contents of the copies by name."""
     machine, hardware = settings.machine, settings.machine.hardware or ""
-    copy: dict[str, bytes] = {}
+    copies: dict[str, bytes] = {}
     if is_gpu_file(hardware):
-        copy[GPU] = with_name(Path(hardware))
+        copies[GPU] = with_name(Path(hardware))
     elif is_file(hardware):
-        copy[PROFILE] = Path(hardware).read_bytes()
-    for name in copy:
+        copies[PROFILE] = Path(hardware).read_bytes()
+    for name in copies:
         machine = replace(machine, hardware=name)
     if machine.model and machine.engine in VIRTUAL and (content := model_copy(machine.model)):
-        copy[MODEL] = content
+        copies[MODEL] = content
         machine = replace(machine, model=MODEL)
-    settings = replace(settings, machine=machine)
-    return {SETTINGS: settings_toml(settings), **copy}
+    return replace(settings, machine=machine), copies
 
 
 def made_by() -> dict[str, Any]:

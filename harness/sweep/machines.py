@@ -17,20 +17,18 @@ from typing import Any
 import orjson
 
 from harness.cells.names import slug
-from harness.console import print_message
+from harness.cells.workers import Tick
 from harness.load.machines import each_machine
 from harness.load.option import elements
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
-from harness.sweep.folder import GPU, PROFILE, SETTINGS, claimed, settings_files
-from harness.sweep.plan import SweepPlan, resolve_each
-from harness.sweep.run import Outcome, run_claimed
-from reports.phrasing import counted
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.folder import SETTINGS, claimed, settings_files, with_copies
+from harness.sweep.plan import Cell, SweepPlan, resolve_each
+from harness.sweep.run import Outcome, run_cells, unfinished
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
 from servers.errors import InvalidInput
-from servers.profiles.files import is_file
-from servers.profiles.gpu_file import is_gpu_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +57,29 @@ class MachinesPlan:
         """Return the contents of `sweep.toml`, which names copies of files in the run folders."""
         machine = self.settings.machine
         copies: dict[str, str] = {}
-        for name, plan in self.plans.items():
-            given = plan.settings.machine.hardware or ""
-            if is_gpu_file(given) or is_file(given):
-                copies.setdefault(given, f"{name}/{GPU if is_gpu_file(given) else PROFILE}")
-        names = [copies.get(name, name) for name in elements(machine.hardware)]
-        hardware = ",".join(names) or None
-        return {
-            SETTINGS: settings_toml(
-                replace(self.settings, machine=replace(machine, hardware=hardware))
-            )
-        }
+        for folder, plan in self.plans.items():
+            one = plan.settings.machine
+            copied = with_copies(plan.settings)[0].machine
+            for name, copy in ((one.hardware, copied.hardware), (one.model, copied.model)):
+                if name is not None and copy != name:
+                    copies.setdefault(name, f"{folder}/{copy}")
+
+        def listed(text: str | None) -> str | None:
+            return ",".join(copies.get(name, name) for name in elements(text)) or None
+
+        machine = replace(machine, hardware=listed(machine.hardware), model=listed(machine.model))
+        return {SETTINGS: settings_toml(replace(self.settings, machine=machine))}
+
+
+@dataclass(frozen=True, slots=True)
+class CellOnMachine:
+    machine: str
+    """Name of the run folder."""
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        return f"{self.machine}/{self.cell.name}"
 
 
 def resolve_machines(settings: SweepSettings) -> MachinesPlan:
@@ -94,12 +104,9 @@ def run_machines(
     reuse: bool = True,
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """Run the sweeps one after the other. `on_begin` is called after all have passed all checks.
-
-    In the outcome, the name of a cell begins with that of its run folder.
-    """
+    """Run the cells of all machines. `on_begin` is called after all folders passed their checks."""
     plans = machines.plans
-    failed: dict[str, str] = {}
+    todo: list[CellOnMachine] = []
     cells = found_done = 0
     with ExitStack() as claims:
         claims.enter_context(
@@ -109,13 +116,15 @@ def run_machines(
             files = settings_files(plan.settings)
             claims.enter_context(claimed(folder / name, plan.as_json(), files))
         on_begin()
-        for number, (name, plan) in enumerate(plans.items(), start=1):
-            print_message(f"machine {number} of {counted(len(plans), 'machine')}: {name}")
-            outcome = run_claimed(
-                plan, folder / name, workers, stop_on_error=stop_on_error, reuse=reuse
-            )
-            cells, found_done = cells + outcome.cells, found_done + outcome.found_done
-            failed |= {f"{name}/{cell}": error for cell, error in outcome.failed.items()}
-            if failed and stop_on_error:
-                break
+        for name, plan in plans.items():
+            unfinished_here, done_here = unfinished(plan, folder / name, reuse)
+            todo += [CellOnMachine(name, cell) for cell in unfinished_here]
+            cells, found_done = cells + len(plan.cells()), found_done + done_here
+        work = {name: Work(plan, folder / name) for name, plan in plans.items()}
+        turns = next(iter(plans.values())).workload.turns
+        failed = run_cells(todo, _run_on_machine, work, folder, turns, workers, stop_on_error)
     return Outcome(folder, cells, found_done, failed)
+
+
+def _run_on_machine(work: Mapping[str, Work], cell: CellOnMachine, tick: Tick) -> None:
+    run_cell(work[cell.machine], cell.cell, tick)

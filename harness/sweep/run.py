@@ -6,10 +6,11 @@ only the duration, not the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
@@ -20,6 +21,11 @@ from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from reports.phrasing import listed
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +53,16 @@ def run_sweep(
     repeat a measurement."""
     with claimed(folder, plan.as_json(), settings_files(plan.settings)):
         on_begin()
-        return run_claimed(plan, folder, workers, stop_on_error=stop_on_error, reuse=reuse, run=run)
+        todo, found_done = unfinished(plan, folder, reuse)
+        if not plan.engine.parallel:
+            workers = 1
+        turns = plan.workload.turns
+        failed = run_cells(todo, run, Work(plan, folder), folder, turns, workers, stop_on_error)
+    return Outcome(folder, len(plan.cells()), found_done, failed)
 
 
-def run_claimed(
-    plan: SweepPlan,
-    folder: Path,
-    workers: int,
-    *,
-    stop_on_error: bool,
-    reuse: bool,
-    run: Callable[[Work, Cell, Tick], None] = run_cell,
-) -> Outcome:
-    """Run the cells of a plan in a folder that is `claimed` for it."""
+def unfinished(plan: SweepPlan, folder: Path, reuse: bool) -> tuple[list[Cell], int]:
+    """Return the cells that must be run in a claimed folder, and how many were finished in it."""
     cells = plan.cells()
     todo = [cell for cell in cells if not is_finished(folder / cell.name)]
     found_done = len(cells) - len(todo)
@@ -70,23 +73,24 @@ def run_claimed(
         todo = [cell for cell in todo if cell.name not in taken]
     for cell in set(cells).difference(todo):
         remove_aside(folder / cell.name)
-    failed: dict[str, str] = {}
-    if todo:
-        failed = _run_cells(todo, Work(plan, folder), workers, stop_on_error, run)
-    return Outcome(folder, len(cells), found_done, failed)
+    return todo, found_done
 
 
-def _run_cells(
-    todo: list[Cell],
-    work: Work,
+def run_cells(
+    todo: Sequence[Named],
+    run: Callable[[Any, Any, Tick], None],
+    work: Any,
+    folder: Path,
+    turns_per_cell: int,
     workers: int,
     stop_on_error: bool,
-    run: Callable[[Work, Cell, Tick], None],
 ) -> dict[str, str]:
+    """Call `run(work, cell, tick)` for each cell in a worker process. Return errors by the name of
+    the cell, which is the path of its folder in `folder`."""
     failed: dict[str, str] = {}
-    if not work.plan.engine.parallel:
-        workers = 1
-    progress = SweepProgress(len(todo), work.plan.workload.turns, min(workers, len(todo)))
+    if not todo:
+        return failed
+    progress = SweepProgress(len(todo), turns_per_cell, min(workers, len(todo)))
     with progress, closing(run_jobs(todo, run, work, workers)) as events:
         for event in events:
             name = event.job.name
@@ -97,7 +101,7 @@ def _run_cells(
             elif isinstance(event, Ended):
                 if event.error is not None:
                     failed[name] = event.error
-                    mark_failed(work.folder / name, event.error)
+                    mark_failed(folder / name, event.error)
                 progress.finished(name, event.error)
                 if failed and stop_on_error:
                     break

@@ -27,6 +27,7 @@ Metric = Literal[
     "throughput_jobs_per_s",
     "throughput_turns_per_min",
     "throughput_jobs_per_h_per_gpu",
+    "usd_per_job",
     "ttft_mean_s",
     "ttft_p50_s",
     "ttft_p95_s",

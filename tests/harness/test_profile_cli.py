@@ -115,6 +115,15 @@ def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
         ).stdout
 
     made = run("profile --from aiconfigurator --hardware h100 --out h.json")
+    again = [
+        bench,
+        *["profile", "--from", "aiconfigurator", "--hardware", "l40s", "--out", "h.json"],
+    ]
+    second = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True)
+    assert second.returncode == 2
+    assert second.stderr == (
+        "bench: --out h.json: exists already; give another name, or remove the file\n"
+    )
     shown = run("profile show --hardware h.json")
     assert made == f"{shown}profile: h.json\n"
     assert "fit error, mixed steps\t" in shown

@@ -102,6 +102,10 @@ def test_units_of_memory(file: Path, written: str, gib: float) -> None:
         ),
         ('memory = "80 MB"', "memory is '80 MB': must be 1 GiB to 16 TiB; check the unit"),
         ('bf16 = "1e999 TFLOP/s"', "bf16 is '1e999 TFLOP/s': must be 1 TFLOP/s to 100 PFLOP/s"),
+        (
+            'fp8 = "1 TFLOP/s"',
+            "fp8 is '1 TFLOP/s': is less than bf16, '312 TFLOPS'; exchange them, or remove fp8",
+        ),
         ('fp8 = "0 TFLOP/s"', "fp8 is '0 TFLOP/s': must be 1 TFLOP/s to"),
         # wrong type
         ("memory = true", "memory is True: must be a number with its unit as text, such as"),

@@ -109,7 +109,7 @@ def test_a_job_that_failed_in_one_run_or_seed_is_left_out_of_the_pairs() -> None
         ("jps", [0.2], r"jps \[0.1\] and \[0.2\]"),
         ("hardware", "b200", "hardware a100-80g and b200"),
         ("profile", {"base_ps": 2, "kv_blocks": 100}, "profile: base_ps"),
-        ("profile", None, "profile: base_ps and kv_blocks$"),
+        ("profile", None, "profile: base_ps and kv_blocks; run one of them again with"),
         ("workload", {**SETTINGS["workload"], "trace_sha256": "xyz"}, "workload.trace_sha256 abc"),
         ("engine", "vllm", "engine sim and vllm"),
     ],

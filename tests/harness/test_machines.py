@@ -1,0 +1,303 @@
+"""Lists in --hardware and --model: the same programs on each machine, a run folder for each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import contents, programs
+
+from harness.load.settings_file import read_settings
+from tests.harness.in_process import bench
+from tests.profiles.test_measured import measured
+from traces import Program, Turn
+from traces.formats.native import write_programs
+
+GPU = """\
+memory = "48 GiB"
+memory-bandwidth = "1.5 TB/s"
+bf16 = "300 TFLOP/s"
+host-link = "31.5 GB/s"
+price = "1.2 USD/h"
+"""
+LOAD = ("--traces", "three.jsonl", "--policies", "continuum", "--jps", "0.5", "--workers", "1")
+LIST = ("sweep", *LOAD, "--hardware", "a100-80g,h100", "--model", "llama-3.1-8b,gemma-3-12b")
+FOLDERS = [
+    "a100-80g_gemma-3-12b", "a100-80g_llama-3.1-8b", "h100_gemma-3-12b", "h100_llama-3.1-8b",
+]  # fmt: skip
+CELL = "continuum_jps0.5_seed1"
+TOOK = "took 1 finished cell with the same settings from"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    write_programs(tmp_path / "three.jsonl", programs(3))
+    return tmp_path
+
+
+def run(*command: str) -> str:
+    code, out, err = bench(*command)
+    assert code == 0, err
+    return out + err
+
+
+def refused(*command: str) -> str:
+    code, out, err = bench(*command)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    return err
+
+
+def read(path: Path | str) -> Any:
+    return json.loads(Path(path).read_text())
+
+
+def cells(folder: str) -> dict[str, bytes]:
+    """Return the files of the cells of a run folder."""
+    return {name: data for name, data in contents(Path(folder)).items() if "_seed" in name}
+
+
+def test_each_pair_of_hardware_and_model_is_a_run_with_the_same_programs_and_arrivals() -> None:
+    run(*LIST, "--out", "all")
+    assert sorted(path.name for path in Path("all").iterdir() if path.is_dir()) == FOLDERS
+    turns = []
+    for name in FOLDERS:
+        cell = read(f"all/{name}/{CELL}/cell.json")
+        assert f"{cell['hardware']}_{cell['model']}" == name
+        lines = Path(f"all/{name}/{CELL}/turns.jsonl").read_text().splitlines()
+        records = sorted(map(json.loads, lines), key=lambda turn: turn["program_id"])
+        fields = ("program_id", "prompt_tokens", "output_tokens", "gap_s")
+        first = [r["scheduled_at_s"] for r in records if r["turn"] == 0]
+        turns.append((first, [tuple(r[field] for field in fields) for r in records]))
+    assert turns[1:] == turns[:-1]
+
+
+def test_a_run_in_a_list_equals_a_sweep_on_that_machine_and_each_reuses_the_cells_of_the_other(
+) -> None:  # fmt: skip
+    run("sweep", *LOAD, "--hardware", "h100", "--out", "runs/one")
+    alone = cells("runs/one")
+    assert f"{TOOK} runs/one\n" in run(*LIST, "--out", "runs/all")
+    gemma = ("--hardware", "a100-80g", "--model", "gemma-3-12b")
+    assert f"{TOOK} runs/all/a100-80g_gemma-3-12b" in run("sweep", *LOAD, *gemma, "--out", "two")
+    run(*LIST, "--out", "runs/all-fresh", "--fresh")
+    assert alone == cells("runs/all-fresh/h100_llama-3.1-8b")
+
+
+def test_only_programs_that_fit_every_machine_run_on_any_of_them() -> None:
+    size = 100_000  # tokens: more than an L4 holds with Llama-3.1-8B, less than an H100
+    long = Program("long", (Turn(size, 10, 0),))
+    write_programs(Path("three.jsonl"), (*programs(2), long))
+    run("sweep", *LOAD, "--hardware", "l4,h100", "--out", "two")
+    small, large = (read(f"two/{gpu}_llama-3.1-8b/sweep.json") for gpu in ("l4", "h100"))
+    limits = [run["profile"]["max_model_len"] for run in (small, large)]
+    assert limits[0] < size < limits[1]
+    assert small["workload"] == large["workload"]
+    (left,) = large["workload"]["left_out"]
+    assert left["program_id"] == "long"
+    assert "llama-3.1-8b on l4 can hold here" in left["reason"]
+
+
+def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Path) -> None:
+    Path("my-gpu.toml").write_text(GPU)
+    command = ("sweep", *LOAD, "--traces", str(folder / "three.jsonl"))
+    run(*command, "--hardware", "h100,my-gpu.toml", "--out", "all")
+    toml = Path("all/sweep.toml").read_text()
+    assert 'hardware = [\n    "h100",\n    "my-gpu_llama-3.1-8b/gpu.toml",\n]' in toml
+    assert 'hardware = "gpu.toml"' in Path("all/my-gpu_llama-3.1-8b/sweep.toml").read_text()
+    Path("my-gpu.toml").unlink()
+    Path("elsewhere").mkdir()
+    shutil.move("all", "elsewhere/moved")
+    run("sweep", "elsewhere/moved/sweep.toml", "--out", "again")
+    for file in ("sweep.toml", "my-gpu_llama-3.1-8b/sweep.toml", "my-gpu_llama-3.1-8b/gpu.toml"):
+        assert Path("again", file).read_bytes() == Path("elsewhere/moved", file).read_bytes()
+    assert cells("again") == cells("elsewhere/moved")
+
+
+def test_a_folder_can_get_more_machines_and_resumes_unfinished_ones() -> None:
+    run(*LIST, "--out", "all")
+    Path("all/h100_gemma-3-12b", CELL, "done.json").unlink()
+    more = [word.replace("a100-80g,h100", "a100-80g,h100,l40s") for word in LIST]
+    out = run(*more, "--out", "all")
+    assert "3 of 6 cells were finished already" in out
+    fewer = refused(*LIST, "--out", "all")
+    assert "--out all: contains cells with other settings (machines is" in fewer
+    assert "--out all: contains a run on several machines; name another folder" in refused(
+        "sweep", *LOAD, "--hardware", "h100", "--out", "all"
+    )
+
+
+def test_a_profile_file_runs_only_the_model_that_it_was_measured_with() -> None:
+    profile = measured().model_copy(update={"model": "gemma-3-12b"})
+    Path("here.json").write_text(profile.model_dump_json())
+    for own in ("here.json", "here.json,h100"):
+        message = refused(
+            "sweep", *LOAD, "--hardware", own, "--model", "llama-3.1-8b,llama-3.1-70b"
+        )
+        assert "here.json is a profile of gemma-3-12b; add gemma-3-12b to --model" in message
+    lists = ("--hardware", "here.json,h100", "--model", "gemma-3-12b,llama-3.1-8b")
+    run("sweep", *LOAD, *lists, "--out", "all")
+    pairs = [(m["hardware"], m["model"]) for m in read("all/machines.json")["machines"]]
+    assert pairs == [
+        (profile.machine, "gemma-3-12b"), ("h100", "gemma-3-12b"), ("h100", "llama-3.1-8b"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--hardware h100,,l4", "--hardware h100,,l4: has an empty name; remove a comma"),
+        ("--hardware h100,h100", "--hardware h100,h100: h100 is given twice; remove one"),
+        ("--hardware h100,h10", "--hardware h10: unknown; did you mean h100?"),
+        (
+            "--hardware h100,l4 --engine vllm",
+            "--engine vllm: runs on one machine, and --hardware or --model is a list; give one",
+        ),
+        (
+            "--model llama-3.1-8b,gemma-3-12b --engine http://127.0.0.1:1",
+            "--engine http://127.0.0.1:1: runs on one machine, and",
+        ),
+    ],
+)
+def test_an_impossible_list_is_refused_in_one_line(options: str, message: str) -> None:
+    assert message in refused("sweep", *LOAD, *options.split(), "--out", "x")
+    assert not Path("x").exists()
+
+
+def test_all_machines_on_which_a_model_does_not_fit_are_named_before_anything_runs() -> None:
+    machines = ("--hardware", "h100,l4,rtx-6000-24g", "--gpus", "1")
+    message = refused("sweep", *LOAD, *machines, "--model", "llama-3.1-70b", "--out", "x")
+    for gpu in ("h100", "l4", "rtx-6000-24g"):
+        assert f"llama-3.1-70b does not fit on 1 x {gpu}: " in message
+    assert "or remove what does not fit from --hardware or --model" in message
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize("option", ["--hardware", "--model"])
+def test_commands_for_one_machine_refuse_a_list_and_an_empty_name(option: str) -> None:
+    for command in (("run", "--policy", "fcfs", "--jps", "1"), ("profile", "show")):
+        names = "h100,l4" if option == "--hardware" else "llama-3.1-8b,gemma-3-12b"
+        assert f"{option} {names}: only bench sweep in virtual time takes a list" in refused(
+            *command, option, names
+        )
+        assert f"{option}: is empty; give a name of bench list" in refused(*command, option, "")
+
+
+def test_a_settings_file_has_a_list_or_a_text_with_commas() -> None:
+    text = 'traces = ["three.jsonl"]\npolicies = "fcfs"\njps = "0.5"\n'
+    Path("list.toml").write_text(f'{text}hardware = ["h100", "l4"]\n')
+    Path("text.toml").write_text(f'{text}hardware = "h100,l4"\n')
+    assert read_settings(Path("list.toml")) == read_settings(Path("text.toml"))
+    for value, why in (("[]", "is an empty list"), ('["a,b"]', "must be a list of names")):
+        Path("bad.toml").write_text(f"{text}hardware = {value}\n")
+        assert why in refused("sweep", "bad.toml")
+
+
+def test_the_overview_names_the_fastest_scheduler_of_each_machine_and_links_to_its_report() -> None:
+    Path("my-gpu.toml").write_text(GPU)
+    more = ("--policies", "fcfs,continuum", "--hardware", "h100,my-gpu.toml")
+    out = run("sweep", *LOAD, *more, "--out", "all")
+    page = Path("all/report.html").read_text()
+    for name, label in (("h100_llama-3.1-8b", "llama-3.1-8b on h100"),
+                        ("my-gpu_llama-3.1-8b", "llama-3.1-8b on my-gpu")):  # fmt: skip
+        assert f'href="{name}/report.html"' in page
+        assert f"{label}: " in out
+        own = Path(f"all/{name}/report.html").read_text()
+        assert 'href="../report.html"' in own
+        assert f'href="../{name}/report.html" aria-current="page"' in own
+    assert "USD per job" in page
+    assert "<script" not in page
+    rows = read("all/cells.json")
+    assert {(row["hardware"], row["model"]) for row in rows} == {
+        ("h100", "llama-3.1-8b"), ("my-gpu", "llama-3.1-8b"),
+    }  # fmt: skip
+    assert {row["cell"].partition("/")[0] for row in rows} == {
+        "h100_llama-3.1-8b", "my-gpu_llama-3.1-8b",
+    }  # fmt: skip
+    before = contents(Path("all"))
+    run("report", "all")
+    assert contents(Path("all")) == before
+
+
+def test_other_commands_take_the_folder_of_several_machines_or_name_the_runs_in_it() -> None:
+    two = ("sweep", *LOAD, "--hardware", "a100-80g,h100")
+    run(*two, "--out", "runs/one")
+    run(*two, "--out", "runs/two")
+    assert "are identical" in run("compare", "runs/one", "runs/two", "--identical")
+    assert run("open") in ("runs/one/report.html\n", "runs/two/report.html\n")
+    assert run("open", "runs/one") == "runs/one/report.html\n"
+    run("export", "runs/one", "--format", "csv", "--cell", f"h100_llama-3.1-8b/{CELL}")
+    line = Path("runs/one/export/jobs.csv").read_text().splitlines()[1]
+    assert line.startswith(f"h100_llama-3.1-8b/{CELL},h100,llama-3.1-8b,continuum,")
+    assert "llama-3.1-8b on h100, sim, analytic profile, " in run("list", "runs")
+    for command in (
+        ("compare", "runs/one", "runs/two/h100_llama-3.1-8b"),
+        ("compare", "runs/one", "--save", "b.json.gz"),
+        ("report", "runs/one", "--gantt", CELL),
+    ):
+        message = refused(*command)
+        assert "runs/one: contains runs on several machines; give one of them: " in message
+
+
+def test_compare_tests_the_machines_that_both_sweeps_have_and_names_the_others() -> None:
+    run("sweep", *LOAD, "--hardware", "h100,l4", "--out", "one")
+    shutil.copytree("one", "two")
+    document = read("two/machines.json")
+    document["machines"][1]["hardware"] = "l40s"
+    Path("two/machines.json").write_text(json.dumps(document))
+    shown = run("compare", "one", "two")
+    assert "in one run only: llama-3.1-8b on l4\n" in shown
+    assert "in one run only: llama-3.1-8b on l40s\n" in shown
+    document["machines"][0]["hardware"] = "b200"
+    Path("two/machines.json").write_text(json.dumps(document))
+    assert "have no machine in common" in refused("compare", "one", "two")
+
+
+def test_the_report_of_a_gpu_file_has_its_numbers_its_cost_and_the_notes_of_the_profile() -> None:
+    Path("MY-GPU.TOML").write_text(GPU)
+    run("sweep", *LOAD, "--hardware", "MY-GPU.TOML", "--gpus", "2", "--out", "one")
+    sweep, (cell,) = read("one/sweep.json"), read("one/cells.json")
+    # Two GPUs at 1.2 USD an hour, for the time that three jobs took.
+    assert cell["usd_per_job"] == pytest.approx(
+        2 * 1.2 / 3600 / cell["throughput_jobs_per_s"], rel=1e-9
+    )
+    assert sweep["profile_notes"]
+    page = " ".join(Path("one/report.html").read_text().split())
+    assert "<dt>GPUs</dt><dd>2</dd>" in page
+    assert "memory 48 GiB, memory bandwidth 1.5 TB/s, BF16 300 TFLOP/s, link to the host" in page
+    assert "price of one GPU 1.2 USD/h" in page
+    assert sweep["profile_notes"][0][1:] in page
+    assert "<code>bench sweep sweep.toml --out FOLDER</code>" in page
+
+
+def test_the_report_has_the_errors_of_a_profile_files_fit() -> None:
+    profile = measured()
+    Path("here.json").write_text(profile.model_dump_json())
+    run("sweep", *LOAD, "--hardware", "here.json", "--out", "one")
+    notes = read("one/sweep.json")["profile_notes"]
+    assert notes[0].startswith(f"step times were measured: {profile.engine}, ")
+    worst = f"{profile.decode_errors.worst:.1%} at most ({profile.decode_errors.worst_at})"
+    assert any(note.endswith(worst) for note in notes)
+    page = Path("one/report.html").read_text()
+    assert profile.decode_errors.worst_at in page
+    assert "USD per job" not in page
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("folder", "../other", "machines.0.folder"),
+        ("hardware", "a\nb", "machines.0.hardware"),
+        ("model", None, "machines.0.model"),
+    ],
+)
+def test_a_foreign_folder_with_an_invalid_document_is_refused(
+    field: str, value: str | None, problem: str
+) -> None:
+    Path("bad").mkdir()
+    entry = {"folder": "a", "hardware": "h", "model": "m", field: value}
+    document = {"format": "turnstile-machines-1", "machines": [entry]}
+    Path("bad/machines.json").write_text(json.dumps(document))
+    assert f"bad/machines.json: {problem}" in refused("report", "bad")
