@@ -116,6 +116,23 @@ def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Pat
     assert cells("again") == cells("elsewhere/moved")
 
 
+def test_a_config_json_may_be_an_element_and_is_copied() -> None:
+    fields = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+        "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+        "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
+    }  # fmt: skip
+    Path("ours.json").write_text(json.dumps(fields))
+    run("sweep", *LOAD, "--model", "llama-3.1-8b,ours.json", "--out", "all")
+    Path("ours.json").unlink()
+    toml = Path("all/sweep.toml").read_text()
+    assert 'model = [\n    "llama-3.1-8b",\n    "b200_ours/model.json",\n]' in toml
+    run("sweep", "all/sweep.toml", "--out", "again")
+    assert cells("again") == cells("all")
+    assert Path("again/sweep.toml").read_text() == toml
+
+
 def test_a_folder_can_get_more_machines_and_resumes_unfinished_ones() -> None:
     run(*LIST, "--out", "all")
     Path("all/h100_gemma-3-12b", CELL, "done.json").unlink()
