@@ -5,6 +5,7 @@ Playwright runs an event loop, so its fixtures end with the module.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import pytest
 from browsing import Open, Opened, wait_until_drawn
 from playwright.sync_api import Browser, sync_playwright
 
-from reports import write_report
+from reports import write_machines_report, write_report
 from tests.reports.make_run import make_run
 
 ROOT = Path(__file__).parents[2]
@@ -72,6 +73,20 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("run")
     make_run(run, variants, jps=(0.05, 0.25, 0.9), seeds=(1, 2), programs=20)
     return write_report(run).path
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The overview of a sweep on two machines."""
+    folder = tmp_path_factory.mktemp("several")
+    machines = []
+    for hardware in ("a100-80g", "h100"):
+        make_run(folder / hardware, ("fcfs", "continuum"), jps=(0.05, 0.9), programs=20)
+        entry = {"folder": hardware, "hardware": hardware, "model": "llama-3.1-8b"}
+        machines.append(entry)
+    document = {"format": "turnstile-machines-1", "machines": machines}
+    (folder / "machines.json").write_text(json.dumps(document))
+    return write_machines_report(folder).path
 
 
 @pytest.fixture(scope="module")

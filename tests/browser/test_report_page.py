@@ -156,14 +156,34 @@ def test_axe_finds_no_accessibility_problem(
     report: Path, opened: Open, axe: str, scheme: str, width: int
 ) -> None:
     page = opened(report, color_scheme=scheme, viewport={"width": width, "height": 800}).page
+    assert problems_on(page, axe) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_problem_in_the_pages_of_several_machines(
+    several: Path, opened: Open, axe: str, scheme: str
+) -> None:
+    size = {"width": 360, "height": 800}
+    overview = opened(several, drawn=False, color_scheme=scheme, viewport=size)
+    assert problems_on(overview.page, axe) == []
+    assert overview.complaints == []
+    assert overview.page.evaluate("document.documentElement.scrollWidth") <= 360
+    overview.page.click("table.machines a")
+    wait_until_drawn(overview.page)
+    assert overview.page.locator("nav.machines [aria-current]").count() == 1
+    assert problems_on(overview.page, axe) == []
+    overview.page.click("nav.machines a:first-child")
+    assert "machine" in overview.page.inner_text("h1")
+
+
+def problems_on(page: Page, axe: str) -> list[str]:
     page.evaluate(axe)
     found: list[dict[str, Any]] = page.evaluate("axe.run().then(r => r.violations)")
-    problems = [
+    return [
         f"{v['id']}: {node['target']} {node['failureSummary']}"
         for v in found
         for node in v["nodes"]
     ]
-    assert problems == []
 
 
 def test_names_from_a_trace_are_text_and_never_markup(tmp_path: Path, opened: Open) -> None:
