@@ -326,10 +326,10 @@ def test_cells_that_cannot_be_exported_are_named_and_the_others_exported(tmp_pat
 
 
 def test_only_the_cells_named_are_exported(simulated: Path, tmp_path: Path) -> None:
-    name = "continuum_jps0.5_seed1"
+    name = "continuum_jps0.4_seed1"
     found = export(simulated, "chrome", tmp_path, [name])
     assert [path.parent.name for path in found.paths] == [name]
     with pytest.raises(
-        UnknownCell, match=r"--cell contin.*; did you mean continuum_jps0.5_seed1\?"
+        UnknownCell, match=r"--cell contin.*; did you mean continuum_jps0.4_seed1\?"
     ):
-        export(simulated, "chrome", tmp_path, ["continum_jps0.5_seed1"])
+        export(simulated, "chrome", tmp_path, ["continum_jps0.4_seed1"])
