@@ -84,15 +84,17 @@ def test_each_experiment_file_has_valid_plans_and_claims_about_them(
 
 
 @pytest.mark.parametrize("name", [name for name in names() if load(name).is_sweep])
-def test_each_sweep_uses_the_admission_rule_of_the_engine_of_its_source(
+def test_each_sweep_uses_the_admission_rule_and_scheduling_of_the_engine_of_its_source(
     name: str, tmp_path: Path
 ) -> None:
-    """All sources used vLLM 0.7 or 0.10, which admit a turn when its first chunk fits."""
+    """All sources used vLLM 0.7 or 0.10, which admit a turn when its first chunk fits, and whose
+    GPU waits for the scheduler."""
     experiment = load(name)
     assert "vLLM 0.10.2" in experiment.source_engine or "vLLM 0.7.2" in experiment.source_engine
     for _, plan in plans(experiment, tmp_path):
         assert plan.settings.machine.admission is Admission.FIRST_CHUNK
         assert plan.engine.sweep_json()["limits"]["admission"] == "first-chunk"
+        assert plan.engine.sweep_json()["scheduling"] == "sync"
 
 
 @pytest.mark.usefixtures("small")
