@@ -45,7 +45,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly clean
+.PHONY: help install sweep profiles results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -54,6 +54,9 @@ install: .venv/installed  ## install what `bench` needs into .venv
 
 sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
 	@$(BIN)/bench sweep --jps $(JPS) --policies $(POLICIES)
+
+profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
+	$(BIN)/python -m harness.calibrate.shipped_profiles
 
 results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly
 	@OUT=$(OUT) .ci/results

@@ -8,13 +8,20 @@ needs no GPU and no network. Times in seconds, lengths in tokens.
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
-from servers.profiles import Profile, analytic_profile, hardware, model
+from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
@@ -26,13 +33,16 @@ SYSTEMS = {
     "h200": "h200_sxm",
     "b200": "b200_sxm",
     "l40s": "l40s",
+    "gb200": "gb200",
+    "b300": "b300_sxm",
+    "rtx-pro-6000-server": "rtx_pro_6000_server",
 }
 """Names of machines in the package. It has no tables of vLLM for the others of `HARDWARE`."""
-MODELS = {
-    "llama-3.1-8b": "meta-llama/Meta-Llama-3.1-8B",
-    "llama-3.1-70b": "meta-llama/Meta-Llama-3.1-70B",
+SAME_OPERATORS = {
+    "MistralForCausalLM": "LlamaForCausalLM",
+    "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
 }
-"""Names of models in the package, which contains their config.json; it would download others."""
+"""Architectures that the package does not know, and those with the same operators for text."""
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 CACHED = (0, 1024, 4096, 16384, 32768, 65536, 130560)
@@ -42,7 +52,7 @@ CHUNKS, CHUNKS_AFTER = (256, 1024, 4096), (0, 8192, 32768)
 MIXED_BATCHES, MIXED_CONTEXTS = (1, 8, 32, 128), (512, 8192)
 
 
-class StepTimes(Protocol):
+class StepSeconds(Protocol):
     """Seconds of a single step, without the CPU time between steps."""
 
     def prefill_s(self, tokens: int, cached_tokens: int) -> float: ...
@@ -55,26 +65,47 @@ class StepTimes(Protocol):
 class OperatorTables:
     """Tables of the package for one machine, model and number of GPUs."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, what: str = "this model") -> None:
         self._engine = engine
         """An `EngineHandle` of the package: milliseconds, and prompts with their cached tokens."""
+        self._what = what
 
     def prefill_s(self, tokens: int, cached_tokens: int) -> float:
-        ms: float = self._engine.predict_prefill_latency(1, tokens + cached_tokens, cached_tokens)
+        """Raises UnknownProfile if an operator was not measured, as the next two do."""
+        with _covered(self._what):
+            ms: float = self._engine.predict_prefill_latency(
+                1, tokens + cached_tokens, cached_tokens
+            )
         return ms / 1000
 
     def decode_s(self, batch: int, context: int) -> float:
-        ms: float = self._engine.decode_step_latency(batch, context, 2)
+        with _covered(self._what):
+            ms: float = self._engine.decode_step_latency(batch, context, 2)
         return ms / 1000
 
     def mixed_s(self, tokens: int, cached_tokens: int, batch: int, context: int) -> float:
         """Composed of what the chunk and the decodes share, the attention of the chunk, which is a
         prefill's time without its shared part, and that of the decodes. The package's own sum has
         one length for both, and divides the chunk's attention by the number of chunks."""
-        _, shared, _, decodes = self._engine.mixed_step_breakdown(tokens, batch, context, 2)
-        _, alone, _, _ = self._engine.mixed_step_breakdown(tokens, 0, context, 2)
+        with _covered(self._what):
+            _, shared, _, decodes = self._engine.mixed_step_breakdown(tokens, batch, context, 2)
+            _, alone, _, _ = self._engine.mixed_step_breakdown(tokens, 0, context, 2)
         attention_s = self.prefill_s(tokens, cached_tokens) - alone / 1000
         return float(attention_s + (shared + decodes) / 1000)
+
+
+@contextmanager
+def _covered(what: str) -> Iterator[None]:
+    """Raise UnknownProfile for what the package raises if it lacks an operator: errors of several
+    classes, with a path of its own at the end of their text."""
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        reason = re.split(r": tried| \(no site|\. Supported|\n", str(error))[0]
+        raise UnknownProfile(
+            f"{what}: {PACKAGE} has no operator tables for it ({reason.rstrip('. ')[:200]}); "
+            "choose other --gpus or another --model, or leave out --from for the analytic profile"
+        ) from None
 
 
 def open_tables(
@@ -82,16 +113,13 @@ def open_tables(
 ) -> tuple[OperatorTables, Tables]:
     """Raises UnknownProfile or InvalidInput for what the tables do not cover, and
     LibraryUnavailable without the package."""
-    hardware(hardware_name), model(model_name)
-    for option, name, known in (
-        ("hardware", hardware_name, SYSTEMS),
-        ("model", model_name, MODELS),
-    ):
-        if name not in known:
-            raise UnknownProfile(
-                f"--{option} {name}: {PACKAGE} has no operator tables for it; "
-                f"they cover {', '.join(known)}"
-            )
+    hardware(hardware_name)
+    llm = model(model_name)
+    if hardware_name not in SYSTEMS:
+        raise UnknownProfile(
+            f"--hardware {hardware_name}: {PACKAGE} has no operator tables for it; "
+            f"they cover {', '.join(SYSTEMS)}"
+        )
     try:
         from aiconfigurator_core.sdk.engine import EngineHandle
         from aiconfigurator_core.sdk.perf_database import get_version_slots
@@ -109,11 +137,90 @@ def open_tables(
             f"--backend-version {version}: {PACKAGE} has tables of vLLM "
             f"{' and '.join(sorted(slots.values()))} for {hardware_name}"
         )
-    engine = EngineHandle.compile(
-        MODELS[model_name], system, "vllm", backend_version=version, tp_size=gpus
-    )
+    what = f"--model {model_name} on {gpus} x {hardware_name}"
+    whole = _whole_experts(llm, gpus)
+    with _covered(what), TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(_config(llm)))
+        engine = EngineHandle.compile(
+            folder,
+            system,
+            "vllm",
+            backend_version=version,
+            tp_size=gpus,
+            moe_tp_size=1 if whole else gpus,
+            moe_ep_size=gpus if whole else 1,
+        )
     package = f"{PACKAGE} {metadata.version(PACKAGE)}"
-    return OperatorTables(engine), Tables(package=package, system=system, engine_version=version)
+    return OperatorTables(engine, what), Tables(
+        package=package, system=system, engine_version=version
+    )
+
+
+def _config(llm: Model) -> dict[str, Any]:
+    """Return a config.json that the package can read; it would download those of other models. It
+    has the text part of a model that also reads images."""
+    config = {**llm.config, **llm.config.get("text_config", {})}
+    architectures = llm.config.get("architectures") or [""]
+    return {**config, "architectures": [SAME_OPERATORS.get(each, each) for each in architectures]}
+
+
+def _whole_experts(llm: Model, gpus: int) -> bool:
+    """Return whether each GPU has whole experts (--enable-expert-parallel). By default vLLM divides
+    each expert among the GPUs, which it refuses if the parts are not whole blocks of the weights'
+    quantisation."""
+    blocks = llm.config.get("quantization_config", {}).get("weight_block_size")
+    width = llm.config.get("moe_intermediate_size")
+    return bool(blocks and width and width % (gpus * blocks[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The part of the grid that the engine can reach."""
+
+    longest: int
+    """Tokens of a context."""
+    kv_tokens: int
+    """Tokens of all contexts in a step."""
+
+    @classmethod
+    def of(cls, hardware_name: str, model_name: str, gpus: int) -> Reach:
+        """Contexts up to the model's limit, and all that the memory of the GPUs holds at once. A
+        smaller --kv-blocks or --max-model-len does not change the times of steps."""
+        profile = analytic_profile(hardware_name, model_name, gpus=gpus)
+        longest = model(model_name).max_model_len
+        return cls(longest, max(longest, profile.kv_blocks * profile.block_tokens))
+
+
+def evaluate(
+    times: StepSeconds, reach: Reach
+) -> tuple[tuple[PrefillTimes, ...], tuple[DecodeTimes, ...], tuple[MixedTime, ...]]:
+    prefill = tuple(
+        PrefillTimes(tokens=n, cached_tokens=cached, seconds=(times.prefill_s(n, cached),))
+        for cached in CACHED
+        for n in LENGTHS
+        if n + cached <= reach.longest
+    )
+    decode = tuple(
+        DecodeTimes(batch=b, context=context, seconds=(times.decode_s(b, context),))
+        for b in BATCHES
+        for context in CONTEXTS
+        if context <= reach.longest and b * context <= reach.kv_tokens
+    )
+    mixed = tuple(
+        MixedTime(
+            tokens=n,
+            cached_tokens=cached,
+            batch=b,
+            context=context,
+            seconds=times.mixed_s(n, cached, b, context),
+        )
+        for n in CHUNKS
+        for cached in CHUNKS_AFTER
+        for b in MIXED_BATCHES
+        for context in MIXED_CONTEXTS
+        if max(n + cached, context) <= reach.longest and n + cached + b * context <= reach.kv_tokens
+    )
+    return prefill, decode, mixed
 
 
 def profile_from_tables(
@@ -132,41 +239,21 @@ def profile_from_tables(
         hardware_name, model_name, gpus=n, max_model_len=max_model_len, kv_blocks=kv_blocks
     )
     times, tables = open_tables(hardware_name, model_name, n, engine_version)
-    return fit(times, tables, analytic, gpus=n, step_tokens=step_tokens)
+    reach = Reach.of(hardware_name, model_name, n)
+    return fit(times, tables, analytic, gpus=n, step_tokens=step_tokens, reach=reach)
 
 
 def fit(
-    times: StepTimes, tables: Tables, analytic: Profile, *, gpus: int, step_tokens: int
+    times: StepSeconds,
+    tables: Tables,
+    analytic: Profile,
+    *,
+    gpus: int,
+    step_tokens: int,
+    reach: Reach,
 ) -> FromTables:
-    """Evaluates the grid, as far as the KV memory holds it, and fits the step formula."""
-    room = analytic.kv_blocks * analytic.block_tokens
-    longest = min(analytic.max_model_len, room)
-    prefill = tuple(
-        PrefillTimes(tokens=n, cached_tokens=cached, seconds=(times.prefill_s(n, cached),))
-        for cached in CACHED
-        for n in LENGTHS
-        if n + cached <= longest
-    )
-    decode = tuple(
-        DecodeTimes(batch=b, context=context, seconds=(times.decode_s(b, context),))
-        for b in BATCHES
-        for context in CONTEXTS
-        if context <= longest and b * context <= room
-    )
-    mixed = tuple(
-        MixedTime(
-            tokens=n,
-            cached_tokens=cached,
-            batch=b,
-            context=context,
-            seconds=times.mixed_s(n, cached, b, context),
-        )
-        for n in CHUNKS
-        for cached in CHUNKS_AFTER
-        for b in MIXED_BATCHES
-        for context in MIXED_CONTEXTS
-        if max(n + cached, context) <= longest and n + cached + b * context <= room
-    )
+    """Evaluate the grid and fit the step formula. `analytic` has memory and links."""
+    prefill, decode, mixed = evaluate(times, reach)
     return FromTables.model_validate(
         {
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from statistics import median
 
 from harness.cli.tables import show_rows
 from harness.console import print_message
 from servers.profiles import Profile
-from servers.profiles.measured import Measured, prompt_name
-from servers.profiles.reference_steps import reference_steps
+from servers.profiles.measured import Errors, Measured, prompt_name
+from servers.profiles.reference_steps import Point
 
 
 def print_profile(
-    profile: Profile, step_tokens: int, provenance: str, file: Measured | None
+    profile: Profile,
+    points: Sequence[tuple[Point, float | None]],
+    provenance: str,
+    fit_errors: Mapping[str, Errors],
 ) -> None:
-    """Print step times, KV memory and provenance, and the errors of the fit if the profile comes
-    from a file."""
+    """Print step times, KV memory, provenance and errors of the fit. `points` have the milliseconds
+    of the operator tables beside those of the profile, None where unknown."""
     print(f"{profile.model} on {profile.hardware}, {profile.provenance} profile")
-    points = reference_steps(profile, step_tokens)
-    show_rows([(point.kind, str(point), _ms(point.ms)) for point in points], "step times")
+    rows = [
+        (point.kind, str(point), _ms(point.ms), *([] if ms is None else [f"tables {_ms(ms)}"]))
+        for point, ms in points
+    ]
+    show_rows(rows, "step times")
     known = [
         ("KV memory", f"{profile.kv_blocks * profile.block_tokens:,} tokens"),
         ("longest context", f"{profile.max_model_len:,} tokens"),
         ("provenance", provenance),
     ]
-    for what, errors in (file.errors if file else {}).items():
+    for what, errors in fit_errors.items():
         text = f"{errors.median:.1%} median, {errors.worst:.1%} worst ({errors.worst_at})"
         known.append((f"fit error, {what}", text))
     show_rows(known, "profile")

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
 from harness.load.settings import Machine, SweepSettings
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
-from servers.profiles import Hardware, Profile, costs, hardware, model, notes
+from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
-from servers.profiles.files import is_file, profile_for, read_measured
+from servers.profiles.files import is_file, notes_for, profile_for
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
@@ -146,11 +145,13 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     machine = settings.machine.hardware or DEFAULT_HARDWARE
     gpu = gpu_of_file(machine)
     default_model = None if is_file(machine) else DEFAULT_MODEL  # a measured profile has its own
+    name, step_times = settings.machine.model or default_model, settings.machine.step_times
     profile_of = partial(
         profile_for,
         machine,
-        settings.machine.model or default_model,
+        name,
         gpus=settings.machine.gpus,
+        step_times=step_times,
         max_model_len=settings.machine.max_model_len,
         kv_blocks=settings.machine.kv_blocks,
         scheduling=settings.machine.scheduling,
@@ -174,16 +175,15 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         gpu,
         not is_file(machine) and _fewest(settings.machine),
         settings.machine.scheduling,
-        _notes(machine, settings.machine.model, profile, gpu),
+        notes_for(
+            machine,
+            name,
+            profile,
+            gpus=settings.machine.gpus,
+            step_times=step_times,
+            scheduling=settings.machine.scheduling,
+        ),
     )
-
-
-def _notes(
-    machine: str, model_name: str | None, profile: Profile, gpu: Hardware | None
-) -> tuple[str, ...]:
-    if is_file(machine):
-        return read_measured(Path(machine)).all_notes()
-    return notes(profile, gpu, model(model_name or DEFAULT_MODEL))
 
 
 def _gpus(settings: SweepSettings) -> int:

@@ -25,6 +25,7 @@ def server_config(
         offload=offload,
         weights=server.weights,
         hardware=machine.hardware,
+        step_times=machine.step_times,
         costs=read_costs(server.costs) if server.costs else None,
         kv_blocks=machine.kv_blocks,
         max_model_len=machine.max_model_len,

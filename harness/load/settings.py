@@ -16,6 +16,7 @@ from harness.load.option import Option, option_name, values_of
 from servers.admission import Admission
 from servers.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
+from servers.profiles.step_times import StepTimes
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
 SERVER = "A live server (vLLM, or a URL)"
@@ -116,6 +117,14 @@ class Machine:
             is_list=True,
         ),
     ] = None
+    step_times: Annotated[
+        StepTimes,
+        Option(
+            "tables: measured on the GPU, or analytic if no operator tables cover it and the "
+            "model. analytic: from published peaks.",
+            MACHINE,
+        ),
+    ] = StepTimes.TABLES
     gpus: Annotated[
         int | None,
         Option(

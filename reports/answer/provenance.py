@@ -12,6 +12,11 @@ from typing import Any
 from reports.phrasing import counted, listed, share
 from reports.run_folder.turns import VIRTUAL
 
+ORIGINS = {
+    "analytic": " (a roofline of published peaks, not a measurement)",
+    "operator-table": " (sums of operators that were measured on that GPU)",
+}
+"""What a profile's provenance means."""
 MAX_ROWS = 40
 """At most this many rows are shown for each kind of omission."""
 
@@ -31,7 +36,7 @@ def provenance(sweep: Mapping[str, Any]) -> str:
     engine = str(sweep.get("engine"))
     if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")
-        note = " (a roofline of published peaks, not a measurement)" if kind == "analytic" else ""
+        note = ORIGINS.get(kind, "")
         clock = VIRTUAL[engine].replace("virtual", "Virtual", 1)
         time = f"{clock}, not a GPU: {model} on {hardware}, {kind} profile{note}"
     else:

@@ -1,4 +1,6 @@
-"""Reads files of `bench profile`, and resolves --hardware, which names a machine or such a file."""
+"""Resolves --hardware, which names a machine or a file of `bench profile`, to a profile.
+
+A machine has the step times of operator tables where they cover the model, else analytic ones."""
 
 from __future__ import annotations
 
@@ -8,12 +10,22 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from servers.errors import DoesNotFit, InvalidProfile
-from servers.profiles.cpu_time import Scheduling, with_cpu_time
+from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
+from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.llms import MODELS
+from servers.profiles.llms import model as find_model
 from servers.profiles.measured import Measured
 from servers.profiles.model_files import model_name
 from servers.profiles.profile import Profile
-from servers.profiles.roofline import analytic_profile
+from servers.profiles.roofline import analytic_profile, gpus_for, notes
+from servers.profiles.shipped import (
+    ShippedSteps,
+    shipped_notes,
+    shipped_steps,
+    with_steps,
+)
+from servers.profiles.step_times import StepTimes
 
 
 def read_measured(path: Path) -> Measured:
@@ -62,13 +74,14 @@ def profile_for(
     kv_blocks: int | None = None,
     offload: bool = False,
     scheduling: Scheduling = Scheduling.ASYNC,
+    step_times: StepTimes = StepTimes.TABLES,
 ) -> Profile:
-    """Return the analytic profile of a machine, or the measured one of a file, named by `hardware`.
-    Raises InvalidProfile or DoesNotFit."""
+    """Return the profile of a machine, or that of a file, named by `hardware`. `offload` adds CPU
+    time of an offload tier, unless the file was measured. Raises InvalidProfile or DoesNotFit."""
     if not is_file(hardware):
         if model is None:
-            raise InvalidProfile(f"--hardware {hardware}: an analytic profile needs a --model")
-        return analytic_profile(
+            raise InvalidProfile(f"--hardware {hardware}: the profile of a machine needs a --model")
+        analytic = analytic_profile(
             hardware,
             model,
             gpus=gpus,
@@ -76,6 +89,16 @@ def profile_for(
             kv_blocks=kv_blocks,
             offload=offload,
             scheduling=scheduling,
+        )
+        steps = _shipped(hardware, model, gpus, step_times)
+        if steps is None:
+            return analytic
+        cpu = CPU_TIME[scheduling]
+        return with_cpu_time(with_steps(analytic, steps), cpu, offload=offload)
+    if step_times != StepTimes.TABLES:
+        raise InvalidProfile(
+            f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
+            "step times; name a machine, or leave out --step-times"
         )
     measured = measured_for(hardware, model, gpus)
     profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
@@ -89,3 +112,39 @@ def profile_for(
     if max_model_len is None:
         max_model_len = min(profile.max_model_len, capacity)
     return replace(profile, kv_blocks=blocks, max_model_len=max_model_len)
+
+
+def notes_for(
+    hardware: str,
+    model: str | None,
+    profile: Profile,
+    *,
+    gpus: int | None = None,
+    step_times: StepTimes = StepTimes.TABLES,
+    scheduling: Scheduling = Scheduling.ASYNC,
+) -> tuple[str, ...]:
+    """Return the origin and the caveats of a profile of `profile_for`, in one sentence each."""
+    added_ms = CPU_TIME[scheduling].step_ps / 1e9
+    cpu_time = f"{added_ms:g} ms of CPU time per step are added ({scheduling} scheduling)"
+    if is_file(hardware) or model is None:
+        first, *others = read_measured(Path(hardware)).all_notes()
+        from_tables = profile.provenance == "operator-table"
+        return (first, *([cpu_time] if from_tables else []), *others)
+    caveats = notes(profile, gpu_of_file(hardware), find_model(model))
+    n = gpus_for(hardware, model, gpus)
+    if profile.provenance == "operator-table":
+        first, *others = shipped_notes(hardware, model, n)
+        return (first, cpu_time, *others, *caveats)
+    if step_times == StepTimes.TABLES:
+        machine = f"{n} x {profile.hardware}"
+        return (caveats[0], f"no operator tables cover {model} on {machine}", *caveats[1:])
+    return caveats
+
+
+def _shipped(
+    hardware: str, model: str, gpus: int | None, step_times: StepTimes
+) -> ShippedSteps | None:
+    """Files that describe a GPU or a model have no shipped step times."""
+    if step_times != StepTimes.TABLES or model not in MODELS:
+        return None
+    return shipped_steps(hardware, model, gpus_for(hardware, model, gpus))

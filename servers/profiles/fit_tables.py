@@ -15,8 +15,12 @@ import numpy as np
 
 from servers.clock import PS_PER_S
 
-KNOTS = (1, 16, 32, 64, 128, 256, 512, 1024, 2048, 8192)
-"""Tokens of a step between which the time of the matrix products is linear."""
+KNOTS = tuple(2**k for k in range(14))
+"""Tokens of a step between which the time of the matrix products is linear: 1 to 8,192. The experts
+that a step reads grow with each of its first tokens."""
+RISES_FROM = KNOTS.index(64)
+"""From this knot on, a step with more tokens takes no less time. Below it the time may fall: tables
+of FP8 experts have batches of one turn that are slower than batches of eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +47,12 @@ class TableStep:
     @property
     def terms(self) -> list[float]:
         """What each coefficient is multiplied with, in the order of `fit_table_steps`."""
-        rises = [min(max(self.tokens - a, 0) / (b - a), 1.0) for a, b in pairwise(KNOTS)]
+        ramps = [1.0, *(min(max(self.tokens - a, 0) / (b - a), 1.0) for a, b in pairwise(KNOTS))]
+        values = [here - after for here, after in pairwise(ramps[: RISES_FROM + 1])]
         mean = self.context // self.decodes if self.decodes else 0
         flags = [float(self.decodes > 0), float(self.pairs > 0)]
         beyond = max(0, self.tokens - KNOTS[-1])
-        return [1.0, *rises, beyond, *flags, mean, self.context, self.pairs]
+        return [*values, *ramps[RISES_FROM:], beyond, *flags, mean, self.context, self.pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,9 @@ class TableCoefficients:
     request_ps: int = 0
 
     def seconds(self, step: TableStep) -> float:
-        weights = [self.knots[0][1], *(b - a for (_, a), (_, b) in pairwise(self.knots))]
+        values = [ps for _, ps in self.knots]
+        rises = [b - a for a, b in pairwise(values[RISES_FROM:])]
+        weights = [*values[: RISES_FROM + 1], *rises]
         weights += [self.token_ps, self.decode_ps, self.prefill_ps, self.mean_context_ps]
         weights += [self.context_ps, self.pair_ps]
         return float(np.dot(step.terms, weights)) / PS_PER_S
@@ -82,6 +89,7 @@ def fit_table_steps(seen: Sequence[TableStep]) -> TableCoefficients:
     scale = np.where(size > 0, size, 1.0)
     found, _ = nnls(relative / scale, np.ones(len(seen)))
     seconds: list[float] = (found / scale).tolist()
-    compute, others = seconds[: len(KNOTS)], [round(PS_PER_S * s) for s in seconds[len(KNOTS) :]]
-    knots = zip(KNOTS, np.rint(PS_PER_S * np.cumsum(compute)).astype(int).tolist(), strict=True)
+    values = [*seconds[:RISES_FROM], *np.cumsum(seconds[RISES_FROM : len(KNOTS)]).tolist()]
+    knots = zip(KNOTS, (round(PS_PER_S * value) for value in values), strict=True)
+    others = [round(PS_PER_S * value) for value in seconds[len(KNOTS) :]]
     return TableCoefficients(tuple(knots), *others)

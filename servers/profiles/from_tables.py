@@ -25,6 +25,7 @@ from servers.profiles.measured import (
     decode_name,
     errors_of,
     fitted_curve,
+    large_errors,
     prompt_name,
 )
 
@@ -92,7 +93,7 @@ class FromTables(Measured):
         return (
             f"step times are those of operator tables: {tables.package}, {tables.system}, "
             f"{self.engine}; the CPU time between steps is not in them",
-            *self.large_errors(),
+            *large_errors(self.errors),
         )
 
 
@@ -128,7 +129,7 @@ def fitted_to_tables(
     if any(len(steps) < MIN_MEASUREMENTS for steps in by_kind.values()):
         raise InvalidProfile(
             f"{len(prefill)} prefill, {len(decode)} decode and {len(mixed)} mixed steps fit the KV "
-            f"memory, and a fit needs {MIN_MEASUREMENTS} of each; use more --gpus or --kv-blocks"
+            f"memory, and a fit needs {MIN_MEASUREMENTS} of each; use more --gpus"
         )
     found = fit_table_steps([step for steps in by_kind.values() for _, step in steps])
     return {

@@ -137,7 +137,17 @@ HARDWARE = {
             pcie_bytes_per_s=PCIE5_X16,
             source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition",
             note="rtx-pro-6000 is the Workstation Edition, 2617 MHz; the Server Edition, 2430 MHz, "
-            "has 7% fewer FLOP/s",
+            "has 7% fewer FLOP/s and measured step times: rtx-pro-6000-server",
+        ),
+        Hardware(
+            "rtx-pro-6000-server",
+            bf16_flops=467.8e12,
+            fp8_flops=935.6e12,
+            memory_bytes_per_s=1792e9,
+            memory_bytes=int(94.97 * GIB),
+            pcie_bytes_per_s=PCIE5_X16,
+            source="NVIDIA RTX Blackwell PRO GPU architecture white paper, Workstation Edition at "
+            "the Server Edition's 2430 MHz",
         ),
         Hardware(
             "l4",

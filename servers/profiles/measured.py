@@ -7,7 +7,7 @@ tokens, sizes are bytes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 from typing import Annotated, ClassVar, Literal
@@ -174,7 +174,7 @@ class Measured(Record):
     def notes(self) -> tuple[str, ...]:
         """Return the caveats for readers of results, in one sentence each."""
         notes = [f"step times were measured: {self.engine}, {self.machine}, {self.date}"]
-        notes += self.large_errors()
+        notes += large_errors(self.errors)
         if self.spread > LARGE_SPREAD:
             notes.append(
                 f"repeated times differ by {self.spread:.0%} in the median: the machine may have "
@@ -191,7 +191,7 @@ class Measured(Record):
             f"{errors.worst:.1%} at most ({errors.worst_at})"
             for what, errors in self.errors.items()
         )
-        large = self.large_errors()
+        large = large_errors(self.errors)
         return (*(note for note in self.notes() if note not in large), *fits)
 
     @property
@@ -199,13 +199,14 @@ class Measured(Record):
         """Errors of the step formula, by kind of step."""
         return {"prefills": self.prefill_errors, "decodes": self.decode_errors}
 
-    def large_errors(self) -> list[str]:
-        return [
-            f"the step formula's error for {what} is up to {errors.worst:.0%} "
-            f"({errors.worst_at}), with a median of {errors.median:.0%}"
-            for what, errors in self.errors.items()
-            if errors.worst > LARGE_ERROR
-        ]
+
+def large_errors(by_kind: Mapping[str, Errors]) -> list[str]:
+    return [
+        f"the step formula's error for {what} is up to {errors.worst:.0%} "
+        f"({errors.worst_at}), with a median of {errors.median:.0%}"
+        for what, errors in by_kind.items()
+        if errors.worst > LARGE_ERROR
+    ]
 
 
 def fitted(

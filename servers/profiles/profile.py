@@ -9,6 +9,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
+from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 from servers.errors import UnknownProfile
@@ -65,7 +67,7 @@ class Profile:
         return decodes * self.context_ps + chunk * chunk * self.pair_ps
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots, as cached_property needs
 class TableProfile(Profile):
     """A profile whose steps follow operator tables, which `Profile` follows less closely.
 
@@ -75,7 +77,8 @@ class TableProfile(Profile):
         base_ps + W(T) + S * sequence_ps + C * context_ps + P * pair_ps
             + [D > 0] * (decode_ps + C // D * mean_context_ps) + [P > 0] * prefill_ps
 
-    W is linear between `knots` and rises by `token_ps` per token after the last one. D is S, less
+    W is linear between `knots` and rises by `token_ps` per token after the last one; it may fall
+    between knots of a few tokens. D is S, less
     one if there is a chunk: exact for a single chunk, and strides have at most one. All terms but
     C and P are constant in a stride, and C // D rises by one per step, so that a stride takes
     exactly as long as its steps.
@@ -87,21 +90,31 @@ class TableProfile(Profile):
     prefill_ps: int
     mean_context_ps: int
 
+    @cached_property
+    def _fixed_ps(self) -> dict[int, int]:
+        """base_ps + W(T) by T, for each T that a step had."""
+        return {}
+
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
-        after = bisect_right(self.knots, (tokens + 1,))
-        start, compute_ps = self.knots[after - 1]
+        fixed_ps = self._fixed_ps.get(tokens)
+        if fixed_ps is None:
+            fixed_ps = self._fixed_ps[tokens] = self.base_ps + self._work_ps(tokens)
+        total_ps = fixed_ps + sequences * self.sequence_ps
+        if not context:
+            return total_ps + self.prefill_ps + pairs * self.pair_ps
+        total_ps += self.decode_ps + context * self.context_ps
+        if pairs:
+            mean = context // (sequences - 1)
+            return total_ps + mean * self.mean_context_ps + self.prefill_ps + pairs * self.pair_ps
+        return total_ps + context // sequences * self.mean_context_ps
+
+    def _work_ps(self, tokens: int) -> int:
+        after = bisect_right(self.knots, tokens, key=itemgetter(0))
+        start, work_ps = self.knots[after - 1]
         if after == len(self.knots):
-            compute_ps += (tokens - start) * self.token_ps
-        else:
-            end, end_ps = self.knots[after]
-            compute_ps += (tokens - start) * (end_ps - compute_ps) // (end - start)
-        total_ps = self.base_ps + compute_ps + sequences * self.sequence_ps
-        if context:
-            decodes = sequences - bool(pairs)
-            total_ps += self.decode_ps + context // decodes * self.mean_context_ps
-        if pairs or not context:
-            total_ps += self.prefill_ps
-        return total_ps + context * self.context_ps + pairs * self.pair_ps
+            return work_ps + (tokens - start) * self.token_ps
+        end, end_ps = self.knots[after]
+        return work_ps + (tokens - start) * (end_ps - work_ps) // (end - start)
 
     def increment_ps(self, decodes: int, chunk: int) -> int:
         constant = decodes * self.context_ps + chunk * chunk * self.pair_ps

@@ -185,13 +185,15 @@ def _check(
 def notes(
     profile: Profile, gpu: Hardware | None = None, llm: Model | None = None
 ) -> tuple[str, ...]:
-    """Return the caveats of an analytic profile for readers of results, in one sentence each. `gpu`
-    and `llm` are required if files describe them."""
+    """Return the caveats of a profile of a machine for readers of results, in one sentence each.
+    `gpu` and `llm` are required if files describe them."""
     gpu, llm = gpu or hardware(profile.hardware), llm or model(profile.model)
-    notes = [
-        f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
-        f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
-    ]
+    notes = []
+    if profile.provenance == "analytic":
+        notes.append(
+            f"step times are analytic: {llm.prefill_mfu:.0%} of published FLOP/s and "
+            f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
+        )
     if profile.max_model_len < llm.max_model_len:
         notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "

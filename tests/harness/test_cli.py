@@ -39,7 +39,7 @@ def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
     first = run(bench, *command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
-    assert lines[0].startswith("engine sim: virtual time, analytic profile of llama-3.1-8b")
+    assert lines[0].startswith("engine sim: virtual time, operator-table profile of llama-3.1-8b")
     assert lines[1] == "three.jsonl: 3 programs, 9 turns; 2 policies x 1 load x 1 seed"
     report = tmp_path / lines[-1].removeprefix("report: ")
     assert report.name == "report.html"
@@ -95,7 +95,7 @@ def test_bench_run_prints_the_numbers_of_one_cell(bench: str, trace: str, tmp_pa
     assert result.returncode == 0, result.stderr
     shown = dict(line.split("\t")[:2] for line in result.stdout.splitlines() if "\t" in line)
     assert (shown["variant"], shown["jobs"], shown["turns"]) == ("continuum", "3", "9")
-    assert shown["provenance"] == "analytic"
+    assert shown["provenance"] == "operator-table"
     assert shown["finished"] == "9"
     assert result.stdout.splitlines()[-1] == "one/continuum_jps0.5_seed1"
 

@@ -82,18 +82,30 @@ def show(bench: str, *options: str) -> str:
 
 def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
     shown = show(bench, "--hardware", "h100", "--model", "llama-3.1-8b").splitlines()
-    assert shown[0] == "llama-3.1-8b on h100, analytic profile"
-    assert "prefill\ttokens 8,192, cached 0\t268 ms" in shown
-    assert "decode\tbatch 32, context 16,384\t31.4 ms" in shown
+    assert shown[0] == "llama-3.1-8b on h100, operator-table profile"
+    decode = next(line for line in shown if line.startswith("decode\tbatch 32, context 16,384"))
+    assert decode.endswith("tables 28.5 ms")
     assert "KV memory\t451,712 tokens" in shown
+    assert any(line.startswith("fit error, decodes\t") for line in shown)
+
+
+def test_show_prints_analytic_step_times_on_request(bench: str) -> None:
+    options = ("--hardware", "h100", "--model", "llama-3.1-8b", "--step-times", "analytic")
+    shown = show(bench, *options).splitlines()
+    assert shown[0] == "llama-3.1-8b on h100, analytic profile"
+    assert not any("tables" in line for line in shown)
 
 
 def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
     shown = json.loads(show(bench, "--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
-    assert set(shown) == {"steps", "kv_tokens", "provenance"}
+    assert set(shown) == {
+        *("steps", "kv_tokens", "provenance", "notes"),
+        *("fit_errors", "end_to_end"),
+    }
     assert shown["kv_tokens"] == 451_712
-    assert shown["provenance"].startswith("analytic: ")
-    assert [{k: v for k, v in step.items() if k != "ms"} for step in shown["steps"]] == [
+    assert shown["provenance"].startswith("operator-table: ")
+    assert set(shown["fit_errors"]) == {"prefills", "decodes", "mixed steps"}
+    assert [{k: v for k, v in step.items() if "ms" not in k} for step in shown["steps"]] == [
         {"kind": "prefill", "tokens": 8192, "cached": 0},
         {"kind": "prefill", "tokens": 32768, "cached": 0},
         {"kind": "prefill", "tokens": 1024, "cached": 31744},
@@ -102,7 +114,9 @@ def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
         {"kind": "decode", "batch": 32, "context": 16384},
         {"kind": "mixed", "tokens": 2048, "cached": 7168, "batch": 32, "context": 16384},
     ]
-    assert shown["steps"][0]["ms"] == pytest.approx(267.5, abs=0.1)
+    # four chunks, each followed by 0.2 ms of CPU time
+    assert shown["steps"][0]["tables_ms"] == pytest.approx(199.7, abs=0.1)
+    assert shown["steps"][0]["ms"] == pytest.approx(199.7 + 4 * 0.2, rel=0.05)
 
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core")

@@ -191,6 +191,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "arrivals": "poisson",
         "overlong": "drop",
         "engine": "sim",
+        "step-times": "tables",
         "ssd-gb": 0.0,
         "max-num-seqs": 256,
         "step-tokens": 2048,

@@ -9,6 +9,7 @@ import pytest
 from servers.errors import InvalidProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.gpu_file import gpu_of_file, with_name
+from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation
 
@@ -166,7 +167,10 @@ def test_a_model_that_does_not_fit_names_the_gpu_and_how_many_would_do(file: Pat
 def test_a_server_takes_its_policys_costs_from_the_file(file: Path) -> None:
     read(file, H100)
     vllm = VllmInstallation("python", "0.32.0", cpu=True, torch=None, has_request_metrics=True)
-    configs = [ServerConfig(model="llama-3.1-8b", hardware=gpu) for gpu in (str(file), "h100")]
+    configs = [
+        ServerConfig(model="llama-3.1-8b", hardware=gpu, step_times=StepTimes.ANALYTIC)
+        for gpu in (str(file), "h100")
+    ]
     (ours, told), (listed, _) = (policy_costs(config, vllm) for config in configs)
     assert ours == listed
     assert told == "costs from the analytic profile of llama-3.1-8b on ours"

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from servers.errors import DoesNotFit, InvalidProfile
-from servers.profiles import analytic_profile
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.files import profile_for, read_measured
 from servers.profiles.measured import DecodeTimes, Measured, PrefillTimes, ReloadTimes, fitted
@@ -132,7 +131,6 @@ def test_options_change_the_memory_of_a_profile(path: Path) -> None:
     profile = profile_for(str(path), None, kv_blocks=50)
     assert (profile.kv_blocks, profile.max_model_len) == (50, 1600)
     assert profile_for(str(path), "tiny", max_model_len=500).max_model_len == 500
-    assert profile_for("h100", "llama-3.1-8b") == analytic_profile("h100", "llama-3.1-8b")
     with pytest.raises(DoesNotFit, match="--max-model-len 4000: 100 KV blocks of 32 tokens"):
         profile_for(str(path), None, max_model_len=4000)
 

@@ -101,7 +101,7 @@ def test_every_gpu_has_a_source_and_plausible_peaks(gpu: Hardware) -> None:
         ("NVIDIA L40", None),
         ("NVIDIA GeForce RTX 4090", "rtx-4090"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000-server"),
         ("NVIDIA RTX 6000 Ada Generation", None),
         ("Quadro RTX 6000", "rtx-6000-24g"),
         ("", None),

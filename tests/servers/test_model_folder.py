@@ -13,7 +13,8 @@ import pytest
 from servers.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import MODELS
-from servers.vllm.launch.cost_curve import analytic_costs, fit, read_costs
+from servers.profiles.step_times import StepTimes
+from servers.vllm.launch.cost_curve import costs_on, fit, read_costs
 from servers.vllm.models.configs import CONFIGS
 from servers.vllm.models.model_folder import resolve_model
 from servers.vllm.models.tiny_model import (
@@ -122,7 +123,13 @@ def test_a_quadratic_is_fitted_to_the_costs_of_a_profile() -> None:
 
 def test_a_faster_machine_has_lower_costs() -> None:
     def seconds(hardware: str) -> float:
-        curve = analytic_costs("llama-3.1-8b", hardware, gpus=None, step_tokens=2048)
+        curve, _ = costs_on(
+            "llama-3.1-8b",
+            hardware,
+            gpus=None,
+            step_tokens=2048,
+            step_times=StepTimes.ANALYTIC,
+        )
         return curve.base_s + 10_000 * curve.linear_s + 10_000**2 * curve.quadratic_s
 
     # 10 000 tokens x 2 FLOP x 6.98e9 at half of 312 TFLOP/s take 0.89 s, plus attention.

@@ -176,7 +176,8 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
     from reports.run_folder.atomic import write_file
-    from servers.profiles.cpu_time import Scheduling, with_cpu_time
+    from servers.profiles.files import profile_for
+    from servers.profiles.reference_steps import reference_steps
 
     if machine.hardware is None:
         raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
@@ -193,9 +194,9 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
         engine_version=engine_version,
     )
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
-    cpu = measured.cpu_time(Scheduling.ASYNC)
-    profile = with_cpu_time(measured.profile(), cpu, offload=False)
-    print_profile(profile, machine.step_tokens, measured.notes()[0], measured)
+    profile = profile_for(str(path), None)
+    points = [(point, None) for point in reference_steps(profile, machine.step_tokens)]
+    print_profile(profile, points, measured.notes()[0], measured.errors)
     for note in measured.notes()[1:]:
         print_message(note)
     print(f"profile: {path}")

@@ -18,13 +18,16 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 HELP = """Print a profile: step times, KV memory, provenance, errors of the fit.
 
 A prompt is computed in chunks of --step-tokens. --hardware is a name of bench list hardware, a
-TOML file that describes a GPU, or a file of bench profile, which contains its model.
+TOML file that describes a GPU, or a file of bench profile, which contains its model. Where operator
+tables cover the GPU and the model, their times are printed too, without CPU time between steps.
 
 [bold]Examples[/bold]
 
   bench profile show --hardware h100 --model llama-3.1-8b
 
   bench profile show --hardware b200 --model llama-3.1-70b --gpus 8 --json
+
+  bench profile show --hardware h100 --model llama-3.1-8b --step-times analytic
 
   bench profile show --hardware here.json
 """
@@ -35,7 +38,17 @@ TOML file that describes a GPU, or a file of bench profile, which contains its m
 def show(
     *,
     machine: Annotated[
-        Machine, Only("hardware", "model", "gpus", "kv_blocks", "max_model_len", "step_tokens")
+        Machine,
+        Only(
+            "hardware",
+            "model",
+            "step_times",
+            "scheduling",
+            "gpus",
+            "kv_blocks",
+            "max_model_len",
+            "step_tokens",
+        ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -44,34 +57,60 @@ def show(
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
     from harness.load.machines import refuse_list
-    from servers.profiles import model as find_model
-    from servers.profiles import notes
-    from servers.profiles.files import is_file, profile_for, read_measured
-    from servers.profiles.gpu_file import gpu_of_file
+    from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.reference_steps import reference_steps
+    from servers.profiles.roofline import gpus_for
+    from servers.profiles.shipped import end_to_end, shipped_steps
 
-    name, model = machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL
+    name, model = machine.hardware or DEFAULT_HARDWARE, machine.model
     with one_line_errors():
         refuse_list(machine)
         if machine.step_tokens < 1:
             raise InvalidInput(f"--step-tokens {machine.step_tokens}: must be at least 1")
         file = read_measured(Path(name)) if is_file(name) else None
+        model = model if file else model or DEFAULT_MODEL
         profile = profile_for(
             name,
-            machine.model if file else model,
+            model,
             gpus=machine.gpus,
             kv_blocks=machine.kv_blocks,
             max_model_len=machine.max_model_len,
+            step_times=machine.step_times,
+            scheduling=machine.scheduling,
         )
-        remarks = file.notes() if file else notes(profile, gpu_of_file(name), find_model(model))
+        remarks = (
+            file.notes()
+            if file
+            else notes_for(
+                name,
+                model,
+                profile,
+                gpus=machine.gpus,
+                step_times=machine.step_times,
+                scheduling=machine.scheduling,
+            )
+        )
+        steps = None
+        if profile.provenance == "operator-table" and not file and model:
+            steps = shipped_steps(profile.hardware, model, gpus_for(name, model, machine.gpus))
+        measured = end_to_end(profile.hardware, profile.model) if steps else None
+    errors = file.errors if file else steps.errors if steps else {}
+    points = reference_steps(profile, machine.step_tokens)
+    tables_ms = steps.reference_ms if steps else (None,) * len(points)
     if as_json:
         found = {
-            "steps": [point.json() for point in reference_steps(profile, machine.step_tokens)],
+            "steps": [
+                point.json() | ({"tables_ms": ms} if ms is not None else {})
+                for point, ms in zip(points, tables_ms, strict=True)
+            ],
             "kv_tokens": profile.kv_blocks * profile.block_tokens,
             "provenance": f"{profile.provenance}: {remarks[0]}",
+            "notes": list(remarks[1:]),
+            "fit_errors": {what: each.model_dump() for what, each in errors.items()},
+            "end_to_end": measured.model_dump() if measured else None,
         }
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
-    print_profile(profile, machine.step_tokens, remarks[0], file)
+    print_profile(profile, list(zip(points, tables_ms, strict=True)), remarks[0], errors)
     for remark in remarks[1:]:
         print_message(remark)

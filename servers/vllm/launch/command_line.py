@@ -17,8 +17,9 @@ from servers.errors import CannotServe, InvalidInput
 from servers.profiles import HARDWARE, MODELS, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
+from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
-from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, analytic_costs
+from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.models.model_folder import ResolvedModel
@@ -54,8 +55,9 @@ class ServerConfig:
     """A policy's name or dotted path, with its arguments; None for vLLM without the plug-in."""
     weights: str = "auto"
     hardware: str | None = None
-    """The machine of an analytic profile (a name or a GPU file) or the file of a measured one, from
+    """The machine of a profile (a name or a GPU file) or the file of a measured one, from
     which the policy's costs are computed; None for the GPU of this machine."""
+    step_times: StepTimes = StepTimes.TABLES
     costs: CostCurve | None = None
     """The policy's costs; None to compute them from a profile."""
     kv_blocks: int | None = None
@@ -211,9 +213,15 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
         )
     if not problem and (hardware := config.hardware or hardware_here(vllm)):
         gpus = tensor_parallel(config)
-        curve = analytic_costs(config.model, hardware, gpus=gpus, step_tokens=config.step_tokens)
+        curve, provenance = costs_on(
+            config.model,
+            hardware,
+            gpus=gpus,
+            step_tokens=config.step_tokens,
+            step_times=config.step_times,
+        )
         gpu = find_gpu(hardware).name
-        return curve, f"costs from the analytic profile of {config.model} on {gpu}"
+        return curve, f"costs from the {provenance} profile of {config.model} on {gpu}"
     if config.model == "tiny":
         curve = TINY_ON_CPU.model_copy(update={"step_tokens": config.step_tokens})
         differs = "" if vllm.cpu else ", which this machine is not"
@@ -266,6 +274,7 @@ GPUS = {
     "rtx-6000-24g": "Quadro RTX 6000",
     "rtx-5090": "RTX 5090",
     "rtx-4090": "RTX 4090",
+    "rtx-pro-6000-server": "RTX PRO 6000 Blackwell Server Edition",
     "rtx-pro-6000": "RTX PRO 6000",
     "l4": "L4",
     "gh200": "GH200 480GB",

@@ -2,7 +2,7 @@
 
 prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
 engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
-an offload tier. In: an analytic profile, a file, or constants for the tiny model on a CPU.
+an offload tier. In: the profile of a machine, a file, or constants for the tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from servers.errors import InvalidCosts
 from servers.policies.base import Costs
-from servers.profiles import analytic_profile, costs
+from servers.profiles import costs
 from servers.profiles import model as model_named
+from servers.profiles.files import profile_for
+from servers.profiles.step_times import StepTimes
 
 FIT_FROM_TOKENS = 256
 
@@ -50,10 +52,13 @@ def read_costs(path: Path) -> CostCurve:
         raise InvalidCosts(f"{path}: {field + ': ' if field else ''}{first['msg']}") from None
 
 
-def analytic_costs(model: str, hardware: str, *, gpus: int | None, step_tokens: int) -> CostCurve:
-    profile = analytic_profile(hardware, model, gpus=gpus)
+def costs_on(
+    model: str, hardware: str, *, gpus: int | None, step_tokens: int, step_times: StepTimes
+) -> tuple[CostCurve, str]:
+    """Return the curve of a model on a machine, and the provenance of its profile."""
+    profile = profile_for(hardware, model, gpus=gpus, step_times=step_times)
     exact = costs(profile, step_tokens=step_tokens, offload=True)
-    return fit(exact, model_named(model).max_model_len)
+    return fit(exact, model_named(model).max_model_len), profile.provenance
 
 
 def fit(exact: Costs, longest_tokens: int) -> CostCurve:

@@ -1,0 +1,108 @@
+"""Step times of listed GPUs and models that come with Turnstile, one file per GPU in `tables/`.
+
+`make profiles` fits them to operator tables. In: names of a GPU and a model, and a number of GPUs.
+Out: the coefficients of `TableProfile`, their origin and their errors, or None. Lengths are tokens,
+errors are ratios.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field, TypeAdapter
+
+from servers.profiles.from_tables import Tables, TableSteps
+from servers.profiles.gpus import HARDWARE
+from servers.profiles.measured import Errors, Record, large_errors
+from servers.profiles.profile import Profile, TableProfile
+
+FOLDER = Path(__file__).parent / "tables"
+
+
+class ShippedSteps(Record):
+    """Step times of one model on a number of GPUs, without the CPU time between steps."""
+
+    steps: TableSteps
+    errors: dict[str, Errors]
+    """Errors of the fit, by kind of step."""
+    reference_ms: tuple[float | None, ...]
+    """What the tables give for `reference_steps`, in that order. A prompt is computed in one step;
+    None if it is longer than the model's limit."""
+
+
+class ShippedFile(Record):
+    """Step times of one GPU."""
+
+    tables: Tables
+    date: str
+    models: dict[str, dict[int, ShippedSteps]]
+    """By model and number of GPUs."""
+
+
+class EndToEnd(Record):
+    """Errors of virtual time against end-to-end measurements of a GPU and a model, which no profile
+    is fitted to. Errors are medians of the absolute value."""
+
+    ttft_median: float = Field(ge=0)
+    tpot_median: float = Field(ge=0)
+    rows: int = Field(ge=1)
+    """Number of measurements."""
+
+
+@cache
+def shipped_file(hardware: str) -> ShippedFile | None:
+    path = FOLDER / f"{hardware}.json"
+    if hardware not in HARDWARE or not path.is_file():
+        return None
+    return ShippedFile.model_validate_json(path.read_bytes())
+
+
+def shipped_steps(hardware: str, model: str, gpus: int) -> ShippedSteps | None:
+    file = shipped_file(hardware)
+    return file.models.get(model, {}).get(gpus) if file else None
+
+
+def end_to_end(hardware: str, model: str) -> EndToEnd | None:
+    """Read `end-to-end.json`: an object with the fields of `EndToEnd` by GPU and model."""
+    path = FOLDER / "end-to-end.json"
+    if not path.is_file():
+        return None
+    by_gpu = TypeAdapter(dict[str, dict[str, EndToEnd]]).validate_json(path.read_bytes())
+    return by_gpu.get(hardware, {}).get(model)
+
+
+def with_steps(analytic: Profile, found: ShippedSteps) -> TableProfile:
+    """Return the profile with memory and links of the analytic one, without CPU time."""
+    kept = {field.name: getattr(analytic, field.name) for field in fields(Profile)}
+    steps = found.steps.model_dump()
+    return TableProfile(**{**kept, **steps, "provenance": "operator-table"})
+
+
+def shipped_notes(hardware: str, model: str, gpus: int) -> tuple[str, ...]:
+    """Return origin and errors of shipped step times, in one sentence each."""
+    file, found = shipped_file(hardware), shipped_steps(hardware, model, gpus)
+    if file is None or found is None:
+        return ()
+    tables, measured = file.tables, end_to_end(hardware, model)
+    notes = [
+        f"step times are those of operator tables: {tables.package}, {tables.system}, vLLM "
+        f"{tables.engine_version}, fitted on {file.date} with errors of {_listed(found.errors)}",
+        *large_errors(found.errors),
+    ]
+    if measured is not None:
+        notes.append(
+            f"end-to-end error of this GPU and model: TTFT {measured.ttft_median:.0%} and TPOT "
+            f"{measured.tpot_median:.0%} at the median of {measured.rows} measurements"
+        )
+    return tuple(notes)
+
+
+def _listed(errors: dict[str, Errors]) -> str:
+    texts: Sequence[str] = [
+        f"{each.median:.1%} (median) and {each.worst:.1%} (worst) for {what}"
+        for what, each in errors.items()
+    ]
+    return ", ".join(texts)

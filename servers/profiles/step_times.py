@@ -1,0 +1,12 @@
+"""The two sources of step times of a machine that has a name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class StepTimes(StrEnum):
+    TABLES = "tables"
+    """Operator tables measured on the GPU, and the analytic formula where none cover it."""
+    ANALYTIC = "analytic"
+    """Published peaks × assumed efficiencies."""
