@@ -1,4 +1,4 @@
-"""`bench fidelity`: compare virtual time with a live vLLM on the same cells.
+"""`bench fidelity`: compare virtual time with a live vLLM on the same cells, or with measurements.
 
 The table and the verdict go to stdout, progress and warnings to stderr.
 """
@@ -28,12 +28,18 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 POLICIES = "fcfs,program-fcfs,continuum,autellix,infercept"
 EXISTING_RUN_OPTIONS = ("live", "sim", "out", "hardware")
 """The options that are supported with existing runs."""
+SILICON_OPTIONS = ("silicon", "save", "out", "hardware", "model")
+"""The options that are supported with --silicon."""
 
 HELP = """Compare virtual time with a live vLLM: run the same cells on both.
 
 Measures the engine (or uses a profile of it), runs the cells in virtual time and live, and writes
 fidelity.html and fidelity.json. The same command resumes. The machine should be idle. Arguments
 after -- are passed to vLLM unchanged. Exit code 0: all targets met; 1: a target missed.
+
+With --silicon nothing runs live: the end-to-end measurements of GPUs in the package
+aiconfigurator-core are replayed in virtual time, and end-to-end.html and end-to-end.json are
+written.
 
 [bold]Examples[/bold]
 
@@ -42,8 +48,11 @@ after -- are passed to vLLM unchanged. Exit code 0: all targets met; 1: a target
   bench fidelity --hardware here.json --jps 0.1,0.3,0.9 --policies fcfs,continuum
 
   bench fidelity --live runs/live-1 --live runs/live-2 --sim runs/sim
+
+  bench fidelity --silicon --hardware h200 --model llama-3.3-70b-fp8
 """
 RUNS = "Existing runs"
+SILICON = "Measurements of GPUs"
 
 
 @app.command(help=HELP)
@@ -59,8 +68,9 @@ def fidelity(
         str | None,
         typer.Option(
             "--hardware",
-            metavar="FILE",
-            help="A measured profile of this engine (bench profile). Default: measured first.",
+            metavar="FILE|NAME",
+            help="A measured profile of this engine (bench profile). Default: measured first. With "
+            "--silicon the name of a GPU. Default: all.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
@@ -100,7 +110,8 @@ def fidelity(
         typer.Option(
             "--out",
             metavar="FOLDER",
-            help="Default: runs/fidelity_… named after the settings; with --live, its folder.",
+            help="Default: runs/fidelity_… named after the settings; with --live, its folder; with "
+            "--silicon runs/fidelity_silicon.",
             rich_help_panel=RUN,
         ),
     ] = None,
@@ -123,7 +134,36 @@ def fidelity(
             rich_help_panel=RUNS,
         ),
     ] = None,
+    silicon: Annotated[
+        bool,
+        typer.Option(
+            "--silicon",
+            help="Compare with the end-to-end measurements of aiconfigurator-core; needs the extra "
+            "silicon. --model is one of these models. Default: all.",
+            rich_help_panel=SILICON,
+        ),
+    ] = False,
+    save: Annotated[
+        Path | None,
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            dir_okay=False,
+            help="With --silicon, also write the errors by GPU and model to this file.",
+            rich_help_panel=SILICON,
+        ),
+    ] = None,
 ) -> None:
+    if silicon:
+        from harness.cli.commands.fidelity_silicon import run_silicon
+
+        with one_line_errors():
+            _refuse_others(context, SILICON_OPTIONS, "--silicon")
+        run_silicon(hardware, machine.model, out, save)
+        return
+    if save is not None:
+        with one_line_errors():
+            raise InvalidInput(f"--save {save}: only with --silicon; remove it")
     if live or sim is not None:
         with one_line_errors():
             _compare_existing(context, live or [], sim, out, hardware)
@@ -131,6 +171,15 @@ def fidelity(
     machine = replace(machine, engine="vllm", hardware=hardware)
     settings = replace(settings, machine=machine, server=server)
     _run(settings, out, repeats, execution.workers, within_s)
+
+
+def _refuse_others(context: typer.Context, supported: tuple[str, ...], what: str) -> None:
+    """Raise InvalidInput for an option on the command line that is not supported with `what`."""
+    for name in context.params:
+        source = context.get_parameter_source(name)
+        if name not in supported and source is not None and source.name == "COMMANDLINE":
+            option = "--" + name.replace("_", "-")
+            raise InvalidInput(f"{option}: not supported with {what}; remove it")
 
 
 def _compare_existing(
@@ -142,11 +191,7 @@ def _compare_existing(
 ) -> None:
     from servers.profiles.files import read_measured
 
-    for name in context.params:
-        source = context.get_parameter_source(name)
-        if name not in EXISTING_RUN_OPTIONS and source is not None and source.name == "COMMANDLINE":
-            option = "--" + name.replace("_", "-")
-            raise InvalidInput(f"{option}: not supported with --live and --sim; remove it")
+    _refuse_others(context, EXISTING_RUN_OPTIONS, "--live and --sim")
     if not live or sim is None:
         lacking = "--sim RUN, a run in virtual time" if live else "--live RUN, a live run"
         raise InvalidInput(f"to compare existing runs, give {lacking} of the same cells")

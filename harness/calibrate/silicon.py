@@ -1,0 +1,88 @@
+"""Virtual time held against end-to-end measurements, for `bench fidelity --silicon`.
+
+In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and the
+errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
+from statistics import fmean
+
+from harness.calibrate.closed_loop import closed_loop
+from harness.calibrate.silicon_rows import Row
+from reports.fidelity.end_to_end import Point, Summary, by
+from reports.parallel import each
+from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
+from servers.profiles import Profile
+from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
+from servers.sim import Limits
+
+ProfileOf = Callable[[str, str, int, bool], Profile]
+"""The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not."""
+
+
+def points(rows: Sequence[Row]) -> Iterator[Point | str]:
+    """Yield a point for each row, in order, or why there is none."""
+    yield from each(partial(point, profile_of=_profile), rows)
+
+
+def point(row: Row, profile_of: ProfileOf) -> Point | str:
+    try:
+        profile = profile_of(row.hardware, row.model, row.gpus, row.kv_fp8)
+    except DoesNotFit:
+        return f"the weights leave no KV memory: {row.model} on {row.gpus} x {row.hardware}"
+    except UnknownProfile:
+        return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
+    limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
+    try:
+        found = closed_loop(profile, limits, row.clients, row.requests())
+    except InvalidInput:
+        return f"a request does not fit: {row.model} on {row.gpus} x {row.hardware}"
+    return Point(
+        id=row.id,
+        hardware=row.hardware,
+        model=row.model,
+        precision=row.precision,
+        gpus=row.gpus,
+        clients=row.clients,
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+        engine_version=row.engine_version,
+        public=row.public,
+        dense=row.dense,
+        measured_ttft_s=row.ttft_s,
+        virtual_ttft_s=fmean(found.ttft_s),
+        measured_tpot_s=row.tpot_s,
+        virtual_tpot_s=fmean(found.tpot_s),
+    )
+
+
+def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> EndToEndFile:
+    """Return what `servers/profiles/end-to-end.json` contains."""
+    pairs = by(found, lambda p: (p.hardware, p.model))
+    by_gpus = by(found, lambda p: (p.hardware, p.model, p.gpus))
+    errors: dict[str, dict[str, Pair]] = {}
+    for (hardware, model), summary in sorted(pairs.items()):
+        errors.setdefault(hardware, {})[model] = Pair(
+            all=_medians(summary),
+            by_gpus={
+                gpus: _medians(own)
+                for (gpu, llm, gpus), own in sorted(by_gpus.items())
+                if (gpu, llm) == (hardware, model)
+            },
+        )
+    return EndToEndFile(
+        date=time.strftime("%Y-%m-%d", time.gmtime()),
+        measurements=measurements,
+        step_times=step_times,
+        errors=errors,
+    )
+
+
+def _medians(found: Summary) -> EndToEnd:
+    return EndToEnd(
+        rows=found.rows, ttft=round(found.ttft.median, 4), tpot=round(found.tpot.median, 4)
+    )

@@ -1,0 +1,189 @@
+"""End-to-end measurements of vLLM in the package `aiconfigurator-core`: `silicon_sample.csv`.
+
+In: the file of the installed package. Out: a `Row` per measurement of vLLM, and why a row cannot be
+expressed in virtual time. Most rows are results of the public benchmark InferenceX (formerly
+InferenceMAX); docs/design/fidelity.md says what is known of both origins and what is assumed. Times
+are seconds, lengths are tokens.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata, resources
+
+import numpy as np
+
+from servers.admission import Admission
+from servers.errors import LibraryUnavailable
+
+PACKAGE = "aiconfigurator-core"
+FILE = "systems/silicon_sample.csv"
+HARDWARE = {
+    "b200_sxm": "b200",
+    "b300_sxm": "b300",
+    "gb200": "gb200",
+    "h100_sxm": "h100",
+    "h200_sxm": "h200",
+}
+"""Names of `bench list hardware` by the file's."""
+MODELS = {
+    ("meta-llama/Llama-3.1-70B", "fp8"): "llama-3.3-70b-fp8",
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): "llama-3.1-8b-fp8",
+    ("Qwen/Qwen3-32B", ""): "qwen3-32b",
+    ("Qwen/Qwen3-32B", "fp8"): "qwen3-32b-fp8",
+    ("openai/gpt-oss-120b", "fp4"): "gpt-oss-120b",
+}
+"""Names of `bench list models` by the file's model and precision."""
+DENSE = ("llama-3.3-70b-fp8", "llama-3.1-8b-fp8", "qwen3-32b", "qwen3-32b-fp8")
+"""Models without experts, with weights of 16 or 8 bits."""
+REQUESTS_PER_CLIENT = 10
+RANGE = 0.8
+"""InferenceX draws each length uniformly between this share of the nominal one and all of it."""
+SEED = 0
+"""InferenceX's client leaves the default seed of its generator."""
+DEFAULT_STEP_TOKENS, DEFAULT_MAX_NUM_SEQS = 8192, 1024
+"""vLLM's defaults for its API server on GPUs with at least 70 GiB other than the A100."""
+ADMITS_WHOLE_PROMPTS = (0, 19)
+"""First version of vLLM that is taken to admit a prompt only if all of it fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    id: str
+    hardware: str
+    """Name of `bench list hardware`, or of the file if there is none."""
+    model: str
+    """Name of `bench list models`, or of the file if there is none."""
+    precision: str
+    gpus: int
+    clients: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float
+    tpot_s: float
+    engine_version: str
+    """Empty if the file has none."""
+    measured: str
+    """Date, or empty."""
+    public: bool
+    """Whether it is a result of InferenceX, whose client and server settings are public."""
+
+    @property
+    def dense(self) -> bool:
+        return self.model in DENSE
+
+    @property
+    def admission(self) -> Admission:
+        version = re.match(r"(\d+)\.(\d+)", self.engine_version)
+        older = version is None or (int(version[1]), int(version[2])) < ADMITS_WHOLE_PROMPTS
+        nightly = self.engine_version.startswith("nightly")
+        return Admission.FIRST_CHUNK if older and not nightly else Admission.WHOLE_PROMPT
+
+    @property
+    def step_tokens(self) -> int:
+        """`max_num_batched_tokens`. From April 2026 on, InferenceX gives it as two prompts for
+        MiniMax and Kimi on Blackwell."""
+        two_prompts = self.model.startswith(("MiniMax", "moonshotai")) and self.precision != "int4"
+        if self.public and two_prompts and self.hardware[0] == "b" and self.measured >= "2026-04":
+            return 2 * self.prompt_tokens
+        return DEFAULT_STEP_TOKENS
+
+    @property
+    def max_num_seqs(self) -> int:
+        """No limit of the servers was below the number of clients."""
+        return max(DEFAULT_MAX_NUM_SEQS, self.clients)
+
+    @property
+    def kv_fp8(self) -> bool:
+        """Whether the server kept KV in 8 bits, by InferenceX's scripts."""
+        if not self.public:
+            return False
+        if self.model == "llama-3.3-70b-fp8":
+            return True
+        if self.model == "gpt-oss-120b":
+            return self.hardware == "b200" and self.measured >= "2025-12-05"
+        return self.hardware[0] == "b" and self.precision != "int4" and self.measured >= "2026-04"
+
+    def requests(self) -> list[tuple[int, int]]:
+        """Return the prompt and output tokens of each request, in the order of sending."""
+        count = REQUESTS_PER_CLIENT * self.clients
+        if not self.public:
+            return [(self.prompt_tokens, self.output_tokens)] * count
+        # The legacy generator of NumPy, with the calls of InferenceX's client in their order.
+        rng = np.random.RandomState(SEED)
+        prompts, outputs = (
+            rng.randint(int(tokens * RANGE), tokens + 1, size=count).tolist()
+            for tokens in (self.prompt_tokens, self.output_tokens)
+        )
+        return list(zip(prompts, outputs, strict=True))
+
+
+def read_rows() -> tuple[list[Row], dict[str, int]]:
+    """Read the file of the installed package: rows that can be expressed, and the number of others
+    by reason. Raises LibraryUnavailable without the package."""
+    try:
+        file = resources.files("aiconfigurator_core") / FILE
+        text = file.read_text(encoding="utf-8")
+    except ModuleNotFoundError:
+        raise LibraryUnavailable(
+            f"--silicon: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
+        ) from None
+    return parse(text.splitlines())
+
+
+def package() -> str:
+    return f"{PACKAGE} {metadata.version(PACKAGE)}"
+
+
+def parse(lines: Iterable[str]) -> tuple[list[Row], dict[str, int]]:
+    rows: list[Row] = []
+    left_out: dict[str, int] = {}
+    for fields in csv.DictReader(lines):
+        if fields["backend"] != "vllm":
+            continue
+        why = next(_obstacles(fields), None)
+        if why is None:
+            rows.append(_row(fields))
+        else:
+            left_out[why] = left_out.get(why, 0) + 1
+    return rows, left_out
+
+
+def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:
+    if fields["mode"] != "agg":
+        yield "prefill and decode on separate servers"
+    if fields["pp_size"] not in ("", "1"):
+        yield "pipeline parallelism"
+    if fields["attention_dp_size"] not in ("", "1"):
+        yield "data parallelism"
+    if fields["moe_ep_size"] not in ("", "0", "1"):
+        yield "expert parallelism"
+    if fields["moe_tp_size"] not in ("", "0", "1", fields["tp_size"]):
+        yield "attention and experts on different numbers of GPUs"
+    if fields["system"] not in HARDWARE:
+        yield f"no GPU of this name: {fields['system']}"
+    if (fields["model_path"], fields["precision"]) not in MODELS:
+        yield f"no model of this name: {fields['model_path']} {fields['precision']}".rstrip()
+
+
+def _row(fields: Mapping[str, str]) -> Row:
+    source = fields["silicon_data_source"]
+    measured = re.search(r"measured=(\d{4}-\d{2}-\d{2})", source)
+    return Row(
+        id=fields["id"],
+        hardware=HARDWARE[fields["system"]],
+        model=MODELS[fields["model_path"], fields["precision"]],
+        precision=fields["precision"] or "bf16",
+        gpus=int(fields["tp_size"]),
+        clients=int(fields["batch_size"]),
+        prompt_tokens=int(fields["isl"]),
+        output_tokens=int(fields["osl"]),
+        ttft_s=float(fields["silicon_ttft_ms"]) / 1000,
+        tpot_s=float(fields["silicon_tpot_ms"]) / 1000,
+        engine_version=fields["backend_version"],
+        measured=measured[1] if measured else "",
+        public=re.match(r"db-dump/|source_file=\d{4}-\d{2}-\d{2}\.csv;", source) is not None,
+    )

@@ -1,0 +1,141 @@
+"""Virtual time held against end-to-end measurements: errors, their summaries, and targets.
+
+In: a `Point` per measurement. Out: `Summary` by GPU and model, by load, and by both; the checks of
+the card. Times are seconds; errors are signed ratios: above zero, virtual time is slower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+
+from reports.fidelity.targets import Check, Verdict
+from reports.phrasing import counted
+
+MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
+"""Targets of the median absolute errors of dense models in 16 or 8 bits."""
+WORST = 20
+LOADS = (4, 8, 16, 32, 64, 128)
+"""Clients up to which a measurement counts for a load."""
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A measurement beside what virtual time gives for it."""
+
+    id: str
+    hardware: str
+    model: str
+    precision: str
+    gpus: int
+    clients: int
+    prompt_tokens: int
+    output_tokens: int
+    engine_version: str
+    public: bool
+    """Whether client and server settings of the measurement are public."""
+    dense: bool
+    """Whether the targets are for its model."""
+    measured_ttft_s: float
+    virtual_ttft_s: float
+    measured_tpot_s: float
+    virtual_tpot_s: float
+
+    @property
+    def ttft_error(self) -> float:
+        return self.virtual_ttft_s / self.measured_ttft_s - 1
+
+    @property
+    def tpot_error(self) -> float:
+        return self.virtual_tpot_s / self.measured_tpot_s - 1
+
+    @property
+    def load(self) -> str:
+        limit = next((limit for limit in LOADS if self.clients <= limit), None)
+        return f"more than {LOADS[-1]}" if limit is None else f"up to {limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Of one quantity over several points."""
+
+    median: float
+    """Of the absolute error."""
+    p90: float
+    """Of the absolute error."""
+    bias: float
+    """Median of the signed error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    rows: int
+    ttft: Errors
+    tpot: Errors
+
+
+def summary(points: Sequence[Point]) -> Summary:
+    """`points` must not be empty."""
+    ttft = _errors([point.ttft_error for point in points])
+    return Summary(len(points), ttft, _errors([point.tpot_error for point in points]))
+
+
+def _errors(signed: Sequence[float]) -> Errors:
+    sizes = np.abs(signed)
+    return Errors(
+        median=float(np.median(sizes)),
+        p90=float(np.percentile(sizes, 90)),
+        bias=float(np.median(signed)),
+    )
+
+
+def by(points: Sequence[Point], key: Callable[[Point], Key]) -> dict[Key, Summary]:
+    """Return the summaries of groups, each group where its first point is."""
+    groups: dict[Key, list[Point]] = {}
+    for point in points:
+        groups.setdefault(key(point), []).append(point)
+    return {group: summary(members) for group, members in groups.items()}
+
+
+def worst(points: Sequence[Point]) -> list[Point]:
+    """Return the points with the largest absolute error of TTFT or TPOT, the largest first. Each
+    error counts in multiples of its target."""
+
+    def badness(point: Point) -> float:
+        return max(
+            abs(point.ttft_error) / MAX_TTFT_ERROR, abs(point.tpot_error) / MAX_TPOT_ERROR
+        )
+
+    return sorted(points, key=badness, reverse=True)[:WORST]
+
+
+def judge(points: Sequence[Point]) -> Verdict:
+    dense = [point for point in points if point.dense]
+    if not dense:
+        none = "no measurement of a dense model in 16 or 8 bits"
+        return Verdict(
+            tuple(
+                Check(f"median absolute error of {what} within {limit:.0%}", none, None)
+                for what, limit in (("TTFT", MAX_TTFT_ERROR), ("TPOT", MAX_TPOT_ERROR))
+            )
+        )
+    found = summary(dense)
+    return Verdict(
+        tuple(
+            Check(
+                f"median absolute error of {what} within {limit:.0%}",
+                f"{errors.median:.1%} over {counted(found.rows, 'measurement')} of dense models in "
+                f"16 or 8 bits",
+                errors.median <= limit,
+            )
+            for what, errors, limit in (
+                ("TTFT", found.ttft, MAX_TTFT_ERROR),
+                ("TPOT", found.tpot, MAX_TPOT_ERROR),
+            )
+        )
+    )

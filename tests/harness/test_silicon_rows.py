@@ -1,0 +1,114 @@
+"""The reader of end-to-end measurements, on rows of the same form."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from harness.calibrate.silicon_rows import Row, parse
+from servers.admission import Admission
+
+PUBLIC = "source_file=2026-04-06.csv; model=Llama-3.1-70B; measured=2025-10-29T00:00:00.000Z"
+ROW = {
+    "id": "a",
+    "silicon_data_source": PUBLIC,
+    "backend": "vllm",
+    "backend_version": "",
+    "model_path": "meta-llama/Llama-3.1-70B",
+    "system": "h200_sxm",
+    "precision": "fp8",
+    "mode": "agg",
+    "isl": "1000",
+    "osl": "100",
+    "batch_size": "4",
+    "tp_size": "2",
+    "pp_size": "1",
+    "attention_dp_size": "1",
+    "moe_tp_size": "2",
+    "moe_ep_size": "1",
+    "silicon_ttft_ms": "120.5",
+    "silicon_tpot_ms": "13.25",
+}
+GPT_OSS = {"model_path": "openai/gpt-oss-120b", "precision": "fp4"}
+
+
+def lines(*rows: dict[str, str]) -> list[str]:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(ROW))
+    writer.writeheader()
+    writer.writerows({**ROW, **row} for row in rows)
+    return text.getvalue().splitlines()
+
+
+def only(**changes: str) -> Row:
+    [row], left_out = parse(lines(changes))
+    assert not left_out
+    return row
+
+
+def test_a_row_is_read_in_seconds_and_in_names_of_turnstile() -> None:
+    row = only()
+    assert (row.hardware, row.model, row.gpus, row.clients) == ("h200", "llama-3.3-70b-fp8", 2, 4)
+    assert (row.ttft_s, row.tpot_s) == (0.1205, 0.01325)
+    assert row.dense
+    assert row.public
+
+
+def test_rows_of_other_engines_do_not_count() -> None:
+    assert parse(lines({"backend": "trtllm"}, {"backend": "sglang"})) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"mode": "disagg", "batch_size": "", "tp_size": ""}, "prefill and decode on separate"),
+        ({"pp_size": "2"}, "pipeline parallelism"),
+        ({"attention_dp_size": "4"}, "data parallelism"),
+        ({"moe_ep_size": "4"}, "expert parallelism"),
+        ({"moe_tp_size": "4"}, "attention and experts on different numbers of GPUs"),
+        ({"system": "mi300x"}, "no GPU of this name: mi300x"),
+        ({"model_path": "a/b"}, "no model of this name: a/b fp8"),
+    ],
+)
+def test_a_row_that_cannot_be_expressed_is_counted_by_reason(
+    changes: dict[str, str], reason: str
+) -> None:
+    rows, left_out = parse(lines(changes, changes, {}))
+    assert len(rows) == 1
+    [(found, count)] = left_out.items()
+    assert (found.startswith(reason), count) == (True, 2)
+
+
+def test_public_rows_have_lengths_of_80_to_100_percent() -> None:
+    requests = only().requests()
+    assert len(requests) == 10 * 4
+    assert all(800 <= prompt <= 1000 and 80 <= output <= 100 for prompt, output in requests)
+    # NumPy's legacy generator with seed 0: randint(800, 1001) begins with 972, 847.
+    assert [prompt for prompt, _ in requests[:2]] == [972, 847]
+
+
+def test_other_rows_have_exact_lengths() -> None:
+    assert set(only(silicon_data_source="source_file=a.csv").requests()) == {(1000, 100)}
+
+
+@pytest.mark.parametrize(
+    ("version", "rule"),
+    [
+        ("", Admission.FIRST_CHUNK),
+        ("0.12.0", Admission.FIRST_CHUNK),
+        ("0.19.0", Admission.WHOLE_PROMPT),
+        ("nightly-5b8c30d", Admission.WHOLE_PROMPT),
+    ],
+)
+def test_the_rule_of_admission_depends_on_the_version(version: str, rule: Admission) -> None:
+    assert only(backend_version=version).admission == rule
+
+
+def test_kv_has_8_bits_where_the_scripts_of_the_benchmark_say_so() -> None:
+    assert only().kv_fp8
+    assert not only(**GPT_OSS).kv_fp8
+    late = PUBLIC.replace("2025-10-29", "2026-02-25")
+    assert only(**GPT_OSS, system="b200_sxm", silicon_data_source=late).kv_fp8
+    assert not only(silicon_data_source="source_file=a.csv").kv_fp8
