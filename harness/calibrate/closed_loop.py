@@ -50,7 +50,8 @@ def closed_loop(
 
     def ended(served: Served) -> None:
         first_ps, last_ps = served.first_token_ps, served.finished_ps
-        assert first_ps is not None and last_ps is not None
+        if first_ps is None or last_ps is None:
+            raise RuntimeError("a request ended without a token")
         ttft_s.append((first_ps - sent_ps.pop(served)) / PS_PER_S)
         if (output := served.submission.output_tokens) > 1:
             tpot_s.append((last_ps - first_ps) / (output - 1) / PS_PER_S)

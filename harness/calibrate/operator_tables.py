@@ -12,7 +12,7 @@ import json
 import logging
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -109,10 +109,15 @@ def _covered(what: str) -> Iterator[None]:
 
 
 def open_tables(
-    hardware_name: str, model_name: str, gpus: int, engine_version: str | None
+    hardware_name: str,
+    model_name: str,
+    gpus: int,
+    engine_version: str | None,
+    formats: Mapping[str, str] | None = None,
 ) -> tuple[OperatorTables, Tables]:
-    """Raises UnknownProfile or InvalidInput for what the tables do not cover, and
-    LibraryUnavailable without the package."""
+    """`formats` replaces formats of the model's config by the package's names of both. Raises
+    UnknownProfile or InvalidInput for what the tables do not cover, and LibraryUnavailable without
+    the package."""
     hardware(hardware_name)
     llm = model(model_name)
     if hardware_name not in SYSTEMS:
@@ -149,6 +154,7 @@ def open_tables(
             tp_size=gpus,
             moe_tp_size=1 if whole else gpus,
             moe_ep_size=gpus if whole else 1,
+            **(formats or {}),
         )
     package = f"{PACKAGE} {metadata.version(PACKAGE)}"
     return OperatorTables(engine, what), Tables(

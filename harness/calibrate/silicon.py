@@ -1,26 +1,28 @@
 """Virtual time held against end-to-end measurements, for `bench fidelity --silicon`.
 
-In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and the
-errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
+In: rows of measurements. Out: a point of the card for each, or the reason why there is none, and
+the errors that `servers.profiles.end_to_end` reads. Nothing is fitted to the measurements.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean
 
 from harness.calibrate.closed_loop import closed_loop
-from harness.calibrate.silicon_rows import Row
+from harness.calibrate.operator_tables import Reach, fit, open_tables
+from harness.calibrate.silicon_rows import STEP_TOKENS, Checkpoint, Row
 from reports.fidelity.end_to_end import Point, Summary, by
 from reports.parallel import each
 from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
-from servers.profiles import Profile
+from servers.profiles import Profile, analytic_profile
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.sim import Limits
 
-ProfileOf = Callable[[str, str, int, bool], Profile]
+ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
 """The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not."""
 
 
@@ -31,12 +33,12 @@ def points(rows: Sequence[Row]) -> Iterator[Point | str]:
 
 def point(row: Row, profile_of: ProfileOf) -> Point | str:
     try:
-        profile = profile_of(row.hardware, row.model, row.gpus, row.kv_fp8)
+        profile = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
     except DoesNotFit:
         return f"the weights leave no KV memory: {row.model} on {row.gpus} x {row.hardware}"
     except UnknownProfile:
         return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
-    limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
+    limits = Limits(row.max_num_seqs, STEP_TOKENS, row.admission)
     try:
         found = closed_loop(profile, limits, row.clients, row.requests())
     except InvalidInput:
@@ -52,12 +54,33 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
         output_tokens=row.output_tokens,
         engine_version=row.engine_version,
         public=row.public,
-        dense=row.dense,
+        dense=row.checkpoint.dense,
         measured_ttft_s=row.ttft_s,
         virtual_ttft_s=fmean(found.ttft_s),
         measured_tpot_s=row.tpot_s,
         virtual_tpot_s=fmean(found.tpot_s),
     )
+
+
+@cache
+def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> Profile:
+    """As `bench profile --from aiconfigurator` makes it, but with KV in 8 bits if the server had
+    that. Raises UnknownProfile and DoesNotFit."""
+    profile = analytic_profile(hardware, checkpoint.model, gpus=gpus)
+    if kv_fp8:
+        profile = replace(
+            profile,
+            kv_blocks=2 * profile.kv_blocks,
+            kv_bytes_per_token=profile.kv_bytes_per_token // 2,
+        )
+    formats = {"kvcache_quant_mode": "fp8" if kv_fp8 else "bfloat16"}
+    if checkpoint.products is not None:
+        formats["gemm_quant_mode"] = checkpoint.products
+    times, tables = open_tables(hardware, checkpoint.model, gpus, None, formats)
+    reach = Reach.of(hardware, checkpoint.model, gpus)
+    reach = replace(reach, kv_tokens=max(reach.longest, profile.kv_blocks * profile.block_tokens))
+    found = fit(times, tables, profile, gpus=gpus, step_tokens=STEP_TOKENS, reach=reach)
+    return found.profile()
 
 
 def errors_file(found: Sequence[Point], measurements: str, step_times: str) -> EndToEndFile:

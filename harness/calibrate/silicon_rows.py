@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import csv
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata, resources
 
 import numpy as np
@@ -29,34 +30,46 @@ HARDWARE = {
     "h200_sxm": "h200",
 }
 """Names of `bench list hardware` by the file's."""
-MODELS = {
-    ("meta-llama/Llama-3.1-70B", "fp8"): "llama-3.3-70b-fp8",
-    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): "llama-3.1-8b-fp8",
-    ("Qwen/Qwen3-32B", ""): "qwen3-32b",
-    ("Qwen/Qwen3-32B", "fp8"): "qwen3-32b-fp8",
-    ("openai/gpt-oss-120b", "fp4"): "gpt-oss-120b",
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model as it was measured."""
+
+    model: str
+    """Name of `bench list models` of a model with these shapes and weights."""
+    products: str | None = None
+    """Format of its matrix products by the package's name, if the listed model has another."""
+    dense: bool = True
+    """Whether it has no experts, and weights of 16 or 8 bits."""
+
+
+CHECKPOINTS = {
+    ("meta-llama/Llama-3.1-70B", "fp8"): Checkpoint("llama-3.3-70b-fp8", products="fp8_static"),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): Checkpoint("llama-3.1-8b-fp8"),
+    ("Qwen/Qwen3-32B", ""): Checkpoint("qwen3-32b"),
+    ("openai/gpt-oss-120b", "fp4"): Checkpoint("gpt-oss-120b", dense=False),
 }
-"""Names of `bench list models` by the file's model and precision."""
-DENSE = ("llama-3.3-70b-fp8", "llama-3.1-8b-fp8", "qwen3-32b", "qwen3-32b-fp8")
-"""Models without experts, with weights of 16 or 8 bits."""
+"""By the file's model and precision. Llama-3.1-70B has the shapes of Llama-3.3-70B; InferenceX serves
+NVIDIA's checkpoint of it, which has static scales of activations."""
 REQUESTS_PER_CLIENT = 10
 RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""
 SEED = 0
 """InferenceX's client leaves the default seed of its generator."""
-DEFAULT_STEP_TOKENS, DEFAULT_MAX_NUM_SEQS = 8192, 1024
-"""vLLM's defaults for its API server on GPUs with at least 70 GiB other than the A100."""
+STEP_TOKENS, MAX_NUM_SEQS = 8192, 1024
+"""vLLM's defaults for its API server on GPUs with at least 70 GiB other than the A100. The scripts
+of InferenceX give the same number of tokens."""
 ADMITS_WHOLE_PROMPTS = (0, 19)
 """First version of vLLM that is taken to admit a prompt only if all of it fits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    id: str
+    id: str = field(compare=False)
     hardware: str
-    """Name of `bench list hardware`, or of the file if there is none."""
-    model: str
-    """Name of `bench list models`, or of the file if there is none."""
+    """Name of `bench list hardware`."""
+    checkpoint: Checkpoint
     precision: str
     gpus: int
     clients: int
@@ -72,8 +85,8 @@ class Row:
     """Whether it is a result of InferenceX, whose client and server settings are public."""
 
     @property
-    def dense(self) -> bool:
-        return self.model in DENSE
+    def model(self) -> str:
+        return self.checkpoint.model
 
     @property
     def admission(self) -> Admission:
@@ -83,29 +96,18 @@ class Row:
         return Admission.FIRST_CHUNK if older and not nightly else Admission.WHOLE_PROMPT
 
     @property
-    def step_tokens(self) -> int:
-        """`max_num_batched_tokens`. From April 2026 on, InferenceX gives it as two prompts for
-        MiniMax and Kimi on Blackwell."""
-        two_prompts = self.model.startswith(("MiniMax", "moonshotai")) and self.precision != "int4"
-        if self.public and two_prompts and self.hardware[0] == "b" and self.measured >= "2026-04":
-            return 2 * self.prompt_tokens
-        return DEFAULT_STEP_TOKENS
-
-    @property
     def max_num_seqs(self) -> int:
         """No limit of the servers was below the number of clients."""
-        return max(DEFAULT_MAX_NUM_SEQS, self.clients)
+        return max(MAX_NUM_SEQS, self.clients)
 
     @property
     def kv_fp8(self) -> bool:
         """Whether the server kept KV in 8 bits, by InferenceX's scripts."""
         if not self.public:
             return False
-        if self.model == "llama-3.3-70b-fp8":
-            return True
         if self.model == "gpt-oss-120b":
             return self.hardware == "b200" and self.measured >= "2025-12-05"
-        return self.hardware[0] == "b" and self.precision != "int4" and self.measured >= "2026-04"
+        return self.model == "llama-3.3-70b-fp8"
 
     def requests(self) -> list[tuple[int, int]]:
         """Return the prompt and output tokens of each request, in the order of sending."""
@@ -139,17 +141,18 @@ def package() -> str:
 
 
 def parse(lines: Iterable[str]) -> tuple[list[Row], dict[str, int]]:
-    rows: list[Row] = []
-    left_out: dict[str, int] = {}
+    rows: dict[Row, None] = {}
+    left_out: Counter[str] = Counter()
     for fields in csv.DictReader(lines):
         if fields["backend"] != "vllm":
             continue
-        why = next(_obstacles(fields), None)
-        if why is None:
-            rows.append(_row(fields))
+        if (why := next(_obstacles(fields), None)) is not None:
+            left_out[why] += 1
+        elif (row := _row(fields)) in rows:
+            left_out["the same measurement as another row"] += 1
         else:
-            left_out[why] = left_out.get(why, 0) + 1
-    return rows, left_out
+            rows[row] = None
+    return list(rows), dict(left_out)
 
 
 def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:
@@ -165,7 +168,7 @@ def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:
         yield "attention and experts on different numbers of GPUs"
     if fields["system"] not in HARDWARE:
         yield f"no GPU of this name: {fields['system']}"
-    if (fields["model_path"], fields["precision"]) not in MODELS:
+    if (fields["model_path"], fields["precision"]) not in CHECKPOINTS:
         yield f"no model of this name: {fields['model_path']} {fields['precision']}".rstrip()
 
 
@@ -175,14 +178,14 @@ def _row(fields: Mapping[str, str]) -> Row:
     return Row(
         id=fields["id"],
         hardware=HARDWARE[fields["system"]],
-        model=MODELS[fields["model_path"], fields["precision"]],
+        checkpoint=CHECKPOINTS[fields["model_path"], fields["precision"]],
         precision=fields["precision"] or "bf16",
         gpus=int(fields["tp_size"]),
         clients=int(fields["batch_size"]),
         prompt_tokens=int(fields["isl"]),
         output_tokens=int(fields["osl"]),
-        ttft_s=float(fields["silicon_ttft_ms"]) / 1000,
-        tpot_s=float(fields["silicon_tpot_ms"]) / 1000,
+        ttft_s=round(float(fields["silicon_ttft_ms"]) / 1000, 9),
+        tpot_s=round(float(fields["silicon_tpot_ms"]) / 1000, 9),
         engine_version=fields["backend_version"],
         measured=measured[1] if measured else "",
         public=re.match(r"db-dump/|source_file=\d{4}-\d{2}-\d{2}\.csv;", source) is not None,

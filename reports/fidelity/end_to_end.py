@@ -107,9 +107,7 @@ def worst(points: Sequence[Point]) -> list[Point]:
     error counts in multiples of its target."""
 
     def badness(point: Point) -> float:
-        return max(
-            abs(point.ttft_error) / MAX_TTFT_ERROR, abs(point.tpot_error) / MAX_TPOT_ERROR
-        )
+        return max(abs(point.ttft_error) / MAX_TTFT_ERROR, abs(point.tpot_error) / MAX_TPOT_ERROR)
 
     return sorted(points, key=badness, reverse=True)[:WORST]
 

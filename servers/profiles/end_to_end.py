@@ -27,7 +27,7 @@ class EndToEnd(Record):
     def __str__(self) -> str:
         return (
             f"end-to-end error of this GPU and model: TTFT {self.ttft:.0%} and TPOT "
-            f"{self.tpot:.0%} at the median of {self.rows} measurements"
+            f"{self.tpot:.0%} at the median of {self.rows} measurement{'s' * (self.rows > 1)}"
         )
 
 

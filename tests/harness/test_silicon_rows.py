@@ -52,7 +52,7 @@ def test_a_row_is_read_in_seconds_and_in_names_of_turnstile() -> None:
     row = only()
     assert (row.hardware, row.model, row.gpus, row.clients) == ("h200", "llama-3.3-70b-fp8", 2, 4)
     assert (row.ttft_s, row.tpot_s) == (0.1205, 0.01325)
-    assert row.dense
+    assert row.checkpoint.dense
     assert row.public
 
 
@@ -79,6 +79,12 @@ def test_a_row_that_cannot_be_expressed_is_counted_by_reason(
     assert len(rows) == 1
     [(found, count)] = left_out.items()
     assert (found.startswith(reason), count) == (True, 2)
+
+
+def test_a_measurement_counts_once_although_several_rows_have_it() -> None:
+    rows, left_out = parse(lines({}, {"id": "b"}, {"silicon_ttft_ms": "121"}))
+    assert [row.id for row in rows] == ["a", "a"]
+    assert left_out == {"the same measurement as another row": 1}
 
 
 def test_public_rows_have_lengths_of_80_to_100_percent() -> None:

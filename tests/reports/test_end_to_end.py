@@ -74,7 +74,9 @@ def test_the_card_has_the_same_numbers_as_its_points(tmp_path: Path) -> None:
     assert card.headline.startswith("TTFT is off by 15% and TPOT by 15% at the median of 4 mea")
     assert value["within_targets"] is False
     assert value["left_out"] == {"why <not>": 7}
-    assert [point["tpot_error"] for point in value["points"]] == pytest.approx([0.09, -0.08, 0.2, 1])
+    assert [point["tpot_error"] for point in value["points"]] == pytest.approx(
+        [0.09, -0.08, 0.2, 1]
+    )
     [experts, dense] = value["by_model"]
     assert (experts["model"], dense["model"]) == ("<experts>", "dense-model")
     assert dense["ttft"]["median"] == pytest.approx(0.20)

@@ -64,12 +64,12 @@ def _chosen(rows: list[Row], hardware: str | None, model: str | None) -> list[Ro
                 f"{' or '.join(sorted(known))}"
             )
     chosen = [
-        row
-        for row in rows
-        if hardware in (None, row.hardware) and model in (None, row.model)
+        row for row in rows if hardware in (None, row.hardware) and model in (None, row.model)
     ]
     if not chosen:
-        raise InvalidInput(f"--model {model}: was not measured on {hardware}; leave out one of them")
+        raise InvalidInput(
+            f"--model {model}: was not measured on {hardware}; leave out one of them"
+        )
     # Rows of the same profile follow each other, so that a process evaluates it once.
     return sorted(chosen, key=lambda row: (row.hardware, row.model, row.gpus, row.kv_fp8, row.id))
 
@@ -93,7 +93,9 @@ def _show(card: EndToEndCard, left_out: dict[str, int]) -> None:
     from harness.cli.tables import show_rows
     from reports.fidelity.end_to_end_card import COLUMNS, apart_rows, pair_rows
 
-    head = [name.replace("median |error|", "median").replace("P90 |error|", "P90") for name in COLUMNS]
+    head = [
+        name.replace("median |error|", "median").replace("P90 |error|", "P90") for name in COLUMNS
+    ]
     show_rows([["measurements", *head], *apart_rows(card.points)], "dense models apart")
     show_rows([["GPU", "model", *head], *pair_rows(card.points)], "by GPU and model")
     show_rows([(why, str(count)) for why, count in left_out.items()], "left out")

@@ -1,0 +1,113 @@
+"""`bench fidelity --silicon`: its card on rows and a profile that are worked out here, its errors,
+and what `servers.profiles.end_to_end` returns."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.calibrate import silicon, silicon_rows
+from harness.calibrate.silicon_rows import CHECKPOINTS, Row
+from harness.cli.main import app
+from servers.profiles import Profile, end_to_end
+from servers.profiles.end_to_end import end_to_end_error, end_to_end_file
+from servers.profiles.gpus import HARDWARE
+from servers.profiles.llms import MODELS
+from tests.sim.worlds import profile
+
+S = 1_000_000_000_000
+"""Picoseconds per second."""
+ROW = Row(
+    id="a",
+    hardware="h200",
+    checkpoint=CHECKPOINTS["Qwen/Qwen3-32B", ""],
+    precision="bf16",
+    gpus=2,
+    clients=1,
+    prompt_tokens=4,
+    output_tokens=3,
+    ttft_s=0.8,
+    tpot_s=1.0,
+    engine_version="0.12.0",
+    measured="",
+    public=False,
+)
+
+
+def second_per_step(*_: object) -> Profile:
+    return profile(100, base_ps=S, weights_ps=0, token_ps=0, context_ps=0, pair_ps=0)
+
+
+def test_a_card_and_the_errors_of_its_pairs_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silicon_rows, "read_rows", lambda: ([ROW], {"expert parallelism": 3}))
+    monkeypatch.setattr(silicon, "_profile", second_per_step)
+    command = ["fidelity", "--silicon", "--out", str(tmp_path), "--save", str(tmp_path / "e.json")]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 1  # a target is missed
+    assert "TTFT is off by 25% and TPOT by 0% at the median of 1 measurement" in result.stdout
+    [point] = json.loads((tmp_path / "end-to-end.json").read_text())["points"]
+    assert (point["virtual_ttft_s"], point["virtual_tpot_s"]) == (1.0, 1.0)
+    monkeypatch.setattr(end_to_end, "FILE", tmp_path / "e.json")
+    end_to_end_file.cache_clear()
+    try:
+        errors = [end_to_end_error("h200", "qwen3-32b", gpus) for gpus in (None, 2, 8)]
+        assert [(e.rows, e.ttft, e.tpot) for e in errors if e] == [(1, 0.25, 0.0)] * 3
+        assert str(errors[0]) == (
+            "end-to-end error of this GPU and model: TTFT 25% and TPOT 0% at the median of 1 "
+            "measurement"
+        )
+        assert end_to_end_error("h100", "qwen3-32b") is None
+    finally:
+        end_to_end_file.cache_clear()
+
+
+def test_the_errors_in_the_package_are_of_listed_gpus_and_models() -> None:
+    errors = end_to_end_file().errors
+    assert set(errors) <= set(HARDWARE)
+    assert {model for pairs in errors.values() for model in pairs} <= set(MODELS)
+    for pairs in errors.values():
+        for pair in pairs.values():
+            assert pair.all.rows == sum(own.rows for own in pair.by_gpus.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--silicon --hardware a100-80g", "--hardware a100-80g: no measurement of it; with --sil"),
+        ("--silicon --model gemma-3-12b", "--model gemma-3-12b: no measurement of it; with --sil"),
+        ("--silicon --hardware b200 --model qwen3-32b", "--model qwen3-32b: was not measured on"),
+        ("--silicon --jps 0.1", "--jps: not supported with --silicon; remove it"),
+        ("--save e.json", "--save e.json: only with --silicon"),
+    ],
+)
+def test_invalid_input_is_refused_in_one_line(
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["fidelity", *options.split()])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith(f"bench: {message}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_the_package_one_line_says_what_to_install(bench: str, tmp_path: Path) -> None:
+    (tmp_path / "aiconfigurator_core.py").write_text("raise ModuleNotFoundError")
+    result = subprocess.run(
+        [bench, "fidelity", "--silicon"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert result.stderr == (
+        "bench: --silicon: needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'\n"
+    )
