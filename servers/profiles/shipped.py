@@ -12,8 +12,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field, TypeAdapter
-
+from servers.profiles.end_to_end import end_to_end_error
 from servers.profiles.from_tables import Tables, TableSteps
 from servers.profiles.gpus import HARDWARE
 from servers.profiles.measured import Errors, Record, large_errors
@@ -42,16 +41,6 @@ class ShippedFile(Record):
     """By model and number of GPUs."""
 
 
-class EndToEnd(Record):
-    """Errors of virtual time against end-to-end measurements of a GPU and a model, which no profile
-    is fitted to. Errors are medians of the absolute value."""
-
-    ttft_median: float = Field(ge=0)
-    tpot_median: float = Field(ge=0)
-    rows: int = Field(ge=1)
-    """Number of measurements."""
-
-
 @cache
 def shipped_file(hardware: str) -> ShippedFile | None:
     path = FOLDER / f"{hardware}.json"
@@ -63,15 +52,6 @@ def shipped_file(hardware: str) -> ShippedFile | None:
 def shipped_steps(hardware: str, model: str, gpus: int) -> ShippedSteps | None:
     file = shipped_file(hardware)
     return file.models.get(model, {}).get(gpus) if file else None
-
-
-def end_to_end(hardware: str, model: str) -> EndToEnd | None:
-    """Read `end-to-end.json`: an object with the fields of `EndToEnd` by GPU and model."""
-    path = FOLDER / "end-to-end.json"
-    if not path.is_file():
-        return None
-    by_gpu = TypeAdapter(dict[str, dict[str, EndToEnd]]).validate_json(path.read_bytes())
-    return by_gpu.get(hardware, {}).get(model)
 
 
 def with_steps(analytic: Profile, found: ShippedSteps) -> TableProfile:
@@ -86,17 +66,14 @@ def shipped_notes(hardware: str, model: str, gpus: int) -> tuple[str, ...]:
     file, found = shipped_file(hardware), shipped_steps(hardware, model, gpus)
     if file is None or found is None:
         return ()
-    tables, measured = file.tables, end_to_end(hardware, model)
+    tables, measured = file.tables, end_to_end_error(hardware, model, gpus)
     notes = [
         f"step times are those of operator tables: {tables.package}, {tables.system}, vLLM "
         f"{tables.engine_version}, fitted on {file.date} with errors of {_listed(found.errors)}",
         *large_errors(found.errors),
     ]
     if measured is not None:
-        notes.append(
-            f"end-to-end error of this GPU and model: TTFT {measured.ttft_median:.0%} and TPOT "
-            f"{measured.tpot_median:.0%} at the median of {measured.rows} measurements"
-        )
+        notes.append(str(measured))
     return tuple(notes)
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from servers.errors import InvalidProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.cpu_time import Scheduling
+from servers.profiles.end_to_end import EndToEnd
 from servers.profiles.files import notes_for, profile_for
 from servers.profiles.llms import model
 from servers.profiles.reference_steps import reference_steps
@@ -87,15 +88,12 @@ def test_files_of_other_folders_are_not_read() -> None:
     assert shipped.shipped_file("../tables/h100") is None
 
 
-def test_end_to_end_errors_are_noted_if_they_are_known(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = {"h100": {"llama-3.1-8b": {"ttft_median": 0.12, "tpot_median": 0.07, "rows": 34}}}
-    (tmp_path / "end-to-end.json").write_bytes(orjson.dumps(known))
-    monkeypatch.setattr(shipped, "FOLDER", tmp_path)
-    found = shipped.end_to_end("h100", "llama-3.1-8b")
-    assert found == shipped.EndToEnd(ttft_median=0.12, tpot_median=0.07, rows=34)
-    assert shipped.end_to_end("h100", "llama-3.1-70b") is None
+def test_end_to_end_errors_are_noted_if_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = EndToEnd(rows=34, ttft=0.12, tpot=0.07)
+    monkeypatch.setattr(shipped, "end_to_end_error", lambda *_: known)
+    assert str(known) in shipped.shipped_notes("h100", "llama-3.1-8b", 1)
+    monkeypatch.setattr(shipped, "end_to_end_error", lambda *_: None)
+    assert "end-to-end" not in " ".join(shipped.shipped_notes("h100", "llama-3.1-8b", 1))
 
 
 def test_every_gpu_with_tables_has_the_8b_and_the_70b_model() -> None:

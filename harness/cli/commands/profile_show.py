@@ -57,10 +57,11 @@ def show(
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
     from harness.load.machines import refuse_list
+    from servers.profiles.end_to_end import end_to_end_error
     from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.reference_steps import reference_steps
     from servers.profiles.roofline import gpus_for
-    from servers.profiles.shipped import end_to_end, shipped_steps
+    from servers.profiles.shipped import shipped_steps
 
     name, model = machine.hardware or DEFAULT_HARDWARE, machine.model
     with one_line_errors():
@@ -90,10 +91,11 @@ def show(
                 scheduling=machine.scheduling,
             )
         )
-        steps = None
+        steps = measured = None
         if profile.provenance == "operator-table" and not file and model:
-            steps = shipped_steps(profile.hardware, model, gpus_for(name, model, machine.gpus))
-        measured = end_to_end(profile.hardware, profile.model) if steps else None
+            gpus = gpus_for(name, model, machine.gpus)
+            steps = shipped_steps(profile.hardware, model, gpus)
+            measured = end_to_end_error(profile.hardware, model, gpus)
     errors = file.errors if file else steps.errors if steps else {}
     points = reference_steps(profile, machine.step_tokens)
     tables_ms = steps.reference_ms if steps else (None,) * len(points)
