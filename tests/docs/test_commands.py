@@ -46,6 +46,7 @@ RUN_ELSEWHERE = {
     "--hardware h100.json": "tests/harness/test_profile_cli.py",
     "profile": "tests/real/test_profile.py",
     "--hardware here.json": "tests/real/test_profile.py",
+    "fidelity --silicon": "tests/harness/test_fidelity_silicon.py",
     "fidelity": "tests/real/test_fidelity.py",
     "gateway": "tests/gateway/test_recording.py",
     "experiment run --all": "tests/harness/test_experiment.py",
