@@ -6,6 +6,7 @@ the card. Times are seconds; errors are signed ratios: above zero, virtual time 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -18,8 +19,16 @@ from reports.phrasing import counted
 MAX_TTFT_ERROR, MAX_TPOT_ERROR = 0.15, 0.10
 """Targets of the median absolute errors of dense models in 16 or 8 bits."""
 WORST = 20
-LOADS = (4, 8, 16, 32, 64, 128)
-"""Clients up to which a measurement counts for a load."""
+LOADS = {
+    4: "1 to 4",
+    8: "5 to 8",
+    16: "9 to 16",
+    32: "17 to 32",
+    64: "33 to 64",
+    128: "65 to 128",
+    sys.maxsize: "more than 128",
+}
+"""Names of loads by their largest number of clients."""
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -56,8 +65,7 @@ class Point:
 
     @property
     def load(self) -> str:
-        limit = next((limit for limit in LOADS if self.clients <= limit), None)
-        return f"more than {LOADS[-1]}" if limit is None else f"up to {limit}"
+        return next(name for most, name in LOADS.items() if self.clients <= most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def pair_rows(points: Sequence[Point]) -> list[list[str]]:
 def load_rows(points: Sequence[Point]) -> list[list[str]]:
     """Return the table by GPU, model and load."""
     found = by(points, lambda p: (p.hardware, p.model, p.load))
-    order = [*(f"up to {limit}" for limit in LOADS), f"more than {LOADS[-1]}"]
+    order = list(LOADS.values())
     ordered = sorted(found.items(), key=lambda item: (*item[0][:2], order.index(item[0][2])))
     return [[*group, *_texts(each)] for group, each in ordered]
 

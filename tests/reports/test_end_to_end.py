@@ -49,8 +49,8 @@ def test_a_summary_has_the_median_and_p90_of_sizes_and_the_median_of_signed_erro
 def test_loads_have_limits() -> None:
     loads = by(POINTS, lambda p: p.load)
     assert {load: each.rows for load, each in loads.items()} == {
-        "up to 4": 2,
-        "up to 8": 1,
+        "1 to 4": 2,
+        "5 to 8": 1,
         "more than 128": 1,
     }
 
