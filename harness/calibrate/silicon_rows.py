@@ -46,12 +46,14 @@ class Checkpoint:
 
 CHECKPOINTS = {
     ("meta-llama/Llama-3.1-70B", "fp8"): Checkpoint("llama-3.3-70b-fp8", products="fp8_static"),
-    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): Checkpoint("llama-3.1-8b-fp8"),
+    ("nvidia/Llama-3.1-8B-Instruct-FP8", "fp8"): Checkpoint(
+        "llama-3.1-8b-fp8", products="fp8_static"
+    ),
     ("Qwen/Qwen3-32B", ""): Checkpoint("qwen3-32b"),
     ("openai/gpt-oss-120b", "fp4"): Checkpoint("gpt-oss-120b", dense=False),
 }
-"""By the file's model and precision. Llama-3.1-70B has the shapes of Llama-3.3-70B; InferenceX serves
-NVIDIA's checkpoint of it, which has static scales of activations."""
+"""By the file's model and precision. Llama-3.1-70B has the shapes of Llama-3.3-70B; InferenceX
+serves NVIDIA's checkpoint of it. NVIDIA's have static scales of activations."""
 REQUESTS_PER_CLIENT = 10
 RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""
