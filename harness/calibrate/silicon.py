@@ -19,11 +19,13 @@ from reports.fidelity.end_to_end import Point, Summary, by
 from reports.parallel import each
 from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import Profile, analytic_profile
+from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
 from servers.sim import Limits
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
-"""The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not."""
+"""The profile of a GPU, a model and a number of GPUs, with KV in 8 bits or not, without the CPU
+time between steps."""
 
 
 def points(rows: Sequence[Row]) -> Iterator[Point | str]:
@@ -33,11 +35,12 @@ def points(rows: Sequence[Row]) -> Iterator[Point | str]:
 
 def point(row: Row, profile_of: ProfileOf) -> Point | str:
     try:
-        profile = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
+        tables = profile_of(row.hardware, row.checkpoint, row.gpus, row.kv_fp8)
     except DoesNotFit:
         return f"the weights leave no KV memory: {row.model} on {row.gpus} x {row.hardware}"
     except UnknownProfile:
         return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
+    profile = with_cpu_time(tables, CPU_TIME[row.scheduling], offload=False)
     limits = Limits(row.max_num_seqs, STEP_TOKENS, row.admission)
     try:
         found = closed_loop(profile, limits, row.clients, row.requests())

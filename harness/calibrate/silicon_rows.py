@@ -19,6 +19,7 @@ import numpy as np
 
 from servers.admission import Admission
 from servers.errors import LibraryUnavailable
+from servers.profiles.cpu_time import Scheduling
 
 PACKAGE = "aiconfigurator-core"
 FILE = "systems/silicon_sample.csv"
@@ -96,6 +97,12 @@ class Row:
         older = version is None or (int(version[1]), int(version[2])) < ADMITS_WHOLE_PROMPTS
         nightly = self.engine_version.startswith("nightly")
         return Admission.FIRST_CHUNK if older and not nightly else Admission.WHOLE_PROMPT
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """InferenceX asks for asynchronous scheduling where it is not the default. The version of
+        the other rows has synchronous scheduling by default."""
+        return Scheduling.ASYNC if self.public else Scheduling.SYNC
 
     @property
     def max_num_seqs(self) -> int:

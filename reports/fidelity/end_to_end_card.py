@@ -42,9 +42,9 @@ KNOWN = (
     "closed loop with ten requests per client, and the server's settings as vLLM's defaults.",
     "That the numbers are means over requests is assumed; the public tool of the same authors uses "
     "means.",
-    "Step times are those of operator tables of a later vLLM than the measured one. The CPU time "
-    "between steps is that of every profile of operator tables, and a request takes no time "
-    "outside the engine.",
+    "Step times are those of operator tables of a later vLLM than the measured one, with the CPU "
+    "time per step of asynchronous scheduling, or of synchronous scheduling where the measured "
+    "vLLM had that by default. A request takes no time outside the engine.",
 )
 
 

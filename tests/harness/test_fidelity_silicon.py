@@ -39,7 +39,9 @@ ROW = Row(
 
 
 def second_per_step(*_: object) -> Profile:
-    return profile(100, base_ps=S, weights_ps=0, token_ps=0, context_ps=0, pair_ps=0)
+    """0.95 ms less than a second, the CPU time of a step under synchronous scheduling."""
+    base_ps = S - 950_000_000
+    return profile(100, base_ps=base_ps, weights_ps=0, token_ps=0, context_ps=0, pair_ps=0)
 
 
 def test_a_card_and_the_errors_of_its_pairs_are_written(

@@ -9,6 +9,7 @@ import pytest
 
 from harness.calibrate.silicon_rows import Row, parse
 from servers.admission import Admission
+from servers.profiles.cpu_time import Scheduling
 
 PUBLIC = "source_file=2026-04-06.csv; model=Llama-3.1-70B; measured=2025-10-29T00:00:00.000Z"
 ROW = {
@@ -110,6 +111,11 @@ def test_other_rows_have_exact_lengths() -> None:
 )
 def test_the_rule_of_admission_depends_on_the_version(version: str, rule: Admission) -> None:
     assert only(backend_version=version).admission == rule
+
+
+def test_public_servers_schedule_asynchronously() -> None:
+    assert only().scheduling == Scheduling.ASYNC
+    assert only(silicon_data_source="source_file=a.csv").scheduling == Scheduling.SYNC
 
 
 def test_kv_has_8_bits_where_the_scripts_of_the_benchmark_say_so() -> None:

@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from itertools import product
 from pathlib import Path
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
