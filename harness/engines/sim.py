@@ -171,7 +171,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
             settings.machine.max_num_seqs, settings.machine.step_tokens, settings.machine.admission
         ),
         offload,
-        settings.machine.gpus if is_file(machine) else _gpus(settings),
+        read_measured(Path(machine)).gpus if is_file(machine) else _gpus(settings),
         gpu,
         not is_file(machine) and _fewest(settings.machine),
         settings.machine.scheduling,

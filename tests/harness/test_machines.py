@@ -290,10 +290,11 @@ def test_the_report_of_a_gpu_file_has_its_numbers_its_cost_and_the_notes_of_the_
 
 
 def test_the_report_has_the_errors_of_a_profile_files_fit() -> None:
-    profile = measured()
+    profile = measured().model_copy(update={"gpus": 2})
     Path("here.json").write_text(profile.model_dump_json())
     run("sweep", *LOAD, "--hardware", "here.json", "--out", "one")
     notes = read("one/sweep.json")["profile_notes"]
+    assert read(f"one/{CELL}/cell.json")["gpus"] == 2
     assert notes[0].startswith(f"step times were measured: {profile.engine}, ")
     worst = f"{profile.decode_errors.worst:.1%} at most ({profile.decode_errors.worst_at})"
     assert any(note.endswith(worst) for note in notes)
