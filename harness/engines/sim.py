@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
@@ -13,7 +14,7 @@ from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
-from servers.profiles.files import is_file, notes_for, profile_for
+from servers.profiles.files import is_file, notes_for, profile_for, read_measured
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord

@@ -248,7 +248,7 @@ def test_other_commands_take_the_folder_of_several_machines_or_name_the_runs_in_
     run("export", "runs/one", "--format", "csv", "--cell", f"h100_llama-3.1-8b/{CELL}")
     line = Path("runs/one/export/jobs.csv").read_text().splitlines()[1]
     assert line.startswith(f"h100_llama-3.1-8b/{CELL},h100,llama-3.1-8b,continuum,")
-    assert "llama-3.1-8b on h100, sim, analytic profile, " in run("list", "runs")
+    assert "llama-3.1-8b on h100, sim, operator-table profile, " in run("list", "runs")
     for command in (
         ("compare", "runs/one", "runs/two/h100_llama-3.1-8b"),
         ("compare", "runs/one", "--save", "b.json.gz"),
