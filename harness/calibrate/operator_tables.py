@@ -273,6 +273,7 @@ def fit(
             "block_tokens": analytic.block_tokens,
             "max_model_len": analytic.max_model_len,
             "kv_bytes_per_token": analytic.kv_bytes_per_token,
+            "kv_groups": analytic.kv_groups,
             "step_tokens": step_tokens,
             "prefill": prefill,
             "decode": decode,

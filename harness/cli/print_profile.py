@@ -15,6 +15,7 @@ from servers.profiles.reference_steps import Point
 def print_profile(
     profile: Profile,
     points: Sequence[tuple[Point, float | None]],
+    kv_tokens: int,
     provenance: str,
     fit_errors: Mapping[str, Errors],
 ) -> None:
@@ -27,7 +28,7 @@ def print_profile(
     ]
     show_rows(rows, "step times")
     known = [
-        ("KV memory", f"{profile.kv_blocks * profile.block_tokens:,} tokens"),
+        ("KV memory", f"{kv_tokens:,} tokens"),
         ("longest context", f"{profile.max_model_len:,} tokens"),
         ("provenance", provenance),
     ]

@@ -16,6 +16,7 @@ from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import is_file, notes_for, profile_for, read_measured
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.kv_groups import longest_turn
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
@@ -42,6 +43,8 @@ class SimEngine:
     scheduling: Scheduling = Scheduling.ASYNC
     profile_notes: tuple[str, ...] = ()
     """What readers of results should know about the profile, in one sentence each."""
+    offloads: bool = False
+    """Whether a variant of the sweep has an offload tier."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -56,7 +59,19 @@ class SimEngine:
 
     @property
     def longest(self) -> tuple[int, str]:
-        tokens = self.profile.max_model_len
+        profiles = (self.profile, self.profile_with_offload) if self.offloads else (self.profile,)
+        tokens = min(
+            min(
+                profile.max_model_len,
+                longest_turn(
+                    profile.kv_groups,
+                    profile.kv_blocks,
+                    self.limits.step_tokens,
+                    profile.block_tokens,
+                ),
+            )
+            for profile in profiles
+        )
         return tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here"
 
     def describe(self) -> str:
@@ -184,6 +199,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
             step_times=step_times,
             scheduling=settings.machine.scheduling,
         ),
+        offloads=any(v.offload for v in chosen),
     )
 
 

@@ -13,6 +13,7 @@ from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, without_windows
 from servers.profiles.llms import MODELS
 from servers.profiles.llms import model as find_model
 from servers.profiles.measured import Measured
@@ -102,8 +103,10 @@ def profile_for(
         )
     measured = measured_for(hardware, model, gpus)
     profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
+    if offload:
+        profile = without_windows(profile)
     blocks = profile.kv_blocks if kv_blocks is None else kv_blocks
-    capacity = blocks * profile.block_tokens
+    capacity = longest_turn(profile.kv_groups, blocks, STEP_TOKENS, profile.block_tokens)
     if max_model_len is not None and max_model_len > capacity:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {profile.block_tokens} tokens "

@@ -8,9 +8,19 @@ blocks of the pool.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from servers.profiles.model_shape import LayerKind, Model
+from servers.profiles.profile import Profile
+
 Groups = tuple[int | None, ...]
 
 FULL_ATTENTION: Groups = (None,)
+STEP_TOKENS = 2048
+"""The default of --step-tokens. A window group keeps the tokens of a step beside its window."""
+CONCURRENT_STEPS = 2
+"""Number of steps that vLLM schedules before the first of them ends, which it reserves window
+blocks for when it reports the KV memory in tokens."""
 
 
 def most_window_blocks(window: int, step_tokens: int, block_tokens: int) -> int:
@@ -43,3 +53,57 @@ def longest_turn(groups: Groups, kv_blocks: int, step_tokens: int, block_tokens:
         else:
             too_long = middle
     return fits * block_tokens
+
+
+def kv_tokens_of(profile: Profile, step_tokens: int) -> int:
+    """Return the KV memory in tokens as vLLM prints it: the number of turns of `max_model_len`
+    tokens that the pool can hold, times that length."""
+    block, longest = profile.block_tokens, profile.max_model_len
+    if len(profile.kv_groups) == 1:
+        return profile.kv_blocks * block
+    per_turn = 0
+    for window in profile.kv_groups:
+        if window is None:
+            per_turn += -(-longest // block)
+        else:
+            kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, longest)
+            per_turn += -(-kept // block) + 1
+    return int(profile.kv_blocks / per_turn * longest)
+
+
+def without_windows(profile: Profile) -> Profile:
+    """Return the profile of an engine whose layers all keep all tokens in the same memory."""
+    groups = len(profile.kv_groups)
+    return replace(profile, kv_groups=FULL_ATTENTION, kv_blocks=profile.kv_blocks // groups)
+
+
+def groups_of(llm: Model) -> tuple[Groups, int]:
+    """Return the groups of the model's layers, and the number of layers in each.
+
+    A group has as many layers as the rarer of the two kinds, or as the other one if that has less
+    than 1.5 times as many; the last group of a kind may be padded. A model whose layers all have a
+    window, and one with several groups of full attention, is counted as if all layers kept all
+    tokens."""
+    full = [kind for kind in llm.kinds if kind.window is None]
+    local = [kind for kind in llm.kinds if kind.window is not None]
+    if len(full) == len(local) == 1 and _entry_bytes(full[0]) == _entry_bytes(local[0]):
+        fewest, most = sorted((full[0].layers, local[0].layers))
+        layers = most if most < 1.5 * fewest else fewest
+        if full[0].layers <= layers:
+            found = (-(-kind.layers // layers) * (kind.window,) for kind in llm.kinds)
+            return tuple(window for group in found for window in group), layers
+    return FULL_ATTENTION, llm.layers
+
+
+def _entry_bytes(kind: LayerKind) -> int:
+    return kind.bytes_per_token() // kind.layers
+
+
+def pool(llm: Model, gpus: int, block_tokens: int, *, windows: bool = True) -> tuple[Groups, int]:
+    """Return the groups, and the bytes of a block of the pool on all GPUs. `windows`: whether vLLM
+    frees the blocks before a window, which it does not with a KV connector like LMCache's."""
+    groups, layers = groups_of(llm)
+    token_bytes = llm.kv_bytes_per_token_on(gpus)
+    if len(groups) == 1 or not windows:
+        return FULL_ATTENTION, token_bytes * block_tokens
+    return groups, token_bytes // llm.layers * layers * block_tokens

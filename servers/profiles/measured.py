@@ -109,6 +109,7 @@ class Measured(Record):
     block_tokens: int = Field(ge=1)
     max_model_len: int = Field(ge=1)
     kv_bytes_per_token: int = Field(ge=1)
+    kv_groups: tuple[int | None, ...] = (None,)
     step_tokens: int = Field(ge=1)
     prefill: tuple[PrefillTimes, ...] = Field(min_length=1)
     decode: tuple[DecodeTimes, ...] = Field(min_length=1)
@@ -157,6 +158,7 @@ class Measured(Record):
                 "block_tokens": self.block_tokens,
                 "max_model_len": self.max_model_len,
                 "kv_bytes_per_token": self.kv_bytes_per_token,
+                "kv_groups": self.kv_groups,
                 "dram_bytes_per_s": self.kv_bytes_per_token / reload_s
                 if reload_s
                 else pcie_bytes_per_s,

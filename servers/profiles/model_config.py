@@ -6,6 +6,7 @@ multi-token prediction, with 16 bits for what is not quantised.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -402,7 +403,8 @@ def _kept_layers(matrix: Matrix, layers: list[int], quantization: Quantization) 
 
 
 def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | None, int]:
-    """Return the number of layers by window; None is the key of layers that attend to all."""
+    """Return the number of layers by window, in the order in which the windows first occur; None
+    is the key of layers that attend to all."""
     if traits.latent or (traits.window_switch and not fields.flag("use_sliding_window")):
         return {None: layers}
     unset = "sliding_window" in fields.values and fields.values["sliding_window"] is None
@@ -423,8 +425,7 @@ def _windows(fields: Fields, traits: Architecture, layers: int) -> dict[int | No
         local = [layer >= first for layer in range(layers)]
     else:
         local = [True] * layers
-    found: dict[int | None, int] = {None: local.count(False), window: local.count(True)}
-    return {window: count for window, count in found.items() if count}
+    return dict(Counter(window if is_local else None for is_local in local))
 
 
 def _max_model_len(fields: Fields) -> int:

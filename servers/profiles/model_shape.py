@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 AGENT_CONTEXT_TOKENS = 16_384
-"""Context length for which the cost of sliding-window layers is computed; about the final context
-of an agent's program."""
+"""Context length for which the step times of sliding-window layers are computed; about the final
+context of an agent's program."""
 DENSE_MFU, EXPERTS_MFU = 0.5, 0.3
 """Assumed share of the tensor peak that the matrix products of a prompt reach, without and with a
 mixture of experts."""
@@ -141,8 +141,13 @@ class Model:
         return self.kv_bytes_per_token_on(1)
 
     def kv_bytes_per_token_on(self, gpus: int) -> int:
-        """Return the KV bytes of one token, on all GPUs of a tensor-parallel group. Layers with a
-        window hold only `window` of AGENT_CONTEXT_TOKENS tokens and are weighted by that ratio."""
+        """Return the KV bytes of one token, on all GPUs of a tensor-parallel group."""
+        return sum(kind.bytes_per_token(gpus) for kind in self.kinds)
+
+    def read_bytes_per_token_on(self, gpus: int) -> int:
+        """Return the KV bytes that a decode reads per token of its context, on all GPUs. Layers
+        with a window read only `window` of AGENT_CONTEXT_TOKENS tokens and are weighted by that
+        ratio."""
         return sum(
             kind.bytes_per_token(gpus)
             if kind.window is None
@@ -177,9 +182,9 @@ class Model:
         local = sum(kind.layers for kind in windows)
         which = f"{local} of its {self.layers}" if local < self.layers else f"all its {local}"
         return (
-            f"{self.name} keeps only the last {windows[0].window} tokens in {which} layers: KV "
-            f"counts as at a context of {AGENT_CONTEXT_TOKENS} tokens, too little for shorter and "
-            "too much for longer ones"
+            f"{self.name} attends to the last {windows[0].window} tokens only in {which} layers: "
+            f"analytic step times are those at a context of {AGENT_CONTEXT_TOKENS} tokens, too low "
+            "for shorter contexts and too high for longer ones"
         )
 
     def _experts_note(self) -> str:

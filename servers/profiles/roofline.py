@@ -11,6 +11,7 @@ from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import GIB, HARDWARE, Hardware
+from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, pool, turn_blocks
 from servers.profiles.llms import model
 from servers.profiles.model_shape import Model
 from servers.profiles.profile import Profile
@@ -61,9 +62,10 @@ def analytic_profile(
     if not _fits(gpu, llm, n, gpu_memory_utilization):
         raise DoesNotFit(_too_large(gpu, llm, n, gpu_memory_utilization))
     budget = kv_budget_bytes(gpu, llm, n, gpu_memory_utilization)
-    token_bytes = llm.kv_bytes_per_token_on(n)
-    blocks = budget // (token_bytes * block_tokens) if kv_blocks is None else kv_blocks
-    longest = min(llm.max_model_len, blocks * block_tokens)
+    groups, block_bytes = pool(llm, n, block_tokens, windows=not offload)
+    blocks = budget // block_bytes if kv_blocks is None else kv_blocks
+    capacity = longest_turn(groups, blocks, STEP_TOKENS, block_tokens)
+    longest = min(llm.max_model_len, capacity)
     if max_model_len is not None and max_model_len > longest:
         raise DoesNotFit(
             f"--max-model-len {max_model_len}: {blocks} KV blocks of {block_tokens} tokens hold "
@@ -77,10 +79,11 @@ def analytic_profile(
         kv_blocks=blocks,
         block_tokens=block_tokens,
         max_model_len=longest if max_model_len is None else max_model_len,
-        kv_bytes_per_token=token_bytes,
+        kv_bytes_per_token=llm.kv_bytes_per_token_on(n),
+        kv_groups=groups,
         dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
         ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
-        **_step_ps(gpu, llm, n),  # type: ignore[arg-type]
+        **_step_ps(gpu, llm, n),
     )
     return with_cpu_time(profile, CPU_TIME[scheduling], offload=offload)
 
@@ -100,7 +103,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
         "request_ps": 0,
         "sequence_ps": 0,  # no published figure separates it from base_ps
         "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
-        "context_ps": round(PS_PER_S * llm.kv_bytes_per_token_on(n) / memory),
+        "context_ps": round(PS_PER_S * llm.read_bytes_per_token_on(n) / memory),
         "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
     }
 
@@ -133,7 +136,9 @@ def _divides(llm: Model, gpus: int) -> bool:
 
 
 def _fits(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> bool:
-    needed = MIN_CONTEXT_TOKENS * llm.kv_bytes_per_token_on(gpus)
+    block_tokens = 16
+    groups, block_bytes = pool(llm, gpus, block_tokens)
+    needed = turn_blocks(groups, MIN_CONTEXT_TOKENS, STEP_TOKENS, block_tokens) * block_bytes
     return _divides(llm, gpus) and kv_budget_bytes(gpu, llm, gpus, utilization) >= needed
 
 
@@ -195,9 +200,10 @@ def notes(
             f"{DECODE_MBU:.0%} of published memory bandwidth, nothing measured"
         )
     if profile.max_model_len < llm.max_model_len:
+        room = longest_turn(profile.kv_groups, profile.kv_blocks, STEP_TOKENS, profile.block_tokens)
         notes.append(
             f"max_model_len is {profile.max_model_len} of the model's {llm.max_model_len} tokens; "
-            f"the KV blocks have room for {profile.kv_blocks * profile.block_tokens}"
+            f"the KV blocks have room for {room}"
         )
     if llm.gpus is None:
         fewest = default_gpus(gpu, llm)

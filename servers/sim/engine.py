@@ -11,6 +11,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from servers.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
 from servers.records import EventRecord
@@ -43,6 +44,11 @@ class Engine:
         self.profile = profile
         emit = self._emit if on_event else None
         tiers = build_tiers(offload, profile)
+        if offload and len(profile.kv_groups) > 1:
+            raise InvalidInput(
+                f"offload with {profile.model}: its sliding windows have KV groups of their own, "
+                "which no offload tier stores here; use a profile with one group"
+            )
         kind = WindowScheduler if len(profile.kv_groups) > 1 else Scheduler
         self.scheduler = kind(policy, profile, limits, tiers, emit)
         self.now_ps = 0

@@ -3,7 +3,9 @@
 import pytest
 
 from servers.errors import UnknownProfile
-from servers.profiles import HARDWARE, MODELS, Hardware, Model, hardware, model
+from servers.profiles import HARDWARE, MODELS, Hardware, Model, analytic_profile, hardware, model
+from servers.profiles.kv_groups import Groups, groups_of, kv_tokens_of
+from servers.profiles.roofline import GPU_MEMORY_UTILIZATION, kv_budget_bytes
 from servers.vllm.launch.command_line import GPUS, listed_gpu
 
 
@@ -14,15 +16,55 @@ from servers.vllm.launch.command_line import GPUS, listed_gpu
         ("llama-3.1-8b", 2 * 1024 * 1024 // 16),
         # 2 × 80 × 8 × 128 × 2: 5 MiB per block
         ("llama-3.1-70b", 5 * 1024 * 1024 // 16),
-        # 8192 bytes per layer: 8 global layers, and 40 local ones with 1024 of 16384 tokens,
-        # which equal 2.5 layers
-        ("gemma-3-12b", 65_536 + 20_480),
+        # 8192 bytes in each of 48 layers, of which 40 keep the last 1024 tokens only
+        ("gemma-3-12b", 48 * 8192),
         # 2 × 92 × 8 × 128 × 2: 5.75 MiB per block
         ("glm-4.5-fp8", 376_832),
     ],
 )
 def test_kv_bytes_per_token(name: str, kv_bytes_per_token: int) -> None:
     assert model(name).kv_bytes_per_token == kv_bytes_per_token
+
+
+def test_a_decode_of_gemma_reads_its_local_layers_as_two_and_a_half_global_ones() -> None:
+    # 40 local layers with 1024 of 16384 tokens
+    assert model("gemma-3-12b").read_bytes_per_token_on(1) == (8 + 2.5) * 8192
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "layers"),
+    [
+        ("llama-3.1-8b", (None,), 32),
+        ("gpt-oss-20b", (128, None), 12),
+        ("gpt-oss-120b", (128, None), 18),
+        ("gemma-3-12b", (*[1024] * 5, None), 8),
+        # 52 local layers in groups of 10, of which the last is padded
+        ("gemma-3-27b", (*[1024] * 6, None), 10),
+    ],
+)
+def test_layers_of_each_kind_are_divided_into_groups_of_equal_size(
+    name: str, groups: Groups, layers: int
+) -> None:
+    assert groups_of(model(name)) == (groups, layers)
+
+
+def test_a_block_of_gemma_is_that_of_one_group_and_its_pool_has_as_many_as_fit() -> None:
+    profile = analytic_profile("h100", "gemma-3-12b")
+    llm = model("gemma-3-12b")
+    budget = kv_budget_bytes(hardware("h100"), llm, 1, GPU_MEMORY_UTILIZATION)
+    assert profile.kv_groups == (*[1024] * 5, None)
+    assert profile.kv_blocks == budget // (8 * 8192 * 16)
+    # 131,072 tokens are 8,192 blocks of the global layers; each local group has room for a window
+    # and two steps of 2,048 tokens, which are 5,119 tokens or 320 blocks, and one more.
+    tokens = kv_tokens_of(profile, step_tokens=2048)
+    assert tokens == int(profile.kv_blocks / (8192 + 5 * 321) * 131_072)
+
+
+def test_with_an_offload_tier_all_layers_of_gemma_keep_all_tokens() -> None:
+    profile = analytic_profile("h100", "gemma-3-12b", offload=True)
+    budget = kv_budget_bytes(hardware("h100"), model("gemma-3-12b"), 1, GPU_MEMORY_UTILIZATION)
+    assert profile.kv_groups == (None,)
+    assert profile.kv_blocks == budget // (48 * 8192 * 16)
 
 
 def test_attention_of_llama_8b_is_half_a_megaflop_per_query_key_pair() -> None:

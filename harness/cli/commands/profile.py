@@ -177,6 +177,7 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     from harness.engines.sim import DEFAULT_MODEL
     from reports.run_folder.atomic import write_file
     from servers.profiles.files import profile_for
+    from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.reference_steps import reference_steps
 
     if machine.hardware is None:
@@ -196,7 +197,8 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     profile = profile_for(str(path), None)
     points = [(point, None) for point in reference_steps(profile, machine.step_tokens)]
-    print_profile(profile, points, measured.notes()[0], measured.errors)
+    kv_tokens = kv_tokens_of(profile, machine.step_tokens)
+    print_profile(profile, points, kv_tokens, measured.notes()[0], measured.errors)
     for note in measured.notes()[1:]:
         print_message(note)
     print(f"profile: {path}")

@@ -59,6 +59,7 @@ def show(
     from harness.load.machines import refuse_list
     from servers.profiles.end_to_end import end_to_end_error
     from servers.profiles.files import is_file, notes_for, profile_for, read_measured
+    from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.reference_steps import reference_steps
     from servers.profiles.roofline import gpus_for
     from servers.profiles.shipped import shipped_steps
@@ -99,13 +100,14 @@ def show(
     errors = file.errors if file else steps.errors if steps else {}
     points = reference_steps(profile, machine.step_tokens)
     tables_ms = steps.reference_ms if steps else (None,) * len(points)
+    kv_tokens = kv_tokens_of(profile, machine.step_tokens)
     if as_json:
         found = {
             "steps": [
                 point.json() | ({"tables_ms": ms} if ms is not None else {})
                 for point, ms in zip(points, tables_ms, strict=True)
             ],
-            "kv_tokens": profile.kv_blocks * profile.block_tokens,
+            "kv_tokens": kv_tokens,
             "provenance": f"{profile.provenance}: {remarks[0]}",
             "notes": list(remarks[1:]),
             "fit_errors": {what: each.model_dump() for what, each in errors.items()},
@@ -113,6 +115,7 @@ def show(
         }
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
-    print_profile(profile, list(zip(points, tables_ms, strict=True)), remarks[0], errors)
+    shown = list(zip(points, tables_ms, strict=True))
+    print_profile(profile, shown, kv_tokens, remarks[0], errors)
     for remark in remarks[1:]:
         print_message(remark)
