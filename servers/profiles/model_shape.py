@@ -15,9 +15,9 @@ from typing import Any, Literal
 AGENT_CONTEXT_TOKENS = 16_384
 """Context length for which the step times of sliding-window layers are computed; about the final
 context of an agent's program."""
-DENSE_MFU, EXPERTS_MFU = 0.5, 0.3
-"""Assumed share of the tensor peak that the matrix products of a prompt reach, without and with a
-mixture of experts."""
+DENSE_MFU, EXPERTS_MFU = 0.65, 0.3
+"""Share of the tensor peak that the matrix products of a prompt reach, without and with a mixture
+of experts: about the median of the GPUs that operator tables cover."""
 MOST_EXPERTS_READ = 0.92
 """A step that reads this share of the experts is as good as one that reads all."""
 

@@ -16,9 +16,10 @@ from servers.profiles.llms import model
 from servers.profiles.model_shape import Model
 from servers.profiles.profile import Profile
 
-ATTENTION_MFU = 0.5
-"""Share of the BF16 tensor peak that a prompt's attention reaches; see also `Model.prefill_mfu`."""
-DECODE_MBU = 0.8
+ATTENTION_MFU = 0.65
+"""Share of the BF16 tensor peak that a prompt's attention reaches; see also `Model.prefill_mfu`.
+This and `DECODE_MBU` are medians over the GPUs that operator tables cover, for dense models."""
+DECODE_MBU = 0.75
 """Share of the memory bandwidth that reading weights and KV reaches."""
 LINK_EFFICIENCY = 0.8
 """Share of PCIe, NVLink and disk bandwidths that large transfers reach."""

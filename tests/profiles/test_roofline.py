@@ -16,12 +16,12 @@ PER_MS = 1_000_000_000
 def test_llama_8b_on_one_a100_matches_a_manual_calculation() -> None:
     profile = analytic_profile("a100-80g", "llama-3.1-8b")
     assert profile.provenance == "analytic"
-    # 7.505e9 parameters × 2 bytes at 0.8 × 2039 GB/s
-    assert profile.weights_ps / PER_MS == pytest.approx(9.2017, abs=1e-3)
-    # 2 × 6.980e9 FLOP at 0.5 × 312 TFLOP/s
-    assert profile.token_ps == pytest.approx(89_481_899, abs=10)
-    # 131,072 bytes at 1631.2 GB/s; 524,288 FLOP at 156 TFLOP/s
-    assert (profile.context_ps, profile.pair_ps) == (80_353, 3_361)
+    # 7.505e9 parameters × 2 bytes at 0.75 × 2039 GB/s
+    assert profile.weights_ps / PER_MS == pytest.approx(9.8152, abs=1e-3)
+    # 2 × 6.980e9 FLOP at 0.65 × 312 TFLOP/s
+    assert profile.token_ps == pytest.approx(68_832_230, abs=10)
+    # 131,072 bytes at 1529.25 GB/s; 524,288 FLOP at 202.8 TFLOP/s
+    assert (profile.context_ps, profile.pair_ps) == (85_710, 2_585)
     # CPU time between the steps of an asynchronous scheduler
     assert profile.base_ps == 200_000_000
     # 16 lanes of PCIe 4 at 80%
@@ -30,11 +30,11 @@ def test_llama_8b_on_one_a100_matches_a_manual_calculation() -> None:
 
 def test_four_gpus_read_a_quarter_each_and_pay_for_all_reduces() -> None:
     profile = analytic_profile("b200", "llama-3.1-70b")
-    # 69.503e9 × 2 bytes at 4 × 0.8 × 8 TB/s
-    assert profile.weights_ps / PER_MS == pytest.approx(5.430, abs=1e-3)
-    # 2 × 68.452e9 FLOP at 4 × 0.5 × 2250 TFLOP/s = 30.423 µs, and 2 × 80 all-reduces of 8192 × 2
+    # 69.503e9 × 2 bytes at 4 × 0.75 × 8 TB/s
+    assert profile.weights_ps / PER_MS == pytest.approx(5.792, abs=1e-3)
+    # 2 × 68.452e9 FLOP at 4 × 0.65 × 2250 TFLOP/s = 23.402 µs, and 2 × 80 all-reduces of 8192 × 2
     # bytes, 1.5 times of which crosses a link of 0.8 × 900 GB/s = 5.461 µs
-    assert profile.token_ps == pytest.approx(35_885_000, rel=1e-4)
+    assert profile.token_ps == pytest.approx(28_863_000, rel=1e-4)
     # 160 all-reduces of 10 µs on top of the CPU's 0.2 ms
     assert profile.base_ps == 1_800_000_000
     # each GPU has a separate PCIe link: 4 × 0.8 × 63 GB/s

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.calibrate.step_times_page import page
 from servers.errors import InvalidProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.cpu_time import Scheduling
@@ -152,3 +153,8 @@ def test_shipped_files_are_small_and_load_in_under_5_ms() -> None:
         shipped.shipped_file(path.stem)
         times.append(time.perf_counter() - begin)
     assert sorted(times)[len(times) // 2] < 0.005
+
+
+def test_the_page_on_step_times_is_that_of_the_shipped_files() -> None:
+    written = Path(__file__).parents[2] / "docs/reference/step-times.md"
+    assert written.read_text(encoding="utf-8") == page(), "run make profiles"
