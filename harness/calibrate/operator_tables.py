@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
+from servers.profiles.kv_groups import STEP_TOKENS, kv_tokens_of
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
 
@@ -194,7 +195,7 @@ class Reach:
         smaller --kv-blocks or --max-model-len does not change the times of steps."""
         profile = analytic_profile(hardware_name, model_name, gpus=gpus)
         longest = model(model_name).max_model_len
-        return cls(longest, max(longest, profile.kv_blocks * profile.block_tokens))
+        return cls(longest, max(longest, kv_tokens_of(profile, STEP_TOKENS)))
 
 
 def evaluate(

@@ -21,6 +21,7 @@ from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import Profile, analytic_profile
 from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.sim import Limits
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
@@ -81,7 +82,7 @@ def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> 
         formats["gemm_quant_mode"] = checkpoint.products
     times, tables = open_tables(hardware, checkpoint.model, gpus, None, formats)
     reach = Reach.of(hardware, checkpoint.model, gpus)
-    reach = replace(reach, kv_tokens=max(reach.longest, profile.kv_blocks * profile.block_tokens))
+    reach = replace(reach, kv_tokens=max(reach.longest, kv_tokens_of(profile, STEP_TOKENS)))
     found = fit(times, tables, profile, gpus=gpus, step_tokens=STEP_TOKENS, reach=reach)
     return found.profile()
 

@@ -171,8 +171,8 @@ class Model:
         return 2 * self.heads * self.pair_dims * layers
 
     @cached_property
-    def note(self) -> str:
-        """Return what step times and KV leave out, in sentences; empty if nothing."""
+    def analytic_note(self) -> str:
+        """Return what analytic step times leave out, in sentences; empty if nothing."""
         return "; ".join(filter(None, (self._window_note(), self._experts_note())))
 
     def _window_note(self) -> str:
@@ -183,7 +183,7 @@ class Model:
         which = f"{local} of its {self.layers}" if local < self.layers else f"all its {local}"
         return (
             f"{self.name} attends to the last {windows[0].window} tokens only in {which} layers: "
-            f"analytic step times are those at a context of {AGENT_CONTEXT_TOKENS} tokens, too low "
+            f"step times are those at a context of {AGENT_CONTEXT_TOKENS} tokens, too low "
             "for shorter contexts and too high for longer ones"
         )
 

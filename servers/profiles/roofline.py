@@ -209,4 +209,5 @@ def notes(
     if llm.gpus is None:
         fewest = default_gpus(gpu, llm)
         notes.append(f"by default {llm.name} runs on {fewest} x {gpu.name}, the fewest with room")
-    return (*notes, *filter(None, (gpu.note, llm.note)))
+    caveat = llm.analytic_note if profile.provenance == "analytic" else ""
+    return (*notes, *filter(None, (gpu.note, caveat)))

@@ -263,4 +263,4 @@ def test_unknown_architectures_list_the_supported_ones() -> None:
 
 def test_a_model_that_uses_all_experts_has_no_caveat_about_them() -> None:
     llm = of(model_type="mixtral", num_local_experts=2, num_experts_per_tok=2)
-    assert (llm.note, llm.experts_read(1)) == ("", 1.0)
+    assert (llm.analytic_note, llm.experts_read(1)) == ("", 1.0)
