@@ -12,6 +12,7 @@ from typing import Any
 
 from reports.phrasing import listed
 from reports.run_folder.turns import VIRTUAL
+from servers.profiles.kv_groups import kv_tokens
 
 STEP_TIMES = {
     "operator-table": "measured: operator tables",
@@ -88,17 +89,28 @@ def notes(found: Mapping[Setup, tuple[str, ...]]) -> list[tuple[str, tuple[str, 
 def _setup(sweep: Mapping[str, Any]) -> Setup:
     profile, limits = sweep.get("profile") or {}, sweep.get("limits") or {}
     gpus, hardware = sweep.get("gpus") or 1, str(sweep.get("hardware") or "unknown machine")
-    blocks, block_tokens = profile.get("kv_blocks"), profile.get("block_tokens")
     return Setup(
         machine=hardware if gpus == 1 else f"{gpus} x {hardware}",
         model=str(sweep.get("model") or ""),
         step_times=_step_times(sweep, profile),
-        kv_tokens=blocks * block_tokens if blocks and block_tokens else None,
+        kv_tokens=_kv_tokens(profile, limits),
         admission=str(limits.get("admission") or ""),
         scheduling=str(sweep.get("scheduling") or ""),
         step_tokens=limits.get("step_tokens"),
         max_num_seqs=limits.get("max_num_seqs"),
         notes=tuple(sweep.get("profile_notes") or ()),
+    )
+
+
+def _kv_tokens(profile: Mapping[str, Any], limits: Mapping[str, Any]) -> int | None:
+    if "kv_blocks" not in profile:
+        return None
+    return kv_tokens(
+        profile.get("kv_groups") or (None,),
+        profile["kv_blocks"],
+        limits["step_tokens"],
+        profile["block_tokens"],
+        profile["max_model_len"],
     )
 
 

@@ -56,19 +56,31 @@ def longest_turn(groups: Groups, kv_blocks: int, step_tokens: int, block_tokens:
 
 
 def kv_tokens_of(profile: Profile, step_tokens: int) -> int:
-    """Return the KV memory in tokens as vLLM prints it: the number of turns of `max_model_len`
-    tokens that the pool can hold, times that length."""
-    block, longest = profile.block_tokens, profile.max_model_len
-    if len(profile.kv_groups) == 1:
-        return profile.kv_blocks * block
+    """Return the KV memory of a profile in tokens, as vLLM prints it."""
+    return kv_tokens(
+        profile.kv_groups,
+        profile.kv_blocks,
+        step_tokens,
+        profile.block_tokens,
+        profile.max_model_len,
+    )
+
+
+def kv_tokens(
+    groups: Groups, kv_blocks: int, step_tokens: int, block_tokens: int, max_model_len: int
+) -> int:
+    """Return the number of turns of `max_model_len` tokens that the pool can hold, times that
+    length."""
+    if len(groups) == 1:
+        return kv_blocks * block_tokens
     per_turn = 0
-    for window in profile.kv_groups:
+    for window in groups:
         if window is None:
-            per_turn += -(-longest // block)
+            per_turn += -(-max_model_len // block_tokens)
         else:
-            kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, longest)
-            per_turn += -(-kept // block) + 1
-    return int(profile.kv_blocks / per_turn * longest)
+            kept = min(window - 1 + CONCURRENT_STEPS * step_tokens, max_model_len)
+            per_turn += -(-kept // block_tokens) + 1
+    return int(kv_blocks / per_turn * max_model_len)
 
 
 def without_windows(profile: Profile) -> Profile:
