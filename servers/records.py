@@ -114,7 +114,8 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Seconds | None, meaning("from sending to the first admission", NOT_REPORTED)
     ] = None
     load_s: Annotated[
-        Seconds | None, meaning("waiting for a reload from DRAM or SSD", NOT_SPLIT)
+        Seconds | None,
+        meaning("from the start of a reload from DRAM or SSD until the turn runs", NOT_SPLIT),
     ] = None
     prefill_s: Annotated[Seconds | None, meaning("computing the prompt", NOT_REPORTED)] = None
     decode_s: Annotated[

@@ -7,21 +7,23 @@ stretch, `server`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from servers.records import EventRecord, TurnRecord
 
 COMPUTES = "prefill"
 """State of a computing turn before its first token; afterwards it is `decode`."""
+RESUMED = "evicted_to_running"
 AFTER = {
     "arrival": "queue",
     "waiting_to_running": COMPUTES,
     "loading": "load",
     "loaded": COMPUTES,
     "preempted": "preempted",
-    "evicted_to_running": COMPUTES,
+    RESUMED: COMPUTES,
     "unknown": "server",
 }
 """The state that begins with an event."""
@@ -40,38 +42,76 @@ class Stretch(NamedTuple):
 class _Mark(NamedTuple):
     at_s: float
     event: str
-    recompute_s: float = 0.0
-    """Time that the turn then spends on recomputing what a preemption discarded."""
+    tokens: float = 0
+    """Tokens that a resumption recomputes; infinity if it is preempted before it has done so."""
+
+
+class _Span(NamedTuple):
+    state: str
+    begin_s: float
+    end_s: float
+    tokens: float = 0
+    """Tokens that are recomputed in it, as in `_Mark`."""
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
 
 
 def stretches(turn: TurnRecord, events: Sequence[EventRecord]) -> list[Stretch]:
     """Return the phases between `sent_at_s` and `finished_at_s`, none if the turn did not end."""
-    begin_s, end_s = turn.sent_at_s, turn.finished_at_s
-    if end_s is None:
+    if turn.finished_at_s is None:
         return []
-    marks = [*_marks(turn, events), _Mark(end_s, "end")]
+    spans = _spans(turn, events, turn.finished_at_s)
+    recomputed_s = _divide(turn.recompute_s or 0.0, spans)
     found: list[Stretch] = []
-    state, decoding, recompute_s = "request", False, 0.0
-    for mark, (since_s, until_s) in zip(
-        [_Mark(begin_s, ""), *marks], _spans(begin_s, end_s, marks), strict=False
-    ):
-        state, decoding = AFTER.get(mark.event, state), decoding or mark.event == FIRST
-        recompute_s += mark.recompute_s
-        if state != COMPUTES and not (state == "server" and decoding):
-            found.append(Stretch(state, since_s, until_s))
-        elif not decoding:
-            found.append(Stretch(COMPUTES, since_s, until_s))
-        else:
-            recomputed_s = min(since_s + recompute_s, until_s)
-            recompute_s = max(recompute_s - (recomputed_s - since_s), 0.0)
-            found.append(Stretch("recompute", since_s, recomputed_s))
-            found.append(Stretch("decode", recomputed_s, until_s))
+    for index, span in enumerate(spans):
+        decodes_from_s = min(span.begin_s + recomputed_s.get(index, 0.0), span.end_s)
+        found.append(Stretch("recompute", span.begin_s, decodes_from_s))
+        found.append(Stretch(span.state, decodes_from_s, span.end_s))
     return [stretch for stretch in found if stretch.end_s > stretch.begin_s]
 
 
-def _spans(begin_s: float, end_s: float, marks: Sequence[_Mark]) -> Iterator[tuple[float, float]]:
-    """Yield the spans between marks, clipped to the turn, because clocks may differ slightly."""
-    return pairwise([begin_s, *(min(max(mark.at_s, begin_s), end_s) for mark in marks)])
+def _spans(turn: TurnRecord, events: Sequence[EventRecord], end_s: float) -> list[_Span]:
+    """Return the spans between the marks that have a length, with recomputation as a part of
+    `decode`."""
+    begin_s = turn.sent_at_s
+    marks = [_Mark(begin_s, ""), *_marks(turn, events), _Mark(end_s, "end")]
+    # Times are clipped to the turn, because clocks may differ slightly.
+    times_s = [min(max(mark.at_s, begin_s), end_s) for mark in marks]
+    spans: list[_Span] = []
+    state, decoding, tokens = "request", False, 0.0
+    for mark, (since_s, until_s) in zip(marks, pairwise(times_s), strict=False):
+        state, decoding = AFTER.get(mark.event, state), decoding or mark.event == FIRST
+        if mark.event == RESUMED:
+            tokens = mark.tokens
+        if since_s == until_s:
+            continue
+        if decoding and state in (COMPUTES, "server"):
+            spans.append(_Span("decode", since_s, until_s, tokens))
+            tokens = 0.0
+        else:
+            spans.append(_Span(state, since_s, until_s))
+    return spans
+
+
+def _divide(recompute_s: float, spans: Sequence[_Span]) -> dict[int, float]:
+    """Return the parts of `recompute_s` by index of span.
+
+    A resumption that is preempted before it adds a token only recomputes. The others share the rest
+    in proportion to recomputed tokens, but each has at most the length of its span.
+    """
+    shares = [(span.length_s / span.tokens, i) for i, span in enumerate(spans) if span.tokens]
+    left_tokens = sum(span.tokens for span in spans if span.tokens < inf)
+    parts_s: dict[int, float] = {}
+    for _, index in sorted(shares):
+        tokens, part_s = spans[index].tokens, recompute_s
+        if tokens < inf:
+            part_s *= tokens / left_tokens
+            left_tokens -= tokens
+        parts_s[index] = min(part_s, spans[index].length_s)
+        recompute_s -= parts_s[index]
+    return parts_s
 
 
 def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
@@ -83,28 +123,35 @@ def _marks(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
 
 
 def _of_events(turn: TurnRecord, events: Sequence[EventRecord]) -> list[_Mark]:
-    """Return a mark per event. `recompute_s` is divided among resumptions by recomputed tokens.
+    """Return a mark per event.
 
     The engine records an arrival at the end of a step, so the queueing begins before that event.
     """
-    first_s, queue_s = turn.first_token_at_s, turn.queue_s
+    queue_s = turn.queue_s
     admitted_s = next((e.t for e in events if e.event == "waiting_to_running"), None)
-    lost = [
-        (e.prompt_length or 0) - (e.hit_length or 0)
-        if e.event == "evicted_to_running" and first_s is not None and e.t >= first_s
-        else 0
-        for e in events
-    ]
-    rate = (turn.recompute_s or 0.0) / (sum(lost) or 1)
+    tokens = _recomputed_tokens(turn, events)
     marks = [
-        _Mark(e.t, e.event, tokens * rate)
-        for e, tokens in zip(events, lost, strict=True)
+        _Mark(e.t, e.event, tokens.get(index, 0))
+        for index, e in enumerate(events)
         if e.event in AFTER
     ]
     if admitted_s is None or queue_s is None:
         return marks
     reached = _Mark(admitted_s - queue_s, "arrival")
     return [reached, *(mark for mark in marks if mark.event != "arrival")]
+
+
+def _recomputed_tokens(turn: TurnRecord, events: Sequence[EventRecord]) -> dict[int, float]:
+    """Return the tokens that resumptions after the first token recompute, by index of event. At its
+    next resumption a turn has the same length if it was preempted before it had recomputed them."""
+    first_s = turn.first_token_at_s
+    resumed = [i for i, e in enumerate(events) if e.event == RESUMED]
+    lengths = [events[i].prompt_length or 0 for i in resumed]
+    return {
+        i: inf if length == following else max(0, length - (events[i].hit_length or 0))
+        for i, length, following in zip(resumed, lengths, [*lengths, None][1:], strict=True)
+        if first_s is not None and events[i].t >= first_s
+    }
 
 
 def _of_record(turn: TurnRecord) -> list[_Mark]:

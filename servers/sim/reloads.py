@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
 
 from servers.sim.kv import DeviceKV, Path
 from servers.sim.sequence import Phase, Sequence
@@ -22,7 +21,8 @@ class Reloads:
         """Turns whose KV is being read, by completion time of the read. Aborted turns stay until
         that time."""
         self.loaded: deque[Sequence] = deque()
-        """Turns whose KV has been read. They run before any waiting turn."""
+        """Turns whose KV has been read. They run before any waiting turn. Until then they are
+        in `Phase.LOAD`."""
         self._kv = kv
         self._block = block_tokens
 
@@ -59,15 +59,14 @@ class Reloads:
         sequence.enter(Phase.LOAD, now_ps)
         heapq.heappush(self.loading, (done_ps, sequence.view.id, sequence))
 
-    def finish_due(self, now_ps: int) -> Iterator[Sequence]:
-        """Yield the turns whose reads are complete at `now_ps`, in order of time."""
+    def finish_due(self, now_ps: int) -> None:
+        """Move the turns whose reads are complete at `now_ps` to `loaded`, in order of time."""
         while self.loading and self.loading[0][0] <= now_ps:
             sequence = heapq.heappop(self.loading)[2]
             if sequence.finished_ps is None:
                 self._kv.commit(sequence.owner, sequence.owner.blocks)
                 sequence.computed = sequence.owner.depth * self._block
                 self.loaded.append(sequence)
-                yield sequence
 
     def next_done_ps(self) -> int | None:
         """Return when the next read is complete; None if there is none."""

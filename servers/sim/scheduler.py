@@ -102,8 +102,7 @@ class Scheduler:
     def schedule(self) -> Batch:
         runner = self.runner
         if self.reloads.loading:
-            for sequence in self.reloads.finish_due(runner.now_ps):
-                runner.record("loaded", sequence)
+            self.reloads.finish_due(runner.now_ps)
         runner.start_step(self.running.context_tokens)
         batch = Batch()
         if runner.displaces and len(runner.waiting):
@@ -252,6 +251,7 @@ class Scheduler:
         runner, loaded = self.runner, self.reloads.loaded
         if loaded and loaded[0] is sequence:
             self._start(loaded.popleft(), budget, batch)
+            runner.record("loaded", sequence)
             return
         runner.waiting.remove(sequence.view.id)
         self.kv.take_hit(sequence.owner, demand.hit)

@@ -72,6 +72,32 @@ def test_recompute_time_is_split_by_the_tokens_lost_at_each_resumption() -> None
     assert found == [("recompute", 3.0, 3.75), ("recompute", 8.0, 10.25)]
 
 
+def test_a_resumption_that_adds_no_token_only_recomputes() -> None:
+    """Between its resumptions the turn stays at 150 tokens; 1 s of recomputation is left."""
+    record = turn_record(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=2.5)
+    events = [
+        *events_of((0.0, "arrival"), (0.0, "waiting_to_running"), (2.0, "preempted")),
+        *events_of((3.0, "evicted_to_running"), prompt_length=150, hit_length=140),
+        *events_of((4.5, "preempted")),
+        *events_of((8.0, "evicted_to_running"), prompt_length=150, hit_length=0),
+    ]
+    found = [s for s in stretches(record, events) if s.name == "recompute"]
+    assert found == [("recompute", 3.0, 4.5), ("recompute", 8.0, 9.0)]
+
+
+def test_a_resumption_recomputes_no_longer_than_it_runs_after_its_reload() -> None:
+    """By tokens the first resumption has 3 s of 4 s, but it runs for 1 s."""
+    record = turn_record(first_token_at_s=1.0, finished_at_s=12.0, recompute_s=4.0)
+    events = [
+        *events_of((0.0, "arrival"), (0.0, "waiting_to_running"), (2.0, "preempted")),
+        *events_of((3.0, "evicted_to_running"), prompt_length=400, hit_length=100),
+        *events_of((3.0, "loading"), (4.0, "loaded"), (5.0, "preempted")),
+        *events_of((6.0, "evicted_to_running"), prompt_length=401, hit_length=301),
+    ]
+    found = [s for s in stretches(record, events) if s.name == "recompute"]
+    assert found == [("recompute", 4.0, 5.0), ("recompute", 6.0, 9.0)]
+
+
 def test_a_load_lasts_from_its_loading_event_to_its_loaded_event() -> None:
     events = events_of(
         (0.0, "arrival"), (1.0, "waiting_to_running"), (1.0, "loading"), (1.5, "loaded")
@@ -133,7 +159,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
         jps="0.4",
         policies="fcfs,continuum,infercept+",
         load=Load(programs=15),
-        machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=4.0),
+        machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=6.0),
     )
     assert not run_sweep(resolve(settings), folder, workers=2).failed
     return folder

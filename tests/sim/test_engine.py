@@ -8,6 +8,7 @@ import pytest
 
 from servers.policies.base import FREE, Costs, Pin, Policy, Request, Retention, pin
 from servers.sim import Engine, Limits, Offload, Segment, Sequence, Submission
+from servers.sim.sequence import Phase
 from tests.lines import into
 from tests.sim.worlds import profile
 
@@ -244,6 +245,30 @@ def test_a_load_costs_cpu_time_before_its_read_and_in_the_step_that_admits_it(bu
     assert again.spent_ps[1] == cpu_ps + 7 * S // 100
     other = next(s for s in ended if s.view.program_id == "c")
     assert other.finished_ps == 2 * S + 50 * S // 100 + cpu_ps
+
+
+def test_a_load_lasts_until_its_turn_runs() -> None:
+    """The read takes 64 ms. Meanwhile another prompt gets the whole step for ten steps of 10 ms."""
+    simulator, ended, events = engine(
+        kv_blocks=20,
+        limits=Limits(4, 16),
+        offload=Offload(1.0, chunk_tokens=32),
+        base_ps=S // 100,
+        weights_ps=0,
+        token_ps=0,
+        context_ps=0,
+        pair_ps=0,
+    )
+    segment = Segment(0)
+    simulator.submit(turn("a", 70, 3, segment=segment, is_last=False), 0)
+    simulator.submit(turn("b", 310, 1), S)  # evicts the first turn of a
+    simulator.submit(turn("a", 90, 3, segment=segment), 2 * S)
+    simulator.submit(turn("c", 160, 1), 2 * S + S // 1000)
+    simulator.run()
+    again = next(s for s in ended if s.view.index == 1)
+    assert again.spent_ps[Phase.LOAD] == 101 * S // 1000
+    times = {e["event"]: e["t"] for e in events if (e["program_id"], e["turn"]) == ("a", 1)}
+    assert (times["loading"], times["loaded"]) == (2.0, 2.101)
 
 
 class NewestFirst(Policy):
