@@ -16,6 +16,7 @@ from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import is_file, notes_for, profile_for, read_measured
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import longest_turn
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
@@ -41,6 +42,7 @@ class SimEngine:
     fewest_gpus: bool = False
     """Whether `gpus` is the smallest number that has room for the model, and was not given."""
     scheduling: Scheduling = Scheduling.ASYNC
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     profile_notes: tuple[str, ...] = ()
     """What readers of results should know about the profile, in one sentence each."""
     offloads: bool = False
@@ -111,6 +113,9 @@ class SimEngine:
         return {} if self.gpu is None else {"gpu": asdict(self.gpu)}
 
     def _shared_json(self) -> dict[str, Any]:
+        """The format of the KV cache is recorded unless it is the default, so that cells recorded
+        before the option existed have equal settings."""
+        auto = self.kv_cache_dtype == KvCacheDtype.AUTO
         return {
             "engine": self.name,
             "hardware": self.hardware,
@@ -118,6 +123,7 @@ class SimEngine:
             "gpus": self.gpus,
             "limits": asdict(self.limits),
             "scheduling": self.scheduling,
+            **({} if auto else {"kv_cache_dtype": self.kv_cache_dtype}),
         }
 
     def offload_json(self, variant: Variant) -> dict[str, Any] | None:
@@ -171,6 +177,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         max_model_len=settings.machine.max_model_len,
         kv_blocks=settings.machine.kv_blocks,
         scheduling=settings.machine.scheduling,
+        kv_cache_dtype=settings.machine.kv_cache_dtype,
     )
     profile = profile_of()
     offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
@@ -191,6 +198,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         gpu,
         not is_file(machine) and _fewest(settings.machine),
         settings.machine.scheduling,
+        settings.machine.kv_cache_dtype,
         notes_for(
             machine,
             name,
@@ -198,6 +206,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
             gpus=settings.machine.gpus,
             step_times=step_times,
             scheduling=settings.machine.scheduling,
+            kv_cache_dtype=settings.machine.kv_cache_dtype,
         ),
         offloads=any(v.offload for v in chosen),
     )
@@ -206,7 +215,10 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
 def _gpus(settings: SweepSettings) -> int:
     machine = settings.machine
     return gpus_for(
-        machine.hardware or DEFAULT_HARDWARE, machine.model or DEFAULT_MODEL, machine.gpus
+        machine.hardware or DEFAULT_HARDWARE,
+        machine.model or DEFAULT_MODEL,
+        machine.gpus,
+        machine.kv_cache_dtype,
     )
 
 

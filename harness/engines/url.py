@@ -26,6 +26,7 @@ from harness.replay.served_models import is_vllm, served_models
 from servers.admission import Admission
 from servers.errors import InvalidInput, InvalidVariant, ServerUnavailable, UnknownName
 from servers.policies.base import Policy
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.records import EventRecord, TurnRecord
 from servers.registry import is_path
 from servers.variants import Variant, split, variant
@@ -115,6 +116,11 @@ def url_engine(
         raise InvalidInput(
             f"--admission {settings.machine.admission}: not supported by --engine {url}, whose "
             "server has its own rule; remove it here, and give it to bench serve"
+        )
+    if settings.machine.kv_cache_dtype != KvCacheDtype.AUTO:
+        raise InvalidInput(
+            f"--kv-cache-dtype {settings.machine.kv_cache_dtype}: not supported by --engine {url}, "
+            "whose server has its own format; remove it here, and give it to bench serve"
         )
     served = served_models(url, "--engine")
     model = _served_model(served, settings.machine.model, url)

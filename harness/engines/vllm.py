@@ -24,6 +24,7 @@ from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.model_files import model_name
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
@@ -87,6 +88,7 @@ class VllmEngine:
 
     def sweep_json(self) -> dict[str, Any]:
         config = self.config
+        auto = config.kv_cache_dtype == KvCacheDtype.AUTO
         gpu = gpu_of_file(config.hardware)  # the policy's costs follow from it
         return {
             "engine": self.name,
@@ -108,6 +110,7 @@ class VllmEngine:
                 "replicas": self.replicas,
                 "kv_blocks": config.kv_blocks,
                 "max_model_len": config.max_model_len,
+                **({} if auto else {"kv_cache_dtype": config.kv_cache_dtype}),
                 "flags": list(config.flags),
                 "turn_timeout_s": self.turn_timeout_s,
                 "prompts": "text" if self.text else "tokens",

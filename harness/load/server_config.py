@@ -32,6 +32,7 @@ def server_config(
         max_num_seqs=machine.max_num_seqs,
         step_tokens=machine.step_tokens,
         admission=machine.admission,
+        kv_cache_dtype=machine.kv_cache_dtype,
         gpus=machine.gpus,
         flags=server.vllm_flags,
     )

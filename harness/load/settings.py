@@ -16,6 +16,7 @@ from harness.load.option import Option, option_name, values_of
 from servers.admission import Admission
 from servers.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 
 LOAD, MACHINE, RUN = "The load", "The machine", "The run"
@@ -166,6 +167,14 @@ class Machine:
             MACHINE,
         ),
     ] = Scheduling.ASYNC
+    kv_cache_dtype: Annotated[
+        KvCacheDtype,
+        Option(
+            "Format of the KV cache. auto: 16 bits, or FP8 where the checkpoint declares it. fp8: "
+            "half the bytes per token.",
+            MACHINE,
+        ),
+    ] = KvCacheDtype.AUTO
     max_model_len: Annotated[
         int | None, Option("Longest context. Default: the model's.", MACHINE, "TOKENS", min=1)
     ] = None

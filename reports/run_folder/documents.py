@@ -89,6 +89,7 @@ class _Machine(_Open):
     server: Settings | None = None
     limits: Settings | None = None
     scheduling: Name | None = None
+    kv_cache_dtype: Name | None = None
     agent: _Agent | None = None
 
 

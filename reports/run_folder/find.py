@@ -104,6 +104,8 @@ def _settings(sweep: Mapping[str, Any]) -> Iterator[str]:
         yield counted(blocks, "KV block")
     if (admission := limits.get("admission", "whole-prompt")) != "whole-prompt":
         yield f"{admission} admission"
+    if dtype := sweep.get("kv_cache_dtype") or (sweep.get("server") or {}).get("kv_cache_dtype"):
+        yield f"KV cache in {dtype}"
 
 
 def _rates(sweep: Mapping[str, Any], rates: list[Any]) -> str:

@@ -13,6 +13,7 @@ from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.gpu_file import gpu_of_file
+from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, without_windows
 from servers.profiles.llms import MODELS
 from servers.profiles.llms import model as find_model
@@ -27,6 +28,15 @@ from servers.profiles.shipped import (
     with_steps,
 )
 from servers.profiles.step_times import StepTimes
+
+TABLES_OF_16_BITS = (
+    "KV memory and reloads are those of KV in FP8 (--kv-cache-dtype fp8), but step times are those "
+    "of operator tables with KV in 16 bits"
+)
+ANALYTIC_FP8 = (
+    "KV is in FP8 (--kv-cache-dtype fp8): a decode reads a byte per entry, and the products of "
+    "attention stay in 16 bits"
+)
 
 
 def read_measured(path: Path) -> Measured:
@@ -52,8 +62,14 @@ def is_file(hardware: str) -> bool:
     return hardware.lower().endswith(".json")
 
 
-def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured:
-    """Read a file. Raises InvalidProfile if it was measured with another model or other GPUs."""
+def measured_for(
+    hardware: str,
+    model: str | None,
+    gpus: int | None,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+) -> Measured:
+    """Read a file. Raises InvalidProfile if it was measured with another model, other GPUs, or
+    another format of the KV cache; `auto` is that of the file."""
     measured = read_measured(Path(hardware))
     if model is not None and measured.model not in (model, Path(model).name, model_name(model)):
         raise InvalidProfile(
@@ -62,6 +78,11 @@ def measured_for(hardware: str, model: str | None, gpus: int | None) -> Measured
     if gpus not in (None, measured.gpus):
         raise InvalidProfile(
             f"--gpus {gpus}: {hardware} was measured with {measured.gpus or 'the default number'}"
+        )
+    if kv_cache_dtype not in (KvCacheDtype.AUTO, measured.kv_cache_dtype):
+        raise InvalidProfile(
+            f"--kv-cache-dtype {kv_cache_dtype}: {hardware} was made with "
+            f"{measured.kv_cache_dtype}; leave it out, or measure with it (bench profile)"
         )
     return measured
 
@@ -75,6 +96,7 @@ def profile_for(
     kv_blocks: int | None = None,
     offload: bool = False,
     scheduling: Scheduling = Scheduling.ASYNC,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     step_times: StepTimes = StepTimes.TABLES,
 ) -> Profile:
     """Return the profile of a machine, or that of a file, named by `hardware`. `offload` adds CPU
@@ -90,6 +112,7 @@ def profile_for(
             kv_blocks=kv_blocks,
             offload=offload,
             scheduling=scheduling,
+            kv_cache_dtype=kv_cache_dtype,
         )
         steps = _shipped(hardware, model, gpus, step_times)
         if steps is None:
@@ -101,7 +124,7 @@ def profile_for(
             f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
             "step times; name a machine, or leave out --step-times"
         )
-    measured = measured_for(hardware, model, gpus)
+    measured = measured_for(hardware, model, gpus, kv_cache_dtype)
     profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
     if offload:
         profile = without_windows(profile)
@@ -125,6 +148,7 @@ def notes_for(
     gpus: int | None = None,
     step_times: StepTimes = StepTimes.TABLES,
     scheduling: Scheduling = Scheduling.ASYNC,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
 ) -> tuple[str, ...]:
     """Return the origin and the caveats of a profile of `profile_for`, in one sentence each."""
     added_ms = CPU_TIME[scheduling].step_ps / 1e9
@@ -133,11 +157,15 @@ def notes_for(
         first, *others = read_measured(Path(hardware)).all_notes()
         from_tables = profile.provenance == "operator-table"
         return (first, *([cpu_time] if from_tables else []), *others)
-    caveats = notes(profile, gpu_of_file(hardware), find_model(model))
-    n = gpus_for(hardware, model, gpus)
+    llm = with_kv_cache(find_model(model), kv_cache_dtype)
+    caveats = notes(profile, gpu_of_file(hardware), llm)
+    n = gpus_for(hardware, model, gpus, kv_cache_dtype)
     if profile.provenance == "operator-table":
         first, *others = shipped_notes(hardware, model, n)
-        return (first, cpu_time, *others, *caveats)
+        kv = [TABLES_OF_16_BITS] if kv_cache_dtype == KvCacheDtype.FP8 else []
+        return (first, cpu_time, *kv, *others, *caveats)
+    if kv_cache_dtype == KvCacheDtype.FP8:
+        caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
         machine = f"{n} x {profile.hardware}"
         return (caveats[0], f"no operator tables cover {model} on {machine}", *caveats[1:])

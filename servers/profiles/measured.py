@@ -18,6 +18,7 @@ from servers.errors import InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
 from servers.profiles.gpus import PCIE4_X16
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.profile import Profile, profile_of
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S
 
@@ -109,6 +110,7 @@ class Measured(Record):
     block_tokens: int = Field(ge=1)
     max_model_len: int = Field(ge=1)
     kv_bytes_per_token: int = Field(ge=1)
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     kv_groups: tuple[int | None, ...] = (None,)
     step_tokens: int = Field(ge=1)
     prefill: tuple[PrefillTimes, ...] = Field(min_length=1)

@@ -11,6 +11,7 @@ from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.gpu_file import hardware
 from servers.profiles.gpus import GIB, HARDWARE, Hardware
+from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, pool, turn_blocks
 from servers.profiles.llms import model
 from servers.profiles.model_shape import Model
@@ -50,6 +51,7 @@ def analytic_profile(
     block_tokens: int = 16,
     offload: bool = False,
     scheduling: Scheduling = Scheduling.ASYNC,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
     gpu_memory_utilization: float = GPU_MEMORY_UTILIZATION,
 ) -> Profile:
     """Return the profile of a model on a machine.
@@ -57,7 +59,7 @@ def analytic_profile(
     `max_model_len` defaults to the model's limit or the KV capacity, whichever is less, while vLLM
     would refuse to start. `kv_blocks` replaces the memory estimate. Raises UnknownProfile,
     DoesNotFit or InvalidInput."""
-    gpu, llm = hardware(hardware_name), model(model_name)
+    gpu, llm = hardware(hardware_name), with_kv_cache(model(model_name), kv_cache_dtype)
     n = default_gpus(gpu, llm, gpu_memory_utilization) if gpus is None else gpus
     _check(llm, n, max_model_len, kv_blocks, block_tokens, gpu_memory_utilization)
     if not _fits(gpu, llm, n, gpu_memory_utilization):
@@ -125,9 +127,16 @@ def default_gpus(gpu: Hardware, llm: Model, utilization: float = GPU_MEMORY_UTIL
     return next((n for n in TENSOR_PARALLEL if _fits(gpu, llm, n, utilization)), 1)
 
 
-def gpus_for(hardware_name: str, model_name: str, gpus: int | None) -> int:
+def gpus_for(
+    hardware_name: str,
+    model_name: str,
+    gpus: int | None,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+) -> int:
     """Return the number of GPUs that share the model: `gpus`, or the default."""
-    return default_gpus(hardware(hardware_name), model(model_name)) if gpus is None else gpus
+    if gpus is not None:
+        return gpus
+    return default_gpus(hardware(hardware_name), with_kv_cache(model(model_name), kv_cache_dtype))
 
 
 def _divides(llm: Model, gpus: int) -> bool:

@@ -197,6 +197,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "step-tokens": 2048,
         "admission": "whole-prompt",
         "scheduling": "async",
+        "kv-cache-dtype": "auto",
     }
 
 

@@ -19,7 +19,7 @@ GOOD: dict[str, Any] = {
 
 
 def packed(content: object) -> bytes:
-    return gzip.compress(json.dumps(content).encode())
+    return gzip.compress(json.dumps(content).encode(), mtime=0)
 
 
 def flipped(content: bytes) -> bytes:

@@ -117,7 +117,15 @@ def profile(
     ] = None,
     machine: Annotated[
         Machine,
-        Only("offload_gb", "gpus", "kv_blocks", "max_model_len", "max_num_seqs", "step_tokens"),
+        Only(
+            "offload_gb",
+            "gpus",
+            "kv_cache_dtype",
+            "kv_blocks",
+            "max_model_len",
+            "max_num_seqs",
+            "step_tokens",
+        ),
     ],
     server: Annotated[Server, Only("vllm_flags", "weights", "vllm_python", "ready_within_s")],
 ) -> None:
@@ -131,12 +139,14 @@ def profile(
         if source != "aiconfigurator":
             raise InvalidInput(f"--from {source}: use aiconfigurator")
         seqs, weights, ready_s = machine.max_num_seqs, server.weights, server.ready_within_s
+        kv = machine.kv_cache_dtype
         _refuse(
             {
                 "--url": url,
                 "--tier": tier,
                 "--within-s": within_s if within_s != WITHIN_S else None,
                 "--offload-gb": machine.offload_gb,
+                "--kv-cache-dtype": kv if kv != Machine().kv_cache_dtype else None,
                 "--max-num-seqs": seqs if seqs != Machine().max_num_seqs else None,
                 "--weights": weights if weights != Server().weights else None,
                 "--ready-within-s": ready_s if ready_s != Server().ready_within_s else None,
@@ -262,17 +272,29 @@ def _measure_new_server(config: ServerConfig, settings: Server, within_s: float)
     from servers.vllm.launch.command_line import tensor_parallel
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
-    kv_bytes = kv_bytes_per_token(config.model, config.weights, tensor_parallel(config))
+    kv_bytes = kv_bytes_per_token(
+        config.model, config.weights, tensor_parallel(config), config.kv_cache_dtype
+    )
     with running_servers(config, fresh_folder("profile"), settings) as ([server], _):
         return _measure(server.base_url, server.info, config, kv_bytes, within_s, server)
 
 
 def _measure_url(url: str, model: str | None, config: ServerConfig, within_s: float) -> Measured:
     from harness.engines.vllm_at_url import describe
+    from servers.profiles.kv_cache_dtype import KvCacheDtype
     from servers.vllm.models.kv_bytes import kv_bytes_per_token
 
+    if config.kv_cache_dtype != KvCacheDtype.AUTO:
+        raise InvalidInput(
+            f"--kv-cache-dtype {config.kv_cache_dtype}: not supported with --url, whose server "
+            "has its own format; remove it"
+        )
     info = describe(base_url := server_url(url, "--url"))
-    kv_bytes = kv_bytes_per_token(model or info.model, config.weights)
+    if info.cache_config.get("cache_dtype") == KvCacheDtype.FP8:
+        config = replace(config, kv_cache_dtype=KvCacheDtype.FP8)
+    kv_bytes = kv_bytes_per_token(
+        model or info.model, config.weights, kv_cache_dtype=config.kv_cache_dtype
+    )
     return _measure(base_url, info, config, kv_bytes, within_s)
 
 
@@ -323,6 +345,7 @@ def _measure(
             "block_tokens": info.block_size,
             "max_model_len": info.max_model_len,
             "kv_bytes_per_token": kv_bytes,
+            "kv_cache_dtype": config.kv_cache_dtype,
             "step_tokens": config.step_tokens,
             "prefill": prefill,
             "decode": decode,

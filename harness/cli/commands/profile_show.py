@@ -44,6 +44,7 @@ def show(
             "model",
             "step_times",
             "scheduling",
+            "kv_cache_dtype",
             "gpus",
             "kv_blocks",
             "max_model_len",
@@ -79,6 +80,7 @@ def show(
             max_model_len=machine.max_model_len,
             step_times=machine.step_times,
             scheduling=machine.scheduling,
+            kv_cache_dtype=machine.kv_cache_dtype,
         )
         remarks = (
             file.notes()
@@ -90,6 +92,7 @@ def show(
                 gpus=machine.gpus,
                 step_times=machine.step_times,
                 scheduling=machine.scheduling,
+                kv_cache_dtype=machine.kv_cache_dtype,
             )
         )
         steps = measured = None

@@ -112,6 +112,7 @@ def serve(
             "max_num_seqs",
             "step_tokens",
             "admission",
+            "kv_cache_dtype",
             "offload_gb",
             "ssd_gb",
         ),

@@ -17,6 +17,7 @@ from servers.errors import CannotServe, InvalidInput
 from servers.profiles import HARDWARE, MODELS, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
 from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on
@@ -65,6 +66,7 @@ class ServerConfig:
     max_num_seqs: int = 256
     step_tokens: int = 2048
     admission: Admission = Admission.WHOLE_PROMPT
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     gpus: int | None = None
     offload: Offloading | None = None
     image: str | None = None
@@ -123,6 +125,8 @@ def flags(
         chosen += ["--enforce-eager", "--block-size", str(CPU_BLOCK_TOKENS)]
     else:
         chosen += ["--tensor-parallel-size", str(tensor_parallel(config))]
+    if config.kv_cache_dtype != KvCacheDtype.AUTO:
+        chosen += ["--kv-cache-dtype", config.kv_cache_dtype]
     if config.kv_blocks is not None:
         chosen += ["--num-gpu-blocks-override", str(config.kv_blocks)]
     if (max_model_len := longest_context(config, vllm, model)) is not None:
@@ -219,6 +223,7 @@ def _costs(config: ServerConfig, vllm: VllmInstallation) -> tuple[CostCurve, str
             gpus=gpus,
             step_tokens=config.step_tokens,
             step_times=config.step_times,
+            kv_cache_dtype=config.kv_cache_dtype,
         )
         gpu = find_gpu(hardware).name
         return curve, f"costs from the {provenance} profile of {config.model} on {gpu}"
@@ -245,7 +250,7 @@ def _profile_problem(name: str) -> str:
 
 
 def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:
-    measured = measured_for(file, config.model, config.gpus)
+    measured = measured_for(file, config.model, config.gpus, config.kv_cache_dtype)
     curve = CostCurve(
         **measured.curve.model_dump(),
         reload_s_per_token=measured.reload_s_per_token,

@@ -17,6 +17,7 @@ from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named
 from servers.profiles.files import profile_for
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 
 FIT_FROM_TOKENS = 256
@@ -53,10 +54,18 @@ def read_costs(path: Path) -> CostCurve:
 
 
 def costs_on(
-    model: str, hardware: str, *, gpus: int | None, step_tokens: int, step_times: StepTimes
+    model: str,
+    hardware: str,
+    *,
+    gpus: int | None,
+    step_tokens: int,
+    step_times: StepTimes,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
 ) -> tuple[CostCurve, str]:
     """Return the curve of a model on a machine, and the provenance of its profile."""
-    profile = profile_for(hardware, model, gpus=gpus, step_times=step_times)
+    profile = profile_for(
+        hardware, model, gpus=gpus, step_times=step_times, kv_cache_dtype=kv_cache_dtype
+    )
     exact = costs(profile, step_tokens=step_tokens, offload=True)
     return fit(exact, model_named(model).max_model_len), profile.provenance
 

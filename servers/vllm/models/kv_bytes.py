@@ -7,14 +7,20 @@ from pathlib import Path
 
 from servers.errors import UnknownModel
 from servers.profiles import MODELS
+from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.model_config import model_of
 from servers.vllm.models.model_folder import resolve_model
 
 
-def kv_bytes_per_token(model: str, weights: str = "auto", gpus: int = 1) -> int:
+def kv_bytes_per_token(
+    model: str,
+    weights: str = "auto",
+    gpus: int = 1,
+    kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+) -> int:
     """Return the bytes on all GPUs of a tensor-parallel group. Raises UnknownModel."""
     if model in MODELS:
-        return MODELS[model].kv_bytes_per_token_on(gpus)
+        return with_kv_cache(MODELS[model], kv_cache_dtype).kv_bytes_per_token_on(gpus)
     path = Path(resolve_model(model, weights).path) / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -23,4 +29,5 @@ def kv_bytes_per_token(model: str, weights: str = "auto", gpus: int = 1) -> int:
             f"--model {model}: no usable config.json, so its KV size is unknown; give the path of "
             "the model's folder"
         ) from None
-    return model_of(config, model, where=str(path)).kv_bytes_per_token_on(gpus)
+    llm = model_of(config, model, where=str(path))
+    return with_kv_cache(llm, kv_cache_dtype).kv_bytes_per_token_on(gpus)
