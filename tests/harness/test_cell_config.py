@@ -15,6 +15,8 @@ from harness.sweep.run import run_sweep
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 from servers.profiles import analytic_profile
+from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.variants import variant
 from traces import Program
 from traces.program import SharedPrefix
 
@@ -55,3 +57,18 @@ def test_a_cell_in_virtual_time_records_its_number_of_gpus(
 ) -> None:
     plan = resolve(SweepSettings(policies="fcfs", machine=Machine(model=model, gpus=given)))
     assert plan.engine.cell_json(plan.variants[0])["gpus"] == gpus
+
+
+def test_a_cell_records_the_format_of_the_kv_cache_unless_it_is_the_default() -> None:
+    cells = {
+        dtype: resolve(
+            SweepSettings(policies="fcfs", machine=Machine(kv_cache_dtype=dtype))
+        ).engine.cell_json(variant("fcfs"))
+        for dtype in KvCacheDtype
+    }
+    default, fp8 = cells[KvCacheDtype.AUTO], cells[KvCacheDtype.FP8]
+    assert "kv_cache_dtype" not in default
+    assert fp8["kv_cache_dtype"] == "fp8"
+    assert list(default) == [name for name in fp8 if name != "kv_cache_dtype"]
+    halves = default["profile"]["kv_bytes_per_token"], 2 * fp8["profile"]["kv_bytes_per_token"]
+    assert halves[0] == halves[1]

@@ -90,6 +90,10 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
             "--scheduling sync: not supported by --engine http://127.0.0.1:9, which has its own "
             "step times; remove it, and start vLLM with --no-async-scheduling instead",
         ),
+        (
+            "--engine http://127.0.0.1:9 --kv-cache-dtype fp8",
+            "--kv-cache-dtype fp8: not supported by --engine http://127.0.0.1:9, whose server has",
+        ),
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),

@@ -96,6 +96,11 @@ def test_show_prints_analytic_step_times_on_request(bench: str) -> None:
     assert not any("tables" in line for line in shown)
 
 
+def test_show_prints_twice_the_kv_memory_in_fp8(bench: str) -> None:
+    shown = show(bench, "--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
+    assert "KV memory\t903,424 tokens" in shown
+
+
 def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
     shown = json.loads(show(bench, "--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
     assert set(shown) == {

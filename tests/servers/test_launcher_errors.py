@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import pytest
 from servers.admission import Admission
 from servers.errors import CannotServe, PortTaken, ServerFailed, UnknownModel, VllmUnavailable
 from servers.processes import supervised
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.vllm.launch.command_line import ServerConfig
 from servers.vllm.launch.cost_curve import CostCurve
 from servers.vllm.launch.find_vllm import find_vllm
@@ -277,6 +279,18 @@ def test_first_chunk_admission_is_a_flag_of_vllm_and_the_default_needs_none(tmp_
         with launch(config, folder, python=python, ready_within_s=20):
             flags = json.loads((folder / "server.json").read_text())["flags"]
         assert (flag in flags) == (admission == Admission.FIRST_CHUNK)
+
+
+def test_the_format_of_the_kv_cache_is_passed_to_vllm_unless_it_is_the_default(
+    tmp_path: Path,
+) -> None:
+    python = substitute_vllm(tmp_path, "healthy")
+    for dtype, expected in ((KvCacheDtype.AUTO, ()), (KvCacheDtype.FP8, ("fp8",))):
+        config, folder = ServerConfig(kv_cache_dtype=dtype), tmp_path / dtype
+        with launch(config, folder, python=python, ready_within_s=20):
+            flags = json.loads((folder / "server.json").read_text())["flags"]
+        given = tuple(after for flag, after in pairwise(flags) if flag == "--kv-cache-dtype")
+        assert given == expected
 
 
 def test_first_chunk_admission_is_refused_for_a_vllm_that_lacks_it(tmp_path: Path) -> None:
