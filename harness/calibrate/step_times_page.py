@@ -15,7 +15,7 @@ from servers.profiles import MODELS, Profile, analytic_profile
 from servers.profiles.files import profile_for
 from servers.profiles.reference_steps import reference_steps
 from servers.profiles.roofline import gpus_for
-from servers.profiles.shipped import ShippedSteps, shipped_file
+from servers.profiles.shipped import ShippedSteps, shipped_file, shipped_steps
 
 SHOWN = ("llama-3.1-8b", "llama-3.1-70b", "qwen3-30b-a3b")
 POINTS = (
@@ -76,8 +76,9 @@ def _shipped() -> Iterator[tuple[str, str, int, ShippedSteps]]:
     for gpu in SYSTEMS:
         file = shipped_file(gpu)
         for model, by_gpus in (file.models if file else {}).items():
-            for gpus, found in by_gpus.items():
-                yield gpu, model, gpus, found
+            for gpus in by_gpus:
+                if found := shipped_steps(gpu, model, gpus):
+                    yield gpu, model, gpus, found
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -11,6 +11,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
 
 from servers.profiles.end_to_end import end_to_end_error
 from servers.profiles.from_tables import Tables, TableSteps
@@ -32,13 +36,22 @@ class ShippedSteps(Record):
     None if it is longer than the model's limit."""
 
 
-class ShippedFile(Record):
+class ShippedFile(Struct, frozen=True, forbid_unknown_fields=True):
     """Step times of one GPU."""
 
     tables: Tables
     date: str
-    models: dict[str, dict[int, ShippedSteps]]
-    """By model and number of GPUs."""
+    models: dict[str, dict[int, Raw]]
+    """JSON of `ShippedSteps` by model and number of GPUs. A file has up to 60 of them, and a run
+    uses one, so each is decoded when it is used."""
+
+
+def _record(kind: type[Any], fields: Any) -> Any:
+    """Return a record of pydantic, for msgspec."""
+    return kind.model_validate(fields)
+
+
+FILE: Decoder[ShippedFile] = Decoder(ShippedFile, dec_hook=_record)
 
 
 @cache
@@ -46,12 +59,14 @@ def shipped_file(hardware: str) -> ShippedFile | None:
     path = FOLDER / f"{hardware}.json"
     if hardware not in HARDWARE or not path.is_file():
         return None
-    return ShippedFile.model_validate_json(path.read_bytes())
+    return FILE.decode(path.read_bytes())
 
 
+@cache
 def shipped_steps(hardware: str, model: str, gpus: int) -> ShippedSteps | None:
     file = shipped_file(hardware)
-    return file.models.get(model, {}).get(gpus) if file else None
+    found = file.models.get(model, {}).get(gpus) if file else None
+    return ShippedSteps.model_validate_json(bytes(found)) if found is not None else None
 
 
 def with_steps(analytic: Profile, found: ShippedSteps) -> TableProfile:
