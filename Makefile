@@ -58,6 +58,7 @@ sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JP
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
 	$(BIN)/python -m harness.calibrate.shipped_profiles
 	$(BIN)/python -m harness.calibrate.step_times_page > docs/reference/step-times.md
+	$(BIN)/python -m harness.calibrate.step_times_picture > docs/reference/step-times.svg
 
 results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly
 	@OUT=$(OUT) .ci/results

@@ -137,7 +137,7 @@ def _reference() -> list[str]:
 
 
 def _cells(gpu: str, model: str, gpus: int, found: ShippedSteps) -> list[str]:
-    analytic, ours = _both(gpu, model, gpus)
+    analytic, ours = without_cpu_time(gpu, model, gpus)
     return [
         "–" if tables is None else f"{_ms(tables)} / {_ms(one)} / {_ms(other)}"
         for tables, one, other in zip(
@@ -146,7 +146,7 @@ def _cells(gpu: str, model: str, gpus: int, found: ShippedSteps) -> list[str]:
     ]
 
 
-def _both(gpu: str, model: str, gpus: int) -> tuple[Profile, Profile]:
+def without_cpu_time(gpu: str, model: str, gpus: int) -> tuple[Profile, Profile]:
     """Return the analytic and the shipped profile, without CPU time."""
     analytic, ours = analytic_profile(gpu, model, gpus=gpus), profile_for(gpu, model, gpus=gpus)
     return replace(analytic, base_ps=analytic.base_ps - ours.base_ps), replace(ours, base_ps=0)
@@ -165,7 +165,7 @@ def _analytic() -> list[str]:
     for gpu, model, gpus, found in _shipped():
         if gpus != 1 or MODELS[model].experts:
             continue
-        times = _times_ms(_both(gpu, model, gpus)[0])
+        times = _times_ms(without_cpu_time(gpu, model, gpus)[0])
         for point, (ms, tables) in enumerate(zip(times, found.reference_ms, strict=True)):
             if tables is not None:
                 ratios[gpu, point].append(ms / tables)

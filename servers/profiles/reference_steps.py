@@ -55,7 +55,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
         Point(
             "mixed",
             {"tokens": tokens, "cached": cached, "batch": batch, "context": context},
-            profile.step_ps(tokens + batch, batch + 1, batch * context, _pairs(tokens, cached))
+            profile.step_ps(tokens + batch, batch + 1, batch * context, pairs_of(tokens, cached))
             / PS_PER_MS,
         )
         for tokens, cached, batch, context in MIXED
@@ -67,9 +67,10 @@ def _prompt_ps(profile: Profile, step_tokens: int, tokens: int, cached: int) -> 
     total = 0
     for begin in range(0, tokens, step_tokens):
         chunk = min(step_tokens, tokens - begin)
-        total += profile.step_ps(chunk, 1, 0, _pairs(chunk, cached + begin))
+        total += profile.step_ps(chunk, 1, 0, pairs_of(chunk, cached + begin))
     return total
 
 
-def _pairs(chunk: int, cached: int) -> int:
+def pairs_of(chunk: int, cached: int) -> int:
+    """Return the query-key pairs of a prefill chunk after `cached` tokens."""
     return chunk * cached + chunk * (chunk + 1) // 2

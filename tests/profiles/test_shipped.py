@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import fields, replace
+from importlib import metadata
 from itertools import product
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.calibrate.step_times_page import page
+from harness.calibrate.step_times_picture import picture
 from servers.errors import InvalidProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.cpu_time import Scheduling
@@ -159,3 +161,14 @@ def test_shipped_files_are_small_and_step_times_load_in_under_5_ms() -> None:
 def test_the_page_on_step_times_is_that_of_the_shipped_files() -> None:
     written = Path(__file__).parents[2] / "docs/reference/step-times.md"
     assert written.read_text(encoding="utf-8") == page(), "run make profiles"
+
+
+def test_the_picture_of_step_times_is_that_of_the_shipped_files() -> None:
+    file = shipped.shipped_file("h100")
+    assert file
+    pytest.importorskip("aiconfigurator_core")
+    name, version = file.tables.package.split()
+    if metadata.version(name) != version:
+        pytest.skip(f"the picture is of {name} {version}")
+    written = Path(__file__).parents[2] / "docs/reference/step-times.svg"
+    assert written.read_text(encoding="utf-8") == picture(), "run make profiles"
