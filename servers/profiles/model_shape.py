@@ -18,8 +18,6 @@ context of an agent's program."""
 DENSE_MFU, EXPERTS_MFU = 0.65, 0.3
 """Share of the tensor peak that the matrix products of a prompt reach, without and with a mixture
 of experts: about the median of the GPUs that operator tables cover."""
-MOST_EXPERTS_READ = 0.92
-"""A step that reads this share of the experts is as good as one that reads all."""
 
 Use = Literal["embedding", "head", "layers", "experts", "vision"]
 """When a step reads weights: single rows (embedding), whole once (head, which also multiplies one
@@ -172,10 +170,7 @@ class Model:
 
     @cached_property
     def analytic_note(self) -> str:
-        """Return what analytic step times leave out, in sentences; empty if nothing."""
-        return "; ".join(filter(None, (self._window_note(), self._experts_note())))
-
-    def _window_note(self) -> str:
+        """Return what analytic step times leave out, in a sentence; empty if nothing."""
         windows = [kind for kind in self.kinds if kind.window is not None]
         if not windows:
             return ""
@@ -185,14 +180,4 @@ class Model:
             f"{self.name} attends to the last {windows[0].window} tokens only in {which} layers: "
             f"step times are those at a context of {AGENT_CONTEXT_TOKENS} tokens, too low "
             "for shorter contexts and too high for longer ones"
-        )
-
-    def _experts_note(self) -> str:
-        if self.experts <= self.experts_per_token:
-            return ""
-        unread = math.log(1 - self.experts_per_token / self.experts)
-        tokens = max(10, 10 * round(math.log(1 - MOST_EXPERTS_READ) / unread / 10))
-        return (
-            f"{self.name} is timed as if every step read all experts: too slow for decode batches "
-            f"under about {tokens} tokens, which touch only some of them"
         )

@@ -6,6 +6,9 @@ docs/reference/profiles.md has their sources and compares them with measurements
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
@@ -15,7 +18,7 @@ from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, pool, turn_blocks
 from servers.profiles.llms import model
 from servers.profiles.model_shape import Model
-from servers.profiles.profile import Profile
+from servers.profiles.profile import Profile, profile_of
 
 ATTENTION_MFU = 0.65
 """Share of the BF16 tensor peak that a prompt's attention reaches; see also `Model.prefill_mfu`.
@@ -75,19 +78,20 @@ def analytic_profile(
             f"one request of {longest} tokens; give at most that, or more --gpus or "
             "--kv-blocks"
         )
-    profile = Profile(
-        hardware=gpu.name,
-        model=llm.name,
-        provenance="analytic",
-        kv_blocks=blocks,
-        block_tokens=block_tokens,
-        max_model_len=longest if max_model_len is None else max_model_len,
-        kv_bytes_per_token=llm.kv_bytes_per_token_on(n),
-        kv_groups=groups,
-        dram_bytes_per_s=gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
-        ssd_bytes_per_s=SSD_BYTES_PER_S * LINK_EFFICIENCY,
+    fields: dict[str, Any] = {
+        "hardware": gpu.name,
+        "model": llm.name,
+        "provenance": "analytic",
+        "kv_blocks": blocks,
+        "block_tokens": block_tokens,
+        "max_model_len": longest if max_model_len is None else max_model_len,
+        "kv_bytes_per_token": llm.kv_bytes_per_token_on(n),
+        "kv_groups": groups,
+        "dram_bytes_per_s": gpu.pcie_bytes_per_s * LINK_EFFICIENCY * n,
+        "ssd_bytes_per_s": SSD_BYTES_PER_S * LINK_EFFICIENCY,
         **_step_ps(gpu, llm, n),
-    )
+    }
+    profile = profile_of(fields | _experts_ps(gpu, llm, n, fields["token_ps"]))
     return with_cpu_time(profile, CPU_TIME[scheduling], offload=offload)
 
 
@@ -97,7 +101,7 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
     fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
     flops = (fp8_flops or gpu.bf16_flops) * n * llm.prefill_mfu
     attention_flops = gpu.bf16_flops * n * ATTENTION_MFU
-    memory = gpu.memory_bytes_per_s * n * DECODE_MBU
+    memory = _memory_bytes_per_s(gpu, n)
     link = (gpu.link_bytes_per_s or gpu.pcie_bytes_per_s) * LINK_EFFICIENCY
     reduced_bytes = 2 * llm.layers * llm.hidden * 2 * 2 * (n - 1) / n
     return {
@@ -109,6 +113,26 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
         "context_ps": round(PS_PER_S * llm.read_bytes_per_token_on(n) / memory),
         "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
     }
+
+
+def _experts_ps(gpu: Hardware, llm: Model, n: int, token_ps: int) -> dict[str, Any]:
+    """Return the fields of `TableProfile` for a model whose small steps read only some of its
+    experts, and none for others. Knots are at powers of two tokens, up to the first step that takes
+    longer to compute than to read all weights."""
+    if llm.experts_read(1) == 1:
+        return {}
+    memory = _memory_bytes_per_s(gpu, n)
+    all_weights_ps = PS_PER_S * llm.step_bytes() / memory
+    doublings = max(0, math.ceil(math.log2(all_weights_ps / token_ps)))
+    knots = [
+        (tokens, max(round(PS_PER_S * llm.step_bytes(tokens) / memory), tokens * token_ps))
+        for tokens in (1 << i for i in range(doublings + 1))
+    ]
+    return {"knots": knots, "decode_ps": 0, "prefill_ps": 0, "mean_context_ps": 0}
+
+
+def _memory_bytes_per_s(gpu: Hardware, n: int) -> float:
+    return gpu.memory_bytes_per_s * n * DECODE_MBU
 
 
 def kv_budget_bytes(gpu: Hardware, llm: Model, gpus: int, utilization: float) -> int:

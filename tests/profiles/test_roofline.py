@@ -8,9 +8,14 @@ from dataclasses import asdict
 import pytest
 
 from servers.errors import DoesNotFit
-from servers.profiles import HARDWARE, MODELS, analytic_profile, notes
+from servers.profiles import HARDWARE, MODELS, analytic_profile, model, notes
 
 PER_MS = 1_000_000_000
+ZERO = {
+    *("sequence_ps", "request_ps", "load_ps", "load_token_ps"),
+    *("decode_ps", "prefill_ps", "mean_context_ps"),
+}
+"""Coefficients that analytic profiles without a tier leave at zero."""
 
 
 def test_llama_8b_on_one_a100_matches_a_manual_calculation() -> None:
@@ -47,6 +52,19 @@ def test_fp8_weights_are_multiplied_in_bf16_without_fp8_tensor_cores() -> None:
     # without all-reduces (3.30 MB per token): 8 × 0.3 × 312 and × 1979 TFLOP/s
     assert a100.token_ps - 3_297_280 / 240e9 * 1e12 == pytest.approx(85_684_000, rel=1e-4)
     assert h100.token_ps - 3_297_280 / 360e9 * 1e12 == pytest.approx(13_508_000, rel=1e-4)
+
+
+def test_a_small_step_reads_only_the_experts_that_its_tokens_take() -> None:
+    """GLM-4.5-FP8: 8 of 160 experts per token. Eight H100 read 0.75 x 8 x 3.35 TB/s."""
+    llm, profile = model("glm-4.5-fp8"), analytic_profile("h100", "glm-4.5-fp8")
+    ms = {tokens: profile.step_ps(tokens, tokens, 0, 0) / PER_MS for tokens in (1, 2, 64, 100_000)}
+    base_ms = profile.base_ps / PER_MS
+    every, one = llm.step_bytes() / 20.1e9, llm.step_bytes(1) / 20.1e9
+    assert ms[1] == pytest.approx(base_ms + one, rel=1e-6)
+    experts = (every - one) / 0.95  # one token takes 0.05 of them
+    assert ms[2] == pytest.approx(base_ms + one + (0.0975 - 0.05) * experts, rel=1e-6)
+    assert ms[64] == pytest.approx(base_ms + every - 0.95**64 * experts, rel=1e-6)
+    assert ms[100_000] == pytest.approx(base_ms + 100_000 * profile.token_ps / PER_MS, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +172,7 @@ def test_every_pair_that_fits_has_whole_positive_coefficients(machine: str, llm:
     for name, value in asdict(profile).items():
         if name.endswith(("_ps", "_blocks", "_len", "per_token")):
             assert isinstance(value, int), name
-            assert value > 0 or name in {"sequence_ps", "request_ps", "load_ps", "load_token_ps"}
+            assert value > 0 or name in ZERO
     assert profile.max_model_len <= profile.kv_blocks * profile.block_tokens
 
 
