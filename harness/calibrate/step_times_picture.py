@@ -117,24 +117,24 @@ def picture() -> str:
     prompts = Panel(
         "Prefill in one step, ms",
         "prompt tokens",
-        Axis(512, 131072, (512, 2048, 8192, 32768, 131072), 70, 480),
+        Axis(512, 131072, (512, 2048, 8192, 32768, 131072), 62, 412),
         Axis(8, 12000, (10, 100, 1000, 10000), 350, 50),
         [_prompts(cached, [p for p in prefill if p.cached_tokens == cached]) for cached in CACHED],
     )
     decodes = Panel(
         "Decode step, ms",
         "decodes in the batch",
-        Axis(1, 256, (1, 4, 16, 64, 256), 560, 970),
+        Axis(1, 256, (1, 4, 16, 64, 256), 496, 846),
         Axis(5, 25, (5, 7, 10, 14, 20), 350, 50),
         [_decodes(context, [d for d in decode if d.context == context]) for context in CONTEXTS],
     )
     what = f"{MODEL} on {GPUS} x {GPU}"
     return "\n".join(
         [
-            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1000 440" role="img">',
+            '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 860 440" role="img">',
             f"<title>Step times of {what}: operator tables and profiles</title>",
             f"<style>{STYLE}</style>",
-            '<rect class="card" width="1000" height="440" rx="8"/>',
+            '<rect class="card" width="860" height="440" rx="8"/>',
             *prompts.svg(ours, analytic),
             *decodes.svg(ours, analytic),
             *_legend(f"{what}, vLLM {tables.engine_version}"),
@@ -155,7 +155,7 @@ def _prompts(cached: int, found: Sequence[PrefillTimes]) -> Series:
 
 def _decodes(context: int, found: Sequence[DecodeTimes]) -> Series:
     return Series(
-        f"contexts of {_short(context)}",
+        f"context {_short(context)}",
         [(each.batch, each.seconds[0] * 1000) for each in found],
         lambda batch: (batch, batch, batch * context, 0),
         CONTEXTS[context],
@@ -164,13 +164,13 @@ def _decodes(context: int, found: Sequence[DecodeTimes]) -> Series:
 
 def _legend(what: str) -> Iterator[str]:
     y = 422
-    yield f'<g class="c"><circle cx="76" cy="{y - 5}" r="3.6"/>'
-    yield _text(88, y, "operator tables")
-    yield f'<path class="line" d="M215 {y - 5}h28"/>'
-    yield _text(250, y, "shipped profile")
-    yield f'<path class="line dashed" d="M375 {y - 5}h28"/>'
-    yield _text(410, y, "analytic profile")
-    yield _text(970, y, what, anchor="end")
+    yield f'<g class="c"><circle cx="67" cy="{y - 5}" r="3.6"/>'
+    yield _text(78, y, "operator tables")
+    yield f'<path class="line" d="M204 {y - 5}h28"/>'
+    yield _text(238, y, "shipped profile")
+    yield f'<path class="line dashed" d="M363 {y - 5}h28"/>'
+    yield _text(397, y, "analytic profile")
+    yield _text(846, y, what, anchor="end")
     yield "</g>"
 
 
