@@ -180,7 +180,7 @@ def _rounds_to_same_side(check: Check, number: float, decimals: int) -> bool:
 def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     """Return a sentence: reproduced, not reproduced, or not testable here, with the reason."""
     if not findings:
-        return f"Not testable here: {not_testable}"
+        return f"Not testable here: {not_testable or 'the experiment has no checks'}"
     if readings := list(dict.fromkeys(f.reading for f in findings if f.reading)):
         return _by_reading(findings, readings)
     bad = [f for f in findings if not f.holds]

@@ -117,6 +117,7 @@ def test_a_verdict_gives_the_numbers_of_ours_and_the_paper() -> None:
         "Not reproduced: “B” does not hold, ours 1x, published 2x. 1 of 2 claims hold."
     )
     assert verdict([], "no GPU") == "Not testable here: no GPU"
+    assert verdict([]) == "Not testable here: the experiment has no checks"
 
 
 def test_a_reading_is_reproduced_if_all_of_its_claims_hold() -> None:
