@@ -33,5 +33,10 @@ def listed(items: Sequence[str], last: str = "and", at_most: int = 8) -> str:
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
+def gpus_in_words(hardware: object, gpus: int | None) -> str:
+    """Return `2 x h100`, or the bare name for one GPU or an unknown number."""
+    return f"{gpus} x {hardware}" if gpus and gpus > 1 else str(hardware)
+
+
 def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

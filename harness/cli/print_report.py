@@ -43,7 +43,7 @@ def print_report(
         if gantt or evaluations:
             refuse_members(folder)
         machines = write_machines_report(folder)
-        _print_answer(console, [machines.headline])
+        _print_answer(console, [machines.headline, *machines.caveats])
         for member, each in machines.machines:
             _print_answer(console, [f"{member.label}: {each.answer[0]}"])
         _print_end(console, machines, failed)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import traces
-from harness.load.arrivals import choose_programs, root_ids
+from harness.load.arrivals import choose_programs, root_ids, roots
 from servers.errors import ProgramTooLong
 from traces import Note, Program
 from traces.lenient import one_line
@@ -39,6 +39,8 @@ class Workload:
     left_out: tuple[LeftOut, ...]
     rejected_files: tuple[Note, ...] = ()
     repairs: tuple[Note, ...] = ()
+    distinct_programs: int | None = None
+    """Number of programs if they are repeated under new ids; None if they are not."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     shared_prefix_tokens: int = field(init=False)
@@ -80,6 +82,11 @@ class Workload:
             "trace_sha256": self.trace_sha256,
             "gap_provenance": self.gap_provenance,
             "shared_prefix_tokens": self.shared_prefix_tokens,
+            **(
+                {}
+                if self.distinct_programs is None
+                else {"distinct_programs": self.distinct_programs}
+            ),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
 
@@ -110,8 +117,15 @@ def load_workload(
             f"{left_out[0].reason}{more}; increase --max-model-len, --kv-blocks or --gpus"
         )
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
+    repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(
-        _name(sources), programs, loaded.sha256, left_out, loaded.rejections, loaded.repairs
+        _name(sources),
+        programs,
+        loaded.sha256,
+        left_out,
+        loaded.rejections,
+        loaded.repairs,
+        len(fitting) if repeats else None,
     )
 
 

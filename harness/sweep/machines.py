@@ -20,7 +20,7 @@ from harness.cells.names import slug
 from harness.cells.workers import Tick
 from harness.load.machines import each_machine
 from harness.load.option import elements
-from harness.load.settings import SweepSettings
+from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import SETTINGS, claimed, settings_files, with_copies
@@ -41,7 +41,12 @@ class MachinesPlan:
         return {
             "format": FORMAT,
             "machines": [
-                {"folder": name, "hardware": plan.engine.hardware, "model": plan.engine.model}
+                {
+                    "folder": name,
+                    "hardware": plan.engine.hardware,
+                    "model": plan.engine.model,
+                    "gpus": plan.engine.sweep_json().get("gpus"),
+                }
                 for name, plan in self.plans.items()
             ],
         }
@@ -87,12 +92,22 @@ def resolve_machines(settings: SweepSettings) -> MachinesPlan:
     for plan in resolve_each(each_machine(settings)):
         name = f"{slug(plan.engine.hardware)}_{slug(plan.engine.model)}"
         if name in plans:
-            raise InvalidInput(
-                f"--hardware and --model: two machines would have the same folder, {name}; give "
-                "the GPU in one of the files another name"
-            )
+            raise _same_folder(plans[name].settings.machine, plan.settings.machine, name)
         plans[name] = plan
     return MachinesPlan(settings, plans)
+
+
+def _same_folder(one: Machine, other: Machine, folder: str) -> InvalidInput:
+    """Return the error for two machines with the same names of GPU and model."""
+    if one.hardware == other.hardware:
+        return InvalidInput(
+            f"--model {one.model},{other.model}: both have the same folder, {folder}; rename one "
+            "of the models' files or folders"
+        )
+    return InvalidInput(
+        f"--hardware {one.hardware},{other.hardware}: both have the same folder, {folder}; give "
+        "the GPU in one of the files another name"
+    )
 
 
 def run_machines(

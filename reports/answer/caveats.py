@@ -87,12 +87,12 @@ def _more_scheduling_time(points: Sequence[Point], sweep: dict[str, Any]) -> lis
 
 
 def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
-    caveats = []
-    if programs := (sweep.get("workload") or {}).get("left_out"):
+    caveats, workload = [], sweep.get("workload") or {}
+    if programs := workload.get("left_out"):
         first = programs[0]
         caveats.append(
             f"Left out: {counted(len(programs), 'program')}; the first, {first['program_id']}:"
-            f" {without_name(first)}."
+            f" {without_name(first)}.{_repeated(workload)}"
         )
     if files := sweep.get("rejected_files"):
         first = files[0]
@@ -101,6 +101,13 @@ def _traces_left_out(sweep: dict[str, Any]) -> list[str]:
             f" {first['reason']}."
         )
     return caveats
+
+
+def _repeated(workload: dict[str, Any]) -> str:
+    """Return a sentence with the number of different programs among those that ran."""
+    if (distinct := workload.get("distinct_programs")) is None:
+        return ""
+    return f" {counted(distinct, 'distinct program')}, repeated to {workload.get('programs'):,}."
 
 
 def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,20 @@ def headline(machines: Sequence[OnMachine], baseline: str) -> str:
     return f"{sentence}."
 
 
+def unlike_step_times(profiles: Mapping[str, str]) -> list[str]:
+    """Return a caveat if some step times are analytic and others not. `profiles` has the
+    provenance of the profile by machine."""
+    analytic = [name for name, kind in profiles.items() if kind == "analytic"]
+    if not analytic or len(analytic) == len(profiles):
+        return []
+    others = list(dict.fromkeys(kind for kind in profiles.values() if kind != "analytic"))
+    return [
+        f"Step times are analytic (a roofline of published peaks, not a measurement) for "
+        f"{listed(analytic)}, and from {listed([f'{kind} profiles' for kind in others])} for the "
+        "others: differences between the two groups are partly differences between the profiles."
+    ]
+
+
 def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
     """Return the table of models by hardware, whose cells have the fastest variant."""
     hardware = list(dict.fromkeys(m.member.hardware for m in machines))
@@ -64,25 +78,27 @@ def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
     at = {(m.member.model, m.member.hardware): m for m in machines}
     winners = [m.answer.winner for m in machines if m.answer.winner is not None]
     full = _full_tint(winners)
+    several = any((m.member.gpus or 1) > 1 for m in machines)
     return {
         "hardware": hardware,
         "rows": [
             {
                 "model": model,
-                "cells": [_matrix_cell(at.get((model, gpu)), full) for gpu in hardware],
+                "cells": [_matrix_cell(at.get((model, gpu)), full, several) for gpu in hardware],
             }
             for model in models
         ],
     }
 
 
-def _matrix_cell(machine: OnMachine | None, full: float) -> dict[str, Any]:
+def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> dict[str, Any]:
     winner = machine.answer.winner if machine is not None else None
     if machine is None or winner is None:
         text = "not in this sweep" if machine is None else "no result"
         return {"name": "–", "lines": [text], "kind": "none", "tint": 0, "href": None}
     base, gain = machine.answer.baseline, winner.against
-    lines = []
+    member = machine.member
+    lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
     if gain is not None and base is not None:
         lines.append(f"{times(gain.mean.value)} ({interval(gain.mean)})")
         lines.append(f"{seconds(winner.jct_mean_s.value)} instead of "
@@ -95,7 +111,7 @@ def _matrix_cell(machine: OnMachine | None, full: float) -> dict[str, Any]:
     return {
         "name": winner.variant,
         "lines": lines,
-        "href": f"{machine.member.folder.name}/report.html",
+        "href": f"{member.folder.name}/report.html",
         **_tinted(winner, full),
     }
 

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.phrasing import counted, listed, share
+from reports.phrasing import counted, gpus_in_words, listed, share
 from reports.run_folder.turns import VIRTUAL
 
 ORIGINS = {
@@ -24,15 +24,18 @@ MAX_ROWS = 40
 def heading(sweep: Mapping[str, Any]) -> list[str]:
     workload = (sweep.get("workload") or {}).get("name")
     engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
-    return [
-        str(word) for word in (workload, sweep.get("model"), sweep.get("hardware"), engine) if word
-    ]
+    return [str(word) for word in (workload, sweep.get("model"), _gpus(sweep), engine) if word]
+
+
+def _gpus(sweep: Mapping[str, Any]) -> str | None:
+    hardware = sweep.get("hardware")
+    return hardware and gpus_in_words(hardware, sweep.get("gpus"))
 
 
 def provenance(sweep: Mapping[str, Any]) -> str:
     """Return a sentence with the engine, the model, the machine and the workload."""
     profile = sweep.get("profile") or {}
-    model, hardware = sweep.get("model", "a model"), sweep.get("hardware", "a machine")
+    model, hardware = sweep.get("model", "a model"), _gpus(sweep) or "a machine"
     engine = str(sweep.get("engine"))
     if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")

@@ -100,6 +100,7 @@ def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
         "load": load_label(config["jps"], str(config["arrivals"])),
         "seed": config["seed"],
         "hardware": config.get("hardware"),
+        "gpus": config.get("gpus"),
         "model": config.get("model"),
         "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),

@@ -15,10 +15,10 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.machines import OnMachine, by_load, headline, matrix
+from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
-from reports.phrasing import counted
+from reports.phrasing import counted, gpus_in_words, listed
 from reports.run_folder.atomic import write_file
 from reports.run_folder.machines import Member, read_machines
 from reports.run_folder.read import read_sweep
@@ -30,6 +30,8 @@ class MachinesReport:
     path: Path
     """The HTML file of the overview."""
     headline: str
+    caveats: Sequence[str]
+    """Sentences that concern all machines."""
     machines: tuple[tuple[Member, Report], ...]
 
     @property
@@ -52,18 +54,19 @@ def write_machines(folder: Path) -> MachinesReport:
     reports = tuple((member, write(member.folder)) for member in members)
     found = [_on_machine(member, report) for member, report in reports]
     baseline = str(sweeps[0]["baseline"])
-    overview = MachinesReport(folder / REPORT, headline(found, baseline), reports)
     shared = [c for c in found[0].answer.caveats if all(c in m.answer.caveats for m in found)]
+    caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
+    overview = MachinesReport(folder / REPORT, headline(found, baseline), caveats, reports)
     page = (
         environment()
         .get_template("machines.html.j2")
         .render(
             headline=overview.headline,
             baseline=baseline,
-            heading=_heading(sweeps[0], len(members)),
+            heading=_heading(sweeps[0], members),
             matrix=matrix(found),
             by_load=by_load(found),
-            shared=shared,
+            caveats=caveats,
             machines=[_section(machine, shared) for machine in found],
             failed_gates=overview.failed_gates,
             missing=overview.missing,
@@ -84,10 +87,21 @@ def _on_machine(member: Member, report: Report) -> OnMachine:
     return OnMachine(member, answer, report.points, usd_per_job)
 
 
-def _heading(sweep: Mapping[str, Any], machines: int) -> list[str]:
+def _provenances(members: Sequence[Member], sweeps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return what the profile of each machine is made from, by machine."""
+    return {
+        member.label: str(profile.get("provenance"))
+        for member, sweep in zip(members, sweeps, strict=True)
+        if (profile := sweep.get("profile"))
+    }
+
+
+def _heading(sweep: Mapping[str, Any], members: Sequence[Member]) -> list[str]:
     workload = (sweep.get("workload") or {}).get("name")
     engine = VIRTUAL.get(str(sweep.get("engine")), sweep.get("engine"))
-    return [str(word) for word in (workload, counted(machines, "machine"), engine) if word]
+    gpus = [gpus_in_words(member.hardware, member.gpus) for member in members]
+    machines = f"{counted(len(members), 'machine')}: {listed(list(dict.fromkeys(gpus)), at_most=4)}"
+    return [str(word) for word in (workload, machines, engine) if word]
 
 
 def _section(machine: OnMachine, shared: Sequence[str]) -> dict[str, Any]:

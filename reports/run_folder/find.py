@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reports.phrasing import counted, listed
+from reports.phrasing import counted, gpus_in_words, listed
 from reports.run_folder.machines import has_members
 from reports.run_folder.read import read_sweep
 from servers.errors import InvalidRunFolder
@@ -91,8 +91,8 @@ def _summary(folder: Path) -> RunSummary:
 def _load(sweep: Mapping[str, Any]) -> str:
     name = (sweep.get("workload") or {}).get("name")
     model, hardware, engine = (sweep.get(field) for field in ("model", "hardware", "engine"))
-    count = f"{gpus} x " if (gpus := sweep.get("gpus")) and gpus > 1 else ""
-    return ", ".join([f"{name}, {model} on {count}{hardware}, {engine}", *_settings(sweep)])
+    gpus = gpus_in_words(hardware, sweep.get("gpus"))
+    return ", ".join([f"{name}, {model} on {gpus}, {engine}", *_settings(sweep)])
 
 
 def _settings(sweep: Mapping[str, Any]) -> Iterator[str]:

@@ -10,8 +10,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from reports.phrasing import listed
-from reports.run_folder.documents import MadeBy, Name
+from reports.phrasing import gpus_in_words, listed
+from reports.run_folder.documents import Count, MadeBy, Name
 from servers.errors import InvalidRunFolder
 from traces.lenient import first_error, one_line
 
@@ -25,10 +25,12 @@ class Member(NamedTuple):
     folder: Path
     hardware: str
     model: str
+    gpus: int | None
+    """None if unknown from a measured profile."""
 
     @property
     def label(self) -> str:
-        return f"{self.model} on {self.hardware}"
+        return f"{self.model} on {gpus_in_words(self.hardware, self.gpus)}"
 
 
 class Machines(NamedTuple):
@@ -43,6 +45,7 @@ class _Entry(BaseModel):
     folder: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=255)]
     hardware: Name
     model: Name
+    gpus: Count | None = None
 
 
 class _Document(BaseModel):
@@ -71,7 +74,10 @@ def read_machines(folder: Path) -> Machines:
         field, first = first_error(error)
         what = f"{field}: {first['msg']}" if field else first["msg"]
         raise InvalidRunFolder(one_line(f"{path}: {what}; run the sweep again")) from None
-    members = (Member(folder / each.folder, each.hardware, each.model) for each in found.machines)
+    members = (
+        Member(folder / each.folder, each.hardware, each.model, each.gpus)
+        for each in found.machines
+    )
     return Machines(tuple(members), tuple(found.made_by.argv) if found.made_by else ())
 
 

@@ -23,6 +23,12 @@ bf16 = "300 TFLOP/s"
 host-link = "31.5 GB/s"
 price = "1.2 USD/h"
 """
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
+    "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
+    "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
+}  # fmt: skip
 LOAD = ("--traces", "three.jsonl", "--policies", "continuum", "--jps", "0.5", "--workers", "1")
 LIST = ("sweep", *LOAD, "--hardware", "a100-80g,h100", "--model", "llama-3.1-8b,gemma-3-12b")
 FOLDERS = [
@@ -100,6 +106,41 @@ def test_only_programs_that_fit_every_machine_run_on_any_of_them() -> None:
     assert "llama-3.1-8b on l4 can hold here" in left["reason"]
 
 
+def test_the_overview_has_the_number_of_gpus_and_names_analytic_step_times() -> None:
+    out = run("sweep", *LOAD, "--hardware", "h100,l4", "--gpus", "2", "--out", "all")
+    counts = [(m["hardware"], m["gpus"]) for m in read("all/machines.json")["machines"]]
+    assert counts == [("h100", 2), ("l4", 2)]
+    page = " ".join(Path("all/report.html").read_text().split())
+    assert "<li>2 machines: 2 x h100 and 2 x l4</li>" in page
+    assert '<span class="line">on 2 x l4</span>' in page
+    assert "llama-3.1-8b on 2 x h100: " in out
+    assert {row["gpus"] for row in read("all/cells.json")} == {2}
+    for text in (page, out):
+        assert "for llama-3.1-8b on 2 x l4, and from operator-table profiles for the" in text
+    alike = run("sweep", *LOAD, "--hardware", "h100,b200", "--out", "alike")
+    assert "analytic" not in alike
+
+
+def test_the_answer_has_the_number_of_programs_that_are_repeated_for_those_left_out() -> None:
+    long = Program("long", (Turn(2_000_000, 10, 0),))
+    write_programs(Path("three.jsonl"), (*programs(3), long))
+    for number, machines in enumerate(("h100", "h100,l40s")):
+        more = ("--hardware", machines, "--programs", "20", "--out", str(number))
+        out = run("sweep", *LOAD, *more)
+        page = " ".join(Path(f"{number}/report.html").read_text().split())
+        for text in (out, page):
+            assert "Left out: 1 program; the first, long: " in text
+            assert "3 distinct programs, repeated to 20." in text
+
+
+def test_two_models_of_the_same_name_are_refused_and_named() -> None:
+    for folder in ("one", "two"):
+        Path(folder, "ours").mkdir(parents=True)
+        Path(folder, "ours", "config.json").write_text(json.dumps(CONFIG))
+    message = refused("sweep", *LOAD, "--model", "one/ours,two/ours", "--out", "x")
+    assert "--model one/ours,two/ours: both have the same folder, b200_ours; rename one" in message
+
+
 def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Path) -> None:
     Path("my-gpu.toml").write_text(GPU)
     command = ("sweep", *LOAD, "--traces", str(folder / "three.jsonl"))
@@ -117,13 +158,7 @@ def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Pat
 
 
 def test_a_config_json_may_be_an_element_and_is_copied() -> None:
-    fields = {
-        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
-        "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
-        "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
-    }  # fmt: skip
-    Path("ours.json").write_text(json.dumps(fields))
+    Path("ours.json").write_text(json.dumps(CONFIG))
     run("sweep", *LOAD, "--model", "llama-3.1-8b,ours.json", "--out", "all")
     Path("ours.json").unlink()
     toml = Path("all/sweep.toml").read_text()
