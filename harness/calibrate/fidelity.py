@@ -93,8 +93,9 @@ def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSetti
     )
     live = replace(settings, machine=machine)
     plan = resolve(live)
-    longest, _ = plan.engine.longest
-    machine = replace(machine, engine="sim", kv_blocks=blocks - 1, max_model_len=longest)
+    machine = replace(
+        machine, engine="sim", kv_blocks=blocks - 1, max_model_len=plan.engine.longest.tokens
+    )
     virtual = replace(live, machine=machine, server=Server())
     _check_same_workload(plan, resolve(virtual))
     return live, virtual

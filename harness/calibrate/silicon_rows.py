@@ -132,9 +132,11 @@ class Row:
         return list(zip(prompts, outputs, strict=True))
 
 
-def read_rows() -> tuple[list[Row], dict[str, int]]:
+def read_rows(
+    hardware: str | None = None, model: str | None = None
+) -> tuple[list[Row], dict[str, int]]:
     """Read the file of the installed package: rows that can be expressed, and the number of others
-    by reason. Raises LibraryUnavailable without the package."""
+    of this GPU and model by reason. Raises LibraryUnavailable without the package."""
     try:
         file = resources.files("aiconfigurator_core") / FILE
         text = file.read_text(encoding="utf-8")
@@ -142,26 +144,34 @@ def read_rows() -> tuple[list[Row], dict[str, int]]:
         raise LibraryUnavailable(
             f"--silicon: needs {PACKAGE}; pip install 'turnstile-bench[silicon]'"
         ) from None
-    return parse(text.splitlines())
+    return parse(text.splitlines(), hardware, model)
 
 
 def package() -> str:
     return f"{PACKAGE} {metadata.version(PACKAGE)}"
 
 
-def parse(lines: Iterable[str]) -> tuple[list[Row], dict[str, int]]:
+def parse(
+    lines: Iterable[str], hardware: str | None = None, model: str | None = None
+) -> tuple[list[Row], dict[str, int]]:
     rows: dict[Row, None] = {}
     left_out: Counter[str] = Counter()
     for fields in csv.DictReader(lines):
         if fields["backend"] != "vllm":
             continue
         if (why := next(_obstacles(fields), None)) is not None:
-            left_out[why] += 1
+            left_out[why] += _is_of(fields, hardware, model)
         elif (row := _row(fields)) in rows:
-            left_out["the same measurement as another row"] += 1
+            left_out["the same measurement as another row"] += _is_of(fields, hardware, model)
         else:
             rows[row] = None
-    return list(rows), dict(left_out)
+    return list(rows), dict(+left_out)
+
+
+def _is_of(fields: Mapping[str, str], hardware: str | None, model: str | None) -> bool:
+    checkpoint = CHECKPOINTS.get((fields["model_path"], fields["precision"]))
+    measured = HARDWARE.get(fields["system"]), checkpoint and checkpoint.model
+    return hardware in (None, measured[0]) and model in (None, measured[1])
 
 
 def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from harness.cells.job import Job
 from harness.load.settings import SweepSettings
+from harness.load.workload import Longest
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
 from servers.variants import Variant, variants
@@ -77,8 +78,8 @@ class Engine(Protocol):
         running server, whose state is unknown."""
 
     @property
-    def longest(self) -> tuple[int | None, str]:
-        """Longest context in tokens, or None if unknown, and the reason for the limit."""
+    def longest(self) -> Longest:
+        """The longest context, and the reason for the limit."""
 
     def describe(self) -> str:
         """Return one line that states what is measured and what is simulated."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.cells.job import Job
 from harness.load.settings import Machine, SweepSettings
+from harness.load.workload import Longest
 from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
@@ -45,6 +46,8 @@ class SimEngine:
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     profile_notes: tuple[str, ...] = ()
     """What readers of results should know about the profile, in one sentence each."""
+    model_limit: int | None = None
+    """Longest context of the model on any machine; None if unknown from a measured profile."""
     offloads: bool = False
     """Whether a variant of the sweep has an offload tier."""
     name: str = "sim"
@@ -60,7 +63,7 @@ class SimEngine:
         return self.profile.hardware
 
     @property
-    def longest(self) -> tuple[int, str]:
+    def longest(self) -> Longest:
         profiles = (self.profile, self.profile_with_offload) if self.offloads else (self.profile,)
         tokens = min(
             min(
@@ -74,7 +77,9 @@ class SimEngine:
             )
             for profile in profiles
         )
-        return tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here"
+        if tokens == self.model_limit:
+            return Longest.of_model(tokens, self.model)
+        return Longest(tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here")
 
     def describe(self) -> str:
         return (
@@ -208,6 +213,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
             scheduling=settings.machine.scheduling,
             kv_cache_dtype=settings.machine.kv_cache_dtype,
         ),
+        model_limit=None if is_file(machine) else model(name or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
     )
 

@@ -19,6 +19,7 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, SweepSettings
+from harness.load.workload import Longest
 from harness.redact import server_url
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
@@ -44,7 +45,7 @@ class UrlEngine:
     model: str
     models: int
     """Number of models that the server lists; 1 if --model names one."""
-    longest: tuple[int | None, str]
+    longest: Longest
     events: Path | None
     turn_timeout_s: float
     timeouts: ServerTimeouts
@@ -133,7 +134,7 @@ def url_engine(
         name=url,
         model=model["id"],
         models=len(served) if settings.machine.model is None else 1,
-        longest=(
+        longest=Longest(
             settings.machine.max_model_len or (longest if isinstance(longest, int) else None),
             f"the {longest} that {url} accepts",
         ),

@@ -20,6 +20,7 @@ from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
 from harness.load.server_config import server_config
 from harness.load.settings import Prompts, Server, SweepSettings
+from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
@@ -47,7 +48,7 @@ class VllmEngine:
     config: ServerConfig
     """Settings of the servers, except the policy and the offload tier, which differ by cell."""
     vllm: VllmInstallation
-    longest: tuple[int | None, str]
+    longest: Longest
     dram_gb: float
     ssd_gb: float
     replicas: int
@@ -227,7 +228,7 @@ def vllm_engine(
     engine = VllmEngine(
         config=config,
         vllm=vllm,
-        longest=(longest, f"the {longest} that {load.name} can hold here"),
+        longest=Longest(longest, f"the {longest} that {load.name} can hold here"),
         dram_gb=command_line.dram_gb(settings.machine.offload_gb, vllm, settings.machine.gpus),
         ssd_gb=settings.machine.ssd_gb,
         replicas=server.replicas,

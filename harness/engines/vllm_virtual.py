@@ -16,6 +16,7 @@ from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
 from harness.load.settings import SweepSettings
+from harness.load.workload import Longest
 from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.records import EventRecord, TurnRecord
@@ -44,7 +45,7 @@ class VirtualEngine:
         return self.sim.hardware
 
     @property
-    def longest(self) -> tuple[int, str]:
+    def longest(self) -> Longest:
         return self.sim.longest
 
     def describe(self) -> str:

@@ -21,7 +21,7 @@ from agents.sandbox.container import Containers
 from agents.tasks import Task, Tasks, read_tasks, tasks_of
 from harness.load.arrivals import choose_programs
 from harness.load.settings import Agents, Overlong, Sandbox, SweepSettings
-from harness.load.workload import Workload, load_workload
+from harness.load.workload import Longest, Workload, load_workload
 from harness.redact import redact_settings
 from servers.errors import InvalidInput
 from servers.registry import Registry
@@ -87,10 +87,8 @@ class AgentPlan:
         )
 
 
-def plan_agents(
-    settings: SweepSettings, max_tokens: int | None, limit: str
-) -> tuple[AgentPlan, Workload]:
-    """Resolve the agent settings. `max_tokens` and `limit` are those of `load_workload`.
+def plan_agents(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan, Workload]:
+    """Resolve the agent settings. `longest` is that of `load_workload`.
 
     Raises `InvalidInput` if settings contradict each other or need something not installed here.
     """
@@ -104,7 +102,7 @@ def plan_agents(
             f"{agents.flag}: agents need a live server; use --engine vllm or a server's URL"
         )
     agent = _agent(agents)
-    workload, tasks = _load(settings, max_tokens, limit)
+    workload, tasks = _load(settings, longest)
     sandbox, by_program = _sandbox(agents), _by_program(tasks, workload.programs)
     without_image = next((task for task in by_program.values() if task.image is None), None)
     if isinstance(sandbox, Containers) and without_image is not None:
@@ -142,7 +140,7 @@ def _agent(agents: Agents) -> Agent:
     return factory(agents.agent_python)
 
 
-def _load(settings: SweepSettings, max_tokens: int | None, limit: str) -> tuple[Workload, Tasks]:
+def _load(settings: SweepSettings, longest: Longest) -> tuple[Workload, Tasks]:
     agents = settings.agents
     if agents.guided:
         if not settings.load.traces:
@@ -150,8 +148,7 @@ def _load(settings: SweepSettings, max_tokens: int | None, limit: str) -> tuple[
         workload = load_workload(
             settings.load.traces,
             settings.load.programs,
-            max_tokens,
-            limit,
+            longest,
             refuse=settings.load.overlong is Overlong.REFUSE,
             messages=True,
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
@@ -23,6 +23,25 @@ from traces.packed import packed
 DEFAULT_PACK = "swe-bench"
 MAX_NAMED_FILES = 3
 """Limit of file names in the name of a workload."""
+
+
+class Longest(NamedTuple):
+    """The longest context of a machine."""
+
+    tokens: int | None
+    """None if unknown."""
+    limit: str
+    """What is exceeded, for errors."""
+    remedy: str = "increase --max-model-len, --kv-blocks or --gpus"
+
+    @classmethod
+    def of_model(cls, tokens: int, model: str) -> Longest:
+        """The model's own limit, which no machine extends."""
+        return cls(
+            tokens,
+            f"the {tokens} that {model} accepts on any GPU",
+            "choose a model with a longer context, or shorter programs",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +113,25 @@ class Workload:
 def load_workload(
     sources: Sequence[str],
     jobs: int | None,
-    max_tokens: int | None,
-    limit: str,
+    longest: Longest,
     *,
     refuse: bool,
     messages: bool = False,
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 
-    `max_tokens` is the longest context that fits, None for any length; errors describe it as
-    `limit`. With `refuse`, longer programs raise ProgramTooLong. `messages` keeps conversations.
+    With `refuse`, programs longer than `longest` raise ProgramTooLong. `messages` keeps
+    conversations.
     """
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
     fitting = tuple(loaded.programs)
     left_out: tuple[LeftOut, ...] = ()
-    if max_tokens is not None:
-        fitting, left_out = leave_out_overlong(loaded.programs, max_tokens, limit)
+    if longest.tokens is not None:
+        fitting, left_out = leave_out_overlong(loaded.programs, longest.tokens, longest.limit)
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
-        raise ProgramTooLong(
-            f"{left_out[0].reason}{more}; increase --max-model-len, --kv-blocks or --gpus"
-        )
+        raise ProgramTooLong(f"{left_out[0].reason}{more}; {longest.remedy}")
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(

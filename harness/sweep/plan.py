@@ -19,7 +19,7 @@ from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
-from harness.load.workload import Workload, load_workload
+from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256, policy_sha256
 from servers.errors import DoesNotFit, InvalidInput
 from servers.nearest import nearest
@@ -160,7 +160,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     arrivals = parse_arrivals(first.load.arrivals)
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
-    agents, workload = _load(first, *_shortest([engine.longest for _, engine, _ in engines]))
+    agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]))
     rates = _rates(first.jps, arrivals, first.load.arrivals)
     seeds = tuple(parse_seeds(first.seeds))
     arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
@@ -200,23 +200,20 @@ def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
     return engines
 
 
-def _shortest(longest: Sequence[tuple[int | None, str]]) -> tuple[int | None, str]:
-    known = [limit for limit in longest if limit[0] is not None]
+def _shortest(longest: Sequence[Longest]) -> Longest:
+    known = [limit for limit in longest if limit.tokens is not None]
     return min(known, key=itemgetter(0), default=longest[0])
 
 
-def _load(
-    settings: SweepSettings, longest_tokens: int | None, because: str
-) -> tuple[AgentPlan | None, Workload]:
+def _load(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan | None, Workload]:
     if settings.agents != Agents():
         from harness.load.agent_plan import plan_agents
 
-        return plan_agents(settings, longest_tokens, because)
+        return plan_agents(settings, longest)
     return None, load_workload(
         settings.load.traces,
         settings.load.programs,
-        longest_tokens,
-        because,
+        longest,
         refuse=settings.load.overlong is Overlong.REFUSE,
         messages=settings.server.prompts is Prompts.TEXT,
     ).packed()

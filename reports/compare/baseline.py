@@ -27,6 +27,7 @@ from traces.lenient import bounded, first_error, one_line
 FORMAT = "turnstile-baseline-1"
 SETTINGS = (
     *("engine", "hardware", "model", "profile", "server", "limits", "arrivals"),
+    *("scheduling", "kv_cache_dtype"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
 """Fields of sweep.json that a baseline contains."""

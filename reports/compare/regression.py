@@ -76,6 +76,7 @@ def compare_sides(
     Raises NotComparable.
     """
     if found := list(differences(base.settings, new.settings)):
+        found = [*_options(base.settings, new.settings), *found]
         raise NotComparable(
             f"{base.name} and {new.name} have different settings: {'; '.join(found)}; run one of "
             "them again with the other's sweep.toml, or read both reports: bench compare tests "
@@ -139,6 +140,18 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
         values = [workload.get(field) for workload in workloads]
         if values[0] != values[1]:
             yield _difference(f"workload.{field}", *values)
+
+
+def _options(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+    """Yield a phrase for each recorded option whose value explains differences in the profile."""
+    for name, old, new in (
+        ("scheduling", one.get("scheduling"), other.get("scheduling")),
+        ("kv-cache-dtype", *(side.get("kv_cache_dtype") or "auto" for side in (one, other))),
+        ("step-times", *((side.get("profile") or {}).get("provenance") for side in (one, other))),
+        ("admission", *((side.get("limits") or {}).get("admission") for side in (one, other))),
+    ):
+        if old and new and old != new:
+            yield f"{name}: {old} against {new}"
 
 
 def _difference(field: str, one: Any, other: Any) -> str:

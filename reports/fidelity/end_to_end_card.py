@@ -72,7 +72,7 @@ def headline(points: Sequence[Point], verdict: Verdict) -> str:
     found = summary(points)
     met = f"{len(verdict.checks) - len(verdict.missed)} of {len(verdict.checks)} targets met"
     return (
-        f"TTFT is off by {found.ttft.median:.0%} and TPOT by {found.tpot.median:.0%} at the median "
+        f"TTFT is off by {found.ttft.median:.1%} and TPOT by {found.tpot.median:.1%} at the median "
         f"of {counted(found.rows, 'measurement')}: {met}."
     )
 
@@ -96,11 +96,18 @@ def apart_rows(points: Sequence[Point]) -> list[list[str]]:
     kinds = (
         ("dense models in 16 or 8 bits", [p for p in points if p.dense]),
         ("of these, with public settings", [p for p in points if p.dense and p.public]),
-        ("of these, without", [p for p in points if p.dense and not p.public]),
+        ("of these, with other settings", [p for p in points if p.dense and not p.public]),
         ("other models", [p for p in points if not p.dense]),
         ("all", list(points)),
     )
-    return [[name, *_texts(summary(members))] for name, members in kinds if members]
+    alike: list[list[Point]] = []
+    rows = []
+    for name, members in kinds:
+        # A row whose measurements are those of another row has the same numbers.
+        if members and (members not in alike):
+            rows.append([name, *_texts(summary(members))])
+            alike.append(members)
+    return rows
 
 
 def _texts(found: Summary) -> list[str]:

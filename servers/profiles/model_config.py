@@ -126,6 +126,8 @@ class Fields:
                     "config.json of a text model as its authors published it"
                 )
             return default
+        if isinstance(value, str):
+            raise self.problem(names[0], value, "must be a number, and is text; remove the quotes")
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
         return value
@@ -143,7 +145,8 @@ class Fields:
         return value
 
     def problem(self, name: str, value: object, reason: str) -> UnknownModel:
-        return UnknownModel(f"{self.where}: {name} is {str(value)[:40]!r}: {reason}")
+        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
+        return UnknownModel(f"{self.where}: {name} is {shown}: {reason}")
 
 
 class Matrix(NamedTuple):

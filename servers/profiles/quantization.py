@@ -97,8 +97,9 @@ class _Section:
         self.path = path or "quantization_config"
 
     def problem(self, name: str, remedy: str) -> UnknownModel:
-        value = str(self.values.get(name))[:40]
-        return UnknownModel(f"{self.where}: {self.path}.{name} is {value!r}; {remedy}")
+        value = self.values.get(name)
+        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
+        return UnknownModel(f"{self.where}: {self.path}.{name} is {shown}; {remedy}")
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
         name = next((each for each in names if each in self.values), names[0])

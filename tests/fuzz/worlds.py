@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from harness.load.arrivals import parse_arrivals, roots
-from harness.load.workload import load_workload
+from harness.load.workload import Longest, load_workload
 from harness.replay.virtual import replay
 from servers.errors import InvalidTrace, ProgramTooLong, TraceRejected
 from servers.profiles import costs
@@ -37,7 +37,7 @@ def world(data: bytes) -> bool:
     path = folder() / name
     path.write_bytes(data[1:])
     try:
-        load = load_workload([str(path)], None, LONGEST, "the memory", refuse=False)
+        load = load_workload([str(path)], None, Longest(LONGEST, "the memory"), refuse=False)
     except (InvalidTrace, TraceRejected, ProgramTooLong):
         return False
     orjson.dumps([statistics(load.programs).as_json(), load.as_json()])

@@ -47,12 +47,12 @@ def second_per_step(*_: object) -> Profile:
 def test_a_card_and_the_errors_of_its_pairs_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(silicon_rows, "read_rows", lambda: ([ROW], {"expert parallelism": 3}))
+    monkeypatch.setattr(silicon_rows, "read_rows", lambda *_: ([ROW], {"expert parallelism": 3}))
     monkeypatch.setattr(silicon, "_profile", second_per_step)
     command = ["fidelity", "--silicon", "--out", str(tmp_path), "--save", str(tmp_path / "e.json")]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 1  # a target is missed
-    assert "TTFT is off by 25% and TPOT by 0% at the median of 1 measurement" in result.stdout
+    assert "TTFT is off by 25.0% and TPOT by 0.0% at the median of 1 measurement" in result.stdout
     [point] = json.loads((tmp_path / "end-to-end.json").read_text())["points"]
     assert (point["virtual_ttft_s"], point["virtual_tpot_s"]) == (1.0, 1.0)
     monkeypatch.setattr(end_to_end, "FILE", tmp_path / "e.json")

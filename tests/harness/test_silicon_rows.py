@@ -57,6 +57,13 @@ def test_a_row_is_read_in_seconds_and_in_names_of_turnstile() -> None:
     assert row.public
 
 
+def test_rows_are_left_out_of_the_gpu_and_model_that_were_chosen() -> None:
+    two = lines({"moe_ep_size": "2"}, {"moe_ep_size": "2", **GPT_OSS})
+    assert parse(two)[1] == {"expert parallelism": 2}
+    assert parse(two, "h200", "gpt-oss-120b")[1] == {"expert parallelism": 1}
+    assert parse(two, "h100")[1] == {}
+
+
 def test_rows_of_other_engines_do_not_count() -> None:
     assert parse(lines({"backend": "trtllm"}, {"backend": "sglang"})) == ([], {})
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reports.fidelity.end_to_end import Point, by, judge, summary, worst
-from reports.fidelity.end_to_end_card import write_end_to_end
+from reports.fidelity.end_to_end_card import apart_rows, write_end_to_end
 
 POINT = Point(
     id="a",
@@ -71,7 +71,7 @@ def test_the_card_has_the_same_numbers_as_its_points(tmp_path: Path) -> None:
     card = write_end_to_end(POINTS, {"why <not>": 7}, {"step times": "toy"}, tmp_path)
     value = json.loads((tmp_path / "end-to-end.json").read_text())
     assert card.headline == value["headline"]
-    assert card.headline.startswith("TTFT is off by 15% and TPOT by 15% at the median of 4 mea")
+    assert card.headline.startswith("TTFT is off by 15.0% and TPOT by 14.5% at the median of 4")
     assert value["within_targets"] is False
     assert value["left_out"] == {"why <not>": 7}
     assert [point["tpot_error"] for point in value["points"]] == pytest.approx(
@@ -80,6 +80,10 @@ def test_the_card_has_the_same_numbers_as_its_points(tmp_path: Path) -> None:
     [experts, dense] = value["by_model"]
     assert (experts["model"], dense["model"]) == ("<experts>", "dense-model")
     assert dense["ttft"]["median"] == pytest.approx(0.20)
+
+
+def test_kinds_of_measurements_that_are_the_same_have_one_row() -> None:
+    assert [row[0] for row in apart_rows(POINTS[3:])] == ["other models"]
 
 
 def test_the_page_escapes_names_and_needs_no_script(tmp_path: Path) -> None:

@@ -121,6 +121,18 @@ def test_runs_with_different_settings_are_refused_with_what_differs(
         compare_sides(side(JCT_S), side(JCT_S, **{field: value}), ["jct.mean"], 0.03)
 
 
+def test_options_that_explain_a_different_profile_are_named_first() -> None:
+    base = side(JCT_S, scheduling="async", profile={"base_ps": 1, "provenance": "analytic"})
+    other = {"base_ps": 2, "provenance": "operator-table"}
+    new = side(JCT_S, scheduling="sync", kv_cache_dtype="fp8", profile=other)
+    with pytest.raises(
+        NotComparable,
+        match="different settings: scheduling: async against sync; kv-cache-dtype: auto against "
+        "fp8; step-times: analytic against operator-table; profile: base_ps and provenance;",
+    ):
+        compare_sides(base, new, ["jct.mean"], 0.03)
+
+
 def test_without_a_common_policy_there_is_nothing_to_compare() -> None:
     with pytest.raises(
         NotComparable, match="no job finished in both under the same policy and load"

@@ -33,7 +33,7 @@ def run_silicon(
     with one_line_errors():
         if save is not None:
             refuse_unwritable(save)
-        rows, left_out = read_rows()
+        rows, left_out = read_rows(hardware, model)
         chosen = _chosen(rows, hardware, model)
         points = _points(chosen, left_out)
         if not points:
