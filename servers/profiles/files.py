@@ -15,7 +15,7 @@ from servers.profiles.from_tables import FromTables
 from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, without_windows
-from servers.profiles.llms import MODELS
+from servers.profiles.llms import MODELS, listed_shape
 from servers.profiles.llms import model as find_model
 from servers.profiles.measured import Measured
 from servers.profiles.model_files import model_name
@@ -23,6 +23,7 @@ from servers.profiles.profile import Profile
 from servers.profiles.roofline import analytic_profile, gpus_for, notes
 from servers.profiles.shipped import (
     ShippedSteps,
+    shipped_file,
     shipped_notes,
     shipped_steps,
     with_steps,
@@ -32,6 +33,10 @@ from servers.profiles.step_times import StepTimes
 TABLES_OF_16_BITS = (
     "KV memory and reloads are those of KV in FP8 (--kv-cache-dtype fp8), but step times are those "
     "of operator tables with KV in 16 bits"
+)
+TABLES_OF_FILES = (
+    " that come with Turnstile; bench profile --from aiconfigurator --model … makes step times "
+    "from operator tables, if they have its operators"
 )
 ANALYTIC_FP8 = (
     "KV is in FP8 (--kv-cache-dtype fp8): a decode reads a byte per entry, and the products of "
@@ -161,21 +166,31 @@ def notes_for(
     caveats = notes(profile, gpu_of_file(hardware), llm)
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
     if profile.provenance == "operator-table":
-        first, *others = shipped_notes(hardware, model, n)
+        listed = listed_shape(model) or model
+        first, *others = shipped_notes(hardware, listed, n)
+        if listed != llm.name:
+            others.insert(
+                0,
+                f"{llm.name} has the shape of {listed}, whose operator tables give its step times",
+            )
         kv = [TABLES_OF_16_BITS] if kv_cache_dtype == KvCacheDtype.FP8 else []
         return (first, cpu_time, *kv, *others, *caveats)
     if kv_cache_dtype == KvCacheDtype.FP8:
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
-        machine = f"{n} x {profile.hardware}"
-        return (caveats[0], f"no operator tables cover {model} on {machine}", *caveats[1:])
+        missing = f"no operator tables cover {llm.name} on {n} x {profile.hardware}"
+        if model not in MODELS and shipped_file(hardware):
+            missing += TABLES_OF_FILES
+        return (caveats[0], missing, *caveats[1:])
     return caveats
 
 
 def _shipped(
     hardware: str, model: str, gpus: int | None, step_times: StepTimes
 ) -> ShippedSteps | None:
-    """Files that describe a GPU or a model have no shipped step times."""
-    if step_times != StepTimes.TABLES or model not in MODELS:
+    """A file that describes a GPU has no shipped step times, and one that describes a model has
+    those of the listed model with its shape."""
+    listed = listed_shape(model) if step_times == StepTimes.TABLES else None
+    if listed is None:
         return None
-    return shipped_steps(hardware, model, gpus_for(hardware, model, gpus))
+    return shipped_steps(hardware, listed, gpus_for(hardware, model, gpus))

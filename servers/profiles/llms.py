@@ -69,6 +69,17 @@ def model(name: str) -> Model:
     return found
 
 
+def listed_shape(name: str) -> str | None:
+    """Return the listed model that equals this one in all but name, default GPUs and source."""
+    if name in MODELS:
+        return name
+    found = model(name)
+    for listed in MODELS.values():
+        if replace(listed, name=found.name, gpus=found.gpus, source=found.source) == found:
+            return listed.name
+    return None
+
+
 def model_copy(name: str) -> bytes | None:
     """Return the contents of a file that describes the model as `name` does now; None for a listed
     model."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from servers.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
 from servers.profiles import MODELS, analytic_profile, model
+from servers.profiles.files import notes_for, profile_for
 from servers.profiles.llms import model_copy
 from servers.profiles.model_files import model_name
 from tests.profiles.test_model_config import DENSE
@@ -104,6 +106,28 @@ def test_a_model_that_does_not_fit_names_machines_on_which_it_would() -> None:
         analytic_profile("h100", "mine.json")
     with pytest.raises(DoesNotFit, match=r"mine does not fit on 1 x b200: .* use --gpus 8"):
         analytic_profile("b200", "mine.json", gpus=1)
+
+
+def test_a_model_with_the_shape_of_a_listed_one_has_the_step_times_of_its_tables() -> None:
+    Path("dense.json").write_text(json.dumps(dict(MODELS["llama-3.1-8b"].config)))
+    ours = profile_for("h100", "dense.json")
+    assert replace(ours, model="llama-3.1-8b") == profile_for("h100", "llama-3.1-8b")
+    notes = notes_for("h100", "dense.json", ours)
+    assert "dense has the shape of llama-3.1-8b, whose operator tables give its step times" in notes
+
+
+def test_a_model_of_another_shape_is_analytic_and_names_the_command_for_its_tables() -> None:
+    config = {**MODELS["llama-3.1-8b"].config, "num_hidden_layers": 31}
+    Path("dense.json").write_text(json.dumps(config))
+    ours = profile_for("h100", "dense.json")
+    assert ours == analytic_profile("h100", "dense.json")
+    notes = notes_for("h100", "dense.json", ours)
+    assert notes[1].startswith("no operator tables cover dense on 1 x h100 that come with Turn")
+    assert "bench profile --from aiconfigurator --model … makes" in notes[1]
+    # there are no tables of vLLM for this GPU
+    ours = profile_for("rtx-4090", "dense.json", gpus=2)
+    notes = notes_for("rtx-4090", "dense.json", ours, gpus=2)
+    assert notes[1] == "no operator tables cover dense on 2 x rtx-4090"
 
 
 def test_heads_that_gpus_cannot_share_are_named_with_what_they_can() -> None:

@@ -61,6 +61,7 @@ def show(
     from servers.profiles.end_to_end import end_to_end_error
     from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.kv_groups import kv_tokens_of
+    from servers.profiles.llms import listed_shape
     from servers.profiles.reference_steps import reference_steps
     from servers.profiles.roofline import gpus_for
     from servers.profiles.shipped import shipped_steps
@@ -98,8 +99,9 @@ def show(
         steps = measured = None
         if profile.provenance == "operator-table" and not file and model:
             gpus = gpus_for(name, model, machine.gpus)
-            steps = shipped_steps(profile.hardware, model, gpus)
-            measured = end_to_end_error(profile.hardware, model, gpus)
+            listed = listed_shape(model) or model
+            steps = shipped_steps(profile.hardware, listed, gpus)
+            measured = end_to_end_error(profile.hardware, listed, gpus)
     errors = file.errors if file else steps.errors if steps else {}
     points = reference_steps(profile, machine.step_tokens)
     tables_ms = steps.reference_ms if steps else (None,) * len(points)
