@@ -14,17 +14,24 @@ from servers.profiles.reference_steps import Point
 
 def print_profile(
     profile: Profile,
-    points: Sequence[tuple[Point, float | None]],
+    gpus: int | None,
+    points: Sequence[Point],
     kv_tokens: int,
     provenance: str,
     fit_errors: Mapping[str, Errors],
 ) -> None:
-    """Print step times, KV memory, provenance and errors of the fit. `points` have the milliseconds
-    of the operator tables beside those of the profile, None where unknown."""
-    print(f"{profile.model} on {profile.hardware}, {profile.provenance} profile")
+    """Print step times, KV memory, provenance and errors of the fit. `gpus` is None if the file of
+    the profile does not have it."""
+    machine = f"{gpus} x {profile.hardware}" if gpus else profile.hardware
+    print(f"{profile.model} on {machine}, {profile.provenance} profile")
     rows = [
-        (point.kind, str(point), _ms(point.ms), *([] if ms is None else [f"tables {_ms(ms)}"]))
-        for point, ms in points
+        (
+            point.kind,
+            f"{point}{'' if point.fits else ' (does not fit)'}",
+            _ms(point.ms),
+            *_tables(point),
+        )
+        for point in points
     ]
     show_rows(rows, "step times")
     known = [
@@ -36,6 +43,15 @@ def print_profile(
         text = f"{errors.median:.1%} median, {errors.worst:.1%} worst ({errors.worst_at})"
         known.append((f"fit error, {what}", text))
     show_rows(known, "profile")
+
+
+def _tables(point: Point) -> list[str]:
+    if point.tables_ms is None:
+        return []
+    tables = f"tables {_ms(point.tables_ms)}"
+    if point.one_step_ms is None:
+        return [tables]
+    return [f"in one step {_ms(point.one_step_ms)}, {tables}"]
 
 
 def _ms(ms: float) -> str:

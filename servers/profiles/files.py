@@ -119,7 +119,7 @@ def profile_for(
             scheduling=scheduling,
             kv_cache_dtype=kv_cache_dtype,
         )
-        steps = _shipped(hardware, model, gpus, step_times)
+        steps = _shipped(hardware, model, gpus, step_times, kv_cache_dtype)
         if steps is None:
             return analytic
         cpu = CPU_TIME[scheduling]
@@ -186,11 +186,15 @@ def notes_for(
 
 
 def _shipped(
-    hardware: str, model: str, gpus: int | None, step_times: StepTimes
+    hardware: str,
+    model: str,
+    gpus: int | None,
+    step_times: StepTimes,
+    kv_cache_dtype: KvCacheDtype,
 ) -> ShippedSteps | None:
     """A file that describes a GPU has no shipped step times, and one that describes a model has
     those of the listed model with its shape."""
     listed = listed_shape(model) if step_times == StepTimes.TABLES else None
     if listed is None:
         return None
-    return shipped_steps(hardware, listed, gpus_for(hardware, model, gpus))
+    return shipped_steps(hardware, listed, gpus_for(hardware, model, gpus, kv_cache_dtype))

@@ -82,9 +82,11 @@ def show(bench: str, *options: str) -> str:
 
 def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
     shown = show(bench, "--hardware", "h100", "--model", "llama-3.1-8b").splitlines()
-    assert shown[0] == "llama-3.1-8b on h100, operator-table profile"
+    assert shown[0] == "llama-3.1-8b on 1 x h100, operator-table profile"
     decode = next(line for line in shown if line.startswith("decode\tbatch 32, context 16,384"))
-    assert decode.endswith("tables 28.5 ms")
+    # 32 x 16,384 tokens are more than the KV memory
+    assert "context 16,384 (does not fit)\t" in decode
+    assert decode.endswith("\ttables 28.5 ms")
     assert "KV memory\t451,712 tokens" in shown
     assert any(line.startswith("fit error, decodes\t") for line in shown)
 
@@ -92,7 +94,7 @@ def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
 def test_show_prints_analytic_step_times_on_request(bench: str) -> None:
     options = ("--hardware", "h100", "--model", "llama-3.1-8b", "--step-times", "analytic")
     shown = show(bench, *options).splitlines()
-    assert shown[0] == "llama-3.1-8b on h100, analytic profile"
+    assert shown[0] == "llama-3.1-8b on 1 x h100, analytic profile"
     assert not any("tables" in line for line in shown)
 
 
@@ -104,13 +106,17 @@ def test_show_prints_twice_the_kv_memory_in_fp8(bench: str) -> None:
 def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
     shown = json.loads(show(bench, "--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
     assert set(shown) == {
+        *("hardware", "model", "gpus", "max_model_len"),
         *("steps", "kv_tokens", "provenance", "notes"),
         *("fit_errors", "end_to_end"),
     }
+    assert (shown["hardware"], shown["model"]) == ("h100", "llama-3.1-8b")
+    assert (shown["gpus"], shown["max_model_len"]) == (1, 131_072)
     assert shown["kv_tokens"] == 451_712
     assert shown["provenance"].startswith("operator-table: ")
     assert set(shown["fit_errors"]) == {"prefills", "decodes", "mixed steps"}
-    assert [{k: v for k, v in step.items() if "ms" not in k} for step in shown["steps"]] == [
+    sizes = ("kind", "tokens", "cached", "batch", "context")
+    assert [{k: v for k, v in step.items() if k in sizes} for step in shown["steps"]] == [
         {"kind": "prefill", "tokens": 8192, "cached": 0},
         {"kind": "prefill", "tokens": 32768, "cached": 0},
         {"kind": "prefill", "tokens": 1024, "cached": 31744},
@@ -122,6 +128,10 @@ def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
     # four chunks, each followed by 0.2 ms of CPU time
     assert shown["steps"][0]["tables_ms"] == pytest.approx(199.7, abs=0.1)
     assert shown["steps"][0]["ms"] == pytest.approx(199.7 + 4 * 0.2, rel=0.05)
+    # the tables compute a prompt in one step, and so does this time, without rounds of chunks
+    assert shown["steps"][0]["one_step_ms"] == pytest.approx(199.7 + 0.2, rel=0.05)
+    assert not any("one_step_ms" in step for step in shown["steps"][3:])
+    assert [step["fits"] for step in shown["steps"]] == [True] * 5 + [False] * 2
 
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core")

@@ -206,9 +206,9 @@ def _from_tables(machine: Machine, out: Path | None, engine_version: str | None)
     )
     write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     profile = profile_for(str(path), None)
-    points = [(point, None) for point in reference_steps(profile, machine.step_tokens)]
+    points = reference_steps(profile, machine.step_tokens)
     kv_tokens = kv_tokens_of(profile, machine.step_tokens)
-    print_profile(profile, points, kv_tokens, measured.notes()[0], measured.errors)
+    print_profile(profile, measured.gpus, points, kv_tokens, measured.notes()[0], measured.errors)
     for note in measured.notes()[1:]:
         print_message(note)
     print(f"profile: {path}")

@@ -20,6 +20,7 @@ HELP = """Print a profile: step times, KV memory, provenance, errors of the fit.
 A prompt is computed in chunks of --step-tokens. --hardware is a name of bench list hardware, a
 TOML file that describes a GPU, or a file of bench profile, which contains its model. Where operator
 tables cover the GPU and the model, their times are printed too, without CPU time between steps.
+Tables compute a prompt in one step, so the profile's time in one step is beside them.
 
 [bold]Examples[/bold]
 
@@ -62,7 +63,7 @@ def show(
     from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.llms import listed_shape
-    from servers.profiles.reference_steps import reference_steps
+    from servers.profiles.reference_steps import beside_tables, reference_steps
     from servers.profiles.roofline import gpus_for
     from servers.profiles.shipped import shipped_steps
 
@@ -96,23 +97,28 @@ def show(
                 kv_cache_dtype=machine.kv_cache_dtype,
             )
         )
+        if file:
+            gpus = file.gpus
+        else:
+            gpus = gpus_for(name, model or DEFAULT_MODEL, machine.gpus, machine.kv_cache_dtype)
         steps = measured = None
         if profile.provenance == "operator-table" and not file and model:
-            gpus = gpus_for(name, model, machine.gpus)
             listed = listed_shape(model) or model
             steps = shipped_steps(profile.hardware, listed, gpus)
             measured = end_to_end_error(profile.hardware, listed, gpus)
     errors = file.errors if file else steps.errors if steps else {}
     points = reference_steps(profile, machine.step_tokens)
-    tables_ms = steps.reference_ms if steps else (None,) * len(points)
+    if steps:
+        points = beside_tables(points, profile, steps.reference_ms)
     kv_tokens = kv_tokens_of(profile, machine.step_tokens)
     if as_json:
         found = {
-            "steps": [
-                point.json() | ({"tables_ms": ms} if ms is not None else {})
-                for point, ms in zip(points, tables_ms, strict=True)
-            ],
+            "hardware": profile.hardware,
+            "model": profile.model,
+            "gpus": gpus,
+            "steps": [point.json() for point in points],
             "kv_tokens": kv_tokens,
+            "max_model_len": profile.max_model_len,
             "provenance": f"{profile.provenance}: {remarks[0]}",
             "notes": list(remarks[1:]),
             "fit_errors": {what: each.model_dump() for what, each in errors.items()},
@@ -120,7 +126,6 @@ def show(
         }
         print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
         return
-    shown = list(zip(points, tables_ms, strict=True))
-    print_profile(profile, shown, kv_tokens, remarks[0], errors)
+    print_profile(profile, gpus, points, kv_tokens, remarks[0], errors)
     for remark in remarks[1:]:
         print_message(remark)
