@@ -98,7 +98,8 @@ def _show(card: EndToEndCard, left_out: dict[str, int]) -> None:
     ]
     show_rows([["measurements", *head], *apart_rows(card.points)], "dense models apart")
     show_rows([["GPU", "model", *head], *pair_rows(card.points)], "by GPU and model")
-    show_rows([(why, str(count)) for why, count in left_out.items()], "left out")
+    if left_out:
+        show_rows([(why, str(count)) for why, count in left_out.items()], "left out")
     marks = {True: "met", False: "missed", None: "–"}
     show_rows([(marks[c.held], c.target, c.found) for c in card.verdict.checks], "targets")
     print(f"\n{card.headline}")
