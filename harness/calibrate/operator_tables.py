@@ -44,6 +44,9 @@ SAME_OPERATORS = {
     "Mistral3ForConditionalGeneration": "LlamaForCausalLM",
 }
 """Architectures that the package does not know, and those with the same operators for text."""
+WINDOWS = ("GptOssForCausalLM",)
+"""Architectures whose sliding windows are in the package's operators. It computes the attention of
+others without them, as if all layers attended to all tokens."""
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 CACHED = (0, 1024, 4096, 16384, 32768, 65536, 130560)
@@ -157,10 +160,21 @@ def open_tables(
             moe_ep_size=gpus if whole else 1,
             **(formats or {}),
         )
+    _check_windows(llm, what)
     package = f"{PACKAGE} {metadata.version(PACKAGE)}"
     return OperatorTables(engine, what), Tables(
         package=package, system=system, engine_version=version
     )
+
+
+def _check_windows(llm: Model, what: str) -> None:
+    windows = [kind.window for kind in llm.kinds if kind.window is not None]
+    architecture = next(iter(llm.config.get("architectures") or [llm.architecture]))
+    if windows and architecture not in WINDOWS:
+        raise UnknownProfile(
+            f"{what}: {PACKAGE} ignores the sliding window of {windows[0]} tokens of "
+            f"{architecture}; leave out --from for the analytic profile, or choose another --model"
+        )
 
 
 def _config(llm: Model) -> dict[str, Any]:

@@ -184,6 +184,8 @@ def _too_large(gpu: Hardware, llm: Model, n: int, utilization: float) -> str:
         most = max(count for count in TENSOR_PARALLEL if _divides(llm, count))
         cards = [each.name for each in HARDWARE.values() if _fits(each, llm, most, utilization)]
         where = f"{most} x {' or '.join(cards[:4])}" if cards else "no known GPU"
+        if others := len(cards[4:]):
+            where += f" and {others} other{'s' if others > 1 else ''} (bench list hardware)"
         remedy = f"{most} GPUs are not enough; it fits on {where}"
     usable, weights = int(gpu.memory_bytes * utilization) * n, llm.weight_bytes_on(n)
     buffers = usable - weights - kv_budget_bytes(gpu, llm, n, utilization)

@@ -86,10 +86,22 @@ def shipped_notes(hardware: str, model: str, gpus: int) -> tuple[str, ...]:
         f"step times are those of operator tables: {tables.package}, {tables.system}, vLLM "
         f"{tables.engine_version}, fitted on {file.date} with errors of {_listed(found.errors)}",
         *large_errors(found.errors),
+        *slow_single_decode(found.reference_ms),
     ]
     if measured is not None:
         notes.append(str(measured))
     return tuple(notes)
+
+
+def slow_single_decode(reference_ms: Sequence[float | None]) -> list[str]:
+    """Return a sentence if the tables have a decode of one turn slower than that of a batch."""
+    one, many = reference_ms[3:5]
+    if one is None or many is None or one <= many:
+        return []
+    return [
+        f"the tables' decode of 1 turn takes {one:.3g} ms, longer than the {many:.3g} ms of 32 "
+        "turns (2,048 tokens each), so step times of few decodes are too long"
+    ]
 
 
 def _listed(errors: dict[str, Errors]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from harness.calibrate.operator_tables import (
     profile_from_tables,
 )
 from servers.errors import InvalidInput, InvalidProfile, UnknownProfile
-from servers.profiles import HARDWARE, Profile, TableProfile, analytic_profile
+from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
 
@@ -167,6 +168,15 @@ def test_a_model_without_tables_is_one_line_with_the_reason(
 ) -> None:
     with pytest.raises(UnknownProfile, match=f"--model {model} on 1 x {hardware}: .*{reason}"):
         profile_from_tables(hardware, model, step_tokens=2048)
+
+
+@pytest.mark.usefixtures("package")
+def test_windows_that_the_tables_ignore_are_refused_in_one_line(tmp_path: Path) -> None:
+    mistral = {"model_type": "mistral", "architectures": ["MistralForCausalLM"]}
+    config = {**MODELS["llama-3.1-8b"].config, **mistral, "sliding_window": 4096}
+    (tmp_path / "windows.json").write_text(json.dumps(config))
+    with pytest.raises(UnknownProfile, match="ignores the sliding window of 4096 tokens of Mist"):
+        profile_from_tables("h100", str(tmp_path / "windows.json"), step_tokens=2048)
 
 
 @pytest.mark.usefixtures("package")
