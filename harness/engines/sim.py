@@ -16,9 +16,9 @@ from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.files import is_file, notes_for, profile_for, read_measured
-from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import longest_turn
+from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload

@@ -24,9 +24,9 @@ from harness.load.workload import Longest
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from servers.errors import CellFailed, ServerFailed
-from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.kv_cache_dtype import KvCacheDtype
-from servers.profiles.model_files import model_name
+from servers.profiles.machines.gpu_file import gpu_of_file
+from servers.profiles.models.files import model_name
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
 from servers.vllm.launch import command_line

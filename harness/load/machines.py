@@ -14,7 +14,7 @@ from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from servers.errors import InvalidInput
 from servers.profiles.files import is_file, read_measured
-from servers.profiles.model_files import model_name
+from servers.profiles.models.files import model_name
 
 ENGINES = ("sim", "vllm-virtual")
 """Engines that can run several machines, since virtual time needs none of them."""

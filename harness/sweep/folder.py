@@ -30,8 +30,8 @@ from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
 from servers.errors import CannotWrite, InvalidInput
 from servers.profiles.files import is_file
-from servers.profiles.gpu_file import is_gpu_file, with_name
-from servers.profiles.llms import model_copy
+from servers.profiles.machines.gpu_file import is_gpu_file, with_name
+from servers.profiles.models.listed import model_copy
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""

@@ -5,10 +5,10 @@ profile. Out: `Profile`, and `Costs` for policies. docs/reference/profiles.md ha
 the sources.
 """
 
-from servers.profiles.gpu_file import hardware
-from servers.profiles.gpus import HARDWARE, Hardware
-from servers.profiles.llms import MODELS, model
-from servers.profiles.model_shape import Model
+from servers.profiles.machines.gpu_file import hardware
+from servers.profiles.machines.gpus import HARDWARE, Hardware
+from servers.profiles.models.listed import MODELS, model
+from servers.profiles.models.shape import Model
 from servers.profiles.profile import Profile, TableProfile, profile_of
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes

@@ -12,13 +12,13 @@ from pydantic import ValidationError
 from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
-from servers.profiles.gpu_file import gpu_of_file
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, without_windows
-from servers.profiles.llms import MODELS, listed_shape
-from servers.profiles.llms import model as find_model
+from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
-from servers.profiles.model_files import model_name
+from servers.profiles.models.files import model_name
+from servers.profiles.models.listed import MODELS, listed_shape
+from servers.profiles.models.listed import model as find_model
 from servers.profiles.profile import Profile
 from servers.profiles.roofline import analytic_profile, gpus_for, notes
 from servers.profiles.shipped import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from enum import StrEnum
 
-from servers.profiles.model_config import KV_FP8_BYTES
-from servers.profiles.model_shape import Model
+from servers.profiles.models.config import KV_FP8_BYTES
+from servers.profiles.models.shape import Model
 
 
 class KvCacheDtype(StrEnum):

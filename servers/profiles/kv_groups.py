@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from servers.profiles.model_shape import LayerKind, Model
+from servers.profiles.models.shape import LayerKind, Model
 from servers.profiles.profile import Profile
 
 Groups = tuple[int | None, ...]

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from servers.errors import InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, CpuTime, Scheduling
 from servers.profiles.fit import decode_step, fit_quadratic, fit_steps, prompt
-from servers.profiles.gpus import PCIE4_X16
 from servers.profiles.kv_cache_dtype import KvCacheDtype
+from servers.profiles.machines.gpus import PCIE4_X16
 from servers.profiles.profile import Profile, profile_of
 from servers.profiles.roofline import LINK_EFFICIENCY, SSD_BYTES_PER_S
 

@@ -12,12 +12,12 @@ from typing import Any
 from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
-from servers.profiles.gpu_file import hardware
-from servers.profiles.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, pool, turn_blocks
-from servers.profiles.llms import model
-from servers.profiles.model_shape import Model
+from servers.profiles.machines.gpu_file import hardware
+from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
+from servers.profiles.models.listed import model
+from servers.profiles.models.shape import Model
 from servers.profiles.profile import Profile, profile_of
 
 ATTENTION_MFU = 0.65

@@ -18,7 +18,7 @@ from msgspec.json import Decoder
 
 from servers.profiles.end_to_end import end_to_end_error
 from servers.profiles.from_tables import Tables, TableSteps
-from servers.profiles.gpus import HARDWARE
+from servers.profiles.machines.gpus import HARDWARE
 from servers.profiles.measured import Errors, Record, large_errors
 from servers.profiles.profile import Profile, TableProfile
 

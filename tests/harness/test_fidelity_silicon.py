@@ -15,8 +15,8 @@ from harness.calibrate.silicon_rows import CHECKPOINTS, Row
 from harness.cli.main import app
 from servers.profiles import Profile, end_to_end
 from servers.profiles.end_to_end import end_to_end_error, end_to_end_file
-from servers.profiles.gpus import HARDWARE
-from servers.profiles.llms import MODELS
+from servers.profiles.machines.gpus import HARDWARE
+from servers.profiles.models.listed import MODELS
 from tests.sim.worlds import profile
 
 S = 1_000_000_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from servers.errors import InvalidProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
-from servers.profiles.gpu_file import gpu_of_file, with_name
+from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.command_line import ServerConfig, policy_costs
 from servers.vllm.launch.find_vllm import VllmInstallation

@@ -13,8 +13,8 @@ from statistics import median
 import pytest
 
 from servers.profiles import HARDWARE, MODELS, analytic_profile
-from servers.profiles.gpus import GIB
-from servers.profiles.model_shape import Model
+from servers.profiles.machines.gpus import GIB
+from servers.profiles.models.shape import Model
 from servers.profiles.roofline import kv_budget_bytes
 
 PAGE = Path(__file__).parents[2] / "docs/reference/profiles.md"

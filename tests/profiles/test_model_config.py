@@ -9,7 +9,7 @@ import pytest
 
 from servers.errors import UnknownModel
 from servers.profiles import MODELS, Model, analytic_profile
-from servers.profiles.model_config import ARCHITECTURES, model_of
+from servers.profiles.models.config import ARCHITECTURES, model_of
 
 DENSE: Mapping[str, Any] = {
     "model_type": "llama",

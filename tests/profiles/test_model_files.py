@@ -11,8 +11,8 @@ import pytest
 from servers.errors import DoesNotFit, InvalidInput, TurnstileError, UnknownModel
 from servers.profiles import MODELS, analytic_profile, model
 from servers.profiles.files import notes_for, profile_for
-from servers.profiles.llms import model_copy
-from servers.profiles.model_files import model_name
+from servers.profiles.models.files import model_name
+from servers.profiles.models.listed import model_copy
 from tests.profiles.test_model_config import DENSE
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"

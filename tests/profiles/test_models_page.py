@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from servers.profiles import MODELS, Model
-from servers.profiles.gpus import GIB
+from servers.profiles.machines.gpus import GIB
 
 PAGE = Path(__file__).parents[2] / "docs/reference/profiles.md"
 COLUMNS = (

@@ -62,7 +62,7 @@ def show(
     from servers.profiles.end_to_end import end_to_end_error
     from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.kv_groups import kv_tokens_of
-    from servers.profiles.llms import listed_shape
+    from servers.profiles.models.listed import listed_shape
     from servers.profiles.reference_steps import beside_tables, reference_steps
     from servers.profiles.roofline import gpus_for
     from servers.profiles.shipped import shipped_steps

@@ -8,7 +8,7 @@ from pathlib import Path
 from servers.errors import UnknownModel
 from servers.profiles import MODELS
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.model_config import model_of
+from servers.profiles.models.config import model_of
 from servers.vllm.models.model_folder import resolve_model
 
 

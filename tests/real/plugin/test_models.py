@@ -30,7 +30,7 @@ from vllm.model_executor.models.registry import ModelRegistry
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
 from servers.profiles import MODELS, Model
-from servers.profiles.model_config import model_of
+from servers.profiles.models.config import model_of
 from servers.vllm.models.configs import text_config
 
 BLOCK_TOKENS = 32

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from servers.errors import UnknownModel
 from servers.nearest import nearest
-from servers.profiles.model_shape import LayerKind, Model, Use, Weights
-from servers.profiles.quantization import FULL, Quantization, quantization_of
+from servers.profiles.models.quantization import FULL, Quantization, quantization_of
+from servers.profiles.models.shape import LayerKind, Model, Use, Weights
 
 KV_BYTES, KV_FP8_BYTES = 2, 1
 SIZE_BYTES = 2

@@ -1,4 +1,4 @@
-"""GPUs by name or by file: a TOML file describes a GPU that `servers.profiles.gpus` does not list.
+"""GPUs by name or by file: a TOML file describes a GPU that `gpus` does not list.
 
 In: a name, or the path of a file with the fields of `FIELDS`, each a text with its unit
 (docs/howto/my-gpu.md). Out: `Hardware`. Everything wrong with a file raises `InvalidProfile` with
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from servers.errors import InvalidProfile, UnknownProfile
 from servers.nearest import nearest
-from servers.profiles.gpus import HARDWARE, Hardware
+from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.profile import find
 
 BYTES = {

@@ -11,13 +11,13 @@ from typing import Any
 
 from servers.errors import UnknownModel, UnknownProfile
 from servers.nearest import nearest
-from servers.profiles.model_config import model_of
-from servers.profiles.model_files import names_config, read_config
-from servers.profiles.model_shape import Model
+from servers.profiles.models.config import model_of
+from servers.profiles.models.files import names_config, read_config
+from servers.profiles.models.shape import Model
 
 
 class _Listed(Mapping[str, Model]):
-    """The models of `models.json`, each computed when it is first used."""
+    """The models of `listed.json`, each computed when it is first used."""
 
     def __init__(self) -> None:
         self._computed: dict[str, Model] = {}
@@ -25,7 +25,7 @@ class _Listed(Mapping[str, Model]):
     @cached_property
     def _entries(self) -> dict[str, dict[str, Any]]:
         entries: dict[str, dict[str, Any]]
-        entries = json.loads(Path(__file__).with_name("models.json").read_bytes())
+        entries = json.loads(Path(__file__).with_name("listed.json").read_bytes())
         return entries
 
     def __getitem__(self, name: str) -> Model:

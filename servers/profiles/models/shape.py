@@ -1,6 +1,6 @@
 """What step times and KV memory depend on in a model: its weights, its attention, its KV.
 
-`servers.profiles.model_config` computes a `Model` from a config.json. Parameters are counts;
+`servers.profiles.models.config` computes a `Model` from a config.json. Parameters are counts;
 weights and KV are bytes.
 """
 
