@@ -29,8 +29,9 @@ PR_SET_CHILD_SUBREAPER = 36
 CHECK_PARENT_EVERY_MS = 1000
 KILL_TIMEOUT_S = 10.0
 TRACKER = b"multiprocessing.resource_tracker"
-TRACKER_GRACE_S = 2.0
-"""Time for Python's resource tracker to remove the shared memory of killed processes and end."""
+TRACKER_GRACE_S = 8.0
+"""Time for Python's resource tracker to remove the shared memory of killed processes and end. It
+takes milliseconds, but beside another vLLM, whose processes poll, it may get no CPU for seconds."""
 
 
 def main() -> int:
