@@ -32,10 +32,15 @@ class Estimate:
     value: float
     low: float
     high: float
+    """`low` and `high` are NaN if there is one seed only, which says nothing of other seeds."""
+
+    @property
+    def has_interval(self) -> bool:
+        return not math.isnan(self.low)
 
     @property
     def differs_from_one(self) -> bool:
-        return not self.low <= 1.0 <= self.high
+        return self.low > 1.0 or self.high < 1.0
 
 
 def ratio(
@@ -154,5 +159,7 @@ def estimate(
 
 def interval(estimate: Estimate) -> str:
     """Format an interval, such as `95% CI 1.7–2.1`."""
+    if not estimate.has_interval:
+        return "one seed, so no interval"
     digits = max(decimals(v) for v in (estimate.value, estimate.low, estimate.high))
     return f"95% CI {estimate.low:.{digits}f}–{estimate.high:.{digits}f}"

@@ -1,0 +1,154 @@
+"""Chooses the next cells of a sweep that searches capacities (`--jps auto`).
+
+In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
+the baseline's capacity is found with each seed. All variants then run at shares of it, where their
+JCTs are compared; this also says roughly where each of their capacities is. Then the searches of
+all variants and seeds continue together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reports.capacity.chain import next_rate
+from reports.capacity.estimate import Capacity, Kind, Outcome, capacity
+from reports.capacity.ladder import Ends, ends_of, nearest_rung
+
+SHARES = (0.5, 0.7, 0.85, 1.0, 1.2)
+"""Of the baseline's capacity: from a light load to one that only better schedulers sustain."""
+FIRST_JOBS = 4.0
+"""Jobs in the system of an idle machine at the rate where the first search starts."""
+
+
+class Chain(NamedTuple):
+    """A search for one capacity."""
+
+    variant: str
+    seed: int
+
+
+class Place(NamedTuple):
+    """A cell: a variant at a rate with a seed."""
+
+    variant: str
+    jps: float
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """An idle machine with the jobs of one seed."""
+
+    mean_s: float
+    tightest: float
+    """Ratio of the SLO's tightest limit; above 1 the SLO is not met even there."""
+
+    @property
+    def ends(self) -> Ends:
+        return ends_of(self.mean_s)
+
+
+Outcomes = Mapping[Chain, Mapping[float, Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    variants: tuple[str, ...]
+    baseline: str
+    seeds: tuple[int, ...]
+    given: tuple[float, ...] = ()
+    """Rates of the user, which run in any case. Without any, shares of the baseline's capacity."""
+
+    def next_cells(
+        self,
+        known: Outcomes,
+        idle: Mapping[int, Idle],
+        failed: Collection[Place] = (),
+    ) -> list[Place]:
+        """Return the cells to run now. A failed cell ends the search that needs it."""
+        chains = [Chain(self.baseline, seed) for seed in self.seeds]
+        first = self._next(chains, self.given, known, idle, None, failed)
+        if first:
+            return first
+        start = self.baseline_jobs_per_s(known, idle)
+        rates = self.common_rates(known, idle)
+        common = [
+            place
+            for jps in reversed(rates)
+            for variant in self.variants
+            for seed in self.seeds
+            if jps not in known.get(Chain(variant, seed), {})
+            and (place := Place(variant, jps, seed)) not in failed
+        ]
+        if common:
+            return common
+        others = [
+            Chain(v, seed) for v in self.variants if v != self.baseline for seed in self.seeds
+        ]
+        return self._next(others, rates, known, idle, start, failed)
+
+    def common_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
+        """Return the rates at which all variants run, in ascending order: none before the
+        baseline's capacity is known."""
+        if self.given:
+            return self.given
+        at = self.baseline_jobs_per_s(known, idle)
+        return () if at is None else tuple(sorted({nearest_rung(share * at) for share in SHARES}))
+
+    def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
+        """Return the geometric mean over seeds of the baseline's capacities that were found."""
+        found = [
+            each.jobs_per_s
+            for seed in self.seeds
+            if (each := self._baseline_capacity(known, idle, seed)) and each.kind is Kind.FOUND
+        ]
+        return math.exp(sum(map(math.log, found)) / len(found)) if found else None
+
+    def _baseline_capacity(
+        self, known: Outcomes, idle: Mapping[int, Idle], seed: int
+    ) -> Capacity | None:
+        if seed not in idle:
+            return None
+        outcomes = known.get(Chain(self.baseline, seed), {})
+        path = _path(outcomes, self.given, idle[seed], None)
+        return path if isinstance(path, Capacity) else None
+
+    def _next(
+        self,
+        chains: Collection[Chain],
+        given: Collection[float],
+        known: Outcomes,
+        idle: Mapping[int, Idle],
+        start_jps: float | None,
+        failed: Collection[Place],
+    ) -> list[Place]:
+        places: list[Place] = []
+        for chain in chains:
+            machine = idle.get(chain.seed)
+            if machine is None or machine.tightest > 1:
+                continue
+            jps = _path(known.get(chain, {}), given, machine, start_jps)
+            if not isinstance(jps, Capacity):
+                places.append(Place(chain.variant, jps, chain.seed))
+        return [place for place in places if place not in failed]
+
+
+def _path(
+    outcomes: Mapping[float, Outcome],
+    given: Collection[float],
+    idle: Idle,
+    start_jps: float | None,
+) -> float | Capacity:
+    ran = [jps for jps in given if jps in outcomes]
+    start = FIRST_JOBS / idle.mean_s if start_jps is None else start_jps
+    return next_rate(outcomes, ran, start, idle.ends, idle.tightest)
+
+
+def chain_capacity(outcomes: Collection[Outcome], idle: Idle) -> Capacity:
+    """Return the capacity of one variant and seed from all cells of a run folder."""
+    if idle.tightest > 1:
+        return Capacity(Kind.NEVER, math.nan, None, None)
+    return capacity(outcomes, idle.ends)

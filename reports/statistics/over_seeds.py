@@ -1,0 +1,39 @@
+"""Calculates means and ratios over seeds, with Student's interval of their logarithms.
+
+In: one value per seed. Out: estimates. A seed draws the arrivals and the programs, so values of
+different seeds are independent and the interval covers both. Two sides of a ratio are paired by
+seed: they have the same jobs at the same times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from scipy.special import stdtrit
+
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
+
+
+def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the geometric mean of positive values of different seeds. One seed has no interval:
+    its limits are NaN."""
+    logs = np.log(np.fromiter(values, dtype=float))
+    value = float(np.exp(logs.mean()))
+    if len(logs) < 2:
+        return Estimate(value, math.nan, math.nan)
+    t = float(stdtrit(len(logs) - 1, (1 + confidence) / 2))
+    half = t * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return Estimate(value, value * math.exp(-half), value * math.exp(half))
+
+
+def paired_ratio(
+    above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
+) -> Estimate | None:
+    """Return the ratio of two sides with values by seed, over the seeds of both; None if there are
+    none."""
+    seeds = sorted(above.keys() & below.keys())
+    if not seeds:
+        return None
+    return geometric_mean((above[seed] / below[seed] for seed in seeds), confidence)

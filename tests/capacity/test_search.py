@@ -1,0 +1,147 @@
+"""The search of a sweep: which cells run in which order, and that it ends with all capacities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports.capacity.estimate import Kind, Outcome
+from reports.capacity.ladder import nearest_rung
+from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
+
+SEEDS = (1, 2, 3)
+VARIANTS = ("fcfs", "continuum", "autellix")
+IDLE = {seed: Idle(50.0, 0.5) for seed in SEEDS}
+LIMITS = {"fcfs": 0.4, "continuum": 0.9, "autellix": 0.35}
+OF_SEED = {1: 1.0, 2: 1.1, 3: 0.93}
+SEARCH = Search(VARIANTS, "fcfs", SEEDS)
+
+
+def tightest(place: Place, limits: Mapping[str, float] = LIMITS) -> float | None:
+    """Return idle ÷ (1 - load^4): the SLO is met up to 0.84 of the limit."""
+    load = (place.jps / limits[place.variant] / OF_SEED[place.seed]) ** 4
+    return 0.5 / (1 - load) if load < 0.9 else None
+
+
+Known = dict[Chain, dict[float, Outcome]]
+
+
+def add(known: Known, place: Place, limits: Mapping[str, float] = LIMITS) -> None:
+    chain = Chain(place.variant, place.seed)
+    known.setdefault(chain, {})[place.jps] = Outcome(place.jps, tightest(place, limits))
+
+
+def run(
+    search: Search = SEARCH, limits: Mapping[str, float] = LIMITS
+) -> tuple[Known, list[list[Place]]]:
+    known: Known = {}
+    for jps in search.given:
+        for variant in search.variants:
+            for seed in search.seeds:
+                add(known, Place(variant, jps, seed), limits)
+    rounds: list[list[Place]] = []
+    while places := search.next_cells(known, IDLE):
+        assert len(set(places)) == len(places)
+        rounds.append(places)
+        for place in places:
+            add(known, place, limits)
+        assert len(rounds) < 40
+    return known, rounds
+
+
+def test_every_capacity_is_found() -> None:
+    known, _ = run()
+    for variant in VARIANTS:
+        for seed in SEEDS:
+            found = chain_capacity(known[Chain(variant, seed)].values(), IDLE[seed])
+            truth = LIMITS[variant] * OF_SEED[seed] * 0.5**0.25
+            assert found.kind is Kind.FOUND
+            assert found.jobs_per_s == pytest.approx(truth, rel=0.01)
+
+
+def test_the_baseline_comes_first_then_the_common_rates_of_all_then_the_other_searches() -> None:
+    _, rounds = run()
+    common = next(i for i, places in enumerate(rounds) if {p.variant for p in places} != {"fcfs"})
+    assert all(p.variant == "fcfs" for places in rounds[:common] for p in places)
+    assert {p.variant for places in rounds[common + 1 :] for p in places} <= {
+        "continuum",
+        "autellix",
+    }
+    # The geometric mean of fcfs: 0.4 · 0.5^0.25 · (1 · 1.1 · 0.93)^(1/3) = 0.3389.
+    rates = sorted({p.jps for p in rounds[common]})
+    assert rates == pytest.approx([share * 0.3389 for share in (0.5, 0.7, 0.85, 1, 1.2)], rel=0.03)
+    assert rates == [nearest_rung(jps) for jps in rates]
+
+
+def test_all_variants_have_all_seeds_at_the_common_rates() -> None:
+    known, _ = run()
+    rates = SEARCH.common_rates(known, IDLE)
+    assert len(rates) == 5
+    assert all(jps in known[Chain(v, seed)] for v in VARIANTS for seed in SEEDS for jps in rates)
+
+
+def test_the_cells_of_a_search_are_few() -> None:
+    known, rounds = run()
+    assert sum(len(outcomes) for outcomes in known.values()) <= 9 * 5 + 9 * 4
+    assert len(rounds) <= 14
+
+
+def test_a_users_rates_run_alone_beside_the_searches_and_narrow_them() -> None:
+    search = Search(VARIANTS, "fcfs", SEEDS, given=(0.3, 0.9))
+    known, rounds = run(search)
+    assert search.common_rates(known, IDLE) == (0.3, 0.9)
+    for chain, outcomes in known.items():
+        assert chain_capacity(outcomes.values(), IDLE[chain.seed]).kind is Kind.FOUND
+    assert all(0.3 < p.jps < 0.9 for places in rounds for p in places if p.variant != "autellix")
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_a_search_resumed_from_any_finished_cells_ends_with_the_same_cells(
+    data: st.DataObject,
+) -> None:
+    known, rounds = run()
+    cells = [place for places in rounds for place in places]
+    kept = data.draw(st.sets(st.sampled_from(cells)))
+    again: Known = {}
+    for place in kept:
+        add(again, place)
+    while places := SEARCH.next_cells(again, IDLE):
+        assert not kept & set(places)
+        for place in places:
+            add(again, place)
+    assert again == known
+
+
+def test_a_failed_cell_ends_its_search_and_no_other() -> None:
+    known: Known = {}
+    failed: set[Place] = set()
+    while places := SEARCH.next_cells(known, IDLE, failed):
+        for place in places:
+            if place.variant == "continuum" and place.seed == 2:
+                failed.add(place)
+            else:
+                add(known, place)
+    assert {place.seed for place in failed} == {2}
+    found = {
+        chain: chain_capacity(outcomes.values(), IDLE[chain.seed]).kind
+        for chain, outcomes in known.items()
+    }
+    assert len(found) == 8
+    assert set(found.values()) == {Kind.FOUND}
+
+
+def test_an_slo_that_an_idle_machine_does_not_meet_runs_no_cells() -> None:
+    idle = {seed: Idle(50.0, 1.2) for seed in SEEDS}
+    assert SEARCH.next_cells({}, idle) == []
+    assert chain_capacity([], idle[1]).kind is Kind.NEVER
+
+
+def test_others_are_searched_even_if_the_baseline_sustains_nothing() -> None:
+    known, _ = run(limits={**LIMITS, "fcfs": 1e-6})
+    assert chain_capacity(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.NEVER
+    assert chain_capacity(known[Chain("continuum", 1)].values(), IDLE[1]).kind is Kind.FOUND
+    assert SEARCH.common_rates(known, IDLE) == ()
