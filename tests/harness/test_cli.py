@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from small import contents, programs
 
-from tests.harness import in_process
+from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
 from traces import Program, Turn
 from traces.formats.native import write_programs
@@ -26,6 +26,11 @@ ANSI = "\x1b["
 def trace(tmp_path: Path) -> str:
     write_programs(tmp_path / "three.jsonl", programs(3))
     return str(tmp_path / "three.jsonl")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
 
 
 def run(bench: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -56,58 +61,57 @@ def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
     assert contents(report.parent) == before
 
 
-def test_a_report_draws_the_given_cells(bench: str, trace: str, tmp_path: Path) -> None:
-    command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
-    assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
-    drawn = run(bench, "report", "o", "--gantt", "continuum_jps0.5_seed1", cwd=tmp_path)
-    assert drawn.returncode == 0, drawn.stderr
-    refused = run(bench, "report", "o", "--gantt", "lru", cwd=tmp_path)
-    assert refused.returncode == 2
-    assert refused.stderr == (
-        "bench: --gantt lru: o has no such cell; choose from fcfs_jps0.5_seed1 and"
-        " continuum_jps0.5_seed1\n"
+@pytest.mark.usefixtures("run")
+def test_a_report_draws_the_given_cells() -> None:
+    code, _, err = bench_here("report", "run", "--gantt", "continuum_jps0.2_seed1")
+    assert code == 0, err
+    assert bench_here("report", "run", "--gantt", "lru") == (
+        2,
+        "",
+        "bench: --gantt lru: run has no such cell; choose from fcfs_jps0.2_seed1 and"
+        " continuum_jps0.2_seed1\n",
     )
 
 
-def test_an_ascii_locale_gives_the_same_report(bench: str, trace: str, tmp_path: Path) -> None:
-    command = ("--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5", "--out", "o")
-    assert run(bench, "sweep", *command, cwd=tmp_path).returncode == 0
-    page = (tmp_path / "o/report.html").read_bytes()
+@pytest.mark.usefixtures("run")
+def test_an_ascii_locale_gives_the_same_report(bench: str) -> None:
+    page = Path("run/report.html").read_bytes()
     ascii_only = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    compare = ("compare", "o", "o", "--markdown", "c.md")
-    for arguments in (("report", "o"), compare, ("list", "models")):
+    compare = ("compare", "run", "run", "--markdown", "c.md")
+    for arguments in (("report", "run"), compare, ("list", "models")):
         ran = subprocess.run(
             [bench, *arguments],
-            cwd=tmp_path,
             env={**os.environ, **ascii_only},
             capture_output=True,
             check=False,
         )
         assert (ran.returncode, ran.stderr) == (0, b""), arguments
         assert ran.stdout.isascii()
-    assert (tmp_path / "o/report.html").read_bytes() == page
-    assert "✅" in (tmp_path / "c.md").read_text(encoding="utf-8")
+    assert Path("run/report.html").read_bytes() == page
+    assert "✅" in Path("c.md").read_text(encoding="utf-8")
 
 
-def test_bench_run_prints_the_numbers_of_one_cell(bench: str, trace: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_bench_run_prints_the_numbers_of_one_cell(trace: str) -> None:
     options = ("--policy", "continuum", "--jps", "0.5", "--traces", trace, "--out", "one")
-    result = run(bench, "run", *options, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    shown = dict(line.split("\t")[:2] for line in result.stdout.splitlines() if "\t" in line)
+    code, out, err = bench_here("run", *options)
+    assert code == 0, err
+    shown = dict(line.split("\t")[:2] for line in out.splitlines() if "\t" in line)
     assert (shown["variant"], shown["jobs"], shown["turns"]) == ("continuum", "3", "9")
     assert shown["provenance"] == "operator-table"
     assert shown["finished"] == "9"
-    assert result.stdout.splitlines()[-1] == "one/continuum_jps0.5_seed1"
+    assert out.splitlines()[-1] == "one/continuum_jps0.5_seed1"
 
 
-def test_jobs_that_are_too_long_are_left_out_and_named(bench: str, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("here")
+def test_jobs_that_are_too_long_are_left_out_and_named() -> None:
     too_long = Program("long", (Turn(9_000, 1_000),))
-    write_programs(tmp_path / "t.jsonl", [*programs(2), too_long])
+    write_programs(Path("t.jsonl"), [*programs(2), too_long])
     options = ("--policies", "fcfs", "--jps", "0.5", "--max-model-len", "5000", "--out", "o")
-    result = run(bench, "sweep", "--traces", "t.jsonl", *options, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert re.search("bench: left out: program long, turn 0: 9000 prompt", result.stderr)
-    workload = json.loads((tmp_path / "o/sweep.json").read_text())["workload"]
+    code, _, err = bench_here("sweep", "--traces", "t.jsonl", *options)
+    assert code == 0, err
+    assert re.search("bench: left out: program long, turn 0: 9000 prompt", err)
+    workload = json.loads(Path("o/sweep.json").read_text())["workload"]
     assert workload["programs"] == 2
     assert [left["program_id"] for left in workload["left_out"]] == ["long"]
 
@@ -172,8 +176,7 @@ def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.cli.print_report.print_report", stopped)
     command = "sweep --jps 0.2 --policies fcfs --programs 3 --out o"
-    monkeypatch.setattr(sys, "argv", ["bench", *command.split()])
-    code, _, err = in_process.bench(*command.split())
+    code, _, err = bench_here(*command.split())
     assert code == 130
     assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
 
@@ -195,6 +198,7 @@ def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path:
     )
 
 
+@pytest.mark.usefixtures("here")
 def test_a_second_sweep_in_a_folder_in_use_is_refused(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
@@ -203,34 +207,35 @@ def test_a_second_sweep_in_a_folder_in_use_is_refused(
         command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as first:
         wait_until((tmp_path / "o/sweep.json").exists)
-        second = run(*command, cwd=tmp_path)
+        second = bench_here(*command[1:])
         first.terminate()
-    assert second.returncode == 2
-    assert second.stderr == (
+    assert second == (
+        2,
+        "",
         "bench: o: another bench process is writing to it; wait until it ends, or choose "
-        "another --out\n"
+        "another --out\n",
     )
 
 
 @pytest.mark.parametrize("kind", ["policies", "hardware", "models", "packs"])
-def test_list_prints_one_line_per_item_into_a_pipe(bench: str, kind: str, tmp_path: Path) -> None:
-    result = run(bench, "list", kind, cwd=tmp_path)
-    assert result.returncode == 0
-    names = [line.split("\t")[0] for line in result.stdout.splitlines()]
+def test_list_prints_one_line_per_item_into_a_pipe(kind: str) -> None:
+    code, out, _ = bench_here("list", kind)
+    assert code == 0
+    names = [line.split("\t")[0] for line in out.splitlines()]
     expected = {"policies": "continuum", "hardware": "a100-80g", "models": "llama-3.1-8b"}
     assert expected.get(kind, "swe-bench") in names
 
 
-def test_doctor_finds_our_own_packages(bench: str, tmp_path: Path) -> None:
-    result = run(bench, "doctor", cwd=tmp_path)
-    rows = [line.split("\t") for line in result.stdout.splitlines()]
+def test_doctor_finds_our_own_packages() -> None:
+    code, out, err = bench_here("doctor")
+    rows = [line.split("\t") for line in out.splitlines()]
     found = {name: verdict for verdict, name, _ in rows}
     assert [found[f"package {name}"] for name in ("harness", "reports", "servers", "traces")] == [
         "ok"
     ] * 4
     wrong = {name for name, verdict in found.items() if verdict != "ok"}
     assert wrong <= {"engine vllm"}  # depends on what is installed on this machine
-    assert result.returncode == bool(wrong), result.stderr
+    assert code == bool(wrong), err
 
 
 def test_a_foreign_package_with_the_same_name_is_reported(
@@ -314,11 +319,8 @@ def test_completion_lists_matching_names(
         ),
     ],
 )
-def test_invalid_options_are_refused_in_one_line(
-    bench: str, options: str, line: str, tmp_path: Path
-) -> None:
-    result = run(bench, *options.split(), cwd=tmp_path)
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith(line)
+def test_invalid_options_are_refused_in_one_line(options: str, line: str) -> None:
+    code, out, err = bench_here(*options.split())
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith(line)

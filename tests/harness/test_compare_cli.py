@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.in_process import bench
 
-SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 20"
+SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10"
 POLICY = """
 from servers.policies.fcfs import Fcfs
 
@@ -23,10 +23,9 @@ class Mine(Fcfs):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def run(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    code, _, err = bench(*SWEEP.split(), "--out", "one")
-    assert code == 0, err
+    shutil.copytree(finished_run, "one")
 
 
 @pytest.mark.usefixtures("run")
@@ -40,33 +39,27 @@ def test_a_saved_baseline_is_equivalent_to_its_run() -> None:
     code, out, _ = bench("compare", "one", "--save", "base.json.gz")
     assert code == 0
     assert out.startswith("baseline: base.json.gz, ")
-    assert out.endswith(" bytes, 40 jobs\n")
+    assert out.endswith(" bytes, 20 jobs\n")
     assert Path("base.json.gz").stat().st_size < 5_000
     assert bench("compare", "base.json.gz", "one")[0] == 0
     bench("compare", "one", "--save", "again.json.gz")
     assert Path("again.json.gz").read_bytes() == Path("base.json.gz").read_bytes()
 
 
-def test_a_changed_policy_is_found(tmp_path: Path) -> None:
-    """The sweeps run in separate processes, since each reads a policy's file once."""
-    command = [str(Path(sys.executable).parent / "bench"), *SWEEP.split()]
-    command[command.index("fcfs,continuum")] = "fcfs,mine:Mine"
+def test_a_changed_policy_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     for out, sign in (("one", ""), ("two", "-")):
-        (tmp_path / "mine.py").write_text(POLICY.format(sign=sign))
-        subprocess.run([*command, "--out", out], cwd=tmp_path, check=True, capture_output=True)
-    files = ("--markdown", "c.md", "--junit", "j.xml")
-    compared = subprocess.run(
-        [command[0], "compare", "one", "two", *files],
-        cwd=tmp_path,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    assert compared.returncode in (0, 1), compared.stderr
-    assert "0.2 jobs/s\tmine\tjct.mean" in compared.stdout
-    assert "\tfcfs\t" not in compared.stdout  # identical, so not listed
-    assert (tmp_path / "c.md").read_text().count("| mine |") == 2
-    assert (tmp_path / "j.xml").read_bytes().startswith(b"<?xml")
+        Path("mine.py").write_text(POLICY.format(sign=sign))
+        code, _, err = bench(*SWEEP.replace("continuum", "mine:Mine").split(), "--out", out)
+        assert code == 0, err
+        del sys.modules["mine"]  # a process reads a policy's file once
+    code, out, err = bench("compare", "one", "two", "--markdown", "c.md", "--junit", "j.xml")
+    assert code in (0, 1), err
+    assert "0.2 jobs/s\tmine\tjct.mean" in out
+    assert "\tfcfs\t" not in out  # identical, so not listed
+    assert Path("c.md").read_text().count("| mine |") == 2
+    assert Path("j.xml").read_bytes().startswith(b"<?xml")
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -49,22 +47,3 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("run")
-def test_parquet_without_pyarrow_is_refused_with_the_remedy(bench: str, tmp_path: Path) -> None:
-    (tmp_path / "hidden").mkdir()
-    (tmp_path / "hidden/pyarrow.py").write_text("raise ModuleNotFoundError(name='pyarrow')")
-    path = os.pathsep.join([str(tmp_path / "hidden"), os.environ.get("PYTHONPATH", "")])
-    ran = subprocess.run(
-        [bench, "export", "run", "--format", "parquet"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": path.rstrip(os.pathsep)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 2
-    assert ran.stderr == (
-        "bench: --format parquet: needs pyarrow; pip install pyarrow, or use --format csv\n"
-    )

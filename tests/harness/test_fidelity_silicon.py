@@ -4,19 +4,17 @@ and what `servers.profiles.end_to_end` returns."""
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from harness.calibrate import silicon, silicon_rows
 from harness.calibrate.silicon_rows import CHECKPOINTS, Row
-from harness.cli.main import app
 from servers.profiles import Profile, end_to_end
 from servers.profiles.end_to_end import end_to_end_error, end_to_end_file
 from servers.profiles.machines.gpus import HARDWARE
 from servers.profiles.models.listed import MODELS
+from tests.harness.in_process import bench
 from tests.sim.worlds import profile
 
 S = 1_000_000_000_000
@@ -50,9 +48,9 @@ def test_a_card_and_the_errors_of_its_pairs_are_written(
     monkeypatch.setattr(silicon_rows, "read_rows", lambda *_: ([ROW], {"expert parallelism": 3}))
     monkeypatch.setattr(silicon, "_profile", second_per_step)
     command = ["fidelity", "--silicon", "--out", str(tmp_path), "--save", str(tmp_path / "e.json")]
-    result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1  # a target is missed
-    assert "TTFT is off by 25.0% and TPOT by 0.0% at the median of 1 measurement" in result.stdout
+    code, out, _ = bench(*command)
+    assert code == 1  # a target is missed
+    assert "TTFT is off by 25.0% and TPOT by 0.0% at the median of 1 measurement" in out
     [point] = json.loads((tmp_path / "end-to-end.json").read_text())["points"]
     assert (point["virtual_ttft_s"], point["virtual_tpot_s"]) == (1.0, 1.0)
     monkeypatch.setattr(end_to_end, "FILE", tmp_path / "e.json")
@@ -92,24 +90,8 @@ def test_invalid_input_is_refused_in_one_line(
     options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    result = CliRunner().invoke(app, ["fidelity", *options.split()])
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith(f"bench: {message}")
+    code, out, err = bench("fidelity", *options.split())
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())
-
-
-def test_without_the_package_one_line_says_what_to_install(bench: str, tmp_path: Path) -> None:
-    (tmp_path / "aiconfigurator_core.py").write_text("raise ModuleNotFoundError")
-    result = subprocess.run(
-        [bench, "fidelity", "--silicon"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert result.stderr == (
-        "bench: --silicon: needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'\n"
-    )

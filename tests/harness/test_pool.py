@@ -18,6 +18,8 @@ from servers.errors import CannotWrite
 from tests.leaks import has_ended
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.usefixtures("worker_processes")
+
 
 def work(shared: str, job: str, tick: Tick) -> None:
     """Do what the job's name says."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.harness.in_process import bench
 
 
 @pytest.mark.parametrize(
@@ -45,43 +46,24 @@ import pytest
     ],
 )
 def test_invalid_input_is_refused_in_one_line(
-    bench: str, options: str, message: str, tmp_path: Path
+    options: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    result = subprocess.run(
-        [bench, *options.split()], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert (result.returncode, result.stdout) == (2, "")
-    assert len(result.stderr.splitlines()) == 1
-    assert result.stderr.startswith(f"bench: {message}")
+    monkeypatch.chdir(tmp_path)
+    code, out, err = bench(*options.split())
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith(f"bench: {message}")
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_package_one_line_says_what_to_install(bench: str, tmp_path: Path) -> None:
-    (tmp_path / "aiconfigurator_core.py").write_text("raise ModuleNotFoundError")
-    command = "profile --from aiconfigurator --hardware h100 --model llama-3.1-8b"
-    result = subprocess.run(
-        [bench, *command.split()],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.returncode == 2
-    assert result.stderr == (
-        "bench: --from aiconfigurator: needs aiconfigurator-core; "
-        "pip install 'turnstile-bench[silicon]'\n"
-    )
+def show(*options: str) -> str:
+    code, out, err = bench("profile", "show", *options)
+    assert code == 0, err
+    return out
 
 
-def show(bench: str, *options: str) -> str:
-    return subprocess.run(
-        [bench, "profile", "show", *options], capture_output=True, text=True, check=True
-    ).stdout
-
-
-def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
-    shown = show(bench, "--hardware", "h100", "--model", "llama-3.1-8b").splitlines()
+def test_show_prints_step_times_memory_and_provenance() -> None:
+    shown = show("--hardware", "h100", "--model", "llama-3.1-8b").splitlines()
     assert shown[0] == "llama-3.1-8b on 1 x h100, operator-table profile"
     decode = next(line for line in shown if line.startswith("decode\tbatch 32, context 16,384"))
     # 32 x 16,384 tokens are more than the KV memory
@@ -91,20 +73,20 @@ def test_show_prints_step_times_memory_and_provenance(bench: str) -> None:
     assert any(line.startswith("fit error, decodes\t") for line in shown)
 
 
-def test_show_prints_analytic_step_times_on_request(bench: str) -> None:
+def test_show_prints_analytic_step_times_on_request() -> None:
     options = ("--hardware", "h100", "--model", "llama-3.1-8b", "--step-times", "analytic")
-    shown = show(bench, *options).splitlines()
+    shown = show(*options).splitlines()
     assert shown[0] == "llama-3.1-8b on 1 x h100, analytic profile"
     assert not any("tables" in line for line in shown)
 
 
-def test_show_prints_twice_the_kv_memory_in_fp8(bench: str) -> None:
-    shown = show(bench, "--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
+def test_show_prints_twice_the_kv_memory_in_fp8() -> None:
+    shown = show("--hardware", "h100", "--kv-cache-dtype", "fp8").splitlines()
     assert "KV memory\t903,424 tokens" in shown
 
 
-def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
-    shown = json.loads(show(bench, "--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
+def test_show_prints_json_with_the_points_of_the_table() -> None:
+    shown = json.loads(show("--hardware", "h100", "--model", "llama-3.1-8b", "--json"))
     assert set(shown) == {
         *("hardware", "model", "gpus", "max_model_len"),
         *("steps", "kv_tokens", "provenance", "notes"),
@@ -136,23 +118,19 @@ def test_show_prints_json_with_the_points_of_the_table(bench: str) -> None:
 
 @pytest.mark.skipif(find_spec("aiconfigurator_core") is None, reason="needs aiconfigurator-core")
 def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
-    bench: str, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(command: str) -> str:
-        return subprocess.run(
-            [bench, *command.split()], cwd=tmp_path, capture_output=True, text=True, check=True
-        ).stdout
+        code, out, err = bench(*command.split())
+        assert code == 0, err
+        return out
 
+    monkeypatch.chdir(tmp_path)
     made = run("profile --from aiconfigurator --hardware h100 --out h.json")
-    again = [
-        bench,
-        *["profile", "--from", "aiconfigurator", "--hardware", "l40s", "--out", "h.json"],
-    ]
-    second = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True)
-    assert second.returncode == 2
-    assert second.stderr == (
-        "bench: --out h.json: exists already; give another name, or remove the file\n"
-    )
+    again = "profile --from aiconfigurator --hardware l40s --out h.json"
+    assert bench(*again.split()) == (
+        2, "", "bench: --out h.json: exists already; give another name, or remove the file\n",
+    )  # fmt: skip
     shown = run("profile show --hardware h.json")
     assert made == f"{shown}profile: h.json\n"
     assert "fit error, mixed steps\t" in shown

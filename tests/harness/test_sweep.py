@@ -45,6 +45,7 @@ def test_a_sweep_writes_the_documented_files(tmp_path: Path) -> None:
     assert len(turns) == 3 * 3
 
 
+@pytest.mark.usefixtures("worker_processes")
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
     plan = small_plan("fcfs,continuum,infercept+", (0.2, 1.0))
     for workers in (1, 2):

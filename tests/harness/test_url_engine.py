@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, chdir
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from aiohttp import web
 
 from harness.engines.url import url_engine
 from harness.load.settings import Machine, SweepSettings
-from tests.harness.in_process import bench as bench_here
+from tests.harness import in_process
 from tests.lines import read_lines
 from tests.live.server import Server, serving
 from tests.loopback import on_loopback
@@ -26,21 +26,30 @@ PROGRAMS = [
 ]
 
 
-def sweep(
-    bench: str, folder: Path, url: str, *options: str, programs: Sequence[Program] = PROGRAMS
-) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(autouse=True)
+def _cells_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the main thread of a worker process can handle SIGTERM."""
+    monkeypatch.setattr("harness.engines.url.end_on_sigterm", lambda: None)
+
+
+def command(folder: Path, url: str, *options: str, programs: Sequence[Program]) -> list[str]:
     write_programs(folder / "t.jsonl", programs)
-    command = [bench, "sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20", *options]
-    return subprocess.run(
-        [*command, "--out", "o"], cwd=folder, capture_output=True, text=True, check=False
-    )
+    given = ["sweep", "--engine", url, "--traces", "t.jsonl", "--jps", "20", *options]
+    return [*given, "--out", "o"]
 
 
-def succeeded(result: subprocess.CompletedProcess[str]) -> bool:
+def sweep(
+    folder: Path, url: str, *options: str, programs: Sequence[Program] = PROGRAMS
+) -> tuple[int, str, str]:
+    with chdir(folder):
+        return in_process.bench(*command(folder, url, *options, programs=programs))
+
+
+def succeeded(code: int, err: str) -> bool:
     """Whether a sweep succeeded; a busy machine may fail only the gate on client lateness."""
-    failed = [line for line in result.stderr.splitlines() if line.startswith("failed:")]
+    failed = [line for line in err.splitlines() if line.startswith("failed:")]
     late = all(line.split(": ", 2)[2].startswith("client lateness") for line in failed)
-    return result.returncode == 0 or (result.returncode == 1 and bool(failed) and late)
+    return code == 0 or (code == 1 and bool(failed) and late)
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
@@ -49,8 +58,14 @@ def lines(folder: Path) -> list[dict[str, object]]:
 
 def test_every_turn_is_recorded_and_the_report_is_written(bench: str, tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
-        result = sweep(bench, tmp_path, url, "--seeds", "1,2")
-    assert succeeded(result), result.stderr
+        result = subprocess.run(
+            [bench, *command(tmp_path, url, "--seeds", "1,2", programs=PROGRAMS)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert succeeded(result.returncode, result.stderr), result.stderr
     assert result.stdout.startswith(f"engine {url}: a running server, m;")
     for seed in (1, 2):
         turns = lines(tmp_path / f"o/as-served_jps20_seed{seed}")
@@ -59,72 +74,65 @@ def test_every_turn_is_recorded_and_the_report_is_written(bench: str, tmp_path: 
     assert (tmp_path / "o/report.html").is_file()
 
 
-def test_values_that_a_server_does_not_report_are_null_and_not_zero(
-    bench: str, tmp_path: Path
-) -> None:
+def test_values_that_a_server_does_not_report_are_null_and_not_zero(tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3, cached_tokens=None, queue_ms=None))) as url:
-        result = sweep(bench, tmp_path, url)
-    assert succeeded(result), result.stderr
+        code, _, err = sweep(tmp_path, url)
+    assert succeeded(code, err), err
     (row,) = json.loads((tmp_path / "o/cells.json").read_text())
     assert row["jct_mean_s"] > 0
     assert (row["hit_ratio"], row["queue_mean_s"], row["preemptions"]) == (None, None, None)
 
 
-def test_prompts_of_repeated_cells_share_no_prefix(bench: str, tmp_path: Path) -> None:
+def test_prompts_of_repeated_cells_share_no_prefix(tmp_path: Path) -> None:
     """The server's cache outlives a cell: equal prompts would give hits that agents do not have."""
     server = Server(think_s=0.3)
     with threaded(serving(server)) as url:
-        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
+        code, _, err = sweep(tmp_path, url, "--jps", "10")
+        assert succeeded(code, err), err
         first = dict(server.prompts)
         done = tmp_path / "o/as-served_jps10_seed1/done.json"
         done.unlink()
-        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
+        code, _, err = sweep(tmp_path, url, "--jps", "10")
+        assert succeeded(code, err), err
     assert first.keys() == server.prompts.keys()
     assert all(first[turn][:16] != server.prompts[turn][:16] for turn in first)
 
 
-def test_the_prompts_for_a_built_in_model_use_only_its_vocabulary(
-    bench: str, tmp_path: Path
-) -> None:
+def test_the_prompts_for_a_built_in_model_use_only_its_vocabulary(tmp_path: Path) -> None:
     server = Server(model="tiny", think_s=0.3)
     with threaded(serving(server)) as url:
-        assert succeeded(sweep(bench, tmp_path, url, "--jps", "10"))
+        code, _, err = sweep(tmp_path, url, "--jps", "10")
+        assert succeeded(code, err), err
     first_turns = [ids for (_, turn), ids in server.prompts.items() if turn == 0]
     assert max(map(max, first_turns)) < 256
 
 
-def test_a_failed_turn_is_recorded_fails_a_gate_and_gives_exit_code_1(
-    bench: str, tmp_path: Path
-) -> None:
+def test_a_failed_turn_is_recorded_fails_a_gate_and_gives_exit_code_1(tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3, faults={("job-1", 0): "500"}))) as url:
-        result = sweep(bench, tmp_path, url)
-    assert result.returncode == 1
-    assert (
-        "1 failed turn in 1 job (first: the server answered 500: EngineDeadError" in result.stderr
-    )
+        code, _, err = sweep(tmp_path, url)
+    assert code == 1
+    assert "1 failed turn in 1 job (first: the server answered 500: EngineDeadError" in err
     assert len(lines(tmp_path / "o/as-served_jps20_seed1")) == 7
 
 
-def test_an_unreachable_url_is_refused_in_one_line(bench: str, tmp_path: Path) -> None:
-    result = sweep(bench, tmp_path, "http://127.0.0.1:9")
-    assert result.returncode == 2
-    assert result.stderr == (
+def test_an_unreachable_url_is_refused_in_one_line(tmp_path: Path) -> None:
+    code, _, err = sweep(tmp_path, "http://127.0.0.1:9")
+    assert code == 2
+    assert err == (
         "bench: --engine http://127.0.0.1:9: no OpenAI-compatible server responds "
         "([Errno 111] Connection refused)\n"
     )
 
 
-def test_options_that_a_running_server_cannot_change_are_refused(
-    bench: str, tmp_path: Path
-) -> None:
+def test_options_that_a_running_server_cannot_change_are_refused(tmp_path: Path) -> None:
     with threaded(serving(Server(think_s=0.3))) as url:
-        two_policies = sweep(bench, tmp_path, url, "--policies", "fcfs,continuum")
-        other_model = sweep(bench, tmp_path, url, "--model", "n")
-        replicas = sweep(bench, tmp_path, url, "--replicas", "2")
-    assert (two_policies.returncode, other_model.returncode, replicas.returncode) == (2, 2, 2)
-    assert "a running server has one scheduler" in two_policies.stderr
-    assert other_model.stderr == f"bench: --model n: {url} serves m\n"
-    assert replicas.stderr == f"bench: --replicas: not supported by --engine {url}; remove it\n"
+        two_policies = sweep(tmp_path, url, "--policies", "fcfs,continuum")
+        other_model = sweep(tmp_path, url, "--model", "n")
+        replicas = sweep(tmp_path, url, "--replicas", "2")
+    assert (two_policies[0], other_model[0], replicas[0]) == (2, 2, 2)
+    assert "a running server has one scheduler" in two_policies[2]
+    assert other_model[2] == f"bench: --model n: {url} serves m\n"
+    assert replicas[2] == f"bench: --replicas: not supported by --engine {url}; remove it\n"
 
 
 def serving_models(status: int, text: str) -> AbstractAsyncContextManager[str]:
@@ -162,7 +170,7 @@ NAME = "a name must have 1 to 400 characters without control characters"
 )
 def test_a_server_without_a_usable_model_name_is_refused(listed: str, complaint: str) -> None:
     with threaded(serving_models(200, listed)) as url:
-        assert bench_here("sweep", "--engine", url, "--jps", "1") == (
+        assert in_process.bench("sweep", "--engine", url, "--jps", "1") == (
             2,
             "",
             f"bench: --engine {url}: {complaint}\n",
@@ -178,7 +186,7 @@ def test_a_missing_key_and_a_refused_key_give_different_errors(
 ) -> None:
     monkeypatch.setenv("TURNSTILE_API_KEY", key)
     with threaded(serving_models(401, "")) as url:
-        assert bench_here("sweep", "--engine", url, "--jps", "1") == (
+        assert in_process.bench("sweep", "--engine", url, "--jps", "1") == (
             2,
             "",
             f"bench: --engine {url}: /v1/models answered 401; {hint}\n",
@@ -195,9 +203,7 @@ def test_of_several_models_the_first_is_used_and_named() -> None:
     assert "server, b; its" in named
 
 
-def test_texts_of_different_cells_have_different_cache_salts_on_vllm(
-    bench: str, tmp_path: Path
-) -> None:
+def test_texts_of_different_cells_have_different_cache_salts_on_vllm(tmp_path: Path) -> None:
     messages = (Message("user", "fix it"), Message("assistant", "ls"), Message("user", "a.py"))
     turns = (Turn(9, 3, 0, ("ls",)), Turn(30, 3, 12))
     jobs = [Program("text", turns, messages=messages, prompt_messages=(1, 3))]
@@ -205,15 +211,16 @@ def test_texts_of_different_cells_have_different_cache_salts_on_vllm(
         folder, server = tmp_path / owner, Server(owned_by=owner)
         folder.mkdir()
         with threaded(serving(server)) as url:
-            swept = sweep(bench, folder, url, "--prompts", "text", "--seeds", "1,2", programs=jobs)
-        assert succeeded(swept), swept.stderr
+            options = ("--prompts", "text", "--seeds", "1,2")
+            code, _, err = sweep(folder, url, *options, programs=jobs)
+        assert succeeded(code, err), err
         salts = [salt for salt in server.salts if salt is not None]
         assert len(set(salts)) == cells
         assert len(salts) == 2 * cells  # one for all turns of a cell
 
 
-def test_text_prompts_need_a_trace_with_messages(bench: str, tmp_path: Path) -> None:
+def test_text_prompts_need_a_trace_with_messages(tmp_path: Path) -> None:
     with threaded(serving(Server())) as url:
-        result = sweep(bench, tmp_path, url, "--prompts", "text")
-    assert result.returncode == 2
-    assert "has no messages, which --prompts text and --guided need" in result.stderr
+        code, _, err = sweep(tmp_path, url, "--prompts", "text")
+    assert code == 2
+    assert "has no messages, which --prompts text and --guided need" in err
