@@ -125,6 +125,29 @@ def test_the_headline_is_read_at_the_highest_rate_that_the_winner_sustains(tmp_p
     assert found.caveats[0].endswith("fcfs from 0.2 jobs/s; continuum from 0.3 jobs/s.")
 
 
+def test_a_saturated_variant_does_not_win_while_another_keeps_up(tmp_path: Path) -> None:
+    # The jobs of autellix wait 0, 2, … 38 s and decode for one second: 20 s on average, but of
+    # twelve jobs that arrive only ten get served.
+    run = run_of(tmp_path, fcfs=idle(50.0), continuum=idle(25.0), autellix=swamped(2.0))
+    found = answer_of(run)
+    assert found.winner is not None
+    assert (found.winner.variant, found.winner.saturated) == ("continuum", False)
+    assert "Faster in this run, but past saturation: autellix (20.0 s)." in found.findings
+
+
+def test_a_variant_is_saturated_if_it_is_in_one_seed(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum"], seeds=[1, 2, 3])
+    for seed in (1, 2, 3):
+        write_cell(run, "fcfs", idle(10.0), seed=seed)
+        write_cell(run, "continuum", swamped(9.0) if seed == 2 else idle(9.0), seed=seed)
+    loaded = load_run(run)
+    pooled = points(collect(loaded), "fcfs")
+    assert {point.variant: point.saturated for point in pooled} == {
+        "fcfs": False,
+        "continuum": True,
+    }
+
+
 def test_saturation_everywhere_is_the_first_finding(tmp_path: Path) -> None:
     found = answer_of(run_of(tmp_path, fcfs=swamped(30.0), continuum=swamped(20.0)))
     assert found.findings[0].startswith(

@@ -112,10 +112,16 @@ def test_a_backlog_that_grows_with_the_arrivals_is_saturated(tmp_path: Path) -> 
     assert row["saturated"]
 
 
-def test_tool_and_decode_time_are_no_backlog(tmp_path: Path) -> None:
-    # Jobs in the system grow all along, for none has finished; none of them waits.
-    row = row_of(tmp_path, [turn(f"p{k:02d}", 0, float(k), decode_s=500.0) for k in range(60)])
-    assert row["backlog_growth"] == pytest.approx(0.0)
+@pytest.mark.parametrize(("per_arrival", "saturated"), [(0.05, False), (0.15, True)])
+def test_one_of_ten_arriving_jobs_in_the_backlog_is_saturation(
+    tmp_path: Path, per_arrival: float, saturated: bool
+) -> None:
+    # Arrivals 1/s, served in order at 1 - g per second: job k starts at k / (1 - g), so that g · t
+    # jobs wait at time t.
+    wait_s = per_arrival / (1 - per_arrival)
+    row = row_of(tmp_path, [turn(f"p{k:03d}", 0, k, queue_s=k * wait_s) for k in range(200)])
+    assert row["backlog_growth"] == pytest.approx(per_arrival, abs=0.01)
+    assert row["saturated"] == saturated
 
 
 def test_a_job_whose_sub_agents_wait_at_once_counts_as_one_waiting_job(tmp_path: Path) -> None:
@@ -186,11 +192,11 @@ def test_fairness_is_one_where_all_jobs_are_slowed_alike(tmp_path: Path) -> None
 def test_the_steady_window_leaves_out_the_first_and_the_last_fifth_of_the_jobs(
     tmp_path: Path,
 ) -> None:
-    # Ten jobs, one a second, of 1, 2, … 10 s: those of 3 to 8 s remain. The last arrives at 9 and
-    # ends at 19.
-    row = row_of(tmp_path, [turn(f"p{k}", 0, float(k), decode_s=k + 1.0) for k in range(10)])
-    assert row["jct_steady_mean_s"] == pytest.approx(5.5)
-    assert (row["drain_s"], row["drain_ratio"]) == (10.0, pytest.approx(10 / 19))
+    # Ten jobs, one a second, of 1, 2, 4, … 512 s: those of 4 to 128 s remain, 252 s in all. The
+    # last arrives at 9 and ends at 521.
+    row = row_of(tmp_path, [turn(f"p{k}", 0, float(k), decode_s=2.0**k) for k in range(10)])
+    assert row["jct_steady_mean_s"] == pytest.approx(252 / 6)
+    assert (row["drain_s"], row["drain_ratio"]) == (512.0, pytest.approx(512 / 521))
 
 
 @settings(deadline=None, max_examples=15)

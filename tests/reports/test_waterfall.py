@@ -75,6 +75,15 @@ def test_with_more_hits_than_kept_tokens_nothing_counts_as_recomputed(
     assert job_of(tmp_path, turns)["first_prefill_s"] == pytest.approx(1.0)
 
 
+def test_recomputed_prefill_is_at_most_the_prefill(tmp_path: Path) -> None:
+    # A live engine may count fewer tokens in a prompt than the trace says were kept: of the 60
+    # computed tokens, all had been in the context, and not 110.
+    again = turn("p", 1, 1.0, prefill_s=1.0, prompt_tokens=100, kept_tokens=150)
+    again["device_hit_tokens"] = 40
+    parts = parts_of(job_of(tmp_path, [turn("p"), again]))
+    assert parts == {"recomputed_prefill_s": 1.0, "decode_s": 2.0}
+
+
 def test_time_that_a_root_waits_for_its_sub_agents_is_one_part(tmp_path: Path) -> None:
     # The root decodes for 1 + 1 s, waits 5 s and runs a tool for 2 s, so it ends at 9. Its second
     # sub-agent, which is never joined, ends at 12. The parts of sub-agents do not count.

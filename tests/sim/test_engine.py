@@ -136,6 +136,30 @@ def test_with_all_memory_pinned_the_fewest_pins_are_evicted_latest_program_first
     assert released == [("c", "pressure")]
 
 
+def releases_and_preemptions(kv_blocks: int, *decoding: str) -> list[tuple[object, object, object]]:
+    """Pin 4 blocks of a, then start turns that grow from 2 to 4 blocks. Return each release of a
+    pin and each preemption."""
+    simulator, ended, events = engine(PinsForever, kv_blocks=kv_blocks)
+    simulator.submit(turn("a", 63, 2, is_last=False), 0)
+    for program in decoding:
+        simulator.submit(turn(program, 32, 30), S)
+    simulator.run()
+    assert len(ended) == 1 + len(decoding)
+    return [
+        (e["event"], e["program_id"], e.get("reason"))
+        for e in events
+        if e["event"] in ("unpinned", "preempted")
+    ]
+
+
+def test_pins_give_way_to_the_only_running_turn_instead_of_preempting_it() -> None:
+    assert releases_and_preemptions(7, "b") == [("unpinned", "a", "pressure")]
+
+
+def test_pins_stay_while_another_running_turn_can_free_blocks() -> None:
+    assert releases_and_preemptions(10, "b", "c") == [("preempted", "c", None)]
+
+
 def test_a_pin_does_not_expire_while_a_turn_of_its_program_waits() -> None:
     class PinsASecond(Policy):
         name = "second"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,6 +45,25 @@ def turn(kv: WindowKV, path: Any, prompt: int, output: int = 0, chunk: int = 64)
 
 def chain(blocks: int) -> Any:
     return ((Segment(0), blocks),)
+
+
+def test_a_block_leaves_the_window_when_the_next_token_does_not_attend_to_it() -> None:
+    # With a window of 32, a token attends to itself and the 31 before it. Token 46 attends to
+    # tokens 15 to 46, so it needs block 0 (tokens 0 to 15), and token 47 does not.
+    kv = WindowKV(100, (32, None), BLOCK)
+    assert [kv.passed(tokens) for tokens in (0, 46, 47, 62, 63)] == [0, 0, 1, 1, 2]
+    assert [kv.next_leave(tokens) for tokens in (0, 47, 48, 63, 64)] == [47, 47, 63, 63, 79]
+
+
+@pytest.mark.parametrize(("window", "blocks"), [(17, 1), (18, 2), (32, 2), (33, 2), (34, 3)])
+def test_the_next_turn_needs_the_blocks_of_all_tokens_before_it_in_its_window(
+    window: int, blocks: int
+) -> None:
+    # The first computed token attends to window - 1 cached tokens, which are in `blocks` blocks of
+    # 16. The 12 full blocks of the full-attention group stay too.
+    kv = WindowKV(100, (window, None), BLOCK)
+    kv.release(turn(kv, chain(20), prompt=160, output=40))
+    assert kv.blocks - kv._blank == 12 + blocks
 
 
 def test_a_window_group_keeps_the_blocks_of_the_last_window_only() -> None:
