@@ -2,8 +2,8 @@
 
 Two markers divide the tests into groups. `acceptance` marks those that take long: `make test`
 leaves them out, `make test-all` runs them. `serial` marks those that measure time or memory: they
-run one at a time, after the others. Most tests get their markers by path, from `ACCEPTANCE` and
-`SERIAL` below.
+run one at a time, after the others. Tests get their markers by path, from `ACCEPTANCE` and `SERIAL`
+below; a single test of a file can also be marked `acceptance` there.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ SERIAL = (
     "real/test_container.py",
     "real/test_container_escapes.py",
     "real/test_fidelity.py",
+    # Beside a second server the client runs so late that it disconnects from a turn that has ended.
     "real/test_pins.py",
     "real/test_profile.py",
     "replay/test_memory.py",
@@ -52,6 +53,7 @@ FIRST = (
     "security/test_secrets.py",
     "browser",
     "harness",
+    "sim",
 )
 """The longest files, which run first, so that at the end no worker waits for a long file."""
 
@@ -73,8 +75,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Of a run of serial tests, import nothing else; all tests take five seconds to import."""
+    if config.option.markexpr not in ("serial", "serial and not acceptance"):
+        return None
+    paths = [HERE / path for path in SERIAL]
+    near = any(
+        collection_path.is_relative_to(path) or path.is_relative_to(collection_path)
+        for path in paths
+    )
+    return None if near else True
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if item.get_closest_marker("serial"):
+            raise pytest.UsageError(f"{item.nodeid}: name its file in SERIAL of tests/conftest.py")
         for marker, paths in (("acceptance", ACCEPTANCE), ("serial", SERIAL)):
             if any(item.path.is_relative_to(HERE / path) for path in paths):
                 item.add_marker(marker)
@@ -90,3 +106,12 @@ def _priority(item: pytest.Item) -> int:
 def bench() -> str:
     """The path of the console script `bench`."""
     return str(Path(sys.executable).parent / "bench")
+
+
+@pytest.fixture
+def worker_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweeps in this process start threads in place of worker processes."""
+    from harness.cells import workers
+    from tests.harness import worker_threads
+
+    monkeypatch.setattr(workers, "_start", worker_threads.start)

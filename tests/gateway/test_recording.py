@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,11 +20,12 @@ from servers.errors import InvalidTrace
 from servers.records import TurnRecord
 from tests.gateway.test_proxy import ASK, next_ask, post
 from tests.gateway.upstream import Upstream, serving
+from tests.harness import in_process
 from tests.lines import read_lines
+from tests.threaded import threaded
 from traces import read_traces
 from traces.formats.native import write_programs
 
-ROOT = Path(__file__).parents[2]
 AGENT = """
 import json, os, sys, time, urllib.request
 messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "list it"}]
@@ -94,38 +96,34 @@ def test_failed_turns_are_left_out_and_a_file_without_others_is_no_trace(tmp_pat
         read_traces(path)
 
 
-def run(
-    bench: str, tmp_path: Path, *command: str, named: bool = True
-) -> subprocess.CompletedProcess[str]:
-    """Run `bench record`; `named`: the server is on the command line, not in the environment."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.gateway.upstream"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        url = server.stdout.readline().strip()
-        return subprocess.run(
-            [bench, "record", *([url] if named else []), "--out", "o", *command],
-            cwd=tmp_path,
-            env=os.environ | {"OPENAI_BASE_URL": f"{url}/v1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-    finally:
-        server.terminate()
-        server.communicate()
+@pytest.fixture
+def upstream() -> Iterator[str]:
+    with threaded(serving(Upstream())) as url:
+        yield url
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of `bench` in this process run in the test's folder and do not tune its collector."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("harness.gateway.serving.tune_garbage_collector", lambda: None)
 
 
 @pytest.mark.parametrize(("code", "named"), [(0, True), (3, False)])
 def test_bench_record_records_an_agent_and_exits_with_its_exit_code(
-    bench: str, tmp_path: Path, code: int, named: bool
+    bench: str, upstream: str, tmp_path: Path, code: int, named: bool
 ) -> None:
+    """Half of the time the server is on the command line, else in the environment."""
     (tmp_path / "agent.py").write_text(AGENT)
-    done = run(bench, tmp_path, "--", sys.executable, "agent.py", str(code), named=named)
+    command = ("--", sys.executable, "agent.py", str(code))
+    done = subprocess.run(
+        [bench, "record", *([upstream] if named else []), "--out", "o", *command],
+        cwd=tmp_path,
+        env=os.environ | {"OPENAI_BASE_URL": f"{upstream}/v1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == code, done.stderr
     assert "1 program, 3 turns" in done.stdout
     assert "replay it: bench sweep --traces o/trace.jsonl" in done.stdout
@@ -143,21 +141,22 @@ def test_bench_record_records_an_agent_and_exits_with_its_exit_code(
         ("true", 1, ""),
     ],
 )
+@pytest.mark.usefixtures("here")
 def test_a_command_without_requests_still_gives_its_exit_code(
-    bench: str, tmp_path: Path, script: str, code: int, ended: str
+    upstream: str, script: str, code: int, ended: str
 ) -> None:
-    done = run(bench, tmp_path, "--", "sh", "-c", script)
-    assert done.returncode == code
-    assert done.stderr == f"no turn succeeded; 0 recorded in o/turns.jsonl\n{ended}"
+    done = in_process.bench("record", upstream, "--out", "o", "--", "sh", "-c", script)
+    assert done == (code, "", f"no turn succeeded; 0 recorded in o/turns.jsonl\n{ended}")
 
 
-def test_a_recording_into_the_folder_of_a_sweep_is_refused(bench: str, tmp_path: Path) -> None:
-    (tmp_path / "o").mkdir()
-    (tmp_path / "o/sweep.json").touch()
-    done = run(bench, tmp_path, "--", "true")
-    assert done.returncode == 2
-    assert done.stderr == "bench: --out o: contains a sweep (sweep.json); give another folder\n"
-    assert [path.name for path in (tmp_path / "o").iterdir()] == ["sweep.json"]
+@pytest.mark.usefixtures("here")
+def test_a_recording_into_the_folder_of_a_sweep_is_refused(upstream: str) -> None:
+    Path("o").mkdir()
+    Path("o/sweep.json").touch()
+    assert in_process.bench("record", upstream, "--out", "o", "--", "true") == (
+        2, "", "bench: --out o: contains a sweep (sweep.json); give another folder\n",
+    )  # fmt: skip
+    assert [path.name for path in Path("o").iterdir()] == ["sweep.json"]
 
 
 def test_a_taken_port_is_reported_with_its_option() -> None:
@@ -171,29 +170,22 @@ def test_a_taken_port_is_reported_with_its_option() -> None:
     asyncio.run(go())
 
 
-def test_a_recording_can_be_swept(bench: str, tmp_path: Path) -> None:
-    recorded(tmp_path / "o")
-    swept = subprocess.run(
-        [bench, "sweep", "--traces", "o/turns.jsonl", "--jps", "1", "--policies", "fcfs,continuum"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert swept.returncode == 0, swept.stderr
+@pytest.mark.usefixtures("here", "worker_threads")
+def test_a_recording_can_be_swept() -> None:
+    recorded(Path("o"))
+    options = ("--traces", "o/turns.jsonl", "--jps", "1", "--policies", "fcfs,continuum")
+    code, _, err = in_process.bench("sweep", *options)
+    assert code == 0, err
 
 
-def test_a_missing_command_and_an_unreachable_server_are_refused(
-    bench: str, tmp_path: Path
-) -> None:
-    missing = run(bench, tmp_path, "--", "/no/such/agent")
-    assert missing.returncode == 2
-    assert missing.stderr.strip() == "bench: /no/such/agent: no such file or directory"
-    refused = subprocess.run(
-        [bench, "record", "http://127.0.0.1:9", "--", "true"], capture_output=True, text=True
-    )
-    assert refused.returncode == 2
-    assert "no OpenAI-compatible server responds" in refused.stderr
+@pytest.mark.usefixtures("here")
+def test_a_missing_command_and_an_unreachable_server_are_refused(upstream: str) -> None:
+    assert in_process.bench("record", upstream, "--out", "o", "--", "/no/such/agent") == (
+        2, "", "bench: /no/such/agent: no such file or directory\n",
+    )  # fmt: skip
+    code, _, err = in_process.bench("record", "http://127.0.0.1:9", "--", "true")
+    assert code == 2
+    assert "no OpenAI-compatible server responds" in err
 
 
 def test_ctrl_c_ends_a_gateway_and_writes_its_trace(bench: str, tmp_path: Path) -> None:
@@ -233,11 +225,16 @@ def test_sigkill_loses_no_finished_turn(bench: str, tmp_path: Path) -> None:
     asyncio.run(go())
     time.sleep(0.1)
     assert len(read_traces(tmp_path / "o/turns.jsonl").programs) == 1
-    env = {k: v for k, v in os.environ.items() if not k.startswith("OPENAI_")}
+
+
+@pytest.mark.usefixtures("here")
+def test_a_recording_needs_a_server_and_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("OPENAI_")]:
+        monkeypatch.delenv(name)
     for words, complaint in (
         (["--", "true"], "no server: use bench record URL -- true"),
         (["http://127.0.0.1:9"], "no command: use bench record http://127.0.0.1:9 -- COMMAND"),
     ):
-        refused = subprocess.run([bench, "record", *words], capture_output=True, text=True, env=env)
-        assert refused.returncode == 2
-        assert complaint in refused.stderr
+        code, _, err = in_process.bench("record", *words)
+        assert code == 2
+        assert complaint in err

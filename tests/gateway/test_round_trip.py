@@ -4,17 +4,18 @@ messages and guided replay gives the same answers."""
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from harness.gateway import Backend, Gateway, Guide, serve_gateway
 from harness.gateway.recording import recording
 from tests.gateway.test_guided import BASH, offered
 from tests.gateway.test_proxy import post
 from tests.gateway.upstream import Upstream, serving
+from tests.harness import in_process
 from tests.live import server as live
 from traces import Message, Program, read_traces
 from traces.formats.native import write_programs
@@ -51,21 +52,15 @@ def recorded(folder: Path, upstream: Upstream, keeps_messages: bool = False) -> 
     return asyncio.run(go())
 
 
+@pytest.mark.usefixtures("worker_threads")
 def test_a_recording_replayed_in_virtual_time_gives_the_same_trace(
-    bench: str, tmp_path: Path
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded(tmp_path / "o", Upstream(chunk_s=0.01))
-    swept = subprocess.run(
-        [
-            *(bench, "sweep", "--traces", "o/trace.jsonl", "--arrivals", "recorded"),
-            *("--policies", "fcfs", "--out", "run"),
-        ],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert swept.returncode == 0, swept.stderr
+    monkeypatch.chdir(tmp_path)
+    options = ("--arrivals", "recorded", "--policies", "fcfs", "--out", "run")
+    code, _, err = in_process.bench("sweep", "--traces", "o/trace.jsonl", *options)
+    assert code == 0, err
     (lines,) = (tmp_path / "run").glob("*/turns.jsonl")
     again = read_traces(lines)
     assert not again.repairs

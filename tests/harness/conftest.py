@@ -15,9 +15,9 @@ SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
 
 
 @pytest.fixture(autouse=True)
-def _worker_threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _worker_threads(request: pytest.FixtureRequest) -> None:
     if "worker_processes" not in request.fixturenames:
-        monkeypatch.setattr(workers, "_start", worker_threads.start)
+        request.getfixturevalue("worker_threads")
 
 
 @pytest.fixture

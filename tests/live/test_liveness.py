@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+import pytest
 from aiohttp import web
 
 from harness.replay.live import Replica
@@ -31,76 +33,100 @@ class CountingServer(Server):
         return await super().models(request)
 
 
-def lost_reason(
-    server: CountingServer,
-    *,
-    every_100_ms: Callable[[Liveness], object],
-    within_s: float,
-    timeouts: ServerTimeouts = SHORT,
-) -> str | None:
-    """Return why the server counts as lost; None if it does not within `within_s`."""
+@dataclass
+class Watched:
+    """A server under watch, and after that the reason why it counts as lost, if it does."""
 
-    async def go() -> str | None:
-        async with serving(server) as url:
-            monitor = ServerMonitor([Replica(url)], timeouts)
+    server: CountingServer
+    every_100_ms: Callable[[Liveness], object] = lambda _liveness: None
+    timeouts: ServerTimeouts = SHORT
+    within_s: float = 3.0
+    lost: str | None = None
+
+    async def watch(self) -> None:
+        async with serving(self.server) as url:
+            monitor = ServerMonitor([Replica(url)], self.timeouts)
             watching = asyncio.create_task(monitor.wait_until_lost())
-            for _ in range(round(within_s / 0.1)):
-                every_100_ms(monitor.liveness[0])
+            for _ in range(round(self.within_s / 0.1)):
+                self.every_100_ms(monitor.liveness[0])
                 if (await asyncio.wait({watching}, timeout=0.1))[0]:
                     break
             watching.cancel()
             await asyncio.wait({watching})
-            return monitor.lost_reason and monitor.lost_reason.replace(url, "URL")
-
-    return asyncio.run(go())
+            self.lost = monitor.lost_reason and monitor.lost_reason.replace(url, "URL")
 
 
-def do_nothing(_liveness: Liveness) -> None:
-    pass
-
-
-def test_a_server_that_sends_bytes_gets_no_health_check() -> None:
+def answering(status: int | None) -> CountingServer:
     server = CountingServer()
-    assert (
-        lost_reason(server, every_100_ms=Liveness.byte_received, within_s=2, timeouts=LONG) is None
-    )
-    assert server.health_checks == 0
+    server.answer = status
+    return server
 
 
-def test_a_turn_may_wait_forever_while_other_turns_of_its_server_progress() -> None:
-    def one_of_two_turns_progresses(liveness: Liveness) -> None:
-        liveness.active_turns = 2
+def one_of_two_turns_progresses(liveness: Liveness) -> None:
+    liveness.active_turns = 2
+    liveness.byte_received()
+
+
+def one_turn_is_silent(liveness: Liveness) -> None:
+    liveness.active_turns = 1
+
+
+def first_turn_fails() -> Callable[[Liveness], None]:
+    failures = iter([True])
+
+    def fail(liveness: Liveness) -> None:
         liveness.byte_received()
+        liveness.suspected |= next(failures, False)
 
-    assert (
-        lost_reason(CountingServer(), every_100_ms=one_of_two_turns_progresses, within_s=3) is None
-    )
-
-
-def test_a_server_without_turns_may_be_silent() -> None:
-    server = CountingServer()
-    assert lost_reason(server, every_100_ms=do_nothing, within_s=3) is None
-    assert server.health_checks > 0
+    return fail
 
 
-def test_a_server_with_turns_may_not_be_silent() -> None:
-    def one_turn_runs(liveness: Liveness) -> None:
-        liveness.active_turns = 1
+@pytest.fixture(scope="module")
+def watched() -> dict[str, Watched]:
+    """Watch all of these servers at once, until each is lost or its time is over."""
+    servers = {
+        "bytes": Watched(CountingServer(), Liveness.byte_received, LONG),
+        "one of two turns": Watched(CountingServer(), one_of_two_turns_progresses),
+        "no turns": Watched(CountingServer()),
+        "a silent turn": Watched(CountingServer(), one_turn_is_silent, within_s=60),
+        "no answer": Watched(answering(None), within_s=60),
+        "status 502": Watched(answering(502), within_s=60),
+        "status 401": Watched(answering(401)),
+        "a failed turn": Watched(CountingServer(), first_turn_fails(), LONG),
+    }
 
-    assert lost_reason(CountingServer(), every_100_ms=one_turn_runs, within_s=60) == (
+    async def go() -> None:
+        await asyncio.gather(*(each.watch() for each in servers.values()))
+
+    asyncio.run(go())
+    return servers
+
+
+def test_a_server_that_sends_bytes_gets_no_health_check(watched: dict[str, Watched]) -> None:
+    assert watched["bytes"].lost is None
+    assert watched["bytes"].server.health_checks == 0
+
+
+def test_a_turn_may_wait_forever_while_other_turns_of_its_server_progress(
+    watched: dict[str, Watched],
+) -> None:
+    assert watched["one of two turns"].lost is None
+
+
+def test_a_server_without_turns_may_be_silent(watched: dict[str, Watched]) -> None:
+    assert watched["no turns"].lost is None
+    assert watched["no turns"].server.health_checks > 0
+
+
+def test_a_server_with_turns_may_not_be_silent(watched: dict[str, Watched]) -> None:
+    assert watched["a silent turn"].lost == (
         "URL is stuck: no byte for 1 active turn in 1.5 s (--stuck-after-s)"
     )
 
 
-def test_an_unresponsive_server_is_lost_even_without_turns() -> None:
-    silent = CountingServer()
-    silent.answer = None
-    lost = "URL is lost: no response for 0.5 s (--lost-after-s)"
-    assert lost_reason(silent, every_100_ms=do_nothing, within_s=60) == lost
-    behind_a_proxy = CountingServer()
-    behind_a_proxy.answer = 502
-    lost = "URL is lost: status 502 for 0.5 s (--lost-after-s)"
-    assert lost_reason(behind_a_proxy, every_100_ms=do_nothing, within_s=60) == lost
+def test_an_unresponsive_server_is_lost_even_without_turns(watched: dict[str, Watched]) -> None:
+    assert watched["no answer"].lost == "URL is lost: no response for 0.5 s (--lost-after-s)"
+    assert watched["status 502"].lost == "URL is lost: status 502 for 0.5 s (--lost-after-s)"
 
 
 def test_a_server_without_requests_may_be_unreachable_for_a_while() -> None:
@@ -130,18 +156,12 @@ def test_after_the_last_turn_a_suspected_server_has_the_full_timeout() -> None:
     assert asyncio.run(go()) is None
 
 
-def test_a_server_that_refuses_to_list_its_models_is_not_lost() -> None:
-    server = CountingServer()
-    server.answer = 401
-    assert lost_reason(server, every_100_ms=do_nothing, within_s=3) is None
+def test_a_server_that_refuses_to_list_its_models_is_not_lost(watched: dict[str, Watched]) -> None:
+    assert watched["status 401"].lost is None
 
 
-def test_a_failed_turn_starts_health_checks_until_the_server_responds() -> None:
-    server, failures = CountingServer(), iter([True])
-
-    def first_turn_fails(liveness: Liveness) -> None:
-        liveness.byte_received()
-        liveness.suspected |= next(failures, False)
-
-    assert lost_reason(server, every_100_ms=first_turn_fails, within_s=3, timeouts=LONG) is None
-    assert server.health_checks == 1
+def test_a_failed_turn_starts_health_checks_until_the_server_responds(
+    watched: dict[str, Watched],
+) -> None:
+    assert watched["a failed turn"].lost is None
+    assert watched["a failed turn"].server.health_checks == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,10 @@ from harness.calibrate.operator_tables import (
     profile_from_tables,
 )
 from servers.errors import InvalidInput, InvalidProfile, UnknownProfile
-from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile
+from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
+from servers.profiles.roofline import gpus_for
 
 TABLES = Tables(package="aiconfigurator-core 0", system="h100_sxm", engine_version="0.24.0")
 
@@ -186,16 +188,33 @@ def test_mistral_has_the_operators_of_llama() -> None:
     assert 0.38 < times.prefill_s(8192, 0) < 0.38 / 0.6
 
 
-@pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("hardware", SYSTEMS)
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3.1-70b"])
 def test_every_gpu_is_followed_within_5_percent_at_the_median_and_12_at_worst(
     hardware: str, model: str
 ) -> None:
-    found = profile_from_tables(hardware, model, step_tokens=2048)
+    found = shipped.shipped_steps(hardware, model, gpus_for(hardware, model, None))
+    assert found
     for what, errors in found.errors.items():
         assert errors.median < 0.05, what
         assert errors.worst < 0.12, (what, errors.worst_at)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("hardware", ["h100", "l40s"])
+def test_a_new_fit_equals_the_shipped_one(hardware: str) -> None:
+    file = shipped.shipped_file(hardware)
+    assert file
+    name, version = file.tables.package.split()
+    if metadata.version(name) != version:
+        pytest.skip(f"the shipped step times are of {name} {version}")
+    made = profile_from_tables(hardware, "llama-3.1-70b", step_tokens=2048)
+    found = shipped.shipped_steps(hardware, "llama-3.1-70b", made.gpus)
+    assert found
+    assert made.steps == found.steps
+    for what, errors in made.errors.items():
+        assert errors.median == pytest.approx(found.errors[what].median, abs=1e-4)
+        assert errors.worst == pytest.approx(found.errors[what].worst, abs=1e-4)
 
 
 @pytest.mark.usefixtures("package")

@@ -28,10 +28,6 @@ from servers.vllm.launch.server import VllmServer, launch
 from tests.lines import Line, into
 from traces import Program, Turn
 
-# The client shares the cores with vLLM, whose processes poll. Beside a second server it runs so
-# late that it disconnects from a turn that has ended.
-pytestmark = pytest.mark.serial
-
 GAP_S = 1.0
 
 
