@@ -60,6 +60,13 @@ class TurnRecord(Struct, kw_only=True, gc=False):
     job_id: Annotated[
         str, meaning("root program: the parent's for a sub-agent, else the program itself")
     ]
+    job_index: Annotated[
+        Count | UnsetType,
+        meaning(
+            "position of the job in the order of arrival, from 0",
+            "the cell runs a fixed set of jobs (left out)",
+        ),
+    ] = UNSET
     scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
     sent_at_s: Annotated[
         Seconds, meaning("when it was sent; `sent_at_s - scheduled_at_s` is client lateness")

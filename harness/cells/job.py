@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from harness.cells.job_times import Jct
+from harness.load.stream import JobStream
 from servers.variants import Variant
 from traces import Program
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
+
+
+class Stream(NamedTuple):
+    """Jobs that arrive until a steady state was measured."""
+
+    jobs: JobStream
+    idle_jct: Jct
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +29,13 @@ class Job:
     variant: Variant
     seed: int
     programs: Sequence[Program]
+    """Empty if there is a stream."""
     starts_s: Sequence[float] | None
-    """None in a closed loop."""
+    """None in a closed loop, and with a stream."""
     in_flight: int | None
     folder: Path
     """An existing folder for the engine's own files."""
     agents: AgentPlan | None = None
     """Real agents to run; None for a replay."""
+    stream: Stream | None = None
+    """None for a fixed set of programs."""

@@ -29,6 +29,8 @@ ENGINES = Registry(
     option="--engine",
 )
 """Functions of type `ResolveEngine` by name."""
+VIRTUAL = ("sim", "vllm-virtual")
+"""The engines in virtual time."""
 
 
 class Unsupported(NamedTuple):

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
+from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import Machine, SweepSettings
 from harness.load.workload import Longest
-from harness.replay.virtual import replay
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
@@ -148,9 +148,7 @@ class SimEngine:
         offload = self.offload if variant.offload else None
         policy = make_policy(variant, policy_costs)
         engine = partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
-        return replay(
-            job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=variant.bound
-        )
+        return run_virtual(job, engine, on_turn)
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:

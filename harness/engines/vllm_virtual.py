@@ -15,9 +15,9 @@ from typing import Any
 from harness.cells.job import Job
 from harness.engines.base import Unsupported, split_supported
 from harness.engines.sim import SimEngine, sim_engine
+from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import SweepSettings
 from harness.load.workload import Longest
-from harness.replay.virtual import replay
 from servers.errors import CellFailed, InvalidInput, VirtualVllmFailed
 from servers.records import EventRecord, TurnRecord
 from servers.variants import Variant
@@ -81,9 +81,7 @@ class VirtualEngine:
             policy = job.variant.policy_spec
             process = _process(self.vllm.python, module_root(policy))
             engine = partial(RemoteVllm, process, policy, profile, limits, on_event=on_event)
-            return replay(
-                job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=job.variant.bound
-            )
+            return run_virtual(job, engine, on_turn)
         except VirtualVllmFailed as failed:
             _process.cache_clear()
             raise CellFailed(str(failed)) from None

@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.random import PCG64, Generator, SeedSequence
+from numpy.typing import NDArray
 
 from servers.errors import InvalidInput
 from traces.block_hashes import prefixes_elsewhere, turns_of_copy
@@ -76,11 +77,15 @@ def rng_for(seed: int, purpose: str) -> Generator:
 
 def drawn_starts(arrivals: Arrivals, rate: float, n: int, rng: Generator) -> tuple[float, ...]:
     """Return n ascending start times in seconds: sums of unit-rate gaps, divided by the rate."""
+    return tuple((np.cumsum(unit_gaps(arrivals, n, rng)) / rate).tolist())
+
+
+def unit_gaps(arrivals: Arrivals, n: int, rng: Generator) -> NDArray[np.float64]:
+    """Return n gaps with mean 1."""
     if arrivals.kind == "constant":
-        gaps = np.ones(n)
-    else:
-        gaps = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
-    return tuple((np.cumsum(gaps) / rate).tolist())
+        return np.ones(n)
+    gaps: NDArray[np.float64] = rng.standard_gamma(arrivals.burstiness, n) / arrivals.burstiness
+    return gaps
 
 
 def recorded_starts(programs: Sequence[Program]) -> tuple[float, ...]:
@@ -142,20 +147,22 @@ def root_ids(programs: Sequence[Program]) -> dict[str, str]:
 def _copies(
     programs: Sequence[Program], used_ids: set[str], elsewhere: Mapping[str, Mapping[str, int]]
 ) -> list[Program]:
-    """Copy programs under a common suffix that makes all ids unique. A copy belongs to another job,
-    so it shares with the original only the prefixes that other jobs have too."""
+    """Copy programs under a common suffix that makes all ids unique."""
     k = 2
     while any(f"{program.id}#{k}" in used_ids for program in programs):
         k += 1
     used_ids.update(f"{program.id}#{k}" for program in programs)
-    return [
-        replace(
-            program,
-            id=f"{program.id}#{k}",
-            turns=turns_of_copy(program, elsewhere.get(program.id), f"#{k}"),
-            recorded_start_s=None,
-            fork=program.fork
-            and replace(program.fork, program_id=f"{program.fork.program_id}#{k}"),
-        )
-        for program in programs
-    ]
+    return [copy_of(program, k, elsewhere) for program in programs]
+
+
+def copy_of(program: Program, k: int, elsewhere: Mapping[str, Mapping[str, int]]) -> Program:
+    """Return the k-th copy of a program. It belongs to another job, so it shares with the original
+    only the prefixes that other jobs have too (`prefixes_elsewhere`)."""
+    suffix = f"#{k}"
+    return replace(
+        program,
+        id=program.id + suffix,
+        turns=turns_of_copy(program, elsewhere.get(program.id), suffix),
+        recorded_start_s=None,
+        fork=program.fork and replace(program.fork, program_id=program.fork.program_id + suffix),
+    )

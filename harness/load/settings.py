@@ -71,6 +71,15 @@ class Load:
             "PROCESS",
         ),
     ] = "poisson"
+    once: Annotated[
+        bool,
+        Option(
+            "Run each job once, as a fixed set, until all have finished. Without it, jobs arrive "
+            "until a steady state was measured. Recorded arrivals, closed loops and live servers "
+            "always run a fixed set.",
+            LOAD,
+        ),
+    ] = True
     overlong: Annotated[
         Overlong,
         Option(

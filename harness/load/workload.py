@@ -51,6 +51,16 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class FreshPrograms:
+    """A stream draws its programs from a recipe instead of repeating those of the workload."""
+
+    recipe: str
+    longest: Longest
+    refuse: bool
+    """Whether a program that exceeds `longest` fails the cell instead of being left out."""
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     name: str
     programs: tuple[Program, ...]
@@ -60,6 +70,8 @@ class Workload:
     repairs: tuple[Note, ...] = ()
     distinct_programs: int | None = None
     """Number of programs if they are repeated under new ids; None if they are not."""
+    fresh: FreshPrograms | None = None
+    """None if a stream repeats the programs."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     shared_prefix_tokens: int = field(init=False)
@@ -106,6 +118,7 @@ class Workload:
                 if self.distinct_programs is None
                 else {"distinct_programs": self.distinct_programs}
             ),
+            **({} if self.fresh is None else {"recipe": self.fresh.recipe}),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
 
@@ -117,11 +130,13 @@ def load_workload(
     *,
     refuse: bool,
     messages: bool = False,
+    stream: bool = False,
 ) -> Workload:
     """Read the sources and choose the first `jobs` jobs, or all if it is None.
 
     With `refuse`, programs longer than `longest` raise ProgramTooLong. `messages` keeps
-    conversations.
+    conversations. `stream`: the jobs are those that a stream repeats, so none is repeated here; a
+    pack of a recipe without a number of jobs is drawn fresh.
     """
     sources = sources or [DEFAULT_PACK]
     loaded = traces.read_traces(sources, messages=messages)
@@ -132,6 +147,12 @@ def load_workload(
     if left_out and (refuse or not fitting):
         more = f" (and {len(left_out) - 1} more do not fit)" if len(left_out) > 1 else ""
         raise ProgramTooLong(f"{left_out[0].reason}{more}; {longest.remedy}")
+    fresh = None
+    if stream:
+        if jobs is None:
+            fresh = _fresh(sources, longest, refuse)
+        else:
+            jobs = min(jobs, len(roots(fitting)))
     programs = fitting if jobs is None else tuple(choose_programs(fitting, jobs))
     repeats = jobs is not None and len(roots(fitting)) < jobs
     return Workload(
@@ -142,7 +163,15 @@ def load_workload(
         loaded.rejections,
         loaded.repairs,
         len(fitting) if repeats else None,
+        fresh,
     )
+
+
+def _fresh(sources: Sequence[str], longest: Longest, refuse: bool) -> FreshPrograms | None:
+    """Return the recipe of a pack; None for other sources, and for several."""
+    if len(sources) != 1 or sources[0] not in traces.packs() or sources[0] not in traces.RECIPES:
+        return None
+    return FreshPrograms(sources[0], longest, refuse)
 
 
 def _name(sources: Sequence[str]) -> str:

@@ -1,7 +1,8 @@
 """Schedules the turns of a replay.
 
-In: programs, their start times or the number of programs in flight, and the end of each turn. Out:
-a call of `send` for each turn, as soon as the turn's due time is known. In an open loop a program
+In: programs, their start times or the number of programs in flight, or an endless stream of jobs,
+and the end of each turn. Out: a call of `send` for each turn, as soon as the turn's due time is
+known. In an open loop a program
 starts at its arrival time, independently of the server. A turn is due one recorded tool gap after
 the end of the previous turn and of the sub-agents that join before it. A program stops at a failed
 turn. Times in whole picoseconds since the start, virtual or real. The schedule keeps state only for
@@ -22,17 +23,36 @@ from traces import Program, Turn
 
 
 @dataclass(slots=True)
+class ActiveJob:
+    """A root program with its sub-agents, of which at least one has started and not ended."""
+
+    id: str
+    """Id of the root program."""
+    started_ps: int
+    index: int | None = None
+    """Position in the order of arrival; None in a fixed set of programs."""
+    members: tuple[Program, ...] = ()
+    """All programs of a job of a stream."""
+    active_programs: int = 0
+    failed: bool = False
+
+
+@dataclass(slots=True)
 class ActiveProgram:
     """A program that has started and not ended."""
 
     program: Program
-    job_id: str
+    job: ActiveJob
     turn: int = 0
     waits_for: int = 0
     """Number of active sub-agents that its next turn waits for."""
     ready_ps: int = 0
     """End of its latest turn, or of the latest sub-agent that it waited for, whichever is later."""
     finished_ps: int = 0
+
+    @property
+    def job_id(self) -> str:
+        return self.job.id
 
     @property
     def next_turn(self) -> Turn:
@@ -45,16 +65,22 @@ class ActiveProgram:
 
 Send = Callable[[ActiveProgram, int, TurnRecord], None]
 """Called with a program, the due time of its next turn in ps, and the turn's incomplete record."""
+OnJobEnd = Callable[[ActiveJob, int], None]
+"""Called with a job and the time in ps at which the last of its programs ended."""
 
 
 class TurnSchedule:
-    def __init__(self, programs: Sequence[Program], send: Send) -> None:
+    def __init__(
+        self,
+        programs: Sequence[Program],
+        send: Send,
+        on_job_end: OnJobEnd | None = None,
+    ) -> None:
         self._programs = programs
         self._children: dict[str, list[Program]] = {}
-        for program in programs:
-            if program.fork is not None:
-                self._children.setdefault(program.fork.program_id, []).append(program)
+        self._add_children(programs)
         self._send = send
+        self._on_job_end = on_job_end
         self._runs: dict[str, ActiveProgram] = {}
         self._backlog: Iterator[Program] = iter(())
         """Root programs that each start when another ends (closed loop)."""
@@ -80,9 +106,21 @@ class TurnSchedule:
         else:
             raise ValueError("neither arrival times nor a number of programs in flight")
 
-    def start(self, program: Program, at_ps: int, job_id: str | None = None) -> None:
+    def _add_children(self, programs: Iterable[Program]) -> None:
+        for program in programs:
+            if program.fork is not None:
+                self._children.setdefault(program.fork.program_id, []).append(program)
+
+    def start_job(self, members: tuple[Program, ...], index: int, at_ps: int) -> None:
+        """Start a job of a stream: a root program, followed by its sub-agents."""
+        self._add_children(members)
+        self.start(members[0], at_ps, ActiveJob(members[0].id, at_ps, index, members))
+
+    def start(self, program: Program, at_ps: int, job: ActiveJob | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
-        run = ActiveProgram(program, job_id or program.id, ready_ps=at_ps, finished_ps=at_ps)
+        job = job or ActiveJob(program.id, at_ps)
+        job.active_programs += 1
+        run = ActiveProgram(program, job, ready_ps=at_ps, finished_ps=at_ps)
         self._runs[program.id] = run
         self._next(run, gap_s=0.0)
 
@@ -91,6 +129,7 @@ class TurnSchedule:
         run.ready_ps = run.finished_ps = finished_ps
         if failed:
             self.failed_turns += 1
+            run.job.failed = True
             self._program_ended(run)
             return
         self._fork(run)
@@ -108,7 +147,8 @@ class TurnSchedule:
         record = TurnRecord(
             program_id=run.program.id,
             turn=run.turn,
-            job_id=run.job_id,
+            job_id=run.job.id,
+            job_index=UNSET if run.job.index is None else run.job.index,
             scheduled_at_s=at_ps / PS_PER_S,
             sent_at_s=at_ps / PS_PER_S,
             kept_tokens=turn.kept_tokens,
@@ -125,7 +165,7 @@ class TurnSchedule:
             fork = child.fork
             if fork is None or fork.after_turn != run.turn:
                 continue
-            self.start(child, run.finished_ps + round(fork.delay_s * PS_PER_S), run.job_id)
+            self.start(child, run.finished_ps + round(fork.delay_s * PS_PER_S), run.job)
         run.waits_for = sum(
             child.fork is not None
             and child.fork.joined_before_turn == run.turn + 1
@@ -135,6 +175,9 @@ class TurnSchedule:
 
     def _program_ended(self, run: ActiveProgram) -> None:
         del self._runs[run.program.id]
+        run.job.active_programs -= 1
+        if not run.job.active_programs:
+            self._job_ended(run)
         fork = run.program.fork
         if fork is None:
             if (following := next(self._backlog, None)) is not None:
@@ -146,6 +189,12 @@ class TurnSchedule:
             parent.ready_ps = max(parent.ready_ps, run.finished_ps)
             if not parent.waits_for:
                 self._next(parent, parent.program.turns[parent.turn - 1].tool_gap_s)
+
+    def _job_ended(self, run: ActiveProgram) -> None:
+        for program in run.job.members:
+            self._children.pop(program.id, None)
+        if self._on_job_end is not None:
+            self._on_job_end(run.job, run.finished_ps)
 
 
 def shared_prefix(program: Program, turn: int) -> PromptPrefix | UnsetType:

@@ -3,7 +3,7 @@
 In: programs, a vocabulary, a seed. Out: prompts. A prompt consists of its prefixes, the kept part
 of the previous turn's context, with the ids that the engine generated, and new random ids. A prefix
 has the same ids in all prompts that contain it. Two prompts thus share the same tokens as in
-`harness.replay.virtual.Contents`, except for new ids that are equal by chance, and for an answer
+`harness.replay.contents.Contents`, except for new ids that are equal by chance, and for an answer
 inside a prefix, where the prefix's ids replace the generated ones. The ids depend on the program,
 the vocabulary and the seed, and not on the order in which turns are sent.
 """

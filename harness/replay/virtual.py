@@ -1,24 +1,27 @@
 """Replays programs in virtual time.
 
-In: programs, their arrivals, an engine. Out: a `TurnRecord` per turn and a summary. Each turn is
-sent exactly when it is due (`harness.replay.schedule`).
+In: programs with their arrivals, or an endless stream of jobs, and an engine. Out: a `TurnRecord`
+per turn and a summary. Each turn is sent exactly when it is due (`harness.replay.schedule`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from harness.replay.schedule import ActiveProgram, TurnSchedule
+from harness.replay.contents import Contents
+from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
+from harness.replay.steady import SteadyWindow
 from servers.clock import PS_PER_S
 from servers.policies.base import Future
 from servers.profiles import Profile
 from servers.records import TurnRecord
-from servers.sim import Path, Phase, Segment, Submission, Usage
+from servers.sim import Path, Phase, Submission, Usage
 from servers.sim import Sequence as Served
-from traces import Program, SharedPrefix, Turn
-from traces.block_hashes import truncated
+from traces import Program, Turn
+
+if TYPE_CHECKING:
+    from harness.load.stream import ArrivingJob
 
 OnTurn = Callable[[TurnRecord], None]
 OnEnd = Callable[[Served], None]
@@ -42,81 +45,14 @@ class VirtualEngine(Protocol):
         """Run until all turns have ended.
 
         Taking an item of `programs` submits a program's first turn. The engine takes the next item
-        at the latest when the previous program has arrived.
+        when the previous program has arrived.
         """
+
+    def stop(self) -> None:
+        """End `run` early; turns that have not ended are dropped."""
 
 
 MAX_USAGE_POINTS = 500
-
-
-class Contents:
-    """Places the tokens of turns in a tree, in which equal beginnings of contexts share segments.
-
-    Programs share the segments of their common prefixes. The rest of a program is a separate
-    branch, and a further one from each point at which it rewrote its history.
-    """
-
-    def __init__(self, block_tokens: int) -> None:
-        self._block = block_tokens
-        self._prefixes: dict[str, Segment] = {}
-
-    def paths(self, program: Program) -> Iterator[Path]:
-        """Yield the path of each turn's prompt and answer, in order.
-
-        Tokens that the next turn does not keep become a leaf beside the branch, so that a path has
-        few segments even in a long program.
-        """
-        pieces: list[tuple[Segment, int]] = []
-        """Segments of the branch, each with the token at which the path leaves it."""
-        own = False
-        """Whether the last segment belongs only to this program and still grows."""
-        prefixes: tuple[SharedPrefix, ...] = () if program.prefix is None else (program.prefix,)
-        for turn, following in zip_longest(program.turns, program.turns[1:]):
-            keeps = turn.kept_tokens
-            while pieces and keeps < pieces[-1][1]:
-                segment, _ = pieces.pop()
-                own = False
-                if keeps > (pieces[-1][1] if pieces else 0):
-                    pieces.append((segment, keeps))
-            if prefixes := prefixes or turn.prefixes:
-                shared, end = self._shared(prefixes, turn, following)
-                beyond = [piece for piece in pieces if piece[1] > end]
-                if beyond and beyond[0][0] is shared[-1][0]:
-                    shared.pop()
-                pieces = shared + beyond
-                own = own and bool(beyond)
-                prefixes = ()
-            if not own:
-                begins = pieces[-1][1] if pieces else 0
-                pieces.append((Segment(begins // self._block), begins))
-                own = True
-            context = turn.context_tokens
-            kept = context if following is None else min(following.kept_tokens, context)
-            kept = max(kept, pieces[-1][1])
-            pieces[-1] = (pieces[-1][0], kept)
-            leaf = [(Segment(kept // self._block), context)] if kept < context else []
-            yield tuple((segment, leave // self._block) for segment, leave in pieces + leaf)
-
-    def _shared(
-        self, prefixes: Sequence[SharedPrefix], turn: Turn, following: Turn | None
-    ) -> tuple[list[tuple[Segment, int]], int]:
-        """Return the segments of a context that are prefixes, and the token at which they end.
-
-        The prefixes of the next prompt may include this turn's answer, which it repeats.
-        """
-        end = turn.prompt_tokens
-        if following is not None and following.prefixes and prefixes[-1].tokens >= end:
-            answered = min(following.kept_tokens, turn.context_tokens)
-            if min(answered, following.prefixes[-1].tokens) > end:
-                prefixes, end = following.prefixes, answered
-        shared: list[tuple[Segment, int]] = []
-        begins = 0
-        for prefix in truncated(prefixes, end):
-            start = begins // self._block
-            segment = self._prefixes.setdefault(prefix.id, Segment(start))
-            shared.append((segment, prefix.tokens))
-            begins = prefix.tokens
-        return shared, begins
 
 
 class EngineFactory(Protocol):
@@ -135,7 +71,11 @@ class Replay:
         bound: bool,
     ) -> None:
         self.engine = engine(on_end=self._ended)
-        self.schedule = TurnSchedule(programs, self._send)
+        self.schedule = TurnSchedule(programs, self._send, self._job_ended)
+        self._window: SteadyWindow | None = None
+        self._shared: dict[str, int] = {}
+        """Tokens of each shared prefix in the programs so far."""
+        self.left_out = 0
         self._bound = bound
         self._on_turn = on_turn
         self._contents = Contents(self.engine.profile.block_tokens)
@@ -152,6 +92,36 @@ class Replay:
         for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
             self.schedule.start(program, at_ps)
             yield program
+
+    def streaming(self, jobs: Iterable[ArrivingJob], window: SteadyWindow) -> Iterator[ArrivingJob]:
+        """Start the jobs of a stream until its window is over."""
+        self._window = window
+        for job in jobs:
+            window.next_arrival(job.at_ps, self._shared_tokens(job.members))
+            if window.over:
+                self.engine.stop()
+                return
+            self.left_out = job.left_out
+            self.schedule.start_job(job.members, job.index, job.at_ps)
+            yield job
+
+    def _shared_tokens(self, programs: Iterable[Program]) -> int:
+        """Return how many tokens of first prompts begin like prompts of earlier programs."""
+        shared = 0
+        for program in programs:
+            prefix = program.prefix
+            prefixes = program.turns[0].prefixes if prefix is None else (prefix,)
+            shared += max((min(p.tokens, self._shared.get(p.id, 0)) for p in prefixes), default=0)
+            for prefix in prefixes:
+                self._shared[prefix.id] = max(prefix.tokens, self._shared.get(prefix.id, 0))
+        return shared
+
+    def _job_ended(self, job: ActiveJob, finished_ps: int) -> None:
+        if self._window is None or job.index is None or self._window.over:
+            return
+        self._window.job_ended(job.index, finished_ps)
+        if self._window.over:
+            self.engine.stop()
 
     def _send(self, run: ActiveProgram, at_ps: int, record: TurnRecord) -> None:
         program, turn = run.program, run.next_turn
@@ -264,6 +234,24 @@ def replay(
     """
     run = Replay(programs, engine, on_turn, bound=bound)
     run.engine.run(run.starting(starts_s, in_flight))
+    return _summary(run)
+
+
+def replay_stream(
+    jobs: Iterable[ArrivingJob],
+    window: SteadyWindow,
+    engine: EngineFactory,
+    on_turn: OnTurn,
+    *,
+    bound: bool = False,
+) -> dict[str, object]:
+    """Run jobs of an endless stream until its window is over. Returns the contents of done.json."""
+    run = Replay((), engine, on_turn, bound=bound)
+    run.engine.run(run.streaming(jobs, window))
+    return {**window.as_json(), "left_out_programs": run.left_out, **_summary(run)}
+
+
+def _summary(run: Replay) -> dict[str, object]:
     return {
         "finished_programs": run.schedule.finished_programs,
         "failed_turns": run.schedule.failed_turns,

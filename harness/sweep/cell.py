@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.cells.folder import CellFolder
-from harness.cells.job import Job
+from harness.cells.job import Job, Stream
+from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
+from harness.load.stream import JobStream
+from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
+from servers.errors import CellFailed
 from servers.records import TurnRecord
 
 TICK_INTERVAL_S = 0.5
+MAX_IDLE_JOBS = 10_000
+"""Largest number of jobs that a stream may have in the system of an idle machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +27,17 @@ class Work:
 
     plan: SweepPlan
     folder: Path
+    idle: dict[int, Jct] = field(default_factory=dict)
+    """JCT on an idle machine by seed, of the seeds that this process needed so far."""
+
+    def idle_jct(self, seed: int, folder: Path) -> Jct:
+        if seed not in self.idle:
+            self.idle[seed] = idle_jct(self.plan, seed, folder)
+        return self.idle[seed]
 
 
 def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
     plan = work.plan
-    programs = plan.workload.programs
-    starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
     turns, tick_at_s = 0, time.monotonic() + TICK_INTERVAL_S
 
     def on_turn(record: TurnRecord) -> None:
@@ -40,16 +51,35 @@ def run_cell(work: Work, cell: Cell, tick: Tick) -> None:
             tick_at_s = time.monotonic() + TICK_INTERVAL_S
 
     with CellFolder(work.folder / cell.name, plan.cell_json(cell)) as out:
-        job = Job(
-            name=cell.name,
-            variant=plan.variant(cell.variant),
-            seed=cell.seed,
-            programs=programs,
-            starts_s=starts_s if in_flight is None else None,
-            in_flight=in_flight,
-            folder=out.path,
-            agents=plan.agents,
-        )
+        job = _job(work, cell, out.path)
         done = plan.engine.run(job, on_turn, out.events.append, lambda stage: tick(turns, stage))
         out.finish(done)
     tick(turns, "")  # the number of turns of agents is unknown until then
+
+
+def _job(work: Work, cell: Cell, folder: Path) -> Job:
+    plan = work.plan
+    job = Job(
+        name=cell.name,
+        variant=plan.variant(cell.variant),
+        seed=cell.seed,
+        programs=(),
+        starts_s=None,
+        in_flight=None,
+        folder=folder,
+        agents=plan.agents,
+    )
+    if plan.steady and cell.jps is not None:
+        jobs = JobStream(plan.workload, plan.arrivals, cell.jps, cell.seed)
+        idle = work.idle_jct(cell.seed, folder)
+        if (idle_jobs := cell.jps * idle.mean) > MAX_IDLE_JOBS:
+            raise CellFailed(
+                f"--jps {cell.jps:g}: {idle_jobs:,.0f} jobs would be in the system even if none "
+                f"waited, at most {MAX_IDLE_JOBS:,} are supported; lower the rate"
+            )
+        return replace(job, stream=Stream(jobs, idle))
+    programs = plan.workload.programs
+    starts_s, in_flight = plan.arrivals.draw(programs, cell.jps, cell.seed)
+    if in_flight is not None:
+        return replace(job, programs=programs, in_flight=in_flight)
+    return replace(job, programs=programs, starts_s=starts_s)

@@ -29,8 +29,11 @@ REPLAY_SOURCES = (
     "servers/vllm/plugin",
     "servers/vllm/virtual_time",
     "harness/replay",
+    "harness/cells/job_times.py",
     "harness/load/arrivals.py",
+    "harness/load/stream.py",
     "harness/load/workload.py",
+    "harness/sweep/idle.py",
     "traces",
 )
 """Sources that determine the turns of a replay."""

@@ -21,6 +21,7 @@ import orjson
 
 from harness.cells.folder import locked, read_json, write_json
 from harness.cells.names import slug
+from harness.engines.base import VIRTUAL
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
 from harness.redact import redact_command_line
@@ -49,8 +50,6 @@ PROFILE = "profile.json"
 """Copy of the profile, if --hardware names a file of `bench profile`."""
 MODEL = "model.json"
 """Copy of the config.json that --model leads to, in virtual time."""
-VIRTUAL = ("sim", "vllm-virtual")
-"""Engines for which the config is all of a model."""
 SWEEP = "sweep.json"
 
 

@@ -136,7 +136,7 @@ def run_machines(
             todo += [CellOnMachine(name, cell) for cell in unfinished_here]
             cells, found_done = cells + len(plan.cells()), found_done + done_here
         work = {name: Work(plan, folder / name) for name, plan in plans.items()}
-        turns = next(iter(plans.values())).workload.turns
+        turns = next(iter(plans.values())).turns_per_cell
         failed = run_cells(todo, _run_on_machine, work, folder, turns, workers, stop_on_error)
     return Outcome(folder, cells, found_done, failed)
 

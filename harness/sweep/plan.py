@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from harness.cells.names import slug
-from harness.engines.base import ENGINES, Engine, ResolveEngine, Unsupported
+from harness.engines.base import ENGINES, VIRTUAL, Engine, ResolveEngine, Unsupported
 from harness.load.arrivals import Arrivals, parse_arrivals
 from harness.load.machines import refuse_list
 from harness.load.rates import parse_rates, parse_seeds
@@ -66,6 +66,13 @@ class SweepPlan:
     code_sha256: str
     agents: AgentPlan | None = None
     """None: programs are replayed."""
+    steady: bool = False
+    """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
+
+    @property
+    def turns_per_cell(self) -> int:
+        """Number of turns of each cell; 0 if unknown."""
+        return 0 if self.steady else self.workload.turns
 
     def cells(self) -> tuple[Cell, ...]:
         """Return the cells in the order in which they run.
@@ -98,6 +105,7 @@ class SweepPlan:
         """Fields that `sweep.json` and each `cell.json` have in common."""
         return {
             "arrivals": self.arrivals_text,
+            **({"steady_state": True} if self.steady else {}),
             **({} if self.agents is None else {"agent": self.agents.as_json()}),
             "workload": self.workload.as_json(),
             "turnstile_version": metadata.version("turnstile-bench"),
@@ -160,7 +168,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     arrivals = parse_arrivals(first.load.arrivals)
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
-    agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]))
+    steady = _is_steady(first, arrivals)
+    agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]), steady)
     rates = _rates(first.jps, arrivals, first.load.arrivals)
     seeds = tuple(parse_seeds(first.seeds))
     arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
@@ -178,6 +187,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         baseline=_baseline(first.baseline, [variant.name for variant in chosen]),
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
+        steady=steady,
     )
     return [
         replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)
@@ -205,7 +215,14 @@ def _shortest(longest: Sequence[Longest]) -> Longest:
     return min(known, key=itemgetter(0), default=longest[0])
 
 
-def _load(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan | None, Workload]:
+def _is_steady(settings: SweepSettings, arrivals: Arrivals) -> bool:
+    virtual = settings.machine.engine in VIRTUAL
+    return not settings.load.once and arrivals.takes_rate and virtual
+
+
+def _load(
+    settings: SweepSettings, longest: Longest, steady: bool
+) -> tuple[AgentPlan | None, Workload]:
     if settings.agents != Agents():
         from harness.load.agent_plan import plan_agents
 
@@ -216,6 +233,7 @@ def _load(settings: SweepSettings, longest: Longest) -> tuple[AgentPlan | None, 
         longest,
         refuse=settings.load.overlong is Overlong.REFUSE,
         messages=settings.server.prompts is Prompts.TEXT,
+        stream=steady,
     ).packed()
 
 

@@ -56,7 +56,7 @@ def run_sweep(
         todo, found_done = unfinished(plan, folder, reuse)
         if not plan.engine.parallel:
             workers = 1
-        turns = plan.workload.turns
+        turns = plan.turns_per_cell
         failed = run_cells(todo, run, Work(plan, folder), folder, turns, workers, stop_on_error)
     return Outcome(folder, len(plan.cells()), found_done, failed)
 

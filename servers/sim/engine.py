@@ -70,6 +70,7 @@ class Engine:
         self._submits_first_turn = False
         """Whether the next item of `_programs` is calling `submit`."""
         self._serial = 0
+        self._stopped = False
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         """Queue a turn for arrival at `at_ps`. Raises InvalidInput if it could never run."""
@@ -96,8 +97,12 @@ class Engine:
         """End a program of which no turn was submitted with `is_last`."""
         self._runner.end_program(program_id)
 
+    def stop(self) -> None:
+        """End `run` early, after the current step. Turns that have not ended then are dropped."""
+        self._stopped = True
+
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended.
+        """Run until every submitted turn has ended, or until `stop`.
 
         Advancing the iterator `programs` must submit the first turn of the next program. It is
         advanced when the previous first turn has arrived, so first turns must be in order of
@@ -105,7 +110,7 @@ class Engine:
         scheduler = self.scheduler
         self._programs = iter(programs)
         self._begin_next()
-        while True:
+        while not self._stopped:
             self._runner.set_clock(self.now_ps)
             while self._events and self._events[0][0] <= self.now_ps:
                 _, later, _, sequence = heapq.heappop(self._events)

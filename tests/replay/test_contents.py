@@ -7,7 +7,7 @@ from itertools import combinations, count, takewhile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.replay.virtual import Contents
+from harness.replay.contents import Contents
 from servers.sim import Path, Segment
 from tests.sim.worlds import BLOCK, turns
 from traces import Program, SharedPrefix, Turn

@@ -86,6 +86,17 @@ def test_a_single_turn_takes_its_chunks_and_one_step_per_further_token() -> None
     assert simulator.steps == 4
 
 
+def test_a_stopped_engine_returns_after_the_current_step() -> None:
+    simulator, ended, _ = engine()
+    simulator._on_end = lambda sequence: (ended.append(sequence), simulator.stop())  # type: ignore[assignment, func-returns-value]
+    for program, output in (("a", 1), ("b", 1), ("c", 2)):
+        simulator.submit(turn(program, 16, output), 0)
+    simulator.run()
+    # Both turns of one token end in the first step; the third would end in the second.
+    assert [sequence.view.program_id for sequence in ended] == ["a", "b"]
+    assert simulator.steps == 1
+
+
 def test_the_last_prompt_token_is_always_computed_even_if_all_blocks_hit() -> None:
     simulator, ended, _ = engine()
     segment = Segment(0)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 from harness.load.arrivals import choose_programs
+from harness.replay.contents import Contents
 from harness.replay.token_prompts import Prompts
-from harness.replay.virtual import Contents
 from servers.errors import InvalidTrace
 from tests.live.server import common_prefix
 from tests.replay.test_contents import blocks

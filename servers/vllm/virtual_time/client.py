@@ -143,10 +143,12 @@ class RemoteVllm:
     def usage(self) -> Usage:
         return self._usage
 
+    def stop(self) -> None:
+        self._process.send({"do": "stop"})
+
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. This exhausts `programs` at the start."""
-        for _ in programs:
-            pass
+        """Run until every submitted turn has ended, or until `stop`."""
+        next_programs = iter(programs)
         while True:
             self._process.send({"do": "go"}, flush=True)
             message = self._process.receive()
@@ -157,7 +159,10 @@ class RemoteVllm:
             if "done" in message:
                 self.steps, self.strides = message["steps"], message["strides"]
                 return
-            self._ended(message)
+            if "next" in message:
+                next(next_programs, None)
+            else:
+                self._ended(message)
 
     def _ended(self, message: dict[str, Any]) -> None:
         sequence = self._turns.pop(message["key"])

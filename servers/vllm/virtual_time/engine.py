@@ -11,7 +11,7 @@ one replica without an offload tier.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
@@ -117,9 +117,14 @@ class VirtualVllm:
         self._strides = strides and len(profile.kv_groups) == 1
         self._step_tokens = limits.step_tokens
         self._contents = Contents(profile.block_tokens)
-        self._due: list[tuple[int, int, Sequence]] = []
-        """Arrivals and aborts by time. The event of a turn that has arrived is its abort."""
+        self._due: list[tuple[int, bool, int, Sequence]] = []
+        """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
+        event of a turn that has arrived is its abort."""
+        self._programs: Iterator[object] = iter(())
+        self._submits_first_turn = False
+        """Whether the next item of `_programs` is calling `submit`."""
         self._serial = 0
+        self._stopped = False
         self._turns: dict[str, Sequence] = {}
         """Turns by request id, which is their number in order of arrival."""
         self._decoding: set[str] = set()
@@ -147,15 +152,22 @@ class VirtualVllm:
             len(self.vllm.running),
         )
 
+    def stop(self) -> None:
+        """End `run` early, after the current step. Turns that have not ended then are dropped."""
+        self._stopped = True
+
     def run(self, programs: Iterable[object] = ()) -> None:
-        """Run until every submitted turn has ended. Unlike `servers.sim.Engine`, this exhausts
-        `programs` at the start."""
-        for _ in programs:
-            pass
+        """Run until every submitted turn has ended, or until `stop`. `programs` is advanced as by
+        `servers.sim.Engine`."""
         vllm, runner = self.vllm, self._runner
-        while True:
+        self._programs = iter(programs)
+        self._begin_next()
+        while not self._stopped:
             while self._due and self._due[0][0] <= self.now_ps:
-                self._arrive_or_abort(heapq.heappop(self._due)[2])
+                _, later, _, sequence = heapq.heappop(self._due)
+                self._arrive_or_abort(sequence)
+                if not later:
+                    self._begin_next()
             events = runner.events
             output = vllm.schedule()
             self.strides += 1
@@ -168,14 +180,20 @@ class VirtualVllm:
             if not self._due:
                 break
             self.now_ps = max(self.now_ps, self._due[0][0])
-        if vllm.has_unfinished_requests():
+        if vllm.has_unfinished_requests() and not self._stopped:
             raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
 
     # Submitted turns ----------------------------------------------------------------------------
 
+    def _begin_next(self) -> None:
+        self._submits_first_turn = True
+        next(self._programs, None)
+        self._submits_first_turn = False
+
     def _push(self, at_ps: int, sequence: Sequence) -> None:
         self._serial += 1
-        heapq.heappush(self._due, (at_ps, self._serial, sequence))
+        event = (at_ps, not self._submits_first_turn, self._serial, sequence)
+        heapq.heappush(self._due, event)
 
     def _arrive_or_abort(self, sequence: Sequence) -> None:
         if not sequence.arrived:

@@ -2,11 +2,11 @@
 
     python -m servers.vllm.virtual_time.process
 
-In, one JSON object per line: policy, profile and limits start an engine; then `submit` and
-`end_program` messages follow until `go`, which runs it. Out: `ended` for each turn, after which the
-process reads messages until the next `go`; at the end `done`, or `failed` with an error message of
-one line. The process ends at the end of its input, so that it does not outlive its client. All
-output of vLLM goes to stderr.
+In, one JSON object per line: policy, profile and limits start an engine, and `go` runs it. Out:
+`next` when the engine takes the next program, whose first turn the client then submits, and `ended`
+for each turn. After both the process reads `submit`, `end_program` and `stop` messages until the
+next `go`. At the end `done`, or `failed` with an error message of one line. The process ends at the
+end of its input, so that it does not outlive its client. All output of vLLM goes to stderr.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import IO, Any
 
@@ -83,6 +83,12 @@ class Cell:
         )
         self.read_until_go()
 
+    def programs(self) -> Iterator[None]:
+        while True:
+            self.report("next")
+            self.read_until_go()
+            yield
+
     def read_until_go(self) -> None:
         for line in sys.stdin:
             message = json.loads(line)
@@ -91,6 +97,8 @@ class Cell:
                     self.submit(message)
                 case "end_program":
                     self.engine.end_program(message["program_id"])
+                case "stop":
+                    self.engine.stop()
                 case "go":
                     return
         sys.exit(0)
@@ -101,7 +109,7 @@ def serve(send: Callable[[Message], None]) -> None:
         try:
             cell = Cell(json.loads(line), send)
             cell.read_until_go()
-            cell.engine.run()
+            cell.engine.run(cell.programs())
             cell.report("done", steps=cell.engine.steps, strides=cell.engine.strides)
         except UnsupportedVllm as error:
             send({"failed": str(error)})

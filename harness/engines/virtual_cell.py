@@ -1,0 +1,18 @@
+"""Run a cell in virtual time: a fixed set of programs, or a stream until its steady state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.cells.job import Job
+from harness.replay.steady import SteadyWindow
+from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
+
+
+def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, Any]:
+    """Return the contents of done.json."""
+    bound = job.variant.bound
+    if job.stream is None:
+        return replay(job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=bound)
+    window = SteadyWindow(job.stream.jobs.jobs_per_s, job.stream.idle_jct)
+    return replay_stream(job.stream.jobs, window, engine, on_turn, bound=bound)

@@ -1,0 +1,122 @@
+"""Draws an endless stream of jobs from a seed.
+
+In: a workload, an arrival process, a rate, a seed. Out: jobs, each with its programs and its
+arrival time. Jobs are numbered by arrival. All variants and all rates of a seed have the same jobs,
+and the arrival times of two rates differ only by a factor (common random numbers). Recorded jobs
+are repeated in fresh random orders, each time with new ids; the programs of a recipe are drawn
+fresh, in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+import numpy as np
+from numpy.random import Generator
+
+from harness.load.arrivals import Arrivals, copy_of, rng_for, root_ids, unit_gaps
+from harness.load.workload import FreshPrograms, Workload, leave_out_overlong
+from servers.clock import PS_PER_S
+from servers.errors import CellFailed
+from traces import Program, synthesize
+from traces.block_hashes import prefixes_elsewhere
+
+BLOCK = 100
+"""Programs that are drawn from a recipe at once. Draws are stratified within a block, so a hundred
+programs already have nearly the recipe's moments."""
+GAPS = 1024
+"""Gaps between arrivals that are drawn at once."""
+
+Members = tuple[Program, ...]
+"""The programs of a job: the root, followed by its sub-agents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivingJob:
+    index: int
+    """Position in the order of arrival, from 0."""
+    members: Members
+    at_ps: int
+    left_out: int
+    """Number of programs before it that were drawn and left out, because they do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStream:
+    """The jobs of one cell. Each iteration yields the same jobs."""
+
+    workload: Workload
+    arrivals: Arrivals
+    jobs_per_s: float
+    seed: int
+
+    def __iter__(self) -> Iterator[ArrivingJob]:
+        times_s = arrival_times(self.arrivals, self.jobs_per_s, self.seed)
+        jobs = drawn_jobs(self.workload, self.seed)
+        left_out = 0
+        for index in count():
+            while (members := next(jobs)) is None:
+                left_out += 1
+            yield ArrivingJob(index, members, round(next(times_s) * PS_PER_S), left_out)
+
+
+def arrival_times(arrivals: Arrivals, jobs_per_s: float, seed: int) -> Iterator[float]:
+    """Yield ascending times in seconds: sums of unit-rate gaps, divided by the rate."""
+    rng = rng_for(seed, "arrivals")
+    end = 0.0
+    while True:
+        sums = end + np.cumsum(unit_gaps(arrivals, GAPS, rng))
+        end = float(sums[-1])
+        yield from (sums / jobs_per_s).tolist()
+
+
+def drawn_jobs(workload: Workload, seed: int) -> Iterator[Members | None]:
+    """Yield the jobs of a seed in order of arrival, without end; None for a job that was drawn and
+    exceeds the machine's longest context."""
+    rng = rng_for(seed, "programs")
+    if workload.fresh is None:
+        return _repeated(workload.programs, rng)
+    return _from_recipe(workload.fresh, rng)
+
+
+def _from_recipe(fresh: FreshPrograms, rng: Generator) -> Iterator[Members | None]:
+    for block in count():
+        drawn = synthesize(fresh.recipe, BLOCK, rng)
+        too_long = _too_long(drawn, fresh)
+        for number, program in enumerate(drawn, block * BLOCK):
+            fits = program.id not in too_long
+            yield (replace(program, id=f"{fresh.recipe}-{number}"),) if fits else None
+
+
+def _too_long(drawn: Sequence[Program], fresh: FreshPrograms) -> set[str]:
+    longest = fresh.longest
+    if longest.tokens is None:
+        return set()
+    _, left_out = leave_out_overlong(drawn, longest.tokens, longest.limit)
+    if left_out and fresh.refuse:
+        raise CellFailed(f"{left_out[0].reason}; {longest.remedy}, or use --overlong drop")
+    return {program.program_id for program in left_out}
+
+
+def _repeated(programs: Sequence[Program], rng: Generator) -> Iterator[Members]:
+    """Yield all jobs in a random order, then copies of them in another, and so on."""
+    root_of = root_ids(programs)
+    jobs = _by_job(programs, root_of)
+    for which in rng.permutation(len(jobs)).tolist():
+        yield jobs[which]
+    elsewhere = prefixes_elsewhere(programs, root_of)
+    for k in count(2):
+        if any(f"{id}#{k}" in root_of for id in root_of):
+            continue  # a recorded program has the id of a copy
+        for which in rng.permutation(len(jobs)).tolist():
+            yield tuple(copy_of(program, k, elsewhere) for program in jobs[which])
+
+
+def _by_job(programs: Sequence[Program], root_of: Mapping[str, str]) -> list[Members]:
+    jobs: dict[str, list[Program]] = {p.id: [p] for p in programs if p.fork is None}
+    for program in programs:
+        if program.fork is not None:
+            jobs[root_of[program.id]].append(program)
+    return [tuple(job) for job in jobs.values()]

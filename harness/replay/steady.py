@@ -1,0 +1,162 @@
+"""Decides which jobs of a stream are measured, and when its cell ends.
+
+In: arrivals and ends of jobs, and the JCT on an idle machine. Out: whether the cell is over, and
+then its fields of done.json. Jobs are numbered by arrival: the first ones are the warm-up, the next
+ones are measured, and further ones arrive until all measured jobs have finished. The reasons for
+the constants are in docs/design/statistics.md, "Steady state".
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from typing import Any
+
+from harness.cells.job_times import Jct, jct_summary
+from servers.clock import PS_PER_S
+
+WARM_UP_JOBS, WARM_UP_IDLE_JCTS = 50, 3
+"""The warm-up has this many jobs, or those that arrive in this many idle JCTs if they are more."""
+MEASURED_JOBS, MEASURED_IDLE_JCTS = 200, 10
+"""The same for the first window."""
+MAX_DOUBLINGS = 3
+MIN_JCTS = 5
+"""An accepted window is at least this many mean JCTs of its jobs long."""
+MAX_GROWTH = 0.1
+"""Of ten jobs that arrive in an accepted window, less than one adds to the jobs in the system."""
+MIN_FINISHED = 0.9
+"""Jobs that finish during an accepted window, as a share of those that arrive during it."""
+MAX_IDLE_JCTS, MAX_BURST = 10, 50
+"""More jobs in the system than arrive in this many idle JCTs, and a burst, are no steady state."""
+
+
+class SteadyWindow:
+    """The measured jobs are `first_job` … `end_job` − 1. `over`: the cell ends now."""
+
+    def __init__(self, jobs_per_s: float, idle: Jct) -> None:
+        in_idle_jct = jobs_per_s * idle.mean
+        self._jobs_per_s, self._idle = jobs_per_s, idle
+        self.first_job = max(WARM_UP_JOBS, math.ceil(WARM_UP_IDLE_JCTS * in_idle_jct))
+        self.jobs = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
+        self.most_in_system = math.floor(MAX_IDLE_JCTS * in_idle_jct) + MAX_BURST
+        self.unstable: str | None = None
+        self.over = False
+        self._doublings = 0
+        self._arrivals_ps: list[int] = []
+        """Of all jobs that have arrived, and of the next one."""
+        self._shared_tokens: list[int] = []
+        self._ends_ps: list[int] = []
+        """Ascending ends of all jobs."""
+        self._end_of_job_ps: dict[int, int] = {}
+        self._first_running = self.first_job
+        """The first job after the warm-up that has not finished."""
+
+    @property
+    def end_job(self) -> int:
+        return self.first_job + self.jobs
+
+    def next_arrival(self, at_ps: int, shared_tokens: int) -> None:
+        """Add the next job, at the time when the job before it has arrived. `shared_tokens`: tokens
+        of the first prompts of its programs that programs before it have too."""
+        arrived = len(self._arrivals_ps)
+        self._arrivals_ps.append(at_ps)
+        self._shared_tokens.append(shared_tokens)
+        in_system = arrived - len(self._ends_ps)
+        if in_system > self.most_in_system:
+            self._end(f"{in_system} jobs in the system, more than {self.most_in_system}")
+        self._judge()
+
+    def job_ended(self, index: int, end_ps: int) -> None:
+        """Add the end of a job; ends are added in order of time."""
+        self._ends_ps.append(end_ps)
+        self._end_of_job_ps[index] = end_ps
+        while self._first_running in self._end_of_job_ps:
+            self._first_running += 1
+        self._judge()
+
+    def _judge(self) -> None:
+        """End the cell, or double its window, if the time of the window is over and all its jobs
+        have finished."""
+        while not self.over and self._first_running >= self.end_job:
+            if len(self._arrivals_ps) < self.end_job + 2:
+                return
+            if (reason := self._rejected()) is None:
+                self.over = True
+            elif self._doublings == MAX_DOUBLINGS:
+                self._end(reason)
+            else:
+                self._doublings += 1
+                self.jobs *= 2
+
+    def _end(self, unstable: str) -> None:
+        self.over, self.unstable = True, unstable
+
+    def _rejected(self) -> str | None:
+        """Return why the complete window is not that of a steady state; None if it is."""
+        mean_s, window = jct_summary(self._jct_s()).mean, f"a window of {self.jobs:,} jobs"
+        if self.jobs / self._jobs_per_s < MIN_JCTS * mean_s:
+            return f"{window} is shorter than {MIN_JCTS} mean JCTs"
+        if (growth := self._growth()) >= MAX_GROWTH:
+            return f"the jobs in the system grow by {growth:.0%} of the arrivals in {window}"
+        if (share := self._finished() / self.jobs) < MIN_FINISHED:
+            return f"only {share:.0%} as many jobs finish as arrive in {window}"
+        return None
+
+    def _jct_s(self) -> list[float]:
+        """Return the JCTs of the measured jobs that have finished."""
+        ends = self._end_of_job_ps
+        measured = range(self.first_job, self.end_job)
+        return [(ends[j] - self._arrivals_ps[j]) / PS_PER_S for j in measured if j in ends]
+
+    def _finished(self) -> int:
+        """Return how many jobs finish during the window, whenever they arrived."""
+        begin, end = self._arrivals_ps[self.first_job], self._arrivals_ps[self.end_job]
+        return bisect_left(self._ends_ps, end) - bisect_left(self._ends_ps, begin)
+
+    def _found(self, first: int, end: int) -> float:
+        """Return the mean number of jobs that the jobs `first` … `end` − 1 find in the system."""
+        arrivals = self._arrivals_ps
+        found = sum(j - bisect_right(self._ends_ps, arrivals[j]) for j in range(first, end))
+        return found / (end - first)
+
+    def _growth(self) -> float:
+        """Return the growth of the number of jobs in the system from the first to the last quarter
+        of the window, per job that arrives between the middles of the two."""
+        quarter = self.jobs // 4
+        early = self._found(self.first_job, self.first_job + quarter)
+        late = self._found(self.end_job - quarter, self.end_job)
+        return (late - early) / (self.jobs - quarter)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the fields of done.json, when the cell is over."""
+        jct_s = self._jct_s()
+        complete = self._first_running >= self.end_job
+        arrived = len(self._arrivals_ps) - 1
+        begin = min(self.first_job, arrived - 1)
+        return {
+            "window": self._window_json(complete),
+            "steady": self.unstable is None,
+            "unstable": self.unstable,
+            **({"jct_s": jct_summary(jct_s)._asdict()} if jct_s else {}),
+            "idle_jct_s": self._idle._asdict(),
+            "jobs_in_system": {
+                "mean": self._found(begin, min(self.end_job, arrived)),
+                "at_end": arrived - len(self._ends_ps),
+                "growth": self._growth() if complete else None,
+            },
+        }
+
+    def _window_json(self, complete: bool) -> dict[str, Any]:
+        arrivals_ps, shared = self._arrivals_ps, self._shared_tokens[self.first_job : self.end_job]
+
+        def at_s(job: int) -> float | None:
+            return arrivals_ps[job] / PS_PER_S if job < len(arrivals_ps) else None
+
+        return {
+            "first_job": self.first_job,
+            "jobs": self.jobs,
+            "from_s": at_s(self.first_job),
+            "to_s": at_s(self.end_job),
+            "finished_jobs": self._finished() if complete else None,
+            "shared_prefix_tokens": sum(shared),
+        }

@@ -1,0 +1,134 @@
+"""Sweeps of a stream of jobs: files, resuming, and settings."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from small import contents, small_plan
+
+from harness.cells.workers import Tick
+from harness.load.settings import Load, Machine, SweepSettings
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.idle import idle_jct
+from harness.sweep.plan import Cell, SweepPlan, resolve
+from harness.sweep.run import run_sweep
+from tests.lines import read_lines
+
+
+def steady_plan(policies: str = "fcfs", jps: tuple[float, ...] = (0.2,)) -> SweepPlan:
+    return replace(small_plan(policies, jps), steady=True)
+
+
+def done_of(run: Path, cell: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / cell / "done.json").read_text())
+    return found
+
+
+def killed_before_the_end(work: Work, cell: Cell, tick: Tick) -> None:
+    run_cell(work, cell, tick)
+    (work.folder / cell.name / "done.json").unlink()
+    raise RuntimeError("killed")
+
+
+def test_a_resumed_sweep_has_the_bytes_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    plan = steady_plan("fcfs,continuum", (0.2, 0.8))
+    run_sweep(plan, tmp_path / "once", workers=1)
+    run_sweep(plan, tmp_path / "resumed", workers=1, run=killed_before_the_end)
+    run_sweep(plan, tmp_path / "resumed", workers=2)
+    assert contents(tmp_path / "once") == contents(tmp_path / "resumed")
+    assert done_of(tmp_path / "once", "fcfs_jps0.2_seed1")["steady"]
+
+
+def test_every_variant_and_rate_has_the_same_jobs(tmp_path: Path) -> None:
+    run_sweep(steady_plan("fcfs,continuum", (0.2, 0.4)), tmp_path, workers=1)
+    first = [
+        {
+            (turn["job_index"], turn["program_id"]): turn["scheduled_at_s"] * jps
+            for turn in read_lines(tmp_path / f"{variant}_jps{jps}_seed1/turns.jsonl")
+            if not turn["turn"] and turn["job_index"] < 250
+        }
+        for variant in ("fcfs", "continuum")
+        for jps in (0.2, 0.4)
+    ]
+    assert len(first[0]) == 250
+    assert all(other == pytest.approx(first[0]) for other in first)
+
+
+def test_there_is_no_drain(tmp_path: Path) -> None:
+    """Jobs go on arriving until the last measured job has finished."""
+    run_sweep(steady_plan(), tmp_path, workers=1)
+    turns = read_lines(tmp_path / "fcfs_jps0.2_seed1/turns.jsonl")
+    done = done_of(tmp_path, "fcfs_jps0.2_seed1")
+    window = done["window"]
+    measured = range(window["first_job"], window["first_job"] + window["jobs"])
+    last_end_s = max(turn["finished_at_s"] for turn in turns if turn["job_index"] in measured)
+    assert max(turn["job_index"] for turn in turns) >= measured.stop
+    assert done["virtual_s"] == pytest.approx(max(last_end_s, window["to_s"]), abs=1.0)
+    turns_of_measured = sum(turn["job_index"] in measured for turn in turns)
+    assert turns_of_measured == 3 * window["jobs"]
+
+
+def test_the_idle_jct_is_that_of_each_job_alone(tmp_path: Path) -> None:
+    plan = small_plan()
+    alone = idle_jct(plan, 1, tmp_path)
+    # Three equal programs: gaps of 1 and 2 s, and the time of 1500 prompt and 150 output tokens.
+    assert 3.0 < alone.mean < 6.0
+    assert alone.p50 == pytest.approx(alone.p99, rel=0.01)
+    run_sweep(replace(plan, arrivals=replace(plan.arrivals, kind="closed", in_flight=1)),
+              tmp_path / "closed", workers=1)  # fmt: skip
+    turns = read_lines(tmp_path / "closed/fcfs_jps0.5_seed1/turns.jsonl")
+    ends = [turn["finished_at_s"] for turn in turns if turn["turn"] == 2]
+    assert alone.mean == pytest.approx(max(ends) / 3, rel=1e-6)
+
+
+def test_all_cells_of_a_seed_have_the_same_idle_jct(tmp_path: Path) -> None:
+    run_sweep(steady_plan("fcfs,continuum", (0.2, 0.8)), tmp_path, workers=2)
+    cells = [json.loads(path.read_text()) for path in tmp_path.glob("*/done.json")]
+    assert len(cells) == 4
+    assert len({json.dumps(done["idle_jct_s"]) for done in cells}) == 1
+
+
+def test_a_rate_far_above_every_capacity_is_unstable_and_one_that_is_absurd_fails(
+    tmp_path: Path,
+) -> None:
+    outcome = run_sweep(steady_plan(jps=(50.0, 1e6)), tmp_path, workers=1)
+    assert "jobs in the system, more than" in done_of(tmp_path, "fcfs_jps50_seed1")["unstable"]
+    (error,) = outcome.failed.values()
+    assert error.startswith("--jps 1e+06: ")
+    assert error.endswith("jobs would be in the system even if none waited, at most 10,000 are "
+                          "supported; lower the rate")  # fmt: skip
+
+
+def plan_of(engine: str = "sim", **load: Any) -> SweepPlan:
+    return resolve(
+        SweepSettings(jps=load.pop("jps", "0.3"), load=Load(once=False, **load),
+                      machine=Machine(engine=engine), policies="fcfs")
+    )  # fmt: skip
+
+
+def test_cells_of_a_stream_say_so_and_those_of_a_fixed_set_do_not() -> None:
+    plan = plan_of()
+    cell = plan.cell_json(plan.cells()[0])
+    assert cell["steady_state"] is True
+    assert cell["workload"]["recipe"] == "swe-bench"
+    fixed = small_plan()
+    assert "steady_state" not in fixed.cell_json(fixed.cells()[0])
+
+
+def test_recorded_and_closed_arrivals_run_a_fixed_set_of_jobs() -> None:
+    closed = partial(plan_of, jps=None)
+    assert not closed(arrivals="closed:4").steady
+    assert not closed(arrivals="closed:4").workload.fresh
+    for process in ("poisson", "gamma:0.5", "constant"):
+        assert plan_of(arrivals=process).steady
+
+
+def test_programs_limits_the_population() -> None:
+    plan = plan_of(programs=7)
+    assert (len(plan.workload.programs), plan.workload.fresh) == (7, None)
+    assert plan.turns_per_cell == 0
