@@ -189,6 +189,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "policies": "all",
         "seeds": "1",
         "arrivals": "poisson",
+        "once": True,
         "overlong": "drop",
         "engine": "sim",
         "step-times": "tables",
