@@ -16,7 +16,7 @@ from harness.calibrate.operator_tables import Reach, evaluate, open_tables
 from harness.calibrate.step_times_page import without_cpu_time
 from servers.profiles import Profile
 from servers.profiles.measured import DecodeTimes, PrefillTimes
-from servers.profiles.reference_steps import PS_PER_MS, pairs_of
+from servers.profiles.reference_steps import PS_PER_MS
 
 GPU, MODEL, GPUS = "h100", "llama-3.1-8b", 1
 CACHED = {32768: (-1, -8, -12), 0: (5, 12, 16)}
@@ -62,8 +62,8 @@ class Series:
     name: str
     points: Sequence[tuple[int, float]]
     """Sizes of a step, rising, and what the tables give for them."""
-    step: Callable[[int], tuple[int, int, int, int]]
-    """The arguments of `Profile.step_ps` for a size."""
+    step: Callable[[int], tuple[list[tuple[int, int]], list[int]]]
+    """The arguments of `Profile.batch_ps` for a size."""
     name_at: tuple[int, int, int]
 
 
@@ -104,7 +104,7 @@ class Panel:
         ratio = (last / first) ** (1 / POINTS_PER_LINE)
         sizes = sorted({round(first * ratio**k) for k in range(POINTS_PER_LINE + 1)})
         at = [
-            (self.x.at(n), self.y.at(profile.step_ps(*series.step(n)) / PS_PER_MS)) for n in sizes
+            (self.x.at(n), self.y.at(profile.batch_ps(*series.step(n)) / PS_PER_MS)) for n in sizes
         ]
         return f'<path class="{kind}" d="M{"L".join(f"{x:.1f} {y:.1f}" for x, y in at)}"/>'
 
@@ -148,7 +148,7 @@ def _prompts(cached: int, found: Sequence[PrefillTimes]) -> Series:
     return Series(
         f"after {_short(cached)} cached" if cached else "nothing cached",
         [(each.tokens, each.seconds[0] * 1000) for each in found],
-        lambda tokens: (tokens, 1, 0, pairs_of(tokens, cached)),
+        lambda tokens: ([(tokens, cached)], []),
         CACHED[cached],
     )
 
@@ -157,7 +157,7 @@ def _decodes(context: int, found: Sequence[DecodeTimes]) -> Series:
     return Series(
         f"context {_short(context)}",
         [(each.batch, each.seconds[0] * 1000) for each in found],
-        lambda batch: (batch, batch, batch * context, 0),
+        lambda batch: ([], [context] * batch),
         CONTEXTS[context],
     )
 

@@ -152,11 +152,13 @@ class SimEngine:
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:
-    """Return the profile without its KV groups if there is only one, so that its runs and those
-    recorded before profiles had groups have equal settings."""
+    """Return the profile without its KV groups if there is only one, and without a window if there
+    is none, so that its runs and those recorded before profiles had these have equal settings."""
     fields = asdict(profile)
     if len(profile.kv_groups) == 1:
         del fields["kv_groups"]
+    if profile.window is None:
+        del fields["window"]
     return fields
 
 

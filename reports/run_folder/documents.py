@@ -66,6 +66,7 @@ class _Profile(_Open):
     provenance: Name | None = None
     knots: list[list[Count]] | None = None
     kv_groups: list[Count | None] | None = None
+    window: dict[Name, Count] | None = None
     __pydantic_extra__: dict[str, Scalar]
 
 

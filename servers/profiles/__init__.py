@@ -9,7 +9,7 @@ from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import HARDWARE, Hardware
 from servers.profiles.models.listed import MODELS, model
 from servers.profiles.models.shape import Model
-from servers.profiles.profile import Profile, TableProfile, profile_of
+from servers.profiles.profile import Profile, TableProfile, WindowTimes, profile_of
 from servers.profiles.rebuild import costs
 from servers.profiles.roofline import analytic_profile, notes
 
@@ -20,6 +20,7 @@ __all__ = [
     "Model",
     "Profile",
     "TableProfile",
+    "WindowTimes",
     "analytic_profile",
     "costs",
     "hardware",

@@ -7,7 +7,7 @@ from times of a live engine. `TableProfile` has the larger step formula, for ope
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import itemgetter
@@ -18,6 +18,30 @@ from servers.nearest import nearest
 
 
 @dataclass(frozen=True, slots=True)
+class WindowTimes:
+    """Step times of the layers that attend to the last `tokens` tokens only, the computed one
+    included. They are added to those of the layers that attend to all tokens."""
+
+    tokens: int
+    context_ps: int
+    """For each token that a decode reads: the fewer of its context and the window."""
+    pair_ps: int
+    """For each query-key pair of a prefill chunk within the window."""
+
+    def pairs(self, computed: int, chunk: int) -> int:
+        """Return the pairs of `chunk` tokens after `computed` ones: the token that ends a context
+        of n tokens has the fewer of n and the window."""
+        growing = min(max(self.tokens - computed, 0), chunk)
+        return growing * computed + growing * (growing + 1) // 2 + (chunk - growing) * self.tokens
+
+    def step_ps(self, chunks: Iterable[tuple[int, int]], contexts: Iterable[int]) -> int:
+        """Return the time of a step; see `Profile.batch_ps`."""
+        read = sum(min(context, self.tokens) for context in contexts)
+        pairs = sum(self.pairs(computed, chunk) for chunk, computed in chunks)
+        return read * self.context_ps + pairs * self.pair_ps
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """Step times and KV capacity of one model on one machine.
 
@@ -25,6 +49,8 @@ class Profile:
     context tokens and whose prefill chunks have P query-key pairs, is
 
         base_ps + max(weights_ps, T * token_ps) + S * sequence_ps + C * context_ps + P * pair_ps
+
+    and, if layers have a sliding window, `window.step_ps` of the batch.
     """
 
     hardware: str
@@ -56,14 +82,26 @@ class Profile:
     this much longer, and the read starts after it."""
     load_token_ps: int = field(default=0, kw_only=True)
     """The same, for each loaded token."""
+    window: WindowTimes | None = field(default=None, kw_only=True)
+    """None if no layer has a window, or if the other terms contain those that have one."""
+
+    def batch_ps(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> int:
+        """Return the time of a step with prefill chunks, given as (tokens, tokens computed before
+        them), and with a decode for each of the contexts, which include its new token."""
+        tokens = len(contexts) + sum(chunk for chunk, _ in chunks)
+        pairs = sum(chunk * computed + chunk * (chunk + 1) // 2 for chunk, computed in chunks)
+        step_ps = self.step_ps(tokens, len(contexts) + len(chunks), sum(contexts), pairs)
+        return step_ps + (self.window.step_ps(chunks, contexts) if self.window else 0)
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
+        """Return the time of a step without that of layers with a window."""
         compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps
         return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
 
     def increment_ps(self, decodes: int, chunk: int) -> int:
         """How much longer each step takes than the one before it, while the same turns run: each of
-        the decodes reads one more token, and the prefill chunk (0 tokens: none) one more chunk."""
+        the decodes reads one more token, and the prefill chunk (0 tokens: none) one more chunk.
+        Without layers with a window."""
         return decodes * self.context_ps + chunk * chunk * self.pair_ps
 
 
@@ -125,6 +163,8 @@ def profile_of(fields: Mapping[str, Any]) -> Profile:
     """The profile with these fields, which may come from JSON."""
     if "kv_groups" in fields:
         fields = {**fields, "kv_groups": tuple(fields["kv_groups"])}
+    if fields.get("window") is not None:
+        fields = {**fields, "window": WindowTimes(**fields["window"])}
     if "knots" not in fields:
         return Profile(**fields)
     knots = tuple((tokens, ps) for tokens, ps in fields["knots"])

@@ -16,11 +16,14 @@ from servers.profiles.profile import Profile
 
 def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
     """Return the time to prefill a prompt of n tokens alone in the engine, in full chunks and a
-    rest, with n (n + 1) / 2 query-key pairs."""
+    rest, with n (n + 1) / 2 query-key pairs, or fewer in layers with a window."""
     chunks, rest = divmod(tokens, step_tokens)
     steps_ps = chunks * profile.step_ps(step_tokens, 1, 0, 0)
     steps_ps += profile.step_ps(rest, 1, 0, 0) if rest else 0
-    return steps_ps + profile.pair_ps * tokens * (tokens + 1) // 2
+    steps_ps += profile.pair_ps * (tokens * (tokens + 1) // 2)
+    if profile.window is not None:
+        steps_ps += profile.window.pair_ps * profile.window.pairs(0, tokens)
+    return steps_ps
 
 
 def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:

@@ -59,7 +59,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
         Point(
             "decode",
             {"batch": batch, "context": context},
-            profile.step_ps(batch, batch, batch * context, 0) / PS_PER_MS,
+            profile.batch_ps([], [context] * batch) / PS_PER_MS,
         )
         for batch, context in DECODES
     ]
@@ -67,8 +67,7 @@ def reference_steps(profile: Profile, step_tokens: int) -> list[Point]:
         Point(
             "mixed",
             {"tokens": tokens, "cached": cached, "batch": batch, "context": context},
-            profile.step_ps(tokens + batch, batch + 1, batch * context, pairs_of(tokens, cached))
-            / PS_PER_MS,
+            profile.batch_ps([(tokens, cached)], [context] * batch) / PS_PER_MS,
         )
         for tokens, cached, batch, context in MIXED
     ]
@@ -103,10 +102,5 @@ def _prompt_ps(profile: Profile, step_tokens: int, tokens: int, cached: int) -> 
     total = 0
     for begin in range(0, tokens, step_tokens):
         chunk = min(step_tokens, tokens - begin)
-        total += profile.step_ps(chunk, 1, 0, pairs_of(chunk, cached + begin))
+        total += profile.batch_ps([(chunk, cached + begin)], [])
     return total
-
-
-def pairs_of(chunk: int, cached: int) -> int:
-    """Return the query-key pairs of a prefill chunk after `cached` tokens."""
-    return chunk * cached + chunk * (chunk + 1) // 2

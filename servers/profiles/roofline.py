@@ -95,7 +95,7 @@ def analytic_profile(
     return with_cpu_time(profile, CPU_TIME[scheduling], offload=offload)
 
 
-def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
+def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, Any]:
     """Return the coefficients of the step formula. Ring all-reduces move 2 (n-1)/n of the
     activations, twice per layer."""
     fp8_flops = gpu.fp8_flops if llm.matmul == "fp8" else None
@@ -110,8 +110,23 @@ def _step_ps(gpu: Hardware, llm: Model, n: int) -> dict[str, int]:
         "request_ps": 0,
         "sequence_ps": 0,  # no published figure separates it from base_ps
         "token_ps": round(PS_PER_S * (2 * llm.token_params / flops + reduced_bytes / link)),
-        "context_ps": round(PS_PER_S * llm.read_bytes_per_token_on(n) / memory),
-        "pair_ps": round(PS_PER_S * llm.flops_per_pair / attention_flops),
+        **_attention_ps(llm, n, memory, attention_flops, windows=False),
+        "window": llm.window
+        and {
+            "tokens": llm.window,
+            **_attention_ps(llm, n, memory, attention_flops, windows=True),
+        },
+    }
+
+
+def _attention_ps(
+    llm: Model, n: int, memory: float, flops: float, *, windows: bool
+) -> dict[str, int]:
+    """Return the coefficients of attention in the layers with a window, or in all others."""
+    read_bytes = llm.read_bytes_per_token_on(n, windows=windows)
+    return {
+        "context_ps": round(PS_PER_S * read_bytes / memory),
+        "pair_ps": round(PS_PER_S * llm.flops_per_pair(windows=windows) / flops),
     }
 
 
@@ -244,5 +259,4 @@ def notes(
     if llm.gpus is None:
         fewest = default_gpus(gpu, llm)
         notes.append(f"by default {llm.name} runs on {fewest} x {gpu.name}, the fewest with room")
-    caveat = llm.analytic_note if profile.provenance == "analytic" else ""
-    return (*notes, *filter(None, (gpu.note, caveat)))
+    return (*notes, gpu.note) if gpu.note else tuple(notes)

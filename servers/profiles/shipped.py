@@ -70,9 +70,10 @@ def shipped_steps(hardware: str, model: str, gpus: int) -> ShippedSteps | None:
 
 
 def with_steps(analytic: Profile, found: ShippedSteps) -> TableProfile:
-    """Return the profile with memory and links of the analytic one, without CPU time."""
+    """Return the profile with memory and links of the analytic one, without CPU time. The tables
+    contain the effect of windows."""
     kept = {field.name: getattr(analytic, field.name) for field in fields(Profile)}
-    steps = found.steps.model_dump()
+    steps = {**found.steps.model_dump(), "window": None}
     return TableProfile(**{**kept, **steps, "provenance": "operator-table"})
 
 

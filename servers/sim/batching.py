@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from servers.admission import Admission
 from servers.errors import InvalidInput
 from servers.policies.base import Request
-from servers.sim.decodes import Decodes
+from servers.profiles import Profile
+from servers.sim.decodes import decodes_of
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.sequence import Sequence
 
@@ -71,16 +72,16 @@ class Batch:
 
 
 class RunningTurns:
-    def __init__(self, kv: DeviceKV, block_tokens: int, step_tokens: int) -> None:
+    def __init__(self, kv: DeviceKV, profile: Profile, step_tokens: int) -> None:
         self.by_id: dict[int, Sequence] = {}
         """By request id, in order of admission."""
-        self.decodes = Decodes(block_tokens)
+        self.decodes = decodes_of(profile)
         self.partial: Sequence | None = None
         """The only turn whose prompt is partly computed."""
         self.pool = BlockOwner(())
         """Blocks of the decodes that are not assigned to individual turns yet."""
         self._kv = kv
-        self._block = block_tokens
+        self._block = profile.block_tokens
         self._step_tokens = step_tokens
         self._admissions = 0
 

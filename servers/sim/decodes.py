@@ -8,10 +8,19 @@ values are integers, so that a stride has exactly the result of single steps.
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from typing import TYPE_CHECKING
+
+from servers.profiles import Profile, WindowTimes
 
 if TYPE_CHECKING:
     from servers.sim.sequence import Sequence
+
+
+def decodes_of(profile: Profile) -> Decodes:
+    if profile.window is None:
+        return Decodes(profile.block_tokens)
+    return WindowDecodes(profile.block_tokens, profile.window)
 
 
 class Decodes:
@@ -95,3 +104,57 @@ class Decodes:
             else:
                 needed += sum(self._phase[: high + 1]) + sum(self._phase[low:])
         return needed
+
+
+class WindowDecodes(Decodes):
+    """Decodes of a model whose layers, some or all, have a sliding window: what those layers read
+    grows until a turn's context fills the window."""
+
+    def __init__(self, block_tokens: int, window: WindowTimes) -> None:
+        super().__init__(block_tokens)
+        self._window = window
+        self._read = 0
+        """Number of tokens that the next step reads in these layers, summed over all decodes."""
+        self._growing = 0
+        """Number of decodes whose context is shorter than the window."""
+        self._full_at: Counter[int] = Counter()
+        """Number of those decodes by the tick at which the context fills the window."""
+
+    def join(self, sequence: Sequence) -> None:
+        super().join(sequence)
+        self._count(sequence, 1)
+
+    def leave(self, sequence: Sequence) -> None:
+        super().leave(sequence)
+        self._count(sequence, -1)
+
+    def _count(self, sequence: Sequence, change: int) -> None:
+        context = sequence.computed + 1
+        missing = self._window.tokens - context
+        self._read += change * min(context, self._window.tokens)
+        if missing > 0:
+            self._growing += change
+            full_at = self.tick + missing
+            self._full_at[full_at] += change
+            if not self._full_at[full_at]:
+                del self._full_at[full_at]
+
+    def advance(self, steps: int) -> None:
+        super().advance(steps)
+        self._read += steps * self._growing
+        self._growing -= self._full_at.pop(self.tick, 0)
+
+    def window_ps(self, chunks: list[tuple[Sequence, int]]) -> tuple[int, int]:
+        """Return the time of the next step with these prefill chunks in the layers with a window,
+        and how much longer each following step takes, within `window_steps`."""
+        window = self._window
+        pairs = sum(window.pairs(sequence.computed, chunk) for sequence, chunk in chunks)
+        first_ps = self._read * window.context_ps + pairs * window.pair_ps
+        return first_ps, self._growing * window.context_ps
+
+    def window_steps(self, chunks: list[tuple[Sequence, int]], most: int) -> int:
+        """Return for how many steps, at most `most`, each takes as much longer than the one before
+        it: until a decode's context fills the window, and one if that of a chunk does not yet."""
+        if any(sequence.computed < self._window.tokens - 1 for sequence, _ in chunks):
+            return 1
+        return min(most, min(self._full_at) - self.tick) if self._full_at else most

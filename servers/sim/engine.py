@@ -16,6 +16,7 @@ from servers.policies.base import Policy
 from servers.profiles import Profile
 from servers.records import EventRecord
 from servers.sim.batching import Batch, Limits
+from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.strides import duration_ps, steps_until
@@ -58,7 +59,8 @@ class Engine:
         """Number of scheduler calls."""
         self._runner = self.scheduler.runner
         self._running = self.scheduler.running
-        self._decodes = self.scheduler.running.decodes
+        self._decodes = decodes = self.scheduler.running.decodes
+        self._windows = decodes if isinstance(decodes, WindowDecodes) else None
         self._on_end = on_end
         self._on_event = on_event
         self._strides = strides
@@ -174,6 +176,10 @@ class Engine:
         chunk = batch.chunks[0][1] if batch.chunks else 0
         increment_ps = profile.increment_ps(decodes.count, chunk)
         steps = self._most_steps(batch)
+        if self._windows is not None:
+            window_ps, more_ps = self._windows.window_ps(batch.chunks)
+            first_ps, increment_ps = first_ps + window_ps, increment_ps + more_ps
+            steps = self._windows.window_steps(batch.chunks, steps)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
             self._running.allocate_ahead(batch, steps)

@@ -63,7 +63,7 @@ class Scheduler:
 
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
         kv = DeviceKV(profile.kv_blocks)
-        return kv, RunningTurns(kv, profile.block_tokens, self.limits.step_tokens)
+        return kv, RunningTurns(kv, profile, self.limits.step_tokens)
 
     # Arrivals and ends --------------------------------------------------------------------------
 

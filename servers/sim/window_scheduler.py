@@ -104,7 +104,7 @@ class WindowScheduler(Scheduler):
         self._most_window_blocks = most_window_blocks(
             kv.window, self.limits.step_tokens, profile.block_tokens
         )
-        return kv, WindowTurns(kv, profile.block_tokens, self.limits.step_tokens)
+        return kv, WindowTurns(kv, profile, self.limits.step_tokens)
 
     def add(self, sequence: Sequence) -> None:
         sequence.owner = self.kv.owner(sequence.submission.path)

@@ -26,9 +26,11 @@ def test_kv_bytes_per_token(name: str, kv_bytes_per_token: int) -> None:
     assert model(name).kv_bytes_per_token == kv_bytes_per_token
 
 
-def test_a_decode_of_gemma_reads_its_local_layers_as_two_and_a_half_global_ones() -> None:
-    # 40 local layers with 1024 of 16384 tokens
-    assert model("gemma-3-12b").read_bytes_per_token_on(1) == (8 + 2.5) * 8192
+def test_a_decode_of_gemma_reads_8_layers_for_all_tokens_and_40_for_those_of_the_window() -> None:
+    llm = model("gemma-3-12b")
+    assert llm.window == 1024
+    assert llm.read_bytes_per_token_on(1, windows=False) == 8 * 8192
+    assert llm.read_bytes_per_token_on(1, windows=True) == 40 * 8192
 
 
 @pytest.mark.parametrize(
@@ -69,12 +71,16 @@ def test_with_an_offload_tier_all_layers_of_gemma_keep_all_tokens() -> None:
 
 def test_attention_of_llama_8b_is_half_a_megaflop_per_query_key_pair() -> None:
     # 4 × 32 heads × 128 × 32 layers
-    assert model("llama-3.1-8b").flops_per_pair == 524_288
+    llm = model("llama-3.1-8b")
+    assert llm.window is None
+    assert llm.flops_per_pair(windows=False) == 524_288
+    assert llm.flops_per_pair(windows=True) == 0
 
 
-def test_attention_of_gemma_counts_its_local_layers_as_five_global_ones() -> None:
-    # A window of 1024 of 16384 tokens has an eighth of the pairs of a causal prompt, in 40 layers.
-    assert model("gemma-3-12b").flops_per_pair == 4 * 16 * 256 * (8 + 5)
+def test_attention_of_gemma_has_pairs_of_its_40_local_layers_apart() -> None:
+    llm = model("gemma-3-12b")
+    assert llm.flops_per_pair(windows=False) == 4 * 16 * 256 * 8
+    assert llm.flops_per_pair(windows=True) == 4 * 16 * 256 * 40
 
 
 def test_parameters_of_llama_8b_add_up_from_its_layers() -> None:

@@ -176,10 +176,8 @@ def test_every_pair_that_fits_has_whole_positive_coefficients(machine: str, llm:
     assert profile.max_model_len <= profile.kv_blocks * profile.block_tokens
 
 
-def test_notes_state_that_nothing_was_measured_and_how_a_model_is_simplified() -> None:
-    all_notes = notes(analytic_profile("h100", "gemma-3-12b"))
-    assert "nothing measured" in all_notes[0]
-    assert any("40 of its 48 layers" in note for note in all_notes)
+def test_notes_state_that_nothing_was_measured() -> None:
+    assert "nothing measured" in notes(analytic_profile("h100", "gemma-3-12b"))[0]
 
 
 def test_profiles_load_without_numpy_and_pandas() -> None:

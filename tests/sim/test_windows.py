@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from harness.replay.virtual import replay
 from servers.policies.base import Costs
+from servers.profiles import WindowTimes
 from servers.profiles.kv_groups import Groups, longest_turn, turn_blocks
 from servers.sim import Engine, Segment
 from servers.sim.window_scheduler import WindowScheduler
@@ -22,6 +23,8 @@ from servers.variants import make_policy, variant
 from tests.lines import into
 from tests.sim.worlds import BLOCK, World, worlds
 
+WINDOWS = (None, WindowTimes(40, 91_000, 11_000), WindowTimes(128, 91_000, 11_000))
+"""Times of windows need not be those of the groups."""
 GROUPS: tuple[Groups, ...] = ((128, None), (None, 33), (40, 40, 40, None))
 COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
 
@@ -140,11 +143,12 @@ def test_the_longest_turn_fits_and_one_more_block_does_not(
 @given(
     worlds(offload=False),
     st.sampled_from(GROUPS),
+    st.sampled_from(WINDOWS),
     st.sampled_from(["fcfs", "continuum", "infercept"]),
 )
 @settings(max_examples=30, deadline=None)
 def test_strides_equal_single_steps_and_leave_no_blocks(
-    world: World, groups: Groups, policy: str
+    world: World, groups: Groups, window: WindowTimes | None, policy: str
 ) -> None:
     blocks = turn_blocks(
         groups,
@@ -153,7 +157,8 @@ def test_strides_equal_single_steps_and_leave_no_blocks(
         BLOCK,
     )
     spare = world.profile.kv_blocks % 41
-    profile = replace(world.profile, kv_blocks=blocks + spare, kv_groups=groups)
+    kv = {"kv_blocks": blocks + spare, "kv_groups": groups}
+    profile = replace(world.profile, window=window, **kv)
     single, strided = (play(world, profile, policy, strides) for strides in (False, True))
     assert strided == single
 

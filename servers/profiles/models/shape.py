@@ -12,9 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-AGENT_CONTEXT_TOKENS = 16_384
-"""Context length for which the step times of sliding-window layers are computed; about the final
-context of an agent's program."""
 DENSE_MFU, EXPERTS_MFU = 0.65, 0.3
 """Share of the tensor peak that the matrix products of a prompt reach, without and with a mixture
 of experts: about the median of the GPUs that operator tables cover."""
@@ -142,42 +139,22 @@ class Model:
         """Return the KV bytes of one token, on all GPUs of a tensor-parallel group."""
         return sum(kind.bytes_per_token(gpus) for kind in self.kinds)
 
-    def read_bytes_per_token_on(self, gpus: int) -> int:
-        """Return the KV bytes that a decode reads per token of its context, on all GPUs. Layers
-        with a window read only `window` of AGENT_CONTEXT_TOKENS tokens and are weighted by that
-        ratio."""
-        return sum(
-            kind.bytes_per_token(gpus)
-            if kind.window is None
-            else kind.bytes_per_token(gpus)
-            * min(kind.window, AGENT_CONTEXT_TOKENS)
-            // AGENT_CONTEXT_TOKENS
-            for kind in self.kinds
-        )
-
     @cached_property
-    def flops_per_pair(self) -> int:
-        """FLOPs per query-key pair: 2 (multiply and add) × heads × dimensions of key and value ×
-        layers. Of the C²/2 pairs of a prompt, a layer with a window computes window × C, a ratio
-        of 2 × window / C."""
-        layers = sum(
-            kind.layers
-            if kind.window is None
-            else min(2 * kind.layers * kind.window // AGENT_CONTEXT_TOKENS, kind.layers)
-            for kind in self.kinds
-        )
+    def window(self) -> int | None:
+        """Number of last tokens that layers with a sliding window attend to; a config has one such
+        number. None if no layer has one."""
+        return next((kind.window for kind in self.kinds if kind.window is not None), None)
+
+    def read_bytes_per_token_on(self, gpus: int, *, windows: bool) -> int:
+        """Return the KV bytes that a decode reads for each token that layers attend to, on all
+        GPUs: those with a window, or all others."""
+        return sum(kind.bytes_per_token(gpus) for kind in self._kinds(windows))
+
+    def flops_per_pair(self, *, windows: bool) -> int:
+        """FLOPs per query-key pair of the layers with a window, or of all others: 2 (multiply and
+        add) × heads × dimensions of key and value × layers."""
+        layers = sum(kind.layers for kind in self._kinds(windows))
         return 2 * self.heads * self.pair_dims * layers
 
-    @cached_property
-    def analytic_note(self) -> str:
-        """Return what analytic step times leave out, in a sentence; empty if nothing."""
-        windows = [kind for kind in self.kinds if kind.window is not None]
-        if not windows:
-            return ""
-        local = sum(kind.layers for kind in windows)
-        which = f"{local} of its {self.layers}" if local < self.layers else f"all its {local}"
-        return (
-            f"{self.name} attends to the last {windows[0].window} tokens only in {which} layers: "
-            f"step times are those at a context of {AGENT_CONTEXT_TOKENS} tokens, too low "
-            "for shorter contexts and too high for longer ones"
-        )
+    def _kinds(self, windows: bool) -> list[LayerKind]:
+        return [kind for kind in self.kinds if (kind.window is not None) == windows]

@@ -113,8 +113,10 @@ class VirtualVllm:
         self._runner = self.vllm.runner
         self._on_end = on_end
         self._on_event = on_event
-        # With several groups, the blocks of a stride are not those of its single steps.
-        self._strides = strides and len(profile.kv_groups) == 1
+        # With several groups, the blocks of a stride are not those of its single steps; nor are
+        # the step times with a window.
+        one_kind = len(profile.kv_groups) == 1 and profile.window is None
+        self._strides = strides and one_kind
         self._step_tokens = limits.step_tokens
         self._contents = Contents(profile.block_tokens)
         self._due: list[tuple[int, bool, int, Sequence]] = []
@@ -260,23 +262,22 @@ class VirtualVllm:
     def _compute(self, output: Any, steady: bool) -> None:
         """Run one step. If the batch contains only decodes and is unchanged, run several steps at
         once."""
-        tokens = context = pairs = 0
+        chunks: list[tuple[int, int]] = []
+        contexts: list[int] = []
         sampled, prefilled = {}, []
         for key, chunk in output.num_scheduled_tokens.items():
             request = self.vllm.requests[key]
             done = request.num_computed_tokens - chunk
-            tokens += chunk
             if key in self._decoding:
-                context += done + 1
+                contexts.append(done + 1)
                 sampled[key] = TOKEN
                 continue
-            pairs += chunk * done + chunk * (chunk + 1) // 2
+            chunks.append((chunk, done))
             if request.num_computed_tokens >= request.num_tokens:
                 sampled[key] = TOKEN
                 prefilled.append(key)
-        sequences = len(output.num_scheduled_tokens)
-        step_ps = self.profile.step_ps(tokens, sequences, context, pairs)
-        steady = steady and tokens == len(self._decoding) == len(self.vllm.running)
+        step_ps = self.profile.batch_ps(chunks, contexts)
+        steady = steady and not chunks and len(contexts) == len(self.vllm.running)
         self._elapse(1, step_ps, 0)
         answer(self.vllm, output, sampled)
         for key in prefilled:

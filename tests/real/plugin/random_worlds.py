@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from harness.replay.virtual import OnEnd
 from servers.admission import Admission
 from servers.clock import PS_PER_S
-from servers.profiles import Profile
+from servers.profiles import Profile, WindowTimes
 from servers.profiles.kv_groups import Groups, turn_blocks
 from servers.sim import Limits, Submission
 from tests.sim.worlds import BLOCK, profile
@@ -85,7 +85,9 @@ def windowed(played: World, seed: int) -> World:
     )
     needed = turn_blocks(groups, largest, played.limits.step_tokens, BLOCK)
     blocks = needed + spare * rng.choice((1, len(groups)))
-    return played._replace(profile=replace(played.profile, kv_blocks=blocks, kv_groups=groups))
+    window = WindowTimes(max(filter(None, groups)), rng.choice((0, 50_000)), 7_000)
+    sizes: dict[str, Any] = {"kv_blocks": blocks, "kv_groups": groups, "window": window}
+    return played._replace(profile=replace(played.profile, **sizes))
 
 
 def _turns(
