@@ -33,15 +33,13 @@ def show_cell(folder: Path) -> str:
     """Print settings, result and time breakdown of a run of one cell. Return its failed gates."""
     import numpy as np
 
-    from reports.metrics.cells import cell_row
-    from reports.metrics.jobs import job_columns
+    from reports.metrics.cells import measure
+    from reports.metrics.steady import unstable_cells
     from reports.run_folder.read import load_run
-    from reports.run_folder.turns import PARTS, read_columns
+    from reports.run_folder.turns import PARTS
 
     cell = load_run(folder).cells[0]
-    turns = read_columns(cell)
-    jobs = job_columns(turns)
-    row = cell_row(cell, turns, jobs)
+    row, turns, _ = measure(cell, unstable_cells([cell]).get(cell.folder.name))
     config = cell.config
     show_rows(list(_flat(config, omit=("profile", "workload", "format"))), "settings")
     if "profile" in config:
@@ -51,9 +49,9 @@ def show_cell(folder: Path) -> str:
     lateness_s = turns["sent_at_s"] - turns["scheduled_at_s"]
     sums = {part: np.nansum(turns[part]) for part in (*PARTS, "gap_s", "wait_s")}
     sums["lateness_s"] = lateness_s.sum()
-    total = sum(sums.values()) or 1.0
+    total, count = sum(sums.values()) or 1.0, len(np.unique(turns["job_id"])) or 1
     shares = [
-        (part, f"{value / len(jobs['job_id']):.3f} s per job", f"{value / total:.1%}")
+        (part, f"{value / count:.3f} s per job", f"{value / total:.1%}")
         for part, value in sums.items()
     ]
     show_rows(shares, "where the time went (sub-agents add up)")

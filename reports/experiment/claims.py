@@ -25,6 +25,7 @@ Metric = Literal[
     "jct_p99_s",
     "jct_steady_mean_s",
     "throughput_jobs_per_s",
+    "throughput_ratio",
     "throughput_turns_per_min",
     "throughput_jobs_per_h_per_gpu",
     "usd_per_job",

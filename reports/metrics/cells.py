@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,13 @@ from reports.metrics.gates import failed_gates, residual
 from reports.metrics.jobs import job_columns
 from reports.metrics.pins import pin_time
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
+from reports.metrics.steady import (
+    Span,
+    measured_turns,
+    span_of,
+    unstable_cells,
+    window_of,
+)
 from reports.metrics.waterfall import WATERFALL, before_first_token_s
 from reports.parallel import each
 from reports.run_folder.read import Cell, Run
@@ -50,7 +57,9 @@ def collect(run: Run) -> Results:
     rows: list[dict[str, Any]] = []
     jobs: list[Turns] = []
     missing = list(run.missing)
-    for cell, found in zip(run.cells, each(_numbers, run.cells), strict=True):
+    unstable = unstable_cells(run.cells)
+    items = [(cell, unstable.get(cell.folder.name)) for cell in run.cells]
+    for (cell, _), found in zip(items, each(_numbers, items), strict=True):
         if isinstance(found, str):
             missing.append((cell.folder.name, found))
             continue
@@ -59,16 +68,34 @@ def collect(run: Run) -> Results:
     return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
-def _numbers(cell: Cell) -> tuple[dict[str, Any], Turns] | str:
+def _numbers(item: tuple[Cell, str | None]) -> tuple[dict[str, Any], Turns] | str:
     """Return the row and the finished jobs of a cell, or the reason why there are none."""
     try:
-        turns = read_columns(cell)
-        jobs = job_columns(turns)
-        row = cell_row(cell, turns, jobs)
+        measured = measure(*item)
     except InvalidRunFolder as error:
         return str(error)
-    done = ~jobs["failed"]
-    return row, {name: jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+    done = ~measured.jobs["failed"]
+    return measured.row, {name: measured.jobs[name][done] for name in ("job_id", *JOB_COLUMNS)}
+
+
+class Measured(NamedTuple):
+    row: dict[str, Any]
+    """The columns of `cells.csv`."""
+    turns: Turns
+    """Turns of the measured jobs."""
+    jobs: Turns
+
+
+def measure(cell: Cell, unstable: str | None) -> Measured:
+    """Return the numbers of a cell. If it is unstable, it has no jobs, because their JCT would
+    depend on when the cell ended. Raises InvalidRunFolder."""
+    every_turn = read_columns(cell)
+    turns = measured_turns(cell, every_turn)
+    jobs = job_columns(turns)
+    if unstable is not None:
+        jobs = {name: values[:0] for name, values in jobs.items()}
+    row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
+    return Measured(row, turns, jobs)
 
 
 def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.DataFrame:
@@ -88,7 +115,7 @@ def load_label(jps: float | None, arrivals: str) -> str:
     return arrivals if jps is None else f"{jps:g} jobs/s"
 
 
-def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
+def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None) -> dict[str, Any]:
     config, failed = cell.config, failed_turns(turns)
     done, good = _filter(~jobs["failed"], jobs), _filter(~failed, turns)
     row: dict[str, Any] = {
@@ -105,16 +132,16 @@ def cell_row(cell: Cell, turns: Turns, jobs: Turns) -> dict[str, Any]:
         "jobs": len(done["jct_s"]),
         "jct_mean_s": _mean(done["jct_s"]),
         **jct_percentiles(done["jct_s"]),
-        "jct_steady_mean_s": _mean(steady(jobs)),
-        **_throughput(config, done, good),
+        "jct_steady_mean_s": _mean(jobs["jct_s"] if window_of(cell) else steady(jobs)),
+        **_throughput(config, span),
         **_token_times(good),
-        **_hits(config, good),
+        **_hits(cell, good),
         "queue_mean_s": _mean(done["bubble_s"]),
         "preemptions": float(turns["preemptions"].sum()),
-        **_pins(cell, jobs),
+        **_pins(cell, jobs, span),
         **_fairness(done["slowdown"]),
         "failed_turns": int(failed.sum()),
-        **_trend(config, turns, jobs),
+        **_trend(cell, turns, jobs, unstable),
         "residual": residual(turns, jobs),
         "lateness_ratio": _ratio(done["late_s"].sum(), done["jct_s"].sum()),
     }
@@ -139,18 +166,18 @@ def steady(jobs: Turns) -> Column:
     return jobs["jct_s"][within][~jobs["failed"][within]]
 
 
-def _throughput(config: Mapping[str, Any], done: Turns, good: Turns) -> dict[str, float]:
-    jobs, turns = len(done["jct_s"]), len(good["turn"])
-    span_s = float(done["departure_s"].max() - done["arrival_s"].min()) if jobs else math.nan
-    per_s = 1 / span_s if span_s > 0 else math.nan
+def _throughput(config: Mapping[str, Any], span: Span) -> dict[str, float]:
+    per_s = 1 / span.length_s
+    jobs_per_s = span.jobs * per_s
     gpus = config.get("gpus") or math.nan
     price = (config.get("gpu") or {}).get("price_usd_per_hour")
     usd_per_s = (price if isinstance(price, int | float) else math.nan) * gpus / 3600
     return {
-        "throughput_jobs_per_s": jobs * per_s,
-        "throughput_turns_per_min": turns * per_s * 60,
-        "throughput_jobs_per_h_per_gpu": jobs * per_s * 3600 / gpus,
-        "usd_per_job": usd_per_s * span_s / jobs if jobs else math.nan,
+        "throughput_jobs_per_s": jobs_per_s,
+        "throughput_ratio": jobs_per_s / (config["jps"] or math.nan),
+        "throughput_turns_per_min": span.turns * per_s * 60,
+        "throughput_jobs_per_h_per_gpu": jobs_per_s * 3600 / gpus,
+        "usd_per_job": usd_per_s * span.length_s / span.jobs if span.jobs else math.nan,
     }
 
 
@@ -168,10 +195,11 @@ def _token_times(good: Turns) -> dict[str, float]:
     return found
 
 
-def _hits(config: Mapping[str, Any], good: Turns) -> dict[str, float]:
+def _hits(cell: Cell, good: Turns) -> dict[str, float]:
     prompt = float(good["prompt_tokens"].sum()) or math.nan
     device, dram, ssd = (float(good[hit].sum()) / prompt for hit in HITS)
-    shared = config["workload"].get("shared_prefix_tokens", math.nan)
+    counted = window_of(cell) or cell.config["workload"]
+    shared = counted.get("shared_prefix_tokens", math.nan)
     kept = float(good["kept_tokens"].sum())
     return {
         "hit_ratio": device + dram + ssd,
@@ -183,16 +211,19 @@ def _hits(config: Mapping[str, Any], good: Turns) -> dict[str, float]:
     }
 
 
-def _pins(cell: Cell, jobs: Turns) -> dict[str, float]:
-    end_s = float(jobs["departure_s"].max())
-    held, unused = pin_time(cell, end_s)
+def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
+    begin_s, end_s = span.begin_s, span.end_s
+    if window_of(cell) is None:  # failed jobs have pins too
+        begin_s, end_s = float(jobs["arrival_s"].min()), float(jobs["departure_s"].max())
+    if not end_s > begin_s:
+        return dict.fromkeys(("pin_block_s", "pin_unused_block_s", "pinned_ratio"), math.nan)
+    held, unused = pin_time(cell, begin_s, end_s)
     profile, done = cell.config.get("profile") or {}, cell.done or {}
     blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
-    span_s = end_s - float(jobs["arrival_s"].min())
     return {
         "pin_block_s": held,
         "pin_unused_block_s": unused,
-        "pinned_ratio": held / (blocks * span_s) if span_s > 0 else math.nan,
+        "pinned_ratio": held / (blocks * (end_s - begin_s)),
     }
 
 
@@ -205,9 +236,17 @@ def _fairness(slowdown: Column) -> dict[str, float]:
     return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
 
 
-def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, Any]:
-    """Return the time after the last arrival, and the growth of the backlog while jobs arrive."""
-    closed = str(config["arrivals"]).startswith("closed")
+def _trend(
+    cell: Cell, turns: Turns, jobs: Turns, unstable: str | None
+) -> dict[str, float | bool | str]:
+    """Return whether the backlog grows while jobs arrive, and the time after the last arrival of a
+    fixed set."""
+    if window_of(cell) is not None:
+        found = ((cell.done or {}).get("jobs_in_system") or {}).get("growth")
+        growth = math.nan if found is None else float(found)
+        drain = {"drain_s": math.nan, "drain_ratio": math.nan, "backlog_growth": growth}
+        return {**drain, "saturated": unstable is not None, "unstable": unstable or ""}
+    closed = str(cell.config["arrivals"]).startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
     end_s = float(jobs["departure_s"].max())
     drain_s = end_s - float(jobs["arrival_s"].max())
@@ -216,6 +255,7 @@ def _trend(config: Mapping[str, Any], turns: Turns, jobs: Turns) -> dict[str, An
         "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
         "backlog_growth": growth,
         "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        "unstable": "",
     }
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from reports.metrics.jobs import extremes
+from reports.metrics.steady import window_of
 from reports.metrics.waterfall import WATERFALL, in_server
 from reports.phrasing import counted, listed
 from reports.run_folder.read import Cell
@@ -57,6 +58,9 @@ def failed_gates(
             f"{counted(row['failed_turns'], 'failed turn')} in"
             f" {counted(int(jobs['failed'].sum()), 'job')} (first: {first})"
         )
+    elif (window := window_of(cell)) is not None:
+        if not row["unstable"] and row["jobs"] != window["jobs"]:
+            failed.append(f"{row['jobs']:,} of {window['jobs']:,} measured jobs were recorded")
     elif expected is not None and good_turns != expected:
         failed.append(f"{good_turns:,} of {expected:,} turns were recorded")
     failed += _failed_engine_gates(cell)

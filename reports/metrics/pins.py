@@ -26,8 +26,8 @@ class PinTime(NamedTuple):
     """The part of pins that ended without being reused."""
 
 
-def pin_time(cell: Cell, end_s: float) -> PinTime:
-    """Sum the pin time of a cell. `end_s` is when the cell and its remaining pins ended."""
+def pin_time(cell: Cell, begin_s: float, end_s: float) -> PinTime:
+    """Sum the pin time of a cell between two times. Pins without an end last until `end_s`."""
     path = cell.folder / "engine.jsonl"
     text = path.read_bytes() if path.is_file() else b""
     if b"\n" not in text:
@@ -40,7 +40,7 @@ def pin_time(cell: Cell, end_s: float) -> PinTime:
         raise
     if any(event.event == "pinned" and event.blocks is UNSET for event in events):
         raise InvalidRunFolder(f"{path}: a pinned event lacks blocks; {DISCARD_AND_RERUN}")
-    return _sum(events, end_s)
+    return _sum(events, begin_s, end_s)
 
 
 def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
@@ -53,7 +53,10 @@ def _lines_with(text: bytes, substring: bytes) -> Iterator[bytes]:
         yield text[start:end]
 
 
-def _sum(events: Iterable[EventRecord], end_s: float) -> PinTime:
+def _sum(events: Iterable[EventRecord], begin_s: float, end_s: float) -> PinTime:
+    def held_s(since_s: float, until_s: float) -> float:
+        return max(0.0, min(until_s, end_s) - max(since_s, begin_s))
+
     pins: dict[str, tuple[float, int]] = {}
     used = unused = 0.0
     for event in events:
@@ -61,10 +64,10 @@ def _sum(events: Iterable[EventRecord], end_s: float) -> PinTime:
             pins[event.program_id] = event.t, event.blocks or 0
         elif event.event == "unpinned" and event.program_id in pins:
             since_s, blocks = pins.pop(event.program_id)
-            block_s = blocks * (event.t - since_s)
+            block_s = blocks * held_s(since_s, event.t)
             if event.reason == "reused":
                 used += block_s
             else:
                 unused += block_s
-    unused += sum(blocks * max(0.0, end_s - since_s) for since_s, blocks in pins.values())
+    unused += sum(blocks * held_s(since_s, end_s) for since_s, blocks in pins.values())
     return PinTime(used + unused, unused)

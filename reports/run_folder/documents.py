@@ -46,6 +46,7 @@ class _Workload(_Open):
     trace_sha256: Scalar = None
     gap_provenance: dict[Name, Count] | None = None
     distinct_programs: Count | None = None
+    recipe: Name | None = None
     left_out: Notes | None = None
 
 
@@ -84,6 +85,7 @@ class _Machine(_Open):
     hardware: Name | None = None
     model: Name | None = None
     arrivals: Name | None = None
+    steady_state: bool | None = None
     profile: _Profile | None = None
     gpus: Count | None = None
     gpu: Settings | None = None
@@ -137,8 +139,35 @@ def _same_length(points: list[list[float]]) -> list[list[float]]:
 Points = list[Annotated[list[Number], Field(min_length=5, max_length=7)]]
 
 
+class _Window(_Open):
+    first_job: Count
+    jobs: Count
+    from_s: Number | None
+    to_s: Number | None
+    finished_jobs: Count | None = None
+    shared_prefix_tokens: Count = 0
+
+
+class _Jct(_Open):
+    mean: Number
+    p50: Number
+    p90: Number
+    p95: Number
+    p99: Number
+
+
+class _InSystem(_Open):
+    growth: Number | None = None
+
+
 class Done(_Open):
     finished_programs: Count
+    window: _Window | None = None
+    steady: bool | None = None
+    unstable: Name | None = None
+    jct_s: _Jct | None = None
+    idle_jct_s: _Jct | None = None
+    jobs_in_system: _InSystem | None = None
     usage: Annotated[Points, AfterValidator(_same_length)] | None = None
     turns_per_replica: list[Count] | None = None
     prefix_caching: bool | None = None

@@ -1,0 +1,92 @@
+"""Selects the measured jobs of cells whose jobs are a stream (docs/design/statistics.md, "Steady
+state").
+
+In: cells and their turns. Out: the turns of measured jobs, the time to which throughput refers, and
+which cells are unstable. The jobs of other cells are a fixed set, all of which are measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import Turns, failed_turns
+
+MIN_THROUGHPUT = 0.9
+"""A stable cell with a lower throughput, as a share of its rate, gets a caveat."""
+
+
+def window_of(cell: Cell) -> dict[str, Any] | None:
+    """Return the window of a stream; None for a fixed set of jobs."""
+    return (cell.done or {}).get("window")
+
+
+def unstable_cells(cells: Sequence[Cell]) -> dict[str, str]:
+    """Return the reasons why cells are unstable, by name.
+
+    A stream that has no steady state has none at a higher rate either, with the same variant and
+    seed. If a cell at a higher rate ended as stable, that was luck, so it counts as unstable too.
+    """
+    reasons: dict[str, str] = {}
+    lowest: dict[tuple[str, int], float] = {}
+    for cell in sorted(cells, key=lambda cell: cell.key[1] or 0.0):
+        variant, jps, seed = cell.key
+        if jps is None or window_of(cell) is None:
+            continue
+        name, reason = cell.folder.name, (cell.done or {}).get("unstable")
+        if reason is not None:
+            reasons[name] = str(reason)
+        elif (variant, seed) in lowest:
+            reasons[name] = f"unstable at {lowest[variant, seed]:g} jobs/s"
+        if name in reasons:
+            lowest.setdefault((variant, seed), jps)
+    return reasons
+
+
+def measured_turns(cell: Cell, turns: Turns) -> Turns:
+    window = window_of(cell)
+    if window is None:
+        return turns
+    index, first = turns["job_index"], window["first_job"]
+    inside = (index >= first) & (index < first + window["jobs"])
+    return {name: values[inside] for name, values in turns.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The time to which throughput refers, and what finished in it."""
+
+    begin_s: float
+    end_s: float
+    jobs: int
+    turns: int
+
+    @property
+    def length_s(self) -> float:
+        """NaN if the span is empty."""
+        length_s = self.end_s - self.begin_s
+        return length_s if length_s > 0 else math.nan
+
+
+NO_SPAN = Span(math.nan, math.nan, 0, 0)
+
+
+def span_of(cell: Cell, turns: Turns, jobs: Turns) -> Span:
+    """Return the time of the window, or from the first arrival to the last departure of a fixed
+    set. `turns` are all turns of the cell, `jobs` the measured jobs."""
+    window, good = window_of(cell), ~failed_turns(turns)
+    if window is None:
+        done = ~jobs["failed"]
+        if not done.any():
+            return NO_SPAN
+        begin_s, end_s = jobs["arrival_s"][done].min(), jobs["departure_s"][done].max()
+        return Span(float(begin_s), float(end_s), int(done.sum()), int(good.sum()))
+    if window["from_s"] is None or window["to_s"] is None or not len(jobs["jct_s"]):
+        return NO_SPAN
+    begin_s, end_s = float(window["from_s"]), float(window["to_s"])
+    ends_s = turns["finished_at_s"]
+    inside = good & (ends_s >= begin_s) & (ends_s < end_s)
+    return Span(begin_s, end_s, window.get("finished_jobs") or 0, int(inside.sum()))

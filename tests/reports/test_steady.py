@@ -1,0 +1,171 @@
+"""Metrics of cells whose jobs are a stream, from the measured jobs only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from make_run import turn, write_cell, write_lines, write_sweep
+
+from reports import write_report
+from reports.metrics.cells import Results, collect
+from reports.run_folder.read import load_run
+
+IDLE = {"mean": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0}
+
+
+def stream_turn(job: int, at_s: float, decode_s: float, **fields: Any) -> dict[str, Any]:
+    return turn(f"p{job}", 0, at_s, decode_s=decode_s, job_index=job, **fields)
+
+
+def steady_cell(
+    run: Path,
+    turns: Sequence[Mapping[str, Any]],
+    window: Mapping[str, Any],
+    variant: str = "fcfs",
+    jps: float = 1.0,
+    seed: int = 1,
+    unstable: str | None = None,
+    **config: Any,
+) -> Path:
+    folder = write_cell(
+        run, variant, turns, jps=jps, seed=seed, steady_state=True, done=False, **config
+    )
+    done = {
+        "window": {"first_job": 2, "jobs": 4, "from_s": 2.0, "to_s": 6.0} | window,
+        "steady": unstable is None, "unstable": unstable, "idle_jct_s": IDLE,
+        "jobs_in_system": {"growth": 0.05},
+        "finished_programs": 8, "failed_turns": 0, "virtual_s": 20.0, "usage": [],
+    }  # fmt: skip
+    (folder / "done.json").write_bytes(orjson.dumps(done))
+    return folder
+
+
+TURNS = [stream_turn(job, float(job), 0.5 if job < 2 else 2.0) for job in range(8)]
+"""One job per second. Jobs 0 and 1 are the warm-up and take 0.5 s, jobs 2 … 5 are measured."""
+WINDOW = {"finished_jobs": 3, "shared_prefix_tokens": 40}
+"""Jobs 2, 3 and 4 would end at 4, 5 and 6 s; the number is that of the replay."""
+
+
+def row_of(run: Path, **config: Any) -> dict[str, Any]:
+    write_sweep(run, ["fcfs"])
+    steady_cell(run, TURNS, WINDOW, **config)
+    return collect(load_run(run)).cells.to_dict("records")[0]  # type: ignore[return-value]
+
+
+def test_only_measured_jobs_count(tmp_path: Path) -> None:
+    row = row_of(tmp_path)
+    assert (row["jobs"], row["jct_mean_s"], row["jct_steady_mean_s"]) == (4, 2.0, 2.0)
+    assert (row["unstable"], row["saturated"], row["failed_gates"]) == ("", False, "")
+
+
+def test_throughput_is_what_finishes_during_the_window(tmp_path: Path) -> None:
+    row = row_of(tmp_path, gpus=2, gpu={"price_usd_per_hour": 9.0})
+    assert row["throughput_jobs_per_s"] == pytest.approx(3 / 4)
+    assert row["throughput_ratio"] == pytest.approx(0.75)
+    # Turns of the jobs 2 and 3 end at 4 and 5 s; that of job 4 at 6 s, when the window is over.
+    assert row["throughput_turns_per_min"] == pytest.approx(2 / 4 * 60)
+    assert row["usd_per_job"] == pytest.approx(9.0 / 3600 * 2 * 4 / 3)
+
+
+def test_there_is_no_drain_and_the_growth_is_that_of_the_replay(tmp_path: Path) -> None:
+    row = row_of(tmp_path)
+    assert row["backlog_growth"] == 0.05
+    assert row["drain_s"] != row["drain_s"]  # NaN
+
+
+def test_shared_prefixes_are_those_of_the_window(tmp_path: Path) -> None:
+    # 40 tokens of four prompts of 100 tokens; the workload's own number is of its recorded jobs.
+    assert row_of(tmp_path)["hit_bound_ratio"] == pytest.approx(0.1)
+
+
+def test_pins_count_during_the_window(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    folder = steady_cell(tmp_path, TURNS, WINDOW, profile={"kv_blocks": 100})
+    common = {"turn": 0, "program_id": "p2"}
+    write_lines(folder / "engine.jsonl", [
+        {"t": 1.0, "event": "pinned", "blocks": 10, "ttl_s": 1.0, **common},
+        {"t": 3.0, "event": "unpinned", "reason": "reused", **common},
+        {"t": 5.0, "event": "pinned", "blocks": 10, "ttl_s": 9.0, **common},
+    ])  # fmt: skip
+    row = collect(load_run(tmp_path)).cells.to_dict("records")[0]
+    # 10 blocks from 2 to 3 s and from 5 to 6 s, the second never reused; of 100 blocks for 4 s.
+    assert (row["pin_block_s"], row["pin_unused_block_s"]) == (20.0, 10.0)
+    assert row["pinned_ratio"] == pytest.approx(20 / 400)
+
+
+def test_a_stable_cell_without_all_measured_jobs_fails_a_gate(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    steady_cell(tmp_path, TURNS[:5], WINDOW)
+    (gates,) = collect(load_run(tmp_path)).failed_gates.values()
+    assert gates == "3 of 4 measured jobs were recorded"
+
+
+def unstable_run(run: Path) -> Results:
+    """fcfs is unstable at 2 jobs/s, and seems stable at 3 jobs/s."""
+    write_sweep(run, ["fcfs", "continuum"], (1.0, 2.0, 3.0))
+    for variant in ("fcfs", "continuum"):
+        for jps in (1.0, 2.0, 3.0):
+            ended = (variant, jps) == ("fcfs", 2.0)
+            window = WINDOW | ({"to_s": None, "finished_jobs": None} if ended else {})
+            reason = "61 jobs in the system, more than 60" if ended else None
+            steady_cell(run, TURNS, window, variant, jps, unstable=reason)
+    return collect(load_run(run))
+
+
+def test_an_unstable_cell_has_no_jct(tmp_path: Path) -> None:
+    cells = unstable_run(tmp_path).cells.set_index("cell")
+    row = cells.loc["fcfs_jps2.0_seed1"]
+    assert row["unstable"] == "61 jobs in the system, more than 60"
+    assert row["saturated"]
+    assert (row["jobs"], row["failed_gates"]) == (0, "")
+    for name in ("jct_mean_s", "jct_p95_s", "throughput_jobs_per_s", "pinned_ratio"):
+        assert row[name] != row[name]  # NaN
+
+
+def test_a_rate_above_an_unstable_one_is_unstable(tmp_path: Path) -> None:
+    results = unstable_run(tmp_path)
+    cells = results.cells.set_index("cell")
+    assert cells["unstable"].to_dict() == {
+        "fcfs_jps1.0_seed1": "",
+        "fcfs_jps2.0_seed1": "61 jobs in the system, more than 60",
+        "fcfs_jps3.0_seed1": "unstable at 2 jobs/s",
+        **{f"continuum_jps{jps}_seed1": "" for jps in (1.0, 2.0, 3.0)},
+    }
+    assert set(results.jobs["cell"]) == set(cells.index[cells["unstable"] == ""])
+
+
+def test_another_seed_can_be_stable_at_that_rate(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"], (1.0, 2.0), (1, 2))
+    for jps, seed, reason in ((1.0, 1, "grows"), (1.0, 2, None), (2.0, 1, None), (2.0, 2, None)):
+        steady_cell(tmp_path, TURNS, WINDOW, jps=jps, seed=seed, unstable=reason)
+    cells = collect(load_run(tmp_path)).cells
+    unstable = cells[cells["unstable"] != ""]
+    assert set(unstable["seed"]) == {1}
+    assert len(unstable) == 2
+
+
+def test_a_report_says_which_cells_are_unstable(tmp_path: Path) -> None:
+    unstable_run(tmp_path)
+    report = write_report(tmp_path)
+    page = report.path.read_text()
+    assert page.count('<span class="badge warn" title="61 jobs in the system, more than 60">') == 1
+    assert page.count('<span class="badge warn" title="unstable at 2 jobs/s">') == 1
+    rows = json.loads((tmp_path / "cells.json").read_text())
+    assert {row["cell"]: row["jct_mean_s"] for row in rows}["fcfs_jps2.0_seed1"] is None
+    header, *lines = (tmp_path / "cells.csv").read_text().splitlines()
+    unstable = header.split(",").index("unstable")
+    assert sum('"61 jobs in the system, more than 60"' in line for line in lines) == 1
+    assert unstable > 0
+
+
+def test_a_run_without_a_stable_cell_has_a_report(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    steady_cell(tmp_path, TURNS[:1], WINDOW | {"from_s": None, "to_s": None}, unstable="grows")
+    report = write_report(tmp_path)
+    assert report.answer
+    assert "unstable" in report.path.read_text()
