@@ -53,11 +53,22 @@ def provenance(sweep: Mapping[str, Any]) -> str:
         f"{kind} {share(n / total)}" for kind, n in sorted(gaps.items(), key=lambda g: -g[1]) if n
     ]
     name, turns = str(workload.get("name", "unnamed")), workload.get("turns")
-    if turns is not None:  # unknown before a run of agents that are not guided
+    if sweep.get("steady_state"):
+        name = _stream(workload)
+    elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
     if len(kinds) == 1:
         return f"{time}; {name}, tool gaps {kinds[0].split()[0]}."
     return f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
+
+
+def _stream(workload: Mapping[str, Any]) -> str:
+    """Return where the jobs of a stream come from."""
+    if recipe := workload.get("recipe"):
+        return f"jobs drawn afresh from the recipe {recipe}"
+    programs = workload.get("programs")
+    count = "the programs" if programs is None else f"the {counted(programs, 'program')}"
+    return f"{count} of {workload.get('name', 'a trace')}, repeated in random orders"
 
 
 def command(sweep: Mapping[str, Any]) -> str:
@@ -110,7 +121,7 @@ def facts(sweep: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("Profile", profile),
         ("About the profile", _sentences(sweep.get("profile_notes") or ())),
         ("Limits", ", ".join(f"{k} {v}" for k, v in (sweep.get("limits") or {}).items())),
-        ("Workload", _load(workload)),
+        ("Workload", _stream(workload) if sweep.get("steady_state") else _load(workload)),
         ("Trace SHA-256", workload.get("trace_sha256")),
         ("Tool gaps", gaps),
         ("Arrivals", sweep.get("arrivals")),
