@@ -7,7 +7,7 @@ Out: valid programs, and notes on repairs and rejected files.
 from servers.errors import InvalidTrace
 from traces.program import Fork, Message, Program, Provenance, SharedPrefix, Turn
 from traces.read import Note, TraceSet, packs, read_traces
-from traces.synthesis.recipes import RECIPES
+from traces.synthesis.known import RECIPES
 from traces.synthesis.synthesize import synthesize
 
 __all__ = [

@@ -60,10 +60,12 @@ def hardware() -> list[tuple[str, str, str]]:
     ]
 
 
-def packs() -> list[tuple[str]]:
+def packs() -> list[tuple[str, str]]:
+    """Return name and description of each pack."""
     import traces
+    from traces.synthesis.known import description
 
-    return [(name,) for name in traces.packs()]
+    return [(name, description(name)) for name in traces.packs()]
 
 
 def models() -> list[tuple[str, str, str]]:

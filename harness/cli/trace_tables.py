@@ -11,6 +11,7 @@ from rich.table import Table
 from traces import Program
 from traces.lenient import printable
 from traces.stats import Moments, Statistics, ToolGaps
+from traces.synthesis.figures import Distance, value_of
 
 PIPE_COLUMNS = 200
 """Width of tables in a pipe, in which no line may be folded."""
@@ -31,6 +32,24 @@ def show_statistics(stats: Statistics, max_tools: int) -> None:
     for tool in [stats.all_tools, *stats.tools[:max_tools]]:
         table.add_row(*_tool_row(tool))
     _show(table)
+
+
+STATISTICS = ("mean", "sd", "p50", "p90", "p95", "p99")
+
+
+def show_distances(distances: Sequence[Distance]) -> None:
+    """Print the real values of each quantity, with the relative errors of the drawn ones."""
+    table = _table("", "real values", *STATISTICS, "KS")
+    for distance in distances:
+        cells = (_with_error(distance, statistic) for statistic in STATISTICS)
+        table.add_row(distance.quantity, f"{distance.real.count:,}", *cells, f"{distance.ks:.3f}")
+    _show(table)
+
+
+def _with_error(distance: Distance, statistic: str) -> str:
+    real, error = value_of(distance.real, statistic), distance.relative_error(statistic)
+    value = f"{real:,.4g}" if abs(real) < 1000 else f"{real:,.0f}"
+    return value if error is None else f"{value} ({round(error, 2) + 0.0:+.0%})"
 
 
 def tool_time_s(program: Program) -> float:

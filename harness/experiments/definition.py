@@ -27,10 +27,9 @@ from servers.admission import Admission
 from servers.errors import InvalidExperiment
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
+from traces import RECIPES, synthesize
 from traces.formats.native import write_programs
 from traces.lenient import brief, describe_first_error
-from traces.synthesis.recipes import RECIPES
-from traces.synthesis.synthesize import synthesize
 
 FOLDER = Path(__file__).parent / "files"
 OPTIONS = {
@@ -55,7 +54,7 @@ class Workload(Strict):
     programs: int = Field(default=100, ge=1)
     seed: int = 1
     turn_scale: int = 1
-    tokens: Literal["final-context", "sum"] = "final-context"
+    tokens: Literal["final-context", "sum"] | None = None
     output_tokens: tuple[int, int] | None = None
 
 

@@ -85,9 +85,30 @@ def _from_recipe(fresh: FreshPrograms, rng: Generator) -> Iterator[Members | Non
     for block in count():
         drawn = synthesize(fresh.recipe, BLOCK, rng)
         too_long = _too_long(drawn, fresh)
-        for number, program in enumerate(drawn, block * BLOCK):
-            fits = program.id not in too_long
-            yield (replace(program, id=f"{fresh.recipe}-{number}"),) if fits else None
+        jobs = _by_job(drawn, root_ids(drawn))
+        for number, job in enumerate(jobs, block * BLOCK):
+            fits = job[0].id not in too_long
+            yield _renamed(job, f"{fresh.recipe}-{number}") if fits else None
+
+
+def _renamed(job: Members, name: str) -> Members:
+    """Return the job under another id, which the ids of its sub-agents and of the prefixes that
+    they share begin with."""
+    old = job[0].id
+
+    def new(id: str) -> str:
+        begins = id == old or id.startswith((f"{old}:", f"{old}/"))
+        return name + id.removeprefix(old) if begins else id
+
+    return tuple(
+        replace(
+            program,
+            id=new(program.id),
+            prefix=program.prefix and replace(program.prefix, id=new(program.prefix.id)),
+            fork=program.fork and replace(program.fork, program_id=new(program.fork.program_id)),
+        )
+        for program in job
+    )
 
 
 def _too_long(drawn: Sequence[Program], fresh: FreshPrograms) -> set[str]:

@@ -8,11 +8,12 @@ from functools import cache, partial
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import orjson
 
 from agents.command import command_agent
 from agents.tasks import read_tasks
-from harness.cli.commands.traces import output_range
+from harness.cli.commands.traces_recipes import output_range
 from harness.experiments.definition import FOLDER, load
 from harness.load.arrivals import parse_arrivals
 from harness.load.rates import MAX_VALUES, parse_rates, parse_seeds
@@ -30,7 +31,11 @@ from tests.fuzz.loaders import assert_one_line, folder
 from tests.fuzz.mutations import mutated, mutated_gzip
 from tests.fuzz.target import Target
 from tests.profiles.test_measured import measured
+from traces.check import check
 from traces.lenient import printable
+from traces.synthesis.draw import ProgramDraws
+from traces.synthesis.recipe_files import FOLDER as RECIPES
+from traces.synthesis.recipe_files import read_recipe
 
 TASKS = b"\n".join(
     orjson.dumps(task)
@@ -120,6 +125,20 @@ def _experiment(random: Random) -> bytes:
     return _changed_toml(random.choice(_experiments()), random)
 
 
+@cache
+def _recipes() -> tuple[bytes, ...]:
+    return tuple(file.read_bytes() for file in sorted(RECIPES.iterdir()))
+
+
+def _recipe(random: Random) -> bytes:
+    return _changed_toml(random.choice(_recipes()), random)
+
+
+def _draw_recipe(path: Path) -> None:
+    programs = ProgramDraws(read_recipe(path)).draw(3, np.random.default_rng(0))
+    check(programs)
+
+
 def _settings(random: Random) -> bytes:
     return _changed_toml(settings_toml(SETTINGS), random)
 
@@ -180,6 +199,7 @@ def _configs() -> tuple[bytes, ...]:
 FILES: tuple[tuple[str, Callable[[Path], object], Callable[[Random], bytes], float], ...] = (
     ("e.toml", lambda path: load(str(path)), _experiment, 2),
     ("settings.toml", read_settings, _settings, 2),
+    ("recipe.toml", _draw_recipe, _recipe, 1),
     ("tasks.jsonl", read_tasks, lambda r: mutated(TASKS, r), 3),
     ("profile.json", lambda p: read_measured(p).notes(), lambda r: mutated(_profile(), r), 2),
     ("config.json", _model, lambda r: mutated(r.choice(_configs()), r), 2),

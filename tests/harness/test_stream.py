@@ -11,6 +11,7 @@ from harness.load.stream import BLOCK, ArrivingJob, JobStream
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from servers.errors import CellFailed
 from traces import Fork, Program, SharedPrefix, Turn
+from traces.check import check
 
 NO_LIMIT = Longest(None, "")
 POISSON = Arrivals("poisson")
@@ -68,6 +69,18 @@ def test_recorded_jobs_are_repeated_in_fresh_orders_with_new_ids() -> None:
 
 def test_seeds_draw_the_order_of_the_jobs() -> None:
     assert len({tuple(ids(jobs(FIVE, 5, seed=seed))) for seed in range(1, 6)}) > 1
+
+
+def test_the_sub_agents_of_a_recipe_belong_to_their_job() -> None:
+    drawn = [job.members for job in jobs(recipe("claude-code"), 2 * BLOCK)]
+    assert [members[0].id for members in drawn] == [f"claude-code-{n}" for n in range(2 * BLOCK)]
+    with_agents = [members for members in drawn if len(members) > 1]
+    assert with_agents
+    for job, *agents in with_agents:
+        assert [p.id for p in agents] == [f"{job.id}/agent-{n}" for n in range(1, len(agents) + 1)]
+        assert {p.fork and p.fork.program_id for p in agents} == {job.id}
+        assert {p.prefix.id for p in agents if p.prefix} <= {f"{job.id}:sub-agents"}
+    check([program for members in drawn for program in members])
 
 
 def test_copies_never_get_the_id_of_a_recorded_program() -> None:

@@ -158,7 +158,7 @@ def test_files_with_the_same_system_prompt_get_the_same_prefix(tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["no-such-pack", "/no/such/file"])
 def test_a_missing_path_is_refused_with_the_names_of_the_packs(path: str) -> None:
-    with pytest.raises(InvalidTrace, match="packs are swe-bench"):
+    with pytest.raises(InvalidTrace, match="packs are bfcl, claude-code"):
         read_traces(path)
 
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from servers.errors import InvalidTrace
-from traces import Program, Provenance, synthesize
+from traces import RECIPES, Program, Provenance, packs, synthesize
 from traces.check import check
 from traces.formats.native import program_line
 from traces.read import PACKS
 from traces.stats import Moments, Statistics, statistics
+from traces.synthesis.known import description
 
 PROGRAMS = 10_000
 TABLE_2 = {
@@ -86,7 +87,9 @@ def test_scaled_bfcl_fits_the_context_window_and_keeps_its_moments_except_for_th
     assert stats.sd == pytest.approx(27_475 * 0.981, rel=0.005)
 
 
-@pytest.mark.parametrize("recipe", ["swe-bench", "bfcl", "openhands", "execution-note"])
+@pytest.mark.parametrize(
+    "recipe", ["swe-bench", "swe-bench-sum", "bfcl", "openhands", "execution-note"]
+)
 @pytest.mark.parametrize("turn_scale", [1, 3])
 def test_programs_are_valid_and_every_gap_is_marked_as_synthesised(
     recipe: str, turn_scale: int
@@ -145,10 +148,24 @@ def test_equal_seeds_give_equal_programs_and_other_seeds_different_ones() -> Non
     assert by_seed != synthesize("swe-bench", 20, 1)
 
 
-def test_the_shipped_pack_equals_the_synthesised_programs() -> None:
-    packed = (PACKS / "swe-bench.jsonl.gz").read_bytes()
+def test_both_readings_of_table_2_are_recipes_by_name() -> None:
+    by_name = synthesize("swe-bench-sum", 30, 4)
+    by_option = synthesize("swe-bench", 30, 4, tokens="sum")
+    assert [p.turns for p in by_name] == [p.turns for p in by_option]
+    back = synthesize("swe-bench-sum", 30, 4, tokens="final-context")
+    assert [p.turns for p in back] == [p.turns for p in synthesize("swe-bench", 30, 4)]
+
+
+def test_every_recipe_is_a_pack_with_one_line_about_it() -> None:
+    assert packs() == sorted(RECIPES)
+    assert all(0 < len(description(name)) < 80 for name in RECIPES)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_shipped_packs_equal_the_synthesised_programs(name: str) -> None:
+    packed = (PACKS / f"{name}.jsonl.gz").read_bytes()
     assert len(packed) < 100_000
-    synthesised = b"".join(map(program_line, synthesize("swe-bench", 100, 0)))
+    synthesised = b"".join(map(program_line, synthesize(name, 100, 0)))
     assert gzip.decompress(packed) == synthesised
 
 
@@ -161,6 +178,7 @@ def test_ten_thousand_programs_take_seconds() -> None:
 @pytest.mark.parametrize(
     ("recipe", "options", "message"),
     [
+        ("execution-note", {"tokens": "final-context"}, "fixed prompts"),
         ("swe-bnech", {}, "no recipe 'swe-bnech'; known are swe-bench"),
         ("swe-bench", {"programs": 0}, "programs is 0"),
         ("swe-bench", {"turn_scale": 6}, "turn scale is 6; must be 1 to 5"),

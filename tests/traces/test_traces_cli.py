@@ -96,3 +96,30 @@ def test_a_format_can_be_given_for_all_files(tmp_path: Path) -> None:
     wrong = bench("inspect", tmp_path, "--format", "wekka")
     assert wrong.exit_code == 2
     assert "--format wekka: no trace format is called 'wekka'. Did you mean weka?" in wrong.output
+
+
+def test_a_fitted_recipe_is_drawn_from_and_compared_with_its_set(tmp_path: Path) -> None:
+    recipe, out = tmp_path / "mine.toml", tmp_path / "drawn.jsonl"
+    ran = bench("fit", "swe-bench", "--out", recipe, "--set", "a pack", "--licence", "MIT")
+    assert ran.exit_code == 0, ran.output
+    assert ran.stdout == f"{recipe}: fitted to 100 programs of a pack; 0 files rejected\n"
+    assert bench("synthesize", recipe, "--programs", "3", "--out", out).exit_code == 0
+    assert len(read_traces(out).programs) == 3
+    shown = bench("distance", recipe, "--programs", "200")
+    assert shown.exit_code == 0, shown.output
+    turns = next(line for line in shown.stdout.splitlines() if line.startswith("turns"))
+    assert turns.split()[:4] == ["turns", "100", "10.94", "(+0%)"]
+    against = json.loads(bench("distance", recipe, "swe-bench", "--json").stdout)
+    assert against["distances"][0]["real"]["count"] == 100
+
+
+def test_published_statistics_need_files_to_be_compared_with() -> None:
+    ran = bench("distance", "swe-bench")
+    assert ran.exit_code == 2
+    assert "swe-bench is not fitted to a set; give files to compare it with" in ran.stderr
+
+
+def test_a_recipe_must_be_a_toml_file(tmp_path: Path) -> None:
+    ran = bench("fit", "swe-bench", "--out", tmp_path / "mine.json")
+    assert ran.exit_code == 2
+    assert "must end in .toml" in ran.stderr

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_inverse_normal = np.vectorize(NormalDist().inv_cdf, otypes=[float])
+inverse_normal = np.vectorize(NormalDist().inv_cdf, otypes=[float])
+_erfc = np.vectorize(math.erfc, otypes=[float])
+
+
+def normal(z: Floats) -> Floats:
+    """Return the probabilities that a normal variable is at most z."""
+    result: Floats = 0.5 * _erfc(z * -math.sqrt(0.5))
+    return result
 
 
 class Distribution(Protocol):
@@ -35,7 +42,7 @@ class Normal:
     high: float = math.inf
 
     def quantile(self, u: Floats) -> Floats:
-        unclipped: Floats = self.mean + self.sd * _inverse_normal(u)
+        unclipped: Floats = self.mean + self.sd * inverse_normal(u)
         return np.clip(unclipped, self.low, self.high)
 
 
@@ -47,7 +54,7 @@ class Lognormal:
     sigma: float
 
     def quantile(self, u: Floats) -> Floats:
-        result: Floats = self.median * np.exp(self.sigma * _inverse_normal(u))
+        result: Floats = self.median * np.exp(self.sigma * inverse_normal(u))
         return result
 
 

@@ -2,14 +2,15 @@
 
 Published (Continuum v3, Table 2 and Figure 5; execution note): mean and deviation of turns, tool
 time and tokens per program, the slowest tenth's share of the delay of `cd` and `fetch_url` calls,
-and all of `execution-note`. Everything else is assumed; `docs/reference/trace-formats.md` gives the
+and all of `execution-note`. Everything else is assumed; `docs/reference/workloads.md` gives the
 basis of each assumption.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,8 @@ from traces.synthesis.distributions import (
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+TokenCount = Literal["final-context", "sum"]
+"""The meaning of tokens per program: the last turn's context, or the sum over all turns."""
 WINDOW_TOKENS = 131_072
 """Context length of Llama-3.1."""
 
@@ -46,12 +49,15 @@ _UNUSED = Uniform(1, 1)
 @dataclass(frozen=True, slots=True)
 class Recipe:
     name: str
+    description: str
     calls: tuple[Call, ...]
     prefix_tokens: int
     """System prompt and tool descriptions, the same in all programs."""
     turns: Distribution = _UNUSED
     tokens: Distribution = _UNUSED
     """Tokens per program, before scaling."""
+    reading: TokenCount = "final-context"
+    """What `tokens` counts."""
     scale: float = 1.0
     max_tokens: float = WINDOW_TOKENS
     """Maximum context, after scaling."""
@@ -139,21 +145,31 @@ def _bfcl_calls(mean_s: float, sd_s: float, fetch_share: float) -> list[Call]:
 _OUTPUT = Lognormal(median=89, sigma=math.sqrt(2 * math.log(276 / 89)))
 """Mean 276, median 89: 500 mini-swe-agent trajectories with gemini-3-pro."""
 
-RECIPES = {
+_SWE_BENCH = Recipe(
+    name="swe-bench",
+    description="Table 2 of Continuum v3, SWE-Bench; its tokens are read as final context",
+    turns=_rounded(10.9, 2.1),
+    tokens=Normal(70_126, 19_732, low=8_000, high=WINDOW_TOKENS),
+    calls=tuple(_swe_bench_calls(0.925, 3.550, cd_share=0.35, cd_tail=0.941)),
+    prefix_tokens=140,
+    first_prompt=Lognormal(median=1_850, sigma=0.24),
+    output=_OUTPUT,
+    tool_output=Weibull(1.0, 1.0),
+)
+
+PUBLISHED = {
     recipe.name: recipe
     for recipe in (
-        Recipe(
-            name="swe-bench",
-            turns=_rounded(10.9, 2.1),
-            tokens=Normal(70_126, 19_732, low=8_000, high=WINDOW_TOKENS),
-            calls=tuple(_swe_bench_calls(0.925, 3.550, cd_share=0.35, cd_tail=0.941)),
-            prefix_tokens=140,
-            first_prompt=Lognormal(median=1_850, sigma=0.24),
-            output=_OUTPUT,
-            tool_output=Weibull(1.0, 1.0),
+        _SWE_BENCH,
+        replace(
+            _SWE_BENCH,
+            name="swe-bench-sum",
+            description="Table 2 of Continuum v3, SWE-Bench; its tokens are read as sum over turns",
+            reading="sum",
         ),
         Recipe(
             name="bfcl",
+            description="Table 2 of Continuum v3, BFCL, with tokens (final context) times 0.4",
             turns=_rounded(6.3, 2.3),
             tokens=Weibull(93_256, 1.3739),  # this shape has deviation 68,687
             scale=0.4,
@@ -165,6 +181,7 @@ RECIPES = {
         ),
         Recipe(
             name="openhands",
+            description="assumed statistics of OpenHands: 30 turns, 60,000 tokens of final context",
             turns=_rounded(30, 9),
             tokens=Normal(60_000, 18_000, low=12_000, high=WINDOW_TOKENS),
             calls=(
@@ -179,6 +196,7 @@ RECIPES = {
         ),
         Recipe(
             name="execution-note",
+            description="the eight fixed turns of Continuum's execution note",
             calls=(
                 Call(("find",), 1, Uniform(0.05, 0.15)),
                 Call(("cat",), 1, Uniform(0.05, 0.10)),
@@ -194,3 +212,4 @@ RECIPES = {
         ),
     )
 }
+"""Recipes with published statistics."""

@@ -1,9 +1,9 @@
-"""Synthesises workloads from recipes. In: a recipe, the number of programs, an rng. Out: programs.
+"""Synthesises workloads from recipes. In: a recipe, the number of jobs, an rng. Out: programs.
 
 Times are in seconds, lengths in tokens; the provenance of all gaps is synthesised. Draws are
 stratified (one from each of n slices of equal probability, in random order), so that a hundred
 programs already have nearly the recipe's moments. Programs are therefore not fully independent of
-each other. `traces.synthesis.recipes` and `docs/reference/trace-formats.md` list what is published
+each other. `traces.synthesis.recipes` and `docs/reference/workloads.md` list what is published
 and what is assumed.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +18,11 @@ from numpy.typing import NDArray
 from servers.errors import InvalidTrace
 from traces.program import Program, Provenance, SharedPrefix, Turn
 from traces.synthesis.distributions import stratified
-from traces.synthesis.recipes import RECIPES, Recipe
+from traces.synthesis.known import program_draws
+from traces.synthesis.recipes import PUBLISHED, Recipe, TokenCount
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-TokenCount = Literal["final-context", "sum"]
-"""The meaning of tokens per program: the last turn's context, or the sum over all turns."""
-
 MAX_TURN_SCALE = 5
 MIN_TURN_TOKENS = 8
 """Minimum number of tokens that a turn adds: one of output, the others of the prompt."""
@@ -37,46 +34,64 @@ def synthesize(
     rng: np.random.Generator | int,
     *,
     turn_scale: int = 1,
-    tokens: TokenCount = "final-context",
+    tokens: TokenCount | None = None,
     scale: float | None = None,
     output_tokens: tuple[int, int] | None = None,
 ) -> list[Program]:
-    """Return programs of a recipe. `turn_scale` repeats each program's turns with lengths divided
-    by it (Continuum v3, §6.3); `scale` replaces the recipe's factor of all tokens; `output_tokens`
-    (minimum, maximum) replaces the output lengths of `execution-note`. Raises InvalidTrace."""
-    chosen = _recipe(recipe)
+    """Return `programs` jobs of a recipe, each followed by its sub-agents.
+
+    `recipe` is one of RECIPES, or the path of a fitted recipe (.toml). `turn_scale` repeats each
+    program's turns with lengths divided by it (Continuum v3, §6.3); `tokens` replaces the recipe's
+    meaning of tokens per program, and `scale` its factor of all tokens; `output_tokens` (minimum,
+    maximum) replaces the output lengths of `execution-note`. Raises InvalidTrace."""
     if programs < 1:
         raise InvalidTrace(f"programs is {programs}; must be at least 1")
     if not 1 <= turn_scale <= MAX_TURN_SCALE:
         raise InvalidTrace(f"turn scale is {turn_scale}; must be 1 to {MAX_TURN_SCALE}")
-    if tokens not in ("final-context", "sum"):
+    if tokens not in ("final-context", "sum", None):
         raise InvalidTrace(f"tokens is {tokens!r}; known are final-context and sum")
     if scale is not None and not 0 < scale <= 10:
         raise InvalidTrace(f"scale is {scale}; must be above 0 and at most 10")
     generator = np.random.default_rng(rng) if isinstance(rng, int) else rng
+    if recipe in PUBLISHED:
+        chosen = PUBLISHED[recipe]
+        return _synthesize(chosen, programs, generator, turn_scale, tokens, scale, output_tokens)
+    draws = program_draws(recipe)
+    if turn_scale > 1 or tokens is not None or scale is not None or output_tokens is not None:
+        raise InvalidTrace(
+            f"{recipe} is fitted to real programs; remove the options other than the number of "
+            "programs and the seed, and use bench traces convert to change lengths"
+        )
+    return draws.draw(programs, generator)
+
+
+def _synthesize(
+    chosen: Recipe,
+    programs: int,
+    generator: np.random.Generator,
+    turn_scale: int,
+    tokens: TokenCount | None,
+    scale: float | None,
+    output_tokens: tuple[int, int] | None,
+) -> list[Program]:
     if chosen.prompt_tokens is not None:
-        if scale is not None or tokens != "final-context":
-            raise InvalidTrace(f"{recipe} has fixed prompts; remove scale and tokens")
+        if scale is not None or tokens is not None:
+            raise InvalidTrace(f"{chosen.name} has fixed prompts; remove scale and tokens")
         shape = _fixed(chosen, programs, generator, output_tokens or chosen.output_range)
     else:
         if output_tokens is not None:
-            raise InvalidTrace(f"{recipe} draws its outputs; output_tokens is for execution-note")
+            raise InvalidTrace(
+                f"{chosen.name} draws its outputs; output_tokens is for execution-note"
+            )
         factor = chosen.scale if scale is None else scale
-        shape = _drawn(chosen, programs, generator, tokens, factor)
+        shape = _drawn(chosen, programs, generator, tokens or chosen.reading, factor)
     calls = _Calls(chosen, shape.turns, generator, join=turn_scale > 1)
-    source = f"recipe {recipe}, {tokens} tokens"
+    source = f"recipe {chosen.name}, {tokens or chosen.reading} tokens"
     if scale is not None:
         source += f", scale {scale:g}"
     if turn_scale > 1:
         source += f", turns x{turn_scale}"
     return list(_programs(chosen, shape, calls, turn_scale, source))
-
-
-def _recipe(name: str) -> Recipe:
-    try:
-        return RECIPES[name]
-    except KeyError:
-        raise InvalidTrace(f"no recipe {name!r}; known are {', '.join(RECIPES)}") from None
 
 
 @dataclass(frozen=True, slots=True)

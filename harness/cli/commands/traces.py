@@ -5,23 +5,20 @@ Results go to stdout (tables or JSON), repairs and rejections to stderr.
 
 from __future__ import annotations
 
-import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from harness.cli.commands import traces_recipes
 from harness.cli.errors import one_line_errors
+from harness.cli.trace_options import AsJson, Format, Out, Paths, Rows, print_json, write_trace
 from reports.phrasing import counted
-from servers.errors import InvalidTrace
-from traces import RECIPES, Note, Program, TraceSet, read_traces, synthesize
+from traces import Note, TraceSet, read_traces
 from traces.cut import cut
-from traces.formats.native import write_programs
-from traces.lenient import one_line, printable
+from traces.lenient import printable
 from traces.stats import statistics
 
 app = typer.Typer(
@@ -31,29 +28,9 @@ app = typer.Typer(
     help="Inspect, summarise and convert agent traces, or synthesize them.",
 )
 
-Paths = Annotated[
-    list[str],
-    typer.Argument(metavar="PATH|PACK...", help="Files, folders, or packs (bench list packs)."),
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="NAME|MODULE", help="Format of all files. Default: detected by content."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Rows = Annotated[int, typer.Option("--rows", metavar="N", min=1, help="Rows of each table.")]
-Out = Annotated[
-    Path, typer.Option("--out", metavar="FILE", help="File to write, .jsonl or .jsonl.gz.")
-]
-COUNT = re.compile(r"\d{1,9}", re.ASCII)
+
 MAX_PRINTED_NOTES = 20
 """Limit of printed repairs and of printed rejections; --json prints all."""
-
-
-class Tokens(StrEnum):
-    FINAL_CONTEXT = "final-context"
-    SUM = "sum"
 
 
 INSPECT_HELP = """Print the formats, programs and repairs of a trace, and rejected files.
@@ -75,7 +52,7 @@ def inspect(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format 
     with one_line_errors():
         loaded = read_traces(paths, format=format)
     if json:
-        _print_json(_inspected(loaded))
+        print_json(_inspected(loaded))
         return
     sub_agents = sum(program.fork is not None for program in loaded.programs)
     formats = ", ".join(f"{n} {name}" for name, n in Counter(loaded.formats.values()).items())
@@ -112,7 +89,7 @@ def stats(paths: Paths, json: AsJson = False, rows: Rows = 20, format: Format = 
         loaded = read_traces(paths, format=format)
     summary = statistics(loaded.programs)
     if json:
-        _print_json(summary.as_json())
+        print_json(summary.as_json())
         return
     gaps = ", ".join(f"{count} {name}" for name, count in summary.gap_provenance.items()) or "none"
     print(f"{summary.programs} programs, {summary.sub_agents} of them sub-agents; gaps: {gaps}")
@@ -183,97 +160,12 @@ def convert(
             output_scale=output_scale,
             gap_scale=gap_scale,
         )
-        _write(out, converted)
+        write_trace(out, converted)
     _print_notes("rejected", loaded.rejections)
     print(
         f"{out}: {len(converted)} programs, {len(loaded.repairs)} repairs, "
         f"{len(loaded.rejections)} files rejected"
     )
-
-
-SYNTHESIZE_HELP = """Synthesize programs from published means and deviations.
-
-Every tool gap is marked as synthesised. The first example creates the pack that ships with
-Turnstile, byte for byte.
-
-[bold]Examples[/bold]
-
-  bench traces synthesize swe-bench --programs 100 --seed 0 --out swe-bench.jsonl.gz
-
-  bench traces synthesize bfcl --programs 1000 --scale 1 --out table2.jsonl.gz
-
-  bench traces synthesize swe-bench --turn-scale 5 --out many-turns.jsonl.gz
-
-  bench traces synthesize execution-note --output-tokens 7..150 --out note.jsonl
-"""
-
-
-@app.command(name="synthesize", help=SYNTHESIZE_HELP)
-def synthesize_(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help=f"One of {', '.join(RECIPES)}.")],
-    out: Out,
-    programs: Annotated[
-        int, typer.Option("--programs", metavar="N", min=1, help="Number of programs.")
-    ] = 100,
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
-    ] = 0,
-    turn_scale: Annotated[
-        int,
-        typer.Option(
-            "--turn-scale",
-            metavar="N",
-            min=1,
-            max=5,
-            help="Multiply turns by this, divide lengths by it.",
-        ),
-    ] = 1,
-    tokens: Annotated[
-        Tokens, typer.Option("--tokens", help='Meaning of the recipe\'s "tokens per program".')
-    ] = Tokens.FINAL_CONTEXT,
-    scale: Annotated[
-        float | None,
-        typer.Option(
-            "--scale", metavar="FACTOR", help="Multiply tokens by this. Default: the recipe's."
-        ),
-    ] = None,
-    output_tokens: Annotated[
-        str | None,
-        typer.Option(
-            "--output-tokens",
-            metavar="MIN..MAX",
-            help="Output lengths of execution-note. Default: 7..12.",
-        ),
-    ] = None,
-) -> None:
-    with one_line_errors():
-        synthesized = synthesize(
-            recipe,
-            programs,
-            seed,
-            turn_scale=turn_scale,
-            tokens=tokens.value,
-            scale=scale,
-            output_tokens=output_range(output_tokens),
-        )
-        _write(out, synthesized)
-    turns = sum(len(program.turns) for program in synthesized)
-    print(f"{out}: {len(synthesized)} programs, {turns} turns")
-
-
-def output_range(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    low, dots, high = text.partition("..")
-    if not (dots and COUNT.fullmatch(low.strip()) and COUNT.fullmatch(high.strip())):
-        raise InvalidTrace(f"--output-tokens {one_line(text)!r}: use MIN..MAX, e.g. 7..12")
-    return int(low), int(high)
-
-
-def _write(out: Path, programs: Sequence[Program]) -> None:
-    if not out.name.endswith((".jsonl", ".jsonl.gz")):
-        raise InvalidTrace(f"--out {out}: must end in .jsonl or .jsonl.gz")
-    write_programs(out, programs)
 
 
 def _inspected(loaded: TraceSet) -> dict[str, Any]:
@@ -312,7 +204,5 @@ def _print_more(count: int, what: str) -> None:
         print(f"… and {count} more {what}", file=sys.stderr)
 
 
-def _print_json(value: dict[str, Any]) -> None:
-    import orjson
-
-    print(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+for _name, _command, _help in traces_recipes.COMMANDS:
+    app.command(_name, help=_help)(_command)

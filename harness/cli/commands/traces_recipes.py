@@ -1,0 +1,233 @@
+"""`bench traces synthesize`, `fit` and `distance`: draw programs, fit a recipe, test its fit."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.errors import one_line_errors
+from harness.cli.trace_options import AsJson, Format, Out, Paths, print_json, write_trace
+from reports.phrasing import counted
+from servers.errors import InvalidTrace
+from traces import RECIPES, read_traces, synthesize
+from traces.lenient import one_line
+
+COUNT = re.compile(r"\d{1,9}", re.ASCII)
+
+
+class Tokens(StrEnum):
+    FINAL_CONTEXT = "final-context"
+    SUM = "sum"
+
+
+SYNTHESIZE_HELP = """Synthesize programs from published statistics, or from the fit to a real set.
+
+Every tool gap is marked as synthesised. The first example creates the pack that ships with
+Turnstile, byte for byte.
+
+[bold]Examples[/bold]
+
+  bench traces synthesize swe-bench --programs 100 --seed 0 --out swe-bench.jsonl.gz
+
+  bench traces synthesize mini-swe-agent --programs 1000 --out many.jsonl.gz
+
+  bench traces synthesize bfcl --programs 1000 --scale 1 --out table2.jsonl.gz
+
+  bench traces synthesize swe-bench --turn-scale 5 --out many-turns.jsonl.gz
+
+  bench traces synthesize execution-note --output-tokens 7..150 --out note.jsonl
+"""
+
+
+def synthesize_(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help=f"One of {', '.join(RECIPES)}; or a file of bench traces fit."
+        ),
+    ],
+    out: Out,
+    programs: Annotated[
+        int, typer.Option("--programs", metavar="N", min=1, help="Number of jobs.")
+    ] = 100,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="The same seed gives the same file.")
+    ] = 0,
+    turn_scale: Annotated[
+        int,
+        typer.Option(
+            "--turn-scale",
+            metavar="N",
+            min=1,
+            max=5,
+            help="Multiply turns by this, divide lengths by it.",
+        ),
+    ] = 1,
+    tokens: Annotated[
+        Tokens | None,
+        typer.Option(
+            "--tokens",
+            help="Meaning of the recipe's \"tokens per program\". Default: the recipe's.",
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(
+            "--scale", metavar="FACTOR", help="Multiply tokens by this. Default: the recipe's."
+        ),
+    ] = None,
+    output_tokens: Annotated[
+        str | None,
+        typer.Option(
+            "--output-tokens",
+            metavar="MIN..MAX",
+            help="Output lengths of execution-note. Default: 7..12.",
+        ),
+    ] = None,
+) -> None:
+    with one_line_errors():
+        synthesized = synthesize(
+            recipe,
+            programs,
+            seed,
+            turn_scale=turn_scale,
+            tokens=tokens.value if tokens else None,
+            scale=scale,
+            output_tokens=output_range(output_tokens),
+        )
+        write_trace(out, synthesized)
+    turns = sum(len(program.turns) for program in synthesized)
+    print(f"{out}: {len(synthesized)} programs, {turns} turns")
+
+
+def output_range(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    low, dots, high = text.partition("..")
+    if not (dots and COUNT.fullmatch(low.strip()) and COUNT.fullmatch(high.strip())):
+        raise InvalidTrace(f"--output-tokens {one_line(text)!r}: use MIN..MAX, e.g. 7..12")
+    return int(low), int(high)
+
+
+FIT_HELP = """Fit a recipe to programs, so that any number of programs like them can be drawn.
+
+The recipe is a TOML file of about twenty kilobytes. It contains figures only: distributions, how
+tools follow each other, and correlations. bench traces synthesize draws programs from it, and bench
+traces distance tests how close they are.
+
+[bold]Examples[/bold]
+
+  bench traces fit ~/trajectories --out mine.toml
+
+  bench traces fit runs/record/NAME/trace.jsonl --out agent.toml --set "our agent" --licence MIT
+
+  bench traces synthesize mine.toml --programs 1000 --out synthesised.jsonl.gz
+"""
+
+
+def fit(
+    paths: Paths,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The recipe, .toml.")],
+    set_: Annotated[
+        str | None,
+        typer.Option(
+            "--set", metavar="TEXT", help="What the programs are, and whose. Default: the paths."
+        ),
+    ] = None,
+    licence: Annotated[
+        str, typer.Option("--licence", metavar="TEXT", help="The licence of the programs.")
+    ] = "not given",
+    about: Annotated[
+        str | None,
+        typer.Option(
+            "--about", metavar="TEXT", help="One line about the recipe. Default: its set."
+        ),
+    ] = None,
+    format: Format = None,
+) -> None:
+    from traces.stats import statistics
+    from traces.synthesis.fit import fit as fit_recipe
+    from traces.synthesis.fitted import Origin
+    from traces.synthesis.recipe_files import write_recipe
+
+    with one_line_errors():
+        if out.suffix != ".toml":
+            raise InvalidTrace(f"--out {one_line(str(out))}: must end in .toml")
+        loaded = read_traces(paths, format=format)
+        stats = statistics(loaded.programs)
+        origin = Origin(
+            set=set_ or ", ".join(Path(path).name for path in paths),
+            licence=licence,
+            fitted=datetime.now(UTC).date().isoformat(),
+            programs=stats.programs,
+            sub_agents=stats.sub_agents,
+            turns=sum(len(program.turns) for program in loaded.programs),
+            gaps=stats.gap_provenance,
+            trace_sha256=loaded.sha256,
+        )
+        description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
+        write_recipe(out, fit_recipe(loaded.programs, out.stem, description, origin))
+    print(f"{out}: {description}; {counted(len(loaded.rejections), 'file')} rejected")
+
+
+DISTANCE_HELP = """Print how far a recipe's programs are from real ones, for each quantity.
+
+For mean, deviation and quantiles the table has the real value and the recipe's relative error. KS
+is the largest difference of the two distribution functions. Without PATH the real values are those
+stored in the recipe, of the set to which it is fitted.
+
+[bold]Examples[/bold]
+
+  bench traces distance mini-swe-agent
+
+  bench traces distance mini-swe-agent ~/trajectories
+
+  bench traces distance swe-bench ~/trajectories --json
+"""
+
+
+def distance(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe, or a file of fit.")],
+    paths: Annotated[
+        list[str] | None, typer.Argument(metavar="[PATH...]", help="Files or folders of programs.")
+    ] = None,
+    programs: Annotated[
+        int, typer.Option("--programs", metavar="N", min=1, help="Number of jobs to draw.")
+    ] = 2000,
+    seed: Annotated[
+        int, typer.Option("--seed", metavar="N", min=0, help="The same seed draws the same jobs.")
+    ] = 0,
+    json: AsJson = False,
+    format: Format = None,
+) -> None:
+    from harness.cli.trace_tables import show_distances
+    from traces.synthesis.figures import distances, figures
+    from traces.synthesis.known import fitted_recipe
+    from traces.synthesis.recipes import PUBLISHED
+
+    with one_line_errors():
+        drawn = synthesize(recipe, programs, seed)
+        if paths:
+            real = figures(read_traces(paths, format=format).programs)
+        elif recipe in PUBLISHED:
+            raise InvalidTrace(f"{recipe} is not fitted to a set; give files to compare it with")
+        else:
+            real = fitted_recipe(recipe).figures
+    found = list(distances(real, drawn))
+    if json:
+        print_json({"recipe": recipe, "distances": [distance.as_json() for distance in found]})
+    else:
+        show_distances(found)
+
+
+COMMANDS = (
+    ("synthesize", synthesize_, SYNTHESIZE_HELP),
+    ("fit", fit, FIT_HELP),
+    ("distance", distance, DISTANCE_HELP),
+)
+"""Names, functions and help of the commands."""

@@ -1,0 +1,84 @@
+"""Reads and writes fitted recipes: TOML files that contain figures, and no program."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from servers.errors import InvalidTrace, TraceRejected
+from traces.lenient import describe_first_error, one_line, read_bytes
+from traces.synthesis.fitted import FittedRecipe
+
+FOLDER = Path(__file__).parent / "fitted_recipes"
+SUFFIX = ".toml"
+HEAD = """\
+# A workload recipe that `bench traces fit` made. `bench traces synthesize` draws programs from it.
+# Lengths are in tokens, times in seconds. A list with a value for each of `quantiles` is a
+# distribution. The documentation (reference, workloads) explains the other fields.
+"""
+
+
+def shipped() -> list[str]:
+    """Return the names of the recipes that ship with Turnstile."""
+    return sorted(path.name.removesuffix(SUFFIX) for path in FOLDER.glob(f"*{SUFFIX}"))
+
+
+def read_recipe(path: Path) -> FittedRecipe:
+    """Read a recipe. Raises InvalidTrace with the file, the field and the value."""
+    name = one_line(str(path))
+    try:
+        values = tomllib.loads(read_bytes(path).decode())
+        return FittedRecipe.model_validate(values)
+    except (TraceRejected, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        problem = one_line(str(error)) or "nested too deeply"
+        raise InvalidTrace(f"{name}: {problem}; give a recipe of bench traces fit") from None
+    except ValidationError as error:
+        raise InvalidTrace(f"{name}: {one_line(describe_first_error(error))}") from None
+
+
+def write_recipe(path: Path, recipe: FittedRecipe) -> None:
+    """Write the file atomically."""
+    values = recipe.model_dump(mode="json", exclude_none=True)
+    text = HEAD + "\n".join(_lines(values, ()))
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        file.write(text)
+    os.chmod(file.name, 0o644)
+    os.replace(file.name, path)
+
+
+def _lines(table: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[str]:
+    """Yield TOML with one line for each value. Tables of numbers are inline."""
+    inner = {key: value for key, value in table.items() if _is_table(value)}
+    if path and len(inner) < len(table):
+        yield f"\n[{'.'.join(map(_key, path))}]"
+    for key, value in table.items():
+        if key not in inner:
+            yield f"{_key(key)} = {_value(value)}"
+    for key, value in inner.items():
+        yield from _lines(value, (*path, key))
+
+
+def _is_table(value: Any) -> bool:
+    return isinstance(value, dict) and any(not isinstance(v, int | float) for v in value.values())
+
+
+def _key(key: str) -> str:
+    bare = key.isascii() and key.replace("-", "").replace("_", "").isalnum()
+    return key if bare else json.dumps(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return json.dumps(value)
