@@ -186,15 +186,19 @@ def _page(
                 ("By GPU and model", ("GPU", "Model", *COLUMNS), pair_rows(points)),
                 ("By load", ("GPU", "Model", "Clients", *COLUMNS), load_rows(points)),
                 ("Largest errors", WORST_COLUMNS, worst_rows(points)),
-                (
-                    "Measurements left out",
-                    ("Reason", "Rows"),
-                    [[why, str(n)] for why, n in _most_first(left_out)],
-                ),
+                *_left_out(left_out),
             ],
             facts=list(about.items()),
         )
     )
+
+
+def _left_out(
+    left_out: Mapping[str, int],
+) -> list[tuple[str, tuple[str, ...], list[list[str]]]]:
+    """Return the table of measurements left out; none if all were compared."""
+    rows = [[why, str(n)] for why, n in _most_first(left_out)]
+    return [("Measurements left out", ("Reason", "Rows"), rows)] if rows else []
 
 
 def _most_first(left_out: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -82,6 +82,15 @@ def test_the_card_has_the_same_numbers_as_its_points(tmp_path: Path) -> None:
     assert dense["ttft"]["median"] == pytest.approx(0.20)
 
 
+@pytest.mark.parametrize(("left_out", "tables"), [({}, 0), ({"pipeline parallelism": 2}, 1)])
+def test_measurements_left_out_have_a_table_if_there_are_any(
+    left_out: dict[str, int], tables: int, tmp_path: Path
+) -> None:
+    write_end_to_end(POINTS, left_out, {}, tmp_path)
+    page = (tmp_path / "end-to-end.html").read_text()
+    assert page.count("Measurements left out") == tables
+
+
 def test_kinds_of_measurements_that_are_the_same_have_one_row() -> None:
     assert [row[0] for row in apart_rows(POINTS[3:])] == ["other models"]
 
