@@ -60,6 +60,98 @@ def test_published_totals_are_met() -> None:
     assert {name: MODELS[name].params for name in totals} == totals
 
 
+MINIMAX_M2_5: Mapping[str, Any] = {
+    "model_type": "minimax_m2",
+    "num_hidden_layers": 62,
+    "hidden_size": 3072,
+    "intermediate_size": 1536,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "num_local_experts": 256,
+    "num_experts_per_tok": 8,
+    "use_qk_norm": True,
+    "use_routing_bias": True,
+    "vocab_size": 200_064,
+    "max_position_embeddings": 196_608,
+}
+"""MiniMaxAI/MiniMax-M2.5, without its quantization."""
+KIMI_K2_5: Mapping[str, Any] = {
+    "model_type": "kimi_k25",
+    "text_config": {
+        "model_type": "kimi_k2",
+        "num_hidden_layers": 61,
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "moe_intermediate_size": 2048,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 64,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 384,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "topk_method": "noaux_tc",
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "vocab_size": 163_840,
+        "max_position_embeddings": 262_144,
+        "quantization_config": {
+            "quant_method": "compressed-tensors",
+            "ignore": [
+                "lm_head",
+                "re:.*self_attn.*",
+                "re:.*shared_experts.*",
+                "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+            ],
+            "config_groups": {
+                "group_0": {
+                    "weights": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+                }
+            },
+        },
+    },
+    "vision_config": {
+        "vt_hidden_size": 1152,
+        "vt_intermediate_size": 4304,
+        "vt_num_hidden_layers": 27,
+        "patch_size": 14,
+        "init_pos_emb_height": 64,
+        "init_pos_emb_width": 64,
+    },
+}
+"""moonshotai/Kimi-K2.5."""
+
+
+def test_minimax_m2_has_norms_over_all_heads_and_routers_in_32_bits() -> None:
+    llm = model_of(MINIMAX_M2_5, "minimax-m2.5")
+    tables = 2 * 200_064 * 3072
+    queries, keys = 48 * 128, 8 * 128
+    attention = 2 * 3072 * queries + 2 * 3072 * keys + queries + keys
+    experts = 256 * 3 * 3072 * 1536
+    router = 256 * 3072 + 256
+    total = tables + 62 * (attention + experts + router + 2 * 3072) + 3072
+    assert llm.params == total
+    assert llm.weight_bytes == 2 * total + 2 * 62 * router
+    assert llm.params == pytest.approx(230e9, rel=0.01)  # as its model page says
+    assert llm.token_params == pytest.approx(10e9, rel=0.05)
+    assert llm.kv_bytes_per_token == 62 * 2 * 8 * 128 * 2
+
+
+def test_kimi_k2_5_has_experts_in_4_bits_and_a_vision_tower() -> None:
+    llm = model_of(KIMI_K2_5, "kimi-k2.5")
+    experts = 60 * 384 * 3 * 7168 * 2048
+    # 4 bits, and a scale of 16 bits for each 32 weights; all else has 16 bits, and the router's
+    # bias 32
+    rest = llm.params - experts
+    assert llm.weight_bytes == experts * 4.5 // 8 + rest * 2 + 60 * 384 * 2
+    assert llm.params - llm.step_params - 163_840 * 7168 == 471_143_920  # MoonViT and projector
+    assert llm.token_params == pytest.approx(32e9, rel=0.05)  # "32B activated"
+    assert llm.kv_bytes_per_token == 61 * 576 * 2
+
+
 @pytest.mark.parametrize(("gpus", "copies"), [(1, 2), (2, 2), (4, 4), (8, 8)])
 def test_more_gpus_than_kv_heads_keep_copies(gpus: int, copies: int) -> None:
     # 2 (K, V) × 2 layers × heads or copies × 8 × 2 bytes

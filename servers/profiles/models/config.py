@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 
 from servers.errors import UnknownModel
 from servers.nearest import nearest
+from servers.profiles.models.fields import Fields
 from servers.profiles.models.quantization import FULL, Quantization, quantization_of
 from servers.profiles.models.shape import LayerKind, Model, Use, Weights
+from servers.profiles.models.vision import vision_weights
 
 KV_BYTES, KV_FP8_BYTES = 2, 1
 SIZE_BYTES = 2
 """Of a parameter that is not quantised."""
 WIDE_BYTES = 4
-MOST = 2**31
 MOST_LAYERS = 1024
 
 
@@ -32,6 +33,8 @@ class Architecture:
     """Normalisations of the hidden size per layer."""
     qk_norm: bool = False
     """Whether queries and keys are normalised per head."""
+    qk_norm_of_layer: bool = False
+    """Whether queries and keys are normalised over all heads of a layer."""
     qkv_bias: bool = False
     out_bias: bool = False
     """Biases of attention, if the config has `attention_bias` or `fixed_bias` is set."""
@@ -45,6 +48,8 @@ class Architecture:
     """Whether windows need `use_sliding_window`."""
     latent: bool = False
     """Whether attention is multi-head latent attention."""
+    wide_router: bool = False
+    """Whether vLLM keeps the router in 32 bits."""
 
 
 _DEEPSEEK = Architecture(latent=True, fixed_bias=True)
@@ -90,63 +95,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         windows=2,
         defaults={"attention_bias": True, "sliding_window": 128},
     ),
-    "glm4_moe": Architecture(qkv_bias=True),
+    "glm4_moe": Architecture(qkv_bias=True, wide_router=True),
+    "minimax_m2": Architecture(qkv_bias=True, qk_norm_of_layer=True, wide_router=True),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
 }
-TEXT_PARTS = {"gemma3": "gemma3_text", "mistral3": "mistral"}
+TEXT_PARTS = {"gemma3": "gemma3_text", "mistral3": "mistral", "kimi_k25": "kimi_k2"}
 """Multimodal architectures and the architecture of their text part if it does not name one."""
-
-
-class Fields:
-    """Reads fields of a config. Errors name the config, the field, its value and a remedy."""
-
-    def __init__(
-        self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
-    ) -> None:
-        self.values, self.where, self.defaults = values, where, defaults or {}
-
-    def get(self, *names: str) -> Any:
-        """Return the first of these fields that has a value, or None."""
-        for source in (self.values, self.defaults):
-            for name in names:
-                if source.get(name) is not None:
-                    return source[name]
-        return None
-
-    def count(
-        self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
-    ) -> int:
-        value = self.get(*names)
-        if value is None:
-            if default is None:
-                raise UnknownModel(
-                    f"{self.where}: lacks {names[0]}, so that its sizes are unknown; give the "
-                    "config.json of a text model as its authors published it"
-                )
-            return default
-        if isinstance(value, str):
-            raise self.problem(names[0], value, "must be a number, and is text; remove the quotes")
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
-        return value
-
-    def flag(self, name: str, default: bool = False) -> bool:
-        value = self.get(name)
-        if value is not None and not isinstance(value, bool):
-            raise self.problem(name, value, "must be true or false")
-        return default if value is None else value
-
-    def inner(self, name: str) -> Mapping[str, Any]:
-        value = self.get(name) or {}
-        if not isinstance(value, Mapping):
-            raise self.problem(name, value, "must be an object")
-        return value
-
-    def problem(self, name: str, value: object, reason: str) -> UnknownModel:
-        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
-        return UnknownModel(f"{self.where}: {name} is {shown}: {reason}")
 
 
 class Matrix(NamedTuple):
@@ -207,7 +163,7 @@ def model_of(
             for window, count in _windows(fields, traits, layers).items()
         ),
         weights=_weights(fields, traits, attention, layers, experts, quantization)
-        + _vision(config, where, fields.count("hidden_size")),
+        + vision_weights(config, where, fields.count("hidden_size")),
         experts=experts,
         experts_per_token=per_token,
         matmul=quantization.matmul,
@@ -261,7 +217,9 @@ def _attention(fields: Fields, traits: Architecture, heads: int) -> tuple[Layer,
     biases = traits.fixed_bias or fields.flag("attention_bias")
     others = queries + 2 * keys if biases and traits.qkv_bias else 0
     others += hidden if biases and traits.out_bias else 0
-    if traits.qk_norm or fields.flag("use_qk_norm"):
+    if traits.qk_norm_of_layer:
+        others += queries + keys
+    elif traits.qk_norm or fields.flag("use_qk_norm"):
         others += 2 * size
     if fields.values.get("model_type") == "gpt_oss":
         others += heads  # sinks
@@ -304,14 +262,14 @@ def _gated(module: str, hidden: int, inner: int, use: Use = "layers", n: int = 1
     ]
 
 
-def _mixture(fields: Fields, experts: int) -> Layer:
+def _mixture(fields: Fields, traits: Architecture, experts: int) -> Layer:
     hidden = fields.count("hidden_size")
     inner = fields.count("moe_intermediate_size", "intermediate_size")
     matrices = _gated("mlp.experts.0", hidden, inner, "experts", experts)
     others, wide = experts * hidden, 0
-    if "n_routed_experts" in fields.values and _corrected(fields):
+    if _corrected(fields):
         wide = experts
-    if fields.values.get("model_type") == "glm4_moe":
+    if traits.wide_router:
         others, wide = 0, wide + others
     shared, module = fields.count("n_shared_experts", default=0, least=0) * inner, "shared_experts"
     if not shared:
@@ -327,8 +285,10 @@ def _mixture(fields: Fields, experts: int) -> Layer:
 
 def _corrected(fields: Fields) -> bool:
     """Return whether the router has a bias for each expert, which balances their load."""
-    return fields.values.get("model_type") == "glm4_moe" or (
-        fields.get("topk_method") == "noaux_tc"
+    if fields.values.get("model_type") == "minimax_m2":
+        return fields.flag("use_routing_bias")
+    return "n_routed_experts" in fields.values and (
+        fields.values.get("model_type") == "glm4_moe" or fields.get("topk_method") == "noaux_tc"
     )
 
 
@@ -373,7 +333,7 @@ def _weights(
     mixture = _mixture_layers(fields, layers, experts)
     for has_experts in sorted(set(mixture)):
         which = [layer for layer, each in enumerate(mixture) if each is has_experts]
-        mlp = _mixture(fields, experts) if has_experts else _dense(fields)
+        mlp = _mixture(fields, traits, experts) if has_experts else _dense(fields)
         others = (attention.others + mlp.others + traits.norms * hidden) * len(which)
         add("layers", others, others * SIZE_BYTES)
         wide = mlp.wide * len(which)
@@ -443,24 +403,3 @@ def _max_model_len(fields: Fields) -> int:
     if isinstance(factor, bool) or not isinstance(factor, int | float) or not 1 <= factor <= 1e6:
         raise fields.problem("rope_scaling.factor", factor, "must be a number from 1 to 1,000,000")
     return round(trained * factor)
-
-
-def _vision(config: Mapping[str, Any], where: str, hidden: int) -> tuple[Weights, ...]:
-    """Return the weights of a vision tower with its projector, which text does not use."""
-    if not config.get("vision_config") or config.get("model_type") not in TEXT_PARTS:
-        return ()
-    fields = Fields(Fields(config, where).inner("vision_config"), where)
-    width, inner = fields.count("hidden_size"), fields.count("intermediate_size")
-    layers, patch = fields.count("num_hidden_layers"), fields.count("patch_size")
-    pixels = 3 * patch * patch
-    if config["model_type"] == "gemma3":  # SigLIP, with biases and positions
-        positions = (fields.count("image_size") // patch) ** 2
-        layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
-        params = layers * layer + (pixels + 1) * width + positions * width + 2 * width
-        params += width + width * hidden  # projector
-    else:  # Pixtral
-        merged = Fields(config, where).count("spatial_merge_size", default=1) ** 2
-        layer = 4 * width * width + 3 * width * inner + 2 * width
-        params = layers * layer + pixels * width + width
-        params += width + merged * width * width + width * hidden + hidden * hidden
-    return (Weights("vision", params, params * SIZE_BYTES),)

@@ -1,0 +1,60 @@
+"""Reads fields of a config.json. Errors name the config, the field, its value and a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from servers.errors import UnknownModel
+
+MOST = 2**31
+
+
+class Fields:
+    """The fields of a config, and defaults for those that it leaves out."""
+
+    def __init__(
+        self, values: Mapping[str, Any], where: str, defaults: Mapping[str, Any] | None = None
+    ) -> None:
+        self.values, self.where, self.defaults = values, where, defaults or {}
+
+    def get(self, *names: str) -> Any:
+        """Return the first of these fields that has a value, or None."""
+        for source in (self.values, self.defaults):
+            for name in names:
+                if source.get(name) is not None:
+                    return source[name]
+        return None
+
+    def count(
+        self, *names: str, default: int | None = None, least: int = 1, most: int = MOST
+    ) -> int:
+        value = self.get(*names)
+        if value is None:
+            if default is None:
+                raise UnknownModel(
+                    f"{self.where}: lacks {names[0]}, so that its sizes are unknown; give the "
+                    "config.json of a text model as its authors published it"
+                )
+            return default
+        if isinstance(value, str):
+            raise self.problem(names[0], value, "must be a number, and is text; remove the quotes")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise self.problem(names[0], value, f"must be a whole number from {least} to {most}")
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise self.problem(name, value, "must be true or false")
+        return default if value is None else value
+
+    def inner(self, name: str) -> Mapping[str, Any]:
+        value = self.get(name) or {}
+        if not isinstance(value, Mapping):
+            raise self.problem(name, value, "must be an object")
+        return value
+
+    def problem(self, name: str, value: object, reason: str) -> UnknownModel:
+        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
+        return UnknownModel(f"{self.where}: {name} is {shown}: {reason}")

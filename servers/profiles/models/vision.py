@@ -1,0 +1,69 @@
+"""Sizes of vision towers of multimodal models, which take memory and no time of a text's steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from servers.profiles.models.fields import Fields
+from servers.profiles.models.shape import Weights
+
+SIZE_BYTES = 2
+"""Of a parameter; towers are not quantised."""
+
+
+def vision_weights(config: Mapping[str, Any], where: str, hidden: int) -> tuple[Weights, ...]:
+    """Return the weights of a vision tower with its projector to the text part's `hidden`
+    dimensions, which text does not use."""
+    parameters = TOWERS.get(str(config.get("model_type")))
+    if parameters is None or not config.get("vision_config"):
+        return ()
+    merge = {"spatial_merge_size": config.get("spatial_merge_size")}
+    fields = Fields({**merge, **Fields(config, where).inner("vision_config")}, where)
+    params = parameters(fields, hidden)
+    return (Weights("vision", params, params * SIZE_BYTES),)
+
+
+def _siglip(fields: Fields, hidden: int) -> int:
+    """The tower of Gemma 3, with biases and positions."""
+    width, inner, layers, pixels = _sizes(fields)
+    positions = (fields.count("image_size") // fields.count("patch_size")) ** 2
+    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+    params = layers * layer + (pixels + 1) * width + positions * width + 2 * width
+    return params + width + width * hidden  # projector
+
+
+def _pixtral(fields: Fields, hidden: int) -> int:
+    width, inner, layers, pixels = _sizes(fields)
+    merged = fields.count("spatial_merge_size", default=1) ** 2
+    layer = 4 * width * width + 3 * width * inner + 2 * width
+    params = layers * layer + pixels * width + width
+    return params + width + merged * width * width + width * hidden + hidden * hidden
+
+
+def _moonvit(fields: Fields, hidden: int) -> int:
+    """The tower of Kimi K2.5, whose matrices all have biases. Its projector merges 2 × 2 patches.
+    Published configs and those that transformers writes name the fields differently."""
+    width, inner, layers, pixels = _sizes(fields)
+    height = fields.count("init_pos_emb_height", "pos_emb_height")
+    breadth = fields.count("init_pos_emb_width", "pos_emb_width")
+    merged = 4 * width
+    layer = 4 * (width * width + width) + 2 * width * inner + inner + width + 4 * width
+    params = layers * layer + (pixels + 1) * width + height * breadth * width + 2 * width
+    return params + 2 * width + merged * merged + merged + merged * hidden + hidden
+
+
+def _sizes(fields: Fields) -> tuple[int, int, int, int]:
+    """Return dimensions, those inside the MLP, layers, and numbers of a patch."""
+    width = fields.count("hidden_size", "vt_hidden_size")
+    inner = fields.count("intermediate_size", "vt_intermediate_size")
+    layers = fields.count("num_hidden_layers", "vt_num_hidden_layers")
+    return width, inner, layers, 3 * fields.count("patch_size") ** 2
+
+
+TOWERS: Mapping[str, Callable[[Fields, int], int]] = {
+    "gemma3": _siglip,
+    "mistral3": _pixtral,
+    "kimi_k25": _moonvit,
+}
+"""Parameters of the vision tower, by `model_type`."""
