@@ -8,9 +8,10 @@ from typing import Any
 
 from reports.answer.provenance import without_name
 from reports.metrics.cells import Results
-from reports.phrasing import counted, listed, seconds
+from reports.metrics.steady import MIN_THROUGHPUT
+from reports.phrasing import counted, listed, seconds, share
 from reports.statistics.bootstrap import MIN_SEEDS
-from reports.statistics.points import Point
+from reports.statistics.points import Point, with_unstable
 
 SETTLING_JCTS = 8
 """A run is short if its arrivals take fewer mean JCTs than this."""
@@ -39,6 +40,8 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
     """Return the caveats that concern all cells."""
     return [
         *_saturated(points),
+        *_unstable(points, results),
+        *_throughput(results),
         *_cells_without_a_valid_result(results),
         *_more_scheduling_time(points, sweep),
         *_traces_left_out(sweep),
@@ -53,6 +56,35 @@ def _saturated(points: Sequence[Point]) -> list[str]:
     return [
         "Past saturation, jobs arrive faster than they finish and the mean JCT grows with the"
         f" length of the run, so it only ranks the variants: {_first_loads(saturated, points)}."
+    ]
+
+
+def _unstable(points: Sequence[Point], results: Results) -> list[str]:
+    shown = with_unstable(points, results)
+    unstable = [p for p in shown if p.unstable]
+    if not unstable:
+        return []
+    return [
+        "Unstable, because more jobs arrive than finish, and therefore without a JCT:"
+        f" {_first_loads(unstable, shown)}."
+    ]
+
+
+def _throughput(results: Results) -> list[str]:
+    """Return a caveat if stable streams have a throughput far below their rate."""
+    cells = results.cells.to_dict("records")
+    low = {
+        str(cell["cell"]): float(cell["throughput_ratio"])
+        for cell in cells
+        if cell["steady"] and cell["throughput_ratio"] < MIN_THROUGHPUT
+    }
+    if not low:
+        return []
+    worst = min(low, key=lambda name: low[name])
+    return [
+        f"Throughput is below {share(MIN_THROUGHPUT)} of the rate in {counted(len(low), 'cell')},"
+        " although as many jobs finish as arrive: by chance fewer arrive. The lowest is"
+        f" {share(low[worst])}, {worst}."
     ]
 
 

@@ -30,12 +30,7 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
     at = {(p.variant, p.load): p for p in points}
     gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
     full = max(MIN_FULL_TINT, *gains)
-    best = {
-        load: min(
-            (p for p in points if p.load == load), key=lambda p: (p.bound, p.jct_mean_s.value)
-        )
-        for load in loads
-    }
+    best = {load: min((p for p in points if p.load == load), key=_rank) for load in loads}
     rows = []
     for variant in dict.fromkeys(p.variant for p in points):
         cells = [_grid_cell(at.get((variant, load)), best[load], full) for load in loads]
@@ -45,9 +40,16 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
     return {"loads": [(load.removesuffix(" jobs/s"), load == here) for load in loads], "rows": rows}
 
 
+def _rank(point: Point) -> tuple[bool, bool, float]:
+    return point.unstable, point.bound, point.jct_mean_s.value
+
+
 def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
+    if point.unstable:
+        title = f"{point.variant}, {point.load}: no steady state"
+        return {"text": "unstable", "title": title, "tint": 0, "kind": "none", **NO_MARKS}
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.against is not None and best.against.mean.value > MIN_GAIN
     common = {"hollow": point.saturated, "best": point is best and has_gain}

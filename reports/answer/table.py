@@ -21,7 +21,8 @@ Column = tuple[str, Callable[[Point], str]]
 
 
 def _flags(point: Point) -> str:
-    words = (("bound", point.bound), ("saturated", point.saturated), ("GATE", point.failed_gates))
+    saturated = "unstable" if point.unstable else "saturated"
+    words = (("bound", point.bound), (saturated, point.saturated), ("GATE", point.failed_gates))
     return " ".join(word for word, holds in words if holds)
 
 
@@ -33,7 +34,7 @@ COLUMNS: tuple[Column, ...] = (
     ("hits", lambda p: share(p.hit_ratio)),
     ("", _flags),
     ("95% CI", lambda p: _interval(p)),
-    ("jobs/s", lambda p: f"{p.throughput_jobs_per_s:.3g}"),
+    ("jobs/s", lambda p: "–" if p.unstable else f"{p.throughput_jobs_per_s:.3g}"),
     ("P50", lambda p: seconds(p.jct_s["jct_p50_s"])),
     ("P99", lambda p: seconds(p.jct_s["jct_p99_s"])),
 )
@@ -80,5 +81,6 @@ class ResultTable:
     def _best(self) -> list[Point]:
         """Return the fastest variant under each load, bounds excluded."""
         loads = dict.fromkeys(p.load for p in self.points)
-        contenders = [[p for p in self.points if p.load == load and not p.bound] for load in loads]
+        ranked = [p for p in self.points if not p.bound and not p.unstable]
+        contenders = [[p for p in ranked if p.load == load] for load in loads]
         return [min(c, key=lambda p: p.jct_mean_s.value) for c in contenders if c]

@@ -48,7 +48,7 @@ def answer(
     caveats = (*filter(None, [also]), *caveats_of(points, results, sweep))
     contenders = [p for p in points if not p.bound]
     if not contenders:
-        return Answer("No cell has finished: there is no answer yet.", (), caveats, provenance)
+        return Answer(_no_answer(results), (), caveats, provenance)
     load, note = _headline_load(contenders)
     here = [p for p in points if p.load == load]
     there = _at(contenders, load)
@@ -69,6 +69,12 @@ def answer(
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
     caveats = (*short_run(winner, sweep), *caveats)
     return Answer(headline, tuple(findings), caveats, provenance, load, winner, base, possible)
+
+
+def _no_answer(results: Results) -> str:
+    if results.cells.empty:
+        return "No cell has finished: there is no answer yet."
+    return "No scheduler has a steady state at the rates of this run: run lower rates."
 
 
 def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:

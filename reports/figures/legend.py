@@ -37,7 +37,10 @@ def legend(
     bounds = {p.variant for p in points if p.bound}
     shown = set(names)
     if len(names) > MAX_ALL_SHOWN:
-        here = sorted((p for p in points if p.load == load), key=lambda p: p.jct_mean_s.value)
+        here = sorted(
+            (p for p in points if p.load == load and not p.unstable),
+            key=lambda p: p.jct_mean_s.value,
+        )
         shown = {*strong, *bounds, *(p.variant for p in here[:FASTEST_SHOWN])}
     return [
         {

@@ -245,7 +245,8 @@ def _trend(
         found = ((cell.done or {}).get("jobs_in_system") or {}).get("growth")
         growth = math.nan if found is None else float(found)
         drain = {"drain_s": math.nan, "drain_ratio": math.nan, "backlog_growth": growth}
-        return {**drain, "saturated": unstable is not None, "unstable": unstable or ""}
+        stable = unstable is None
+        return {**drain, "saturated": not stable, "steady": stable, "unstable": unstable or ""}
     closed = str(cell.config["arrivals"]).startswith("closed")
     growth = math.nan if closed else backlog_growth(turns, jobs)
     end_s = float(jobs["departure_s"].max())
@@ -255,6 +256,7 @@ def _trend(
         "drain_ratio": _ratio(drain_s, end_s - float(jobs["arrival_s"].min())),
         "backlog_growth": growth,
         "saturated": bool(growth >= GROWTH_AT_SATURATION),
+        "steady": False,
         "unstable": "",
     }
 

@@ -29,7 +29,7 @@ from reports.run_folder.atomic import write_file
 from reports.run_folder.machines import siblings
 from reports.run_folder.read import Cell, Run, load_run
 from reports.spreadsheet import escape_formula
-from reports.statistics.points import Point, points
+from reports.statistics.points import Point, points, with_unstable
 
 REPORT = "report.html"
 
@@ -61,11 +61,12 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     result = answer(found, results, run.sweep, also=unequal_work(run))
     style = styles(run.sweep["variants"], baseline)
     drawn = _draw(run, results, found, result, style, named)
-    html = page(run, results, found, result, drawn, style, _links(run_folder))
+    shown_points = with_unstable(found, results)
+    html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
     write_cells(run_folder, results.cells)
     write_file(run_folder / REPORT, html.encode())
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
-    table = ResultTable(found, baseline)
+    table = ResultTable(shown_points, baseline)
     path = run_folder / REPORT
     return Report(
         path, result.sentences, table, failed, results.missing, result, found, results.cells

@@ -5,8 +5,11 @@ In: cells and jobs. Out: points (docs/design/statistics.md, "Speed-up").
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from reports.metrics.cells import Results, jct_percentiles
@@ -80,6 +83,11 @@ class Point:
     baseline has no result."""
 
     @property
+    def unstable(self) -> bool:
+        """Whether it has no numbers, because there is no steady state in some seed."""
+        return math.isnan(self.jct_mean_s.value)
+
+    @property
     def hit_ratio(self) -> float:
         return sum(self.hits.values())
 
@@ -94,7 +102,7 @@ def points(results: Results, baseline: str) -> list[Point]:
     found: list[Point] = []
     for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
-        if mine is None:
+        if mine is None or (cells["unstable"] != "").any():
             continue
         against = compare(base, mine) if base is not None and variant != baseline else None
         jps = cells["jps"].iloc[0]
@@ -116,3 +124,36 @@ def points(results: Results, baseline: str) -> list[Point]:
             )
         )
     return found
+
+
+def with_unstable(points: Sequence[Point], results: Results) -> list[Point]:
+    """Return the points in the order of the cells, and in between a point without numbers for each
+    variant and load that is unstable in any seed."""
+    if results.cells.empty:
+        return list(points)
+    stable = {(p.load, p.variant): p for p in points}
+    shown: list[Point] = []
+    for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
+        if (cells["unstable"] != "").any():
+            shown.append(_unstable(str(load), str(variant), cells))
+        elif (str(load), str(variant)) in stable:
+            shown.append(stable[str(load), str(variant)])
+    return shown
+
+
+def _unstable(load: str, variant: str, cells: pd.DataFrame) -> Point:
+    return Point(
+        variant,
+        bool(cells["bound"].iloc[0]),
+        bool(cells["offload"].iloc[0]),
+        load,
+        float(cells["jps"].iloc[0]),
+        0,
+        Estimate(math.nan, math.nan, math.nan),
+        jct_percentiles(np.empty(0)),
+        math.nan,
+        dict.fromkeys(("device", "dram", "ssd"), math.nan),
+        saturated=True,
+        failed_gates=bool((cells["failed_gates"] != "").any()),
+        against=None,
+    )

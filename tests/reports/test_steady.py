@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 from make_run import turn, write_cell, write_lines, write_sweep
+from rich.console import Console
 
 from reports import write_report
 from reports.metrics.cells import Results, collect
@@ -167,5 +169,31 @@ def test_a_run_without_a_stable_cell_has_a_report(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"])
     steady_cell(tmp_path, TURNS[:1], WINDOW | {"from_s": None, "to_s": None}, unstable="grows")
     report = write_report(tmp_path)
-    assert report.answer
+    assert report.answer[0] == (
+        "No scheduler has a steady state at the rates of this run: run lower rates."
+    )
     assert "unstable" in report.path.read_text()
+
+
+def test_the_table_and_the_caveats_name_unstable_variants(tmp_path: Path) -> None:
+    unstable_run(tmp_path)
+    report = write_report(tmp_path)
+    shown = StringIO()
+    Console(file=shown, width=200).print(report.table)
+    lines = [line.split() for line in shown.getvalue().splitlines()]
+    assert sum(line[-6:] == ["–", "–", "unstable", "–", "–", "–"] for line in lines) == 2
+    assert sum("unstable" in line for line in lines) == 2
+    assert (
+        "Unstable, because more jobs arrive than finish, and therefore without a JCT: fcfs from"
+        " 2 jobs/s."
+    ) in report.answer
+    assert report.path.read_text().count('no steady state">unstable<') == 2
+
+
+def test_a_low_throughput_of_a_stable_cell_is_a_caveat(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    steady_cell(tmp_path, TURNS, WINDOW)  # 3 jobs finish in 4 s
+    assert (
+        "Throughput is below 90% of the rate in 1 cell, although as many jobs finish as arrive: by"
+        " chance fewer arrive. The lowest is 75%, fcfs_jps1.0_seed1."
+    ) in write_report(tmp_path).answer
