@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 import traces
 from harness.load.arrivals import choose_programs, root_ids, roots
 from servers.errors import ProgramTooLong
-from traces import Note, Program
+from traces import Note, Program, Turn
 from traces.lenient import one_line
 from traces.packed import packed
+from traces.synthesis.known import description
 
 DEFAULT_PACK = "swe-bench"
 MAX_NAMED_FILES = 3
@@ -60,6 +61,31 @@ class FreshPrograms:
     """Whether a program that exceeds `longest` fails the cell instead of being left out."""
 
 
+class _Means:
+    """Sums over jobs and their turns."""
+
+    def __init__(self) -> None:
+        self.jobs = self.turns = self.later = self.new_tokens = self.calls = 0
+        self.gaps_s = 0.0
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        self.jobs += bool(turns)
+        self.turns += len(turns)
+        self.later += max(len(turns) - 1, 0)
+        self.new_tokens += sum(turn.new_tokens for turn in turns[1:])
+        gaps_s = [turn.tool_gap_s for turn in turns[:-1] if turn.tools]
+        self.calls += len(gaps_s)
+        self.gaps_s += sum(gaps_s)
+
+    def means(self) -> dict[str, float]:
+        parts = {
+            "turns": (self.turns, self.jobs),
+            "new_tokens_per_later_turn": (self.new_tokens, self.later),
+            "tool_gap_s": (self.gaps_s, self.calls),
+        }
+        return {name: round(total / n, 4) for name, (total, n) in parts.items() if n}
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     name: str
@@ -72,19 +98,27 @@ class Workload:
     """Number of programs if they are repeated under new ids; None if they are not."""
     fresh: FreshPrograms | None = None
     """None if a stream repeats the programs."""
+    about: str | None = None
+    """One line about a pack; None for other sources."""
     gap_provenance: Mapping[str, int] = field(init=False)
     """Number of tool gaps by provenance."""
     shared_prefix_tokens: int = field(init=False)
     """Sum of the tokens that first prompts share with prefixes of earlier programs in the list."""
+    means: Mapping[str, float] = field(init=False)
+    """Of jobs without their sub-agents: turns, and of their turns the tokens that are new in later
+    ones and the gap after a tool."""
 
     def __post_init__(self) -> None:
         """Count gaps and prefixes once, because a million turns take seconds."""
         gaps: Counter[str] = Counter()
         longest: dict[str, int] = {}
         shared = 0
+        of_jobs = _Means()
         for program in self.programs:
             turns = tuple(program.turns)
             gaps.update(turn.gap_provenance.value for turn in turns[:-1])
+            if program.fork is None:
+                of_jobs.add(turns)
             prefixes = turns[0].prefixes if turns else ()
             if program.prefix is not None:
                 prefixes = (program.prefix,)
@@ -93,6 +127,7 @@ class Workload:
                 longest[prefix.id] = max(prefix.tokens, longest.get(prefix.id, 0))
         object.__setattr__(self, "gap_provenance", dict(sorted(gaps.items())))
         object.__setattr__(self, "shared_prefix_tokens", shared)
+        object.__setattr__(self, "means", of_jobs.means())
 
     def packed(self) -> Workload:
         """Return a copy with packed turns. A replay unpacks the turns of running programs."""
@@ -119,6 +154,8 @@ class Workload:
                 else {"distinct_programs": self.distinct_programs}
             ),
             **({} if self.fresh is None else {"recipe": self.fresh.recipe}),
+            **({} if self.about is None else {"about": self.about}),
+            **({"means": self.means} if self.means else {}),
             "left_out": [{"program_id": p.program_id, "reason": p.reason} for p in self.left_out],
         }
 
@@ -164,6 +201,7 @@ def load_workload(
         loaded.repairs,
         len(fitting) if repeats else None,
         fresh,
+        description(sources[0]) if len(sources) == 1 and sources[0] in traces.packs() else None,
     )
 
 

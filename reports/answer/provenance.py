@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reports.answer.workload import compared_with_agents
 from reports.phrasing import counted, gpus_in_words, listed, share
 from reports.run_folder.turns import VIRTUAL
 
@@ -33,7 +34,8 @@ def _gpus(sweep: Mapping[str, Any]) -> str | None:
 
 
 def provenance(sweep: Mapping[str, Any]) -> str:
-    """Return a sentence with the engine, the model, the machine and the workload."""
+    """Return a sentence with the engine, the model, the machine and the workload, and one that
+    compares the workload with recorded agents."""
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), _gpus(sweep) or "a machine"
     engine = str(sweep.get("engine"))
@@ -58,8 +60,9 @@ def provenance(sweep: Mapping[str, Any]) -> str:
     elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
     if len(kinds) == 1:
-        return f"{time}; {name}, tool gaps {kinds[0].split()[0]}."
-    return f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
+        kinds = [kinds[0].split()[0]]
+    sentence = f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
+    return f"{sentence} {compared_with_agents(workload)}".rstrip()
 
 
 def _stream(workload: Mapping[str, Any]) -> str:

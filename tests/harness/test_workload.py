@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.load.workload import Longest, load_workload
+from harness.load.workload import Longest, Workload, load_workload
 from tests.harness.small import programs
-from traces import Program
+from traces import Fork, Program, Turn
 from traces.formats.native import write_programs
 
 ANY_LENGTH = Longest(None, "")
@@ -32,3 +32,29 @@ def test_packing_turns_preserves_every_field(tmp_path: Path) -> None:
     workload = load_workload(files(tmp_path, 2), None, ANY_LENGTH, refuse=True)
     assert workload.packed().as_json() == workload.as_json()
     assert workload.packed().programs == workload.programs
+
+
+def test_means_are_those_of_jobs_their_later_turns_and_their_tool_calls() -> None:
+    job = Program("a", (
+        Turn(100, 10, 0, ("ls",), tool_gap_s=3.0),  # the next turn adds 150 - 110 = 40 tokens
+        Turn(150, 10, 110, (), tool_gap_s=99.0),  # a pause; the next turn adds 260 - 160 = 100
+        Turn(260, 10, 160, ("ls",), tool_gap_s=7.0),  # the last gap does not count
+    ))  # fmt: skip
+    short = Program("b", (Turn(50, 5),))
+    agent = Program("a/x", (Turn(9, 9, tool_gap_s=8.0), Turn(9000, 9)), fork=Fork("a", 0))
+    workload = Workload("w", (job, short, agent), "0" * 64, ())
+    assert workload.means == {"turns": 2, "new_tokens_per_later_turn": 70, "tool_gap_s": 3}
+    assert workload.as_json()["means"] == workload.means
+
+
+def test_a_workload_of_one_turn_per_job_has_no_means_of_later_turns() -> None:
+    workload = Workload("w", (Program("b", (Turn(50, 5),)),), "0" * 64, ())
+    assert workload.means == {"turns": 1}
+
+
+def test_only_a_pack_says_what_it_is(tmp_path: Path) -> None:
+    pack = load_workload(["swe-bench-sum"], 3, ANY_LENGTH, refuse=True)
+    assert pack.about == "Table 2 of Continuum v3 (SWE-Bench), its tokens read as sum over turns"
+    assert load_workload(files(tmp_path, 1), None, ANY_LENGTH, refuse=True).about is None
+    both = load_workload(["swe-bench", "bfcl"], 3, ANY_LENGTH, refuse=True)
+    assert both.about is None

@@ -147,7 +147,7 @@ _OUTPUT = Lognormal(median=89, sigma=math.sqrt(2 * math.log(276 / 89)))
 
 _SWE_BENCH = Recipe(
     name="swe-bench",
-    description="Table 2 of Continuum v3, SWE-Bench; its tokens are read as final context",
+    description="Table 2 of Continuum v3 (SWE-Bench), its tokens read as final context",
     turns=_rounded(10.9, 2.1),
     tokens=Normal(70_126, 19_732, low=8_000, high=WINDOW_TOKENS),
     calls=tuple(_swe_bench_calls(0.925, 3.550, cd_share=0.35, cd_tail=0.941)),
@@ -164,12 +164,12 @@ PUBLISHED = {
         replace(
             _SWE_BENCH,
             name="swe-bench-sum",
-            description="Table 2 of Continuum v3, SWE-Bench; its tokens are read as sum over turns",
+            description="Table 2 of Continuum v3 (SWE-Bench), its tokens read as sum over turns",
             reading="sum",
         ),
         Recipe(
             name="bfcl",
-            description="Table 2 of Continuum v3, BFCL, with tokens (final context) times 0.4",
+            description="Table 2 of Continuum v3 (BFCL), its tokens x 0.4 read as final context",
             turns=_rounded(6.3, 2.3),
             tokens=Weibull(93_256, 1.3739),  # this shape has deviation 68,687
             scale=0.4,
@@ -181,7 +181,7 @@ PUBLISHED = {
         ),
         Recipe(
             name="openhands",
-            description="assumed statistics of OpenHands: 30 turns, 60,000 tokens of final context",
+            description="assumed statistics of OpenHands (30 turns, 60,000 tokens in the end)",
             turns=_rounded(30, 9),
             tokens=Normal(60_000, 18_000, low=12_000, high=WINDOW_TOKENS),
             calls=(
