@@ -15,6 +15,7 @@ from reports.answer.provenance import provenance as provenance_of
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
 from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Comparison, Point, compare
 from reports.statistics.seeds_needed import advice
 
@@ -34,6 +35,10 @@ class Answer:
     baseline: Point | None = None
     possible: float | None = None
     """Share of the best bound's gain that the winner achieves."""
+    capacities: tuple[VariantCapacity, ...] = ()
+    """Empty if the run did not search capacities."""
+    winners: tuple[str, ...] = ()
+    """Variants with the highest capacity, or the fastest at `load` with those that tie."""
 
     @property
     def sentences(self) -> list[str]:
@@ -68,7 +73,10 @@ def answer(
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
     caveats = (*short_run(winner, sweep), *caveats)
-    return Answer(headline, tuple(findings), caveats, provenance, load, winner, base, possible)
+    names = (winner.variant, *tied)
+    return Answer(
+        headline, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
+    )
 
 
 def _no_answer(results: Results) -> str:

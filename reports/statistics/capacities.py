@@ -1,0 +1,92 @@
+"""Combines the capacities of a variant over seeds, and compares them with the baseline's.
+
+In: a capacity per variant and seed. Out: estimates, and which variants have the highest capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.search import Chain
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.over_seeds import geometric_mean, paired_ratio
+
+EQUAL_WITHIN = 0.03
+"""Smaller relative differences between capacities do not matter in practice."""
+
+
+@dataclass(frozen=True, slots=True)
+class VariantCapacity:
+    variant: str
+    bound: bool
+    by_seed: Mapping[int, Capacity]
+    ratio: Estimate | None
+    """Capacity ÷ that of the baseline; None for the baseline, and if one of them has no number."""
+
+    @property
+    def kind(self) -> Kind:
+        """The capacity is found if it is found with every seed."""
+        kinds = {each.kind for each in self.by_seed.values()}
+        order = (Kind.OPEN, Kind.NEVER, Kind.ALWAYS, Kind.FOUND)
+        return next((kind for kind in order if kind in kinds), Kind.OPEN)
+
+    @property
+    def per_s(self) -> dict[int, float]:
+        """Jobs per second by seed, for seeds whose capacity is found."""
+        return {s: c.jobs_per_s for s, c in self.by_seed.items() if c.kind is Kind.FOUND}
+
+    @property
+    def jobs_per_s(self) -> Estimate | None:
+        """The geometric mean over seeds; None unless all are found."""
+        return geometric_mean(self.per_s.values()) if self.kind is Kind.FOUND else None
+
+
+def capacities(
+    found: Mapping[Chain, Capacity], variants: Mapping[str, bool], baseline: str
+) -> list[VariantCapacity]:
+    """Return the capacities in the order of `variants`, which has by name whether it is a bound."""
+    by_variant = {
+        name: {chain.seed: each for chain, each in found.items() if chain.variant == name}
+        for name in variants
+    }
+    base = VariantCapacity(baseline, False, by_variant.get(baseline, {}), None)
+    return [
+        VariantCapacity(name, variants[name], by_seed, _ratio(name, by_seed, base))
+        for name, by_seed in by_variant.items()
+    ]
+
+
+def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) -> Estimate | None:
+    own = VariantCapacity(name, False, by_seed, None)
+    if name == base.variant or own.kind is not Kind.FOUND or base.kind is not Kind.FOUND:
+        return None
+    return paired_ratio(own.per_s, base.per_s)
+
+
+def winners(found: Sequence[VariantCapacity]) -> list[VariantCapacity]:
+    """Return the variants with the highest capacity, bounds excluded, the highest first.
+
+    Those of which no interval says that their capacity is lower, and those within `EQUAL_WITHIN`
+    of the highest, win too. Without intervals, only the latter.
+    """
+    contenders = [each for each in found if not each.bound]
+    if always := [each for each in contenders if each.kind is Kind.ALWAYS]:
+        return always
+    ranked = sorted(
+        ((each, value.value) for each in contenders if (value := each.jobs_per_s) is not None),
+        key=lambda pair: -pair[1],
+    )
+    return [each for each, _ in ranked if _as_high(each, ranked[0][0])]
+
+
+def _as_high(each: VariantCapacity, best: VariantCapacity) -> bool:
+    ratio = paired_ratio(each.per_s, best.per_s)
+    return ratio is not None and (ratio.value >= 1 - EQUAL_WITHIN or ratio.high >= 1)
+
+
+def equal(found: Sequence[VariantCapacity]) -> bool:
+    """Return whether the capacities are within `EQUAL_WITHIN` of each other."""
+    values = [value.value for each in found if (value := each.jobs_per_s) is not None]
+    return len(values) == len(found) and min(values) >= (1 - EQUAL_WITHIN) * max(values)

@@ -1,0 +1,197 @@
+"""The answer about capacities: winners, ties, ratios, GPUs and cost, in plain sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from reports.answer.capacity import Price, asked_of, capacity_answer
+from reports.answer.verdict import Answer
+from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.search import Chain
+from reports.capacity.slo import parse_slo
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import capacities, equal, winners
+from reports.statistics.points import Comparison, Point
+
+SWEEP: dict[str, Any] = {
+    "baseline": "fcfs",
+    "hardware": "b200",
+    "model": "llama-3.1-8b",
+    "engine": "sim",
+    "gpus": 1,
+    "seeds": [1, 2, 3],
+    "workload": {"name": "swe-bench", "programs": 100},
+}
+NEVER = Capacity(Kind.NEVER, math.nan, None, 0.001)
+ALWAYS = Capacity(Kind.ALWAYS, math.nan, 81.9, None)
+OPEN = Capacity(Kind.OPEN, math.nan, 0.2, 0.4)
+
+
+def number(jobs_per_s: float) -> Capacity:
+    return Capacity(Kind.FOUND, jobs_per_s, jobs_per_s * 0.98, jobs_per_s * 1.02)
+
+
+def chains(**per_seed: Sequence[float | Capacity]) -> dict[Chain, Capacity]:
+    return {
+        Chain(name.replace("_", "+"), seed): each if isinstance(each, Capacity) else number(each)
+        for name, values in per_seed.items()
+        for seed, each in enumerate(values, start=1)
+    }
+
+
+def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Point:
+    ratio = Estimate(90 / mean_s, 0.9 * 90 / mean_s, 1.1 * 90 / mean_s)
+    against = None if variant == "fcfs" else Comparison(200, 3, ratio, ratio, math.nan)
+    return Point(
+        variant, False, False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
+        {"jct_p95_s": 3 * mean_s}, jps, {"device": 0.5}, not stable, False, against,
+    )  # fmt: skip
+
+
+def answer_of(
+    found: Mapping[Chain, Capacity],
+    *,
+    points: Sequence[Point] = (),
+    bounds: Sequence[str] = (),
+    **sweep: Any,
+) -> Answer:
+    merged = SWEEP | sweep
+    variants = {chain.variant: chain.variant in bounds for chain in found}
+    asked = asked_of(merged, parse_slo("mean<=2x"), 42.0)
+    return capacity_answer(capacities(found, variants, "fcfs"), points, asked, merged, [])
+
+
+def test_a_clear_winner_is_named_with_its_capacity_and_the_paired_ratio() -> None:
+    # 1.8 times as many in each seed: no spread.
+    answer = answer_of(chains(fcfs=(0.2, 0.25, 0.23), continuum_=(0.36, 0.45, 0.414)))
+    assert answer.headline == (
+        "continuum+ sustains 0.406 jobs/s on b200, 1.8x as many as fcfs (95% CI 1.8–1.8)."
+    )
+    assert answer.winners == ("continuum+",)
+
+
+def test_ties_are_said_as_ties() -> None:
+    found = chains(
+        fcfs=(0.2, 0.2, 0.2), a=(0.4, 0.41, 0.40), b=(0.40, 0.40, 0.40), c=(0.395, 0.41, 0.4)
+    )
+    answer = answer_of(found)
+    assert answer.headline.startswith("Three schedulers are equal within 3%: a, c and b. They ")
+    assert set(answer.winners) == {"a", "b", "c"}
+
+
+def test_a_scheduler_whose_interval_reaches_the_best_is_not_excluded_by_noise() -> None:
+    # b is 10% lower on average, but higher in one seed of three.
+    answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
+    assert answer.winners == ("a", "b")
+    assert answer.headline.startswith("Two schedulers do not differ significantly: a and b. ")
+
+
+def test_a_scheduler_that_is_lower_in_every_seed_by_the_same_share_does_not_win() -> None:
+    answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.4, 0.5, 0.6), b=(0.36, 0.45, 0.54)))
+    assert answer.winners == ("a",)
+
+
+def test_the_baseline_can_win() -> None:
+    answer = answer_of(chains(fcfs=(0.4, 0.4, 0.4), a=(0.3, 0.3, 0.3)))
+    assert answer.headline == (
+        "No scheduler sustains more jobs than fcfs, which sustains 0.4 jobs/s on b200."
+    )
+    assert "Less than fcfs: a 0.75x." in answer.findings
+
+
+def test_schedulers_as_good_as_the_baseline_are_named() -> None:
+    answer = answer_of(chains(fcfs=(0.4, 0.4, 0.4), a=(0.401, 0.4, 0.4), b=(0.3, 0.3, 0.3)))
+    assert answer.headline == (
+        "No scheduler sustains more than fcfs, which sustains 0.4 jobs/s on b200:"
+        " a is equal within 3%."
+    )
+
+
+def test_one_seed_has_no_interval_and_the_report_says_so() -> None:
+    answer = answer_of(chains(fcfs=(0.2,), a=(0.4,), b=(0.38,)), seeds=[1])
+    assert answer.headline == (
+        "a sustains 0.4 jobs/s on b200, 2.0x as many as fcfs (one seed, so no interval)."
+    )
+    assert answer.caveats[0].startswith("One seed: capacities have no interval")
+
+
+def test_a_bound_is_a_reference_and_never_wins() -> None:
+    answer = answer_of(
+        chains(fcfs=(0.2, 0.2, 0.2), a=(0.3, 0.3, 0.3), oracle=(0.5, 0.5, 0.5)), bounds=["oracle"]
+    )
+    assert answer.winners == ("a",)
+    assert "For reference: oracle, which knows the future, sustains 0.5 jobs/s." in answer.findings
+
+
+def test_an_slo_that_nothing_meets_is_no_number() -> None:
+    answer = answer_of(chains(fcfs=(NEVER,) * 3, a=(NEVER,) * 3))
+    assert answer.headline == (
+        "No scheduler sustains any rate on b200: the SLO mean<=2x is not met even by jobs that"
+        " hardly ever meet. Their mean JCT is 42.0 s."
+    )
+    assert answer.winners == ()
+
+
+def test_an_slo_that_everything_meets_names_the_highest_rate_that_was_tried() -> None:
+    answer = answer_of(chains(fcfs=(ALWAYS,) * 3, a=(ALWAYS,) * 3))
+    assert answer.headline == (
+        "fcfs and a meet the SLO mean<=2x at every rate that was tried, up to 81.9 jobs/s on b200:"
+        " a stricter --slo would separate schedulers."
+    )
+
+
+def test_a_search_that_is_not_finished_cannot_win_and_the_report_says_so() -> None:
+    answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.4, OPEN, 0.4)))
+    assert answer.winners == ("fcfs",)
+    assert answer.caveats[0].startswith("The search has not finished for a,")
+
+
+def test_gpus_for_a_round_rate_are_whole_machines() -> None:
+    # 1 job/s: 5 machines at 0.2 jobs/s, 3 (2.5) at 0.4; two GPUs each.
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), gpus=2)
+    assert "1 job/s needs 6 GPUs with a and 10 GPUs with fcfs." in answer.findings
+
+
+def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() -> None:
+    # 3.6 USD/h is 0.001 USD/s; 1,000 jobs take 2,500 s at 0.4 jobs/s and 5,000 s at 0.2.
+    price = Price(1, 3.6)
+    assert price.usd_per_1000_jobs(0.4) == pytest.approx(2.5)
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), gpu={"price_usd_per_hour": 3.6})
+    assert (
+        "A thousand jobs cost 2.5 USD with a and 5 USD with fcfs, at capacity." in answer.findings
+    )
+
+
+def test_jcts_are_compared_at_the_highest_rate_at_which_both_are_stable() -> None:
+    points = [
+        point("fcfs", 0.1, 60), point("a", 0.1, 55),
+        point("fcfs", 0.2, 90), point("a", 0.2, 60),
+        point("fcfs", 0.3, 500, stable=False), point("a", 0.3, 75),
+    ]  # fmt: skip
+    answer = answer_of(chains(fcfs=(0.25,) * 3, a=(0.4,) * 3), points=points)
+    assert answer.load == "0.2 jobs/s"
+    assert (
+        "At 0.2 jobs/s, 80% of fcfs's capacity, the mean JCT is 60.0 s with a and 90.0 s with fcfs,"
+        " 1.5x as long (95% CI 1.4–1.7)." in answer.findings
+    )
+
+
+@pytest.mark.parametrize("names", [1, 2, 5, 9])
+def test_headlines_have_at_most_about_thirty_words(names: int) -> None:
+    found = chains(fcfs=(0.2,) * 3, **{f"p{k}": (0.4,) * 3 for k in range(names)})
+    assert len(answer_of(found).headline.split()) <= 36
+
+
+def test_equal_means_within_three_percent_of_each_other() -> None:
+    found = capacities(
+        chains(fcfs=(1.0,), a=(0.971,), b=(0.969,)),
+        dict.fromkeys(("fcfs", "a", "b"), False),
+        "fcfs",
+    )
+    assert equal(found[:2])
+    assert not equal(found)
+    assert [each.variant for each in winners(found)] == ["fcfs", "a"]

@@ -1,0 +1,180 @@
+"""`--fail-unless`: what it computes, and that it accepts nothing else."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.answer.condition import evaluate, parse_condition
+from reports.answer.verdict import Answer
+from reports.capacity.estimate import Capacity, Kind
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.points import Point
+from servers.errors import InvalidInput
+
+VARIANTS = ("fcfs", "continuum", "continuum+", "continuum(k=50)", "my_policies:KeepShortTools")
+
+
+def capacity_of(name: str, jobs_per_s: float) -> VariantCapacity:
+    kind = Kind.NEVER if math.isnan(jobs_per_s) else Kind.FOUND
+    return VariantCapacity(name, False, {1: Capacity(kind, jobs_per_s, None, None)}, None)
+
+
+ANSWER = Answer(
+    "", (), (), "",
+    capacities=(
+        capacity_of("fcfs", 0.2),
+        capacity_of("continuum", 0.3),
+        capacity_of("continuum+", 0.5),
+        capacity_of("continuum(k=50)", 0.4),
+        capacity_of("my_policies:KeepShortTools", math.nan),
+    ),
+)  # fmt: skip
+
+
+def point(variant: str, jps: float, mean_s: float, *, stable: bool = True) -> Point:
+    return Point(
+        variant, False, False, f"{jps:g} jobs/s", jps, 200, Estimate(mean_s, mean_s, mean_s),
+        {"jct_p50_s": 20.0, "jct_p95_s": 3 * mean_s}, jps, {}, not stable, False, None,
+    )  # fmt: skip
+
+
+POINTS = [
+    point("fcfs", 0.1, 60),
+    point("fcfs", 0.3, 400, stable=False),
+    point("continuum+", 0.3, 50),
+]
+
+
+def held(text: str) -> bool:
+    return evaluate(parse_condition(text), ANSWER, POINTS).holds
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("capacity(continuum) >= 1.3 * capacity(fcfs)", True),
+        ("capacity(continuum) >= 1.6 * capacity(fcfs)", False),
+        ("capacity(continuum+) > capacity(continuum)", True),
+        ("capacity('continuum+') / capacity(\"fcfs\") < 2.6", True),
+        ("capacity(continuum(k=50)) - capacity( fcfs ) <= 0.21", True),
+        ("0.1 < capacity(fcfs) < 0.3", True),
+        ("0.1 < capacity(fcfs) < 0.15", False),
+        ("mean_jct(fcfs, at=0.1) <= 60 and p95_jct(fcfs, at=0.1) <= 180", True),
+        ("mean_jct(fcfs, at=0.1) < 60 or p50_jct(fcfs, at=0.1) < 21", True),
+        ("not capacity(fcfs) > 1", True),
+        ("-capacity(fcfs) < 0", True),
+    ],
+)
+def test_a_condition_compares_capacities_and_jcts(text: str, holds: bool) -> None:
+    assert held(text) is holds
+
+
+def test_the_sentence_has_the_numbers() -> None:
+    found = evaluate(parse_condition("capacity(continuum) >= 1.6 * capacity(fcfs)"), ANSWER, POINTS)
+    assert found.sentence == (
+        "capacity(continuum) >= 1.6 * capacity(fcfs): does not hold, capacity(continuum) = 0.3 and"
+        " capacity(fcfs) = 0.2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("capacity(my_policies:KeepShortTools) > 0", "is no number (never)"),
+        ("not capacity(my_policies:KeepShortTools) > 0", "is no number (never)"),
+        ("mean_jct(fcfs, at=0.3) < 1000", "fcfs is unstable at 0.3 jobs/s"),
+        ("mean_jct(fcfs, at=0.7) < 1000", "fcfs has no result at 0.7 jobs/s"),
+        ("capacity(fcfs) / (capacity(fcfs) - capacity(fcfs)) > 1", "division by zero"),
+    ],
+)
+def test_a_condition_without_a_number_does_not_hold(text: str, reason: str) -> None:
+    found = evaluate(parse_condition(text), ANSWER, POINTS)
+    assert not found.holds
+    assert reason in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("capacity(fcsf) > 1", "fcsf is not a policy of this sweep; did you mean fcfs?"),
+        ("capacity(vtc) > 1", "vtc is not a policy of this sweep; use fcfs, continuum, "),
+        ("mean_jct(fcfs, at=0.7) < 9", "does not run at 0.7 jobs/s; add --jps 0.7"),
+    ],
+)
+def test_what_a_sweep_does_not_have_is_refused_before_it_runs(text: str, reason: str) -> None:
+    with pytest.raises(InvalidInput, match="--fail-unless") as error:
+        parse_condition(text).check(VARIANTS, [0.1, 0.3])
+    assert reason in str(error.value)
+
+
+def test_all_that_a_sweep_has_is_accepted() -> None:
+    for name in VARIANTS:
+        parse_condition(f"capacity({name}) > mean_jct({name}, at=0.1)").check(VARIANTS, [0.1])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "not an expression; use for example 'capacity(continuum) >="),
+        ("capacity(fcfs) >", "not an expression"),
+        ("capacity(fcfs", "not an expression"),
+        ("capacity(fcfs)", "compares nothing"),
+        ("capacity(fcfs) == 1", "is not supported"),
+        ("capacity(fcfs) > x", "x is not supported"),
+        ("capacity(fcfs) > True", "True is not supported"),
+        ("capacity(fcfs) > 2 ** 99999999", "is not supported"),
+        ("capacity(fcfs) > [1]", "is not supported"),
+        ("capacity(fcfs, 3) > 1", "capacity takes the name of one policy"),
+        ("capacity() > 1", "capacity takes the name of one policy"),
+        ("capacity(fcfs, at=1) > 1", "capacity takes no rate"),
+        ("mean_jct(fcfs) > 1", "mean_jct needs a rate, at=RATE"),
+        ("mean_jct(fcfs, at=x) > 1", "at=x is not a rate"),
+        ("capcity(fcfs) > 1", "capcity is not a function of --fail-unless; did you mean capacity?"),
+        ("open('x') > 1", "open is not a function of --fail-unless; use capacity, mean_jct, "),
+        ("().__class__.mro() > 1", "is not a function of --fail-unless"),
+        ("capacity(fcfs) > 1" * 100, "longer than 500 characters"),
+    ],
+)
+def test_anything_else_is_refused_in_one_line(text: str, reason: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        parse_condition(text)
+    assert str(error.value).startswith("--fail-unless ")
+    assert reason in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+PARTS = st.sampled_from(
+    [
+        "capacity",
+        "(",
+        ")",
+        "fcfs",
+        ">=",
+        "1.3",
+        "*",
+        ",",
+        "at=",
+        "0.1",
+        "and",
+        "not",
+        "'",
+        "\\",
+        "-",
+    ]
+)
+
+
+@given(st.one_of(st.text(max_size=40), st.lists(PARTS, max_size=14).map(" ".join)))
+def test_any_text_is_a_condition_or_one_line(text: str) -> None:
+    try:
+        condition = parse_condition(text)
+    except InvalidInput as error:
+        message = str(error)
+    else:
+        message = evaluate(condition, ANSWER, POINTS).sentence.removeprefix(text)
+    assert "\n" not in message
