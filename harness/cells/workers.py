@@ -66,14 +66,28 @@ class _Worker:
 
 
 def run_jobs(
-    jobs: Iterable[Job], run: Callable[[Any, Job, Tick], None], shared: Any, workers: int
+    jobs: Iterable[Job],
+    run: Callable[[Any, Job, Tick], None],
+    shared: Any,
+    workers: int,
+    more: Callable[[], Iterable[Job]] = tuple,
 ) -> Generator[Event[Job], None, None]:
-    """Call `run(shared, job, tick)` for each job. Closing the generator ends the running jobs."""
+    """Call `run(shared, job, tick)` for each job. Closing the generator ends the running jobs.
+
+    `more` is called at the start and after the end of a job, while a worker is idle; it may return
+    further jobs.
+    """
     queue = deque(jobs)
+    ended = True
     idle: list[_Worker] = []
     busy: dict[Any, tuple[_Worker, Job]] = {}
     try:
-        while queue or busy:
+        while True:
+            if ended and len(queue) + len(busy) < workers:
+                queue.extend(more())
+            if not queue and not busy:
+                break
+            ended = False
             while queue and len(busy) < workers:
                 worker = idle.pop() if idle else _start(run, shared)
                 job = queue.popleft()
@@ -86,6 +100,7 @@ def run_jobs(
                 event = _receive(worker, job)
                 if isinstance(event, Ended):
                     del busy[pipe]
+                    ended = True
                     if worker.process.is_alive():
                         idle.append(worker)
                 yield event

@@ -15,7 +15,7 @@ from dataclasses import replace
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +25,10 @@ from harness.cli.options import Only, Without, complete_policies, takes_settings
 from harness.cli.run_from_settings import resume_hint, run_from_settings
 from harness.console import print_message
 from harness.load.settings import LOAD, Execution, OnError, SweepSettings
+from harness.load.settings import RUN as RUN_PANEL
+
+if TYPE_CHECKING:
+    from reports.answer.condition import Condition
 
 UsageError: Any = typer.BadParameter.__base__
 """Raised for a command line that cannot be parsed; Typer does not export the class."""
@@ -163,6 +167,8 @@ or seed runs only the new cells.
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
 
+  bench sweep --jps 0.3 --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
+
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
@@ -173,20 +179,44 @@ or seed runs only the new cells.
 
 @app.command(help=SWEEP_HELP)
 @takes_settings(file=True)
-def sweep(settings: SweepSettings, execution: Execution) -> None:
+def sweep(
+    *,
+    settings: SweepSettings,
+    execution: Execution,
+    fail_unless: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CONDITION",
+            help="Exit with code 1 unless this holds, in quotes: 'capacity(continuum) >= 1.3 * "
+            "capacity(fcfs)' or 'mean_jct(continuum, at=0.3) <= 60'.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
+) -> None:
     from harness.cli.print_report import print_report
 
+    with one_line_errors():
+        condition = None if fail_unless is None else _condition(fail_unless)
     folder, failed = run_from_settings(
         settings,
         execution.out,
         execution.workers,
         stop_on_error=execution.on_error is OnError.STOP,
         reuse=not execution.fresh,
+        condition=condition,
     )
     with one_line_errors(resume_hint()):
-        print_report(folder, failed)
+        print_report(folder, failed, condition=condition)
 
 
+def _condition(text: str) -> Condition:
+    from reports.answer.condition import parse_condition
+
+    return parse_condition(text)
+
+
+OF_SWEEPS = ("jps", "policies", "seeds", "baseline", "slo", "no_capacity")
+"""Settings of several cells, which `bench run` lacks or names in the singular."""
 RUN_HELP = """Run one cell and print its settings, its result, and where the time went.
 
 [bold]Examples[/bold]
@@ -219,7 +249,7 @@ def run(
         int | None, typer.Option(min=0, help="Seed of the arrivals. Default: 1.")
     ] = None,
     execution: Annotated[Execution, Only("out", "fresh")],
-    settings: Annotated[SweepSettings, Without("jps", "policies", "seeds", "baseline")],
+    settings: Annotated[SweepSettings, Without(*OF_SWEEPS)],
 ) -> None:
     from harness.cli.tables import show_cell
 
@@ -229,6 +259,8 @@ def run(
         policies=settings.policies if policy is None else policy,
         seeds=settings.seeds if seed is None else str(seed),
         baseline=None,
+        slo=None,
+        no_capacity=True,
     )
     folder, failed = run_from_settings(
         settings, execution.out, workers=1, one_cell=True, reuse=not execution.fresh

@@ -13,6 +13,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from reports.answer.condition import Condition
     from reports.page.machines import MachinesReport
     from reports.page.write import Report
 
@@ -27,8 +28,10 @@ def print_report(
     failed: Collection[str] = (),
     gantt: Sequence[str] = (),
     evaluations: Sequence[str] = (),
+    condition: Condition | None = None,
 ) -> None:
-    """Write and print the report. Exit with code 1 if a gate failed or a cell has no result.
+    """Write and print the report. Exit with code 1 if a gate failed, a cell has no result, or the
+    condition does not hold.
 
     The errors of the cells in `failed` are not printed, because the caller has printed them.
     """
@@ -46,7 +49,8 @@ def print_report(
         _print_answer(console, [machines.headline, *machines.caveats])
         for member, each in machines.machines:
             _print_answer(console, [f"{member.label}: {each.answer[0]}"])
-        _print_end(console, machines, failed)
+        named = [(f"{member.label}: ", each) for member, each in machines.machines]
+        _print_end(console, machines, failed, _unmet(condition, named))
         return
     for evaluation in evaluations:
         keep_evaluation(folder, evaluation)
@@ -54,14 +58,30 @@ def print_report(
     _print_answer(console, report.answer)
     if report.table.points:
         console.print("", report.table, sep="\n")
-    _print_end(console, report, failed)
+    _print_end(console, report, failed, _unmet(condition, [("", report)]))
+
+
+def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -> tuple[str, ...]:
+    """Print whether the condition holds. Return the sentences of reports in which it does not."""
+    if condition is None:
+        return ()
+    from reports.answer.condition import evaluate
+
+    held = [(name, evaluate(condition, report.result, report.points)) for name, report in reports]
+    print(*(f"\n{name}{each.sentence}" for name, each in held), sep="")
+    return tuple(f"{name}{each.sentence}" for name, each in held if not each.holds)
 
 
 def _print_answer(console: Console, sentences: Sequence[str]) -> None:
     console.print("", *sentences, sep="\n", markup=False, soft_wrap=not console.is_terminal)
 
 
-def _print_end(console: Console, report: Report | MachinesReport, failed: Collection[str]) -> None:
+def _print_end(
+    console: Console,
+    report: Report | MachinesReport,
+    failed: Collection[str],
+    unmet: Collection[str],
+) -> None:
     from traces.lenient import printable
 
     console.print(f"\nreport: {report.path}", markup=False, soft_wrap=True)
@@ -72,5 +92,7 @@ def _print_end(console: Console, report: Report | MachinesReport, failed: Collec
         print(f"no result: {name}: {printable(reason)}", file=sys.stderr)
     if (more := len(missing) - MAX_NAMED_CELLS) > 0:
         print(f"no result: {more} more, see the report", file=sys.stderr)
-    if failed or report.failed_gates or report.missing:
+    for sentence in unmet:
+        print(f"failed: {sentence}", file=sys.stderr)
+    if failed or report.failed_gates or report.missing or unmet:
         raise typer.Exit(1)

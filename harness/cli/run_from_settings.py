@@ -22,6 +22,7 @@ from servers.errors import InvalidInput
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
     from harness.sweep.plan import SweepPlan
+    from reports.answer.condition import Condition
 
 
 def run_from_settings(
@@ -32,8 +33,10 @@ def run_from_settings(
     stop_on_error: bool = False,
     one_cell: bool = False,
     reuse: bool = True,
+    condition: Condition | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
-    """Return the run folder and the errors of failed cells by name. The errors are printed."""
+    """Return the run folder and the errors of failed cells by name. The errors are printed.
+    `condition` is checked before any cell runs."""
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: must be at least 1")
@@ -55,6 +58,8 @@ def run_from_settings(
             plans = [plan := resolve(settings)]
             folder = out or default_folder(plan)
             run = partial(run_sweep, plan)
+        if condition is not None:
+            check_condition(condition, plans[0])
         if one_cell and len(plan.cells()) != 1:
             dimensions = (
                 ("one --policy", plan.variants),
@@ -84,6 +89,16 @@ def run_from_settings(
     return folder, outcome.failed
 
 
+def check_condition(condition: Condition, plan: SweepPlan) -> None:
+    """Raise InvalidInput for a condition about something that the sweep does not measure."""
+    condition.check([variant.name for variant in plan.variants], plan.rates)
+    if condition.needs_capacity and plan.slo is None:
+        raise InvalidInput(
+            f"--fail-unless '{condition.text}': these settings search no capacity; remove "
+            "--no-capacity, and measure a steady state (not --once), or use mean_jct"
+        )
+
+
 def resume_hint() -> str:
     return f"; finished cells are kept, resume with: {same_command()}"
 
@@ -108,9 +123,11 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
         print(plan.agents.describe())
     policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
+    loads = f" x {counted(len(plan.rates), 'load')}" if plan.rates else ""
+    search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
     print(
-        f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies} x "
-        f"{counted(len(plan.rates), 'load')} x {counted(len(plan.seeds), 'seed')}{machines}",
+        f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies}{loads} x "
+        f"{counted(len(plan.seeds), 'seed')}{machines}{search}",
         flush=True,
     )
     _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])

@@ -21,7 +21,7 @@ from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
 from harness.load.settings_file import parse_values, read_toml
-from harness.sweep.plan import DEFAULT_JPS, SweepPlan, resolve
+from harness.sweep.plan import DEFAULT_JPS, DEFAULT_SEEDS_ONCE, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.errors import InvalidExperiment
@@ -161,7 +161,7 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.policies"):
         names = {variant.name for variant in variants(settings.policies)}
     with _errors_name(f"{file}: sweep.seeds"):
-        parse_seeds(settings.seeds)
+        parse_seeds(settings.seeds or DEFAULT_SEEDS_ONCE)
     with _errors_name(f"{file}: sweep.arrivals"):
         takes_rate = parse_arrivals(settings.load.arrivals).takes_rate
     with _errors_name(f"{file}: sweep.jps"):

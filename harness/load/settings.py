@@ -413,12 +413,31 @@ class SweepSettings:
     jps: Annotated[
         str | None,
         Option(
-            "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, or "
-            "0.1..0.5:0.1 with a step. Default: 0.05..0.9.",
+            "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
+            "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
+            "0.05..0.9.",
             LOAD,
             "RATES",
         ),
     ] = None
+    slo: Annotated[
+        str | None,
+        Option(
+            "When a rate is sustained: limits of the JCT, in quotes, such as 'mean<=2x' (twice "
+            "that on an idle machine) or 'mean<=2x,p95<=300s'; also p50, p90, p99 and min. "
+            "Default: mean<=2x.",
+            LOAD,
+            "LIMITS",
+        ),
+    ] = None
+    no_capacity: Annotated[
+        bool,
+        Option(
+            "Run the rates of --jps only. Without it, the highest rate that each policy sustains "
+            "is searched, where a steady state is measured.",
+            LOAD,
+        ),
+    ] = False
     policies: Annotated[
         str,
         Option(
@@ -430,13 +449,14 @@ class SweepSettings:
         ),
     ] = "all"
     seeds: Annotated[
-        str,
+        str | None,
         Option(
-            "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5.",
+            "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5. "
+            "Default: 1..3 where a steady state is measured, else 1.",
             LOAD,
             "SEEDS",
         ),
-    ] = "1"
+    ] = None
     baseline: Annotated[
         str | None,
         Option(

@@ -39,7 +39,7 @@ MADE_BY = "made_by"
 GROWING = ("variants", "jps", "seeds", "machines")
 """Fields of `sweep.json` to which a later plan may add values."""
 IGNORED_FIELDS = (
-    *(MADE_BY, "baseline", "turnstile_version", "profile_notes"),
+    *(MADE_BY, "baseline", "search", "turnstile_version", "profile_notes"),
     *("left_out", "rejected_files", "repairs"),
 )
 """Fields of `sweep.json` that do not affect the cells."""

@@ -11,6 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import SETTINGS, claimed, settings_files, with_copies
 from harness.sweep.plan import Cell, SweepPlan, resolve_each
-from harness.sweep.run import Outcome, run_cells, unfinished
+from harness.sweep.run import Outcome, run_cells, search_of, unfinished
+from harness.sweep.search import CapacitySearch
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
 from servers.errors import InvalidInput
@@ -135,10 +137,31 @@ def run_machines(
             unfinished_here, done_here = unfinished(plan, folder / name, reuse)
             todo += [CellOnMachine(name, cell) for cell in unfinished_here]
             cells, found_done = cells + len(plan.cells()), found_done + done_here
-        work = {name: Work(plan, folder / name) for name, plan in plans.items()}
-        turns = next(iter(plans.values())).turns_per_cell
-        failed = run_cells(todo, _run_on_machine, work, folder, turns, workers, stop_on_error)
+        searches = {
+            name: search
+            for name, plan in plans.items()
+            if (search := search_of(plan, folder / name, reuse)) is not None
+        }
+        work = {
+            name: Work(plan, folder / name, dict(searches[name].idle) if name in searches else {})
+            for name, plan in plans.items()
+        }
+        turns, more = next(iter(plans.values())).turns_per_cell, partial(_next_cells, searches)
+        failed = run_cells(todo, _run_on_machine, work, folder, turns, workers, stop_on_error, more)
+    cells += sum(search.cells for search in searches.values())
+    found_done += sum(search.found_done for search in searches.values())
     return Outcome(folder, cells, found_done, failed)
+
+
+def _next_cells(
+    searches: Mapping[str, CapacitySearch], failed: Mapping[str, str]
+) -> list[CellOnMachine]:
+    cells: list[CellOnMachine] = []
+    for machine, search in searches.items():
+        prefix = f"{machine}/"
+        here = {n.removeprefix(prefix): why for n, why in failed.items() if n.startswith(prefix)}
+        cells += [CellOnMachine(machine, cell) for cell in search.next_cells(here)]
+    return cells
 
 
 def _run_on_machine(work: Mapping[str, Work], cell: CellOnMachine, tick: Tick) -> None:

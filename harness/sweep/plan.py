@@ -21,6 +21,7 @@ from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import Agents, Overlong, Prompts, SweepSettings
 from harness.load.workload import Longest, Workload, load_workload
 from harness.sweep.fingerprint import code_sha256, policy_sha256
+from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.errors import DoesNotFit, InvalidInput
 from servers.nearest import nearest
 from servers.variants import Variant, variant
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 DEFAULT_JPS = "0.05..0.9"
 DEFAULT_BASELINE = "fcfs"
+DEFAULT_SEEDS, DEFAULT_SEEDS_ONCE = "1..3", "1"
+AUTO = "auto"
 Resolved = tuple[tuple[Variant, ...], Engine, tuple[Unsupported, ...]]
 """The variants to run, the engine, and the variants that it does not support."""
 
@@ -68,6 +71,8 @@ class SweepPlan:
     """None: programs are replayed."""
     steady: bool = False
     """Whether each cell runs a stream of jobs until its steady state, instead of a fixed set."""
+    slo: Slo | None = None
+    """What a sustained rate meets. The capacity of each variant is searched; None: it is not."""
 
     @property
     def turns_per_cell(self) -> int:
@@ -131,6 +136,7 @@ class SweepPlan:
             ],
             "jps": list(self.rates),
             "seeds": list(self.seeds),
+            **({} if self.slo is None else {"search": {"slo": str(self.slo)}}),
             **self.engine.sweep_json(),
             **self._common_json(),
             "baseline": self.baseline,
@@ -171,8 +177,9 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     steady = _is_steady(first, arrivals)
     agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]), steady)
     rates = _rates(first.jps, arrivals, first.load.arrivals)
-    seeds = tuple(parse_seeds(first.seeds))
-    arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
+    seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
+    if rates:
+        arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
     chosen, engine, left_out = engines[0]
     plan = SweepPlan(
         settings=first,
@@ -188,6 +195,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
         steady=steady,
+        slo=_slo(first, steady),
     )
     return [
         replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)
@@ -258,7 +266,36 @@ def refuse_same_folder(names: Sequence[str]) -> None:
             )
 
 
+def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
+    """Return the SLO of the search for capacities; None if there is none."""
+    given = settings.slo is not None or settings.jps == AUTO
+    option = f"--slo '{settings.slo}'" if settings.slo is not None else "--jps auto"
+    if given and settings.no_capacity:
+        raise InvalidInput(
+            f"{option}: is about capacities, which --no-capacity and bench run do not search; give "
+            "a rate, such as --jps 0.1"
+        )
+    if given and not steady:
+        raise InvalidInput(
+            f"{option}: needs cells in steady state, which {_not_steady(settings)}; "
+            + ("remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3")
+        )
+    if not steady or settings.no_capacity:
+        return None
+    return parse_slo(settings.slo or DEFAULT_SLO)
+
+
+def _not_steady(settings: SweepSettings) -> str:
+    if settings.machine.engine not in VIRTUAL:
+        return f"--engine {settings.machine.engine} does not measure"
+    if settings.load.once:
+        return "--once does not measure"
+    return f"--arrivals {settings.load.arrivals} does not have"
+
+
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:
+    if jps == AUTO and arrivals.takes_rate:
+        return ()
     if arrivals.takes_rate:
         return tuple(parse_rates(DEFAULT_JPS if jps is None else jps))
     if jps is not None:

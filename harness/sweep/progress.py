@@ -48,7 +48,8 @@ class SweepProgress:
         if self._bar is not None:
             self._bar.start()
         else:
-            workers = f"{self.workers} worker{'s' * (self.workers != 1)}"
+            count = min(self.workers, self.cells)
+            workers = f"{count} worker{'s' * (count != 1)}"
             cells = f"{self.cells} cell{'s' * (self.cells != 1)}"
             turns = f" of {self.turns_per_cell} turns" if self.turns_per_cell else ""
             self._print(f"running {cells}{turns} on {workers}")
@@ -57,6 +58,12 @@ class SweepProgress:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+    def planned(self, cells: int) -> None:
+        """Add cells to those that will run."""
+        self.cells += cells
+        if self._bar is not None and self.turns_per_cell:
+            self._bar.update(self._task, total=self.cells * self.turns_per_cell)
 
     def started(self, cell: str) -> None:
         self._turns_of[cell] = 0

@@ -20,6 +20,7 @@ from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
+from harness.sweep.search import CapacitySearch
 from reports.phrasing import listed
 
 
@@ -53,12 +54,24 @@ def run_sweep(
     repeat a measurement."""
     with claimed(folder, plan.as_json(), settings_files(plan.settings)):
         on_begin()
+        search = search_of(plan, folder, reuse)
         todo, found_done = unfinished(plan, folder, reuse)
         if not plan.engine.parallel:
             workers = 1
-        turns = plan.turns_per_cell
-        failed = run_cells(todo, run, Work(plan, folder), folder, turns, workers, stop_on_error)
-    return Outcome(folder, len(plan.cells()), found_done, failed)
+        work = Work(plan, folder, dict(search.idle) if search else {})
+        turns, more = plan.turns_per_cell, search.next_cells if search else no_more
+        failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more)
+    cells, before = (search.cells, search.found_done) if search else (0, 0)
+    return Outcome(folder, len(plan.cells()) + cells, found_done + before, failed)
+
+
+def search_of(plan: SweepPlan, folder: Path, reuse: bool) -> CapacitySearch | None:
+    """Return the search for capacities in a claimed folder; None if the plan has none."""
+    return None if plan.slo is None else CapacitySearch(plan, plan.slo, folder, reuse=reuse)
+
+
+def no_more(_: Mapping[str, str]) -> Sequence[Any]:
+    return ()
 
 
 def unfinished(plan: SweepPlan, folder: Path, reuse: bool) -> tuple[list[Cell], int]:
@@ -84,14 +97,23 @@ def run_cells(
     turns_per_cell: int,
     workers: int,
     stop_on_error: bool,
+    more: Callable[[Mapping[str, str]], Sequence[Named]] = no_more,
 ) -> dict[str, str]:
     """Call `run(work, cell, tick)` for each cell in a worker process. Return errors by the name of
-    the cell, which is the path of its folder in `folder`."""
+    the cell, which is the path of its folder in `folder`. `more` gets these errors while a worker
+    is idle, and returns further cells."""
     failed: dict[str, str] = {}
+    todo = todo or more(failed)
     if not todo:
         return failed
-    progress = SweepProgress(len(todo), turns_per_cell, min(workers, len(todo)))
-    with progress, closing(run_jobs(todo, run, work, workers)) as events:
+    progress = SweepProgress(len(todo), turns_per_cell, workers)
+
+    def further() -> Sequence[Named]:
+        cells = more(failed)
+        progress.planned(len(cells))
+        return cells
+
+    with progress, closing(run_jobs(todo, run, work, workers, further)) as events:
         for event in events:
             name = event.job.name
             if isinstance(event, Started):

@@ -75,7 +75,9 @@ def capacity_answer(
     best = winners(found)
     base = next((each for each in found if each.variant == asked.baseline), None)
     names = [each.variant for each in best]
-    load, point, base_point = _compared(names, base, points)
+    # Schedulers that tie with the baseline are not compared with it: the differences are noise.
+    shown = [asked.baseline] if asked.baseline in names else names
+    load, point, base_point = _compared(shown, base, points)
     findings = [
         _meaning(asked),
         *_jct(point, base_point, base),
@@ -140,12 +142,26 @@ def _headline(
             f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
             f" ({rate_interval(value)}). The run has no other scheduler."
         )
+    sustain = f"{_about(best)} on {asked.machine}"
+    if len(best) == len([each for each in found if not each.bound]):
+        who = "All" if equal(best) else "The"
+        return f"{who} {len(best)} schedulers {_tie(best)}: they sustain {sustain}."
     if any(each.variant == asked.baseline for each in best):
         return _baseline_wins(best, asked)
     more = _more_than_baseline(first, asked)
     if len(best) == 1:
         return f"{first.variant} sustains {rate(value.value)} on {asked.machine}{more}."
-    return f"{_tie(best)}. They sustain about {rate(value.value)} on {asked.machine}{more}."
+    count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
+    names = _names([each.variant for each in best])
+    return f"{count} schedulers {_tie(best)}: {names}. They sustain {sustain}{more}."
+
+
+def _about(best: Sequence[VariantCapacity]) -> str:
+    """Return the capacity of variants that tie, or its range if they are not equal."""
+    values = [_value(each).value for each in best]
+    if equal(best):
+        return f"about {rate(max(values))}"
+    return f"{min(values):.3g} to {rate(max(values))}"
 
 
 def _value(each: VariantCapacity) -> Estimate:
@@ -165,26 +181,15 @@ def _baseline_wins(best: Sequence[VariantCapacity], asked: Asked) -> str:
     if len(best) == 1:
         return f"No scheduler sustains more jobs than {sustains}."
     others = [each.variant for each in best if each is not base]
-    why = _within() if equal(best) else "not significantly different"
-    return f"No scheduler sustains more than {sustains}: {_names(others)} {_are(others)} {why}."
+    return f"No scheduler sustains more than {sustains}; {_names(others)} and it {_tie(best)}."
 
 
 def _tie(best: Sequence[VariantCapacity]) -> str:
-    count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
-    how = f"are {_within()}" if equal(best) else "do not differ significantly"
-    return f"{count.capitalize()} schedulers {how}: {_names([each.variant for each in best])}"
-
-
-def _within() -> str:
-    return f"equal within {EQUAL_WITHIN:.0%}"
+    return f"are equal within {EQUAL_WITHIN:.0%}" if equal(best) else "do not differ significantly"
 
 
 def _names(names: Sequence[str]) -> str:
     return listed(names, at_most=MOST_NAMES)
-
-
-def _are(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
 
 
 def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
@@ -262,7 +267,9 @@ def _resources(
     """Say how many GPUs a round rate above one machine's capacity needs, and what jobs cost."""
     if not best or best[0].jobs_per_s is None:
         return []
-    shown = [best[0], *([base] if base and base not in best and base.jobs_per_s else [])]
+    shown = [best[0]]
+    if base is not None and base.jobs_per_s is not None:
+        shown = [base] if base in best else [best[0], base]
     target = 10.0 ** math.ceil(math.log10(2 * max(_value(each).value for each in shown)))
     gpus = [
         f"{counted(asked.price.gpus_for(target, _value(each).value), 'GPU')} with {each.variant}"

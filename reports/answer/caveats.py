@@ -40,12 +40,19 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
     """Return the caveats that concern all cells."""
     return [
         *_saturated(points),
+        *of_results(points, results, sweep),
+        *_few_seeds(sweep, results),
+    ]
+
+
+def of_results(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
+    """Return the caveats that concern answers of every kind."""
+    return [
         *_unstable(points, results),
         *_throughput(results),
         *_cells_without_a_valid_result(results),
         *_more_scheduling_time(points, sweep),
         *_traces_left_out(sweep),
-        *_few_seeds(sweep, results),
     ]
 
 

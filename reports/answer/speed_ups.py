@@ -26,6 +26,7 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
     """Return the loads and rows of the table; None if no variant is compared with the baseline."""
     if not any(p.against is not None for p in points):
         return None
+    baseline = answer.baseline.variant if answer.baseline is not None else None
     loads = list(dict.fromkeys(p.load for p in points))
     at = {(p.variant, p.load): p for p in points}
     gains = [abs(math.log(p.against.mean.value)) for p in points if p.against is not None]
@@ -33,7 +34,7 @@ def grid(points: Sequence[Point], answer: Answer) -> dict[str, Any] | None:
     best = {load: min((p for p in points if p.load == load), key=_rank) for load in loads}
     rows = []
     for variant in dict.fromkeys(p.variant for p in points):
-        cells = [_grid_cell(at.get((variant, load)), best[load], full) for load in loads]
+        cells = [_grid_cell(at.get((variant, load)), best[load], full, baseline) for load in loads]
         bound = any(p.bound for p in points if p.variant == variant)
         rows.append({"variant": variant, "bound": bound, "cells": cells})
     here = answer.load
@@ -44,7 +45,9 @@ def _rank(point: Point) -> tuple[bool, bool, float]:
     return point.unstable, point.bound, point.jct_mean_s.value
 
 
-def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
+def _grid_cell(
+    point: Point | None, best: Point, full: float, baseline: str | None
+) -> dict[str, Any]:
     if point is None:
         return {"text": "–", "title": "no result", "tint": 0, "kind": "none", **NO_MARKS}
     if point.unstable:
@@ -53,6 +56,8 @@ def _grid_cell(point: Point | None, best: Point, full: float) -> dict[str, Any]:
     title = f"{point.variant}, {point.load}: mean {seconds(point.jct_mean_s.value)}"
     has_gain = best.against is not None and best.against.mean.value > MIN_GAIN
     common = {"hollow": point.saturated, "best": point is best and has_gain}
+    if point.against is None and point.variant != baseline:
+        return {"text": "–", "title": f"{title}, no ratio", "tint": 0, "kind": "none", **common}
     if point.against is None:
         return {"text": "1", "title": title, "tint": 0, "kind": "base", **common}
     gain = point.against.mean

@@ -28,6 +28,8 @@ UNSTABLE_STRIDE = 5
 EDGE = 0.2
 """A rate between two others leaves at least this share of their distance on both sides, so that
 each cell narrows the search."""
+EDGE_UNSTABLE = 0.35
+"""The same if the higher rate is unstable, and the lower one alone says where the capacity is."""
 SHARPNESS = 4.0
 """How fast JCTs grow near the capacity, where only one cell says so (`_load`)."""
 FAR = 1000.0
@@ -74,7 +76,7 @@ def _within(below: Outcome, above: Outcome, idle: float) -> int | None:
     if not rungs:
         return None
     low, high = position(below.jps), position(above.jps)
-    edge = EDGE * (high - low)
+    edge = (EDGE if above.tightest is not None else EDGE_UNSTABLE) * (high - low)
     place = min(max(position(_between(below, above, idle)), low + edge), high - edge)
     return min(max(math.floor(place), rungs[0]), rungs[-1])
 

@@ -68,10 +68,11 @@ class Search:
         idle: Mapping[int, Idle],
         failed: Collection[Place] = (),
     ) -> list[Place]:
-        """Return the cells to run now. A failed cell ends the search that needs it."""
+        """Return the cells to run now. A failed cell ends the search that needs it; one of the
+        baseline ends all, since rates without it would differ from those of a repeated sweep."""
         chains = [Chain(self.baseline, seed) for seed in self.seeds]
         first = self._next(chains, self.given, known, idle, None, failed)
-        if first:
+        if first or any(place.variant == self.baseline for place in failed):
             return first
         start = self.baseline_jobs_per_s(known, idle)
         rates = self.common_rates(known, idle)
@@ -129,6 +130,8 @@ class Search:
         for chain in chains:
             machine = idle.get(chain.seed)
             if machine is None or machine.tightest > 1:
+                continue
+            if any(Place(chain.variant, jps, chain.seed) in failed for jps in given):
                 continue
             jps = _path(known.get(chain, {}), given, machine, start_jps)
             if not isinstance(jps, Capacity):

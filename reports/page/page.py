@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
+from reports.answer.capacity import price_of
+from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
@@ -54,6 +56,8 @@ class Link(NamedTuple):
 class Drawn:
     """The figures of a page, by section."""
 
+    first: Sequence[Figure] = ()
+    """The picture of the answer, on the first screen."""
     overview: Sequence[Figure] = ()
     job_time: Sequence[Figure] = ()
     inside: Sequence[Figure] = ()
@@ -61,7 +65,7 @@ class Drawn:
 
     @property
     def all(self) -> list[Figure]:
-        return [*self.overview, *self.job_time, *self.inside]
+        return [*self.first, *self.overview, *self.job_time, *self.inside]
 
     def left_out(self, section: str) -> list[str]:
         there = {figure.id for figure in getattr(self, section)}
@@ -96,7 +100,8 @@ def page(
         .render(
             answer=answer,
             machines=machines,
-            tiles=_tiles(answer),
+            tiles=[] if answer.capacities else _tiles(answer),
+            capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
             grid=grid(points, answer),

@@ -1,4 +1,4 @@
-"""Writes the report of a run folder: `report.html`, `cells.csv` and `cells.json`.
+"""Writes the report of a run folder: `report.html`, `answer.json`, `cells.csv` and `cells.json`.
 
 In: a run folder. Out: the files, and the sentences and tables to print. No byte depends on the
 clock: with the same version of zlib, the same folder gives the same files.
@@ -13,9 +13,14 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
+from reports.answer.capacity import asked_of, capacity_answer, price_of
+from reports.answer.capacity_rows import CapacityTable, capacity_rows
+from reports.answer.caveats import of_results
+from reports.answer.document import ANSWER, document
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
+from reports.figures.capacity import capacity
 from reports.figures.drawing import Style, styles
 from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
@@ -30,6 +35,7 @@ from reports.run_folder.machines import siblings
 from reports.run_folder.read import Cell, Run, load_run
 from reports.spreadsheet import escape_formula
 from reports.statistics.points import Point, points, with_unstable
+from reports.statistics.searched import Searched, searched
 
 REPORT = "report.html"
 
@@ -40,7 +46,7 @@ class Report:
     """The HTML file."""
     answer: list[str]
     """Sentences in order of importance."""
-    table: ResultTable
+    table: ResultTable | CapacityTable
     failed_gates: list[str]
     """Texts `cell: failed gates`. Saturation fails no gate."""
     missing: tuple[tuple[str, str], ...]
@@ -57,20 +63,37 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     results = collect(run)
     named = named_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
-    found = points(results, baseline)
-    result = answer(found, results, run.sweep, also=unequal_work(run))
+    search = searched(run)
+    shown_results = results if search is None else search.at_common_rates(results)
+    found = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
+    result = _answer(run, shown_results, found, search)
     style = styles(run.sweep["variants"], baseline)
-    drawn = _draw(run, results, found, result, style, named)
-    shown_points = with_unstable(found, results)
+    drawn = _draw(run, shown_results, found, result, style, named)
+    shown_points = with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
     write_cells(run_folder, results.cells)
     write_file(run_folder / REPORT, html.encode())
+    write_file(run_folder / ANSWER, document(result, shown_points, run.sweep))
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
-    table = ResultTable(shown_points, baseline)
+    table = _table(run, shown_points, result)
     path = run_folder / REPORT
     return Report(
         path, result.sentences, table, failed, results.missing, result, found, results.cells
     )
+
+
+def _answer(run: Run, results: Results, found: Sequence[Point], search: Searched | None) -> Answer:
+    if search is None:
+        return answer(found, results, run.sweep, also=unequal_work(run))
+    asked = asked_of(run.sweep, search.slo, search.idle_mean_s)
+    caveats = of_results(found, results, run.sweep)
+    return capacity_answer(search.found, found, asked, run.sweep, caveats)
+
+
+def _table(run: Run, found: Sequence[Point], result: Answer) -> ResultTable | CapacityTable:
+    if not result.capacities:
+        return ResultTable(found, str(run.sweep["baseline"]))
+    return CapacityTable(capacity_rows(result, price_of(run.sweep)), found)
 
 
 def _links(run_folder: Path) -> list[Link]:
@@ -103,7 +126,9 @@ def _draw(
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
     inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
+    sustained = capacity(result.capacities, style, strong)
     return Drawn(
+        [] if sustained is None else [sustained],
         figures(found, style, list(strong)),
         job_time(results.jobs, style, list(strong), result.load),
         [figure for figure in inside if figure is not None],

@@ -103,10 +103,16 @@ class MadeBy(_Open):
     python: Scalar = None
 
 
+class _Search(_Open):
+    slo: Name
+
+
 class Sweep(_Machine, MadeBy):
     variants: list[_Variant]
     jps: list[Rate | None] | None
     seeds: list[Count]
+    search: _Search | None = None
+    """A sweep that searches capacities has cells at other rates than `jps`, too."""
     baseline: Name
     workload: _Workload | None = None
     profile_with_offload: _Profile | None = None

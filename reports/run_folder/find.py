@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from reports.phrasing import counted, gpus_in_words, listed
 from reports.run_folder.machines import has_members
-from reports.run_folder.read import read_sweep
+from reports.run_folder.read import planned_rates, read_sweep
 from servers.errors import InvalidRunFolder
 
 RUNS = Path("runs")
@@ -75,14 +75,14 @@ def newest_report(root: Path) -> Path | None:
 def _summary(folder: Path) -> RunSummary:
     sweep = read_sweep(folder)
     names = [variant["name"] for variant in sweep["variants"]]
-    rates, seeds = sweep["jps"] or [None], sweep["seeds"]
+    rates, seeds = planned_rates(sweep), sweep["seeds"]
     done = [path.stat().st_mtime for path in folder.glob("*/done.json")]
     written_s = max(done, default=(folder / "sweep.json").stat().st_mtime)
     return RunSummary(
         folder,
         datetime.fromtimestamp(written_s, UTC),
         len(done),
-        len(names) * len(rates) * len(seeds),
+        max(len(names) * len(rates) * len(seeds), len(done)),
         _load(sweep),
         f"{listed(names, at_most=4)}; {_rates(sweep, rates)}; {_seeds(seeds)}",
     )
@@ -109,6 +109,8 @@ def _settings(sweep: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _rates(sweep: Mapping[str, Any], rates: list[Any]) -> str:
+    if not rates:
+        return "capacities"
     if rates == [None]:
         return str(sweep.get("arrivals"))
     if len(rates) > 3:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,13 +170,20 @@ def _not_started(
     started = {cell.key for cell in cells}
     planned = [
         (variant["name"], jps, seed)
-        for jps in sweep["jps"] or [None]
+        for jps in planned_rates(sweep)
         for variant in sweep["variants"]
         for seed in sweep["seeds"]
     ]
     arrivals = str(sweep.get("arrivals"))
     names = [cell_name(*key, arrivals) for key in planned if key not in started]
     return [(name, "not run yet") for name in names if name not in unreadable]
+
+
+def planned_rates(sweep: Mapping[str, Any]) -> list[float | None]:
+    """Return the rates at which all variants run; [None] for a load without a rate. A search for
+    capacities may have none."""
+    rates: list[float | None] = sweep["jps"] or []
+    return rates if rates or sweep.get("search") else [None]
 
 
 def cell_name(variant: str, jps: float | None, seed: int, arrivals: str) -> str:

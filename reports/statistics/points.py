@@ -14,6 +14,7 @@ import pandas as pd
 
 from reports.metrics.cells import Results, jct_percentiles
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
+from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.seeds_needed import seeds_needed
 
 
@@ -43,6 +44,29 @@ def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     programs, seeds = base.shape
     mean, p95 = ratio(base, own), ratio(base, own, 95)
     return Comparison(programs, seeds, mean, p95, seeds_needed(base, own))
+
+
+def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
+    """Compare JCTs of cells in steady state: a ratio per seed, over the jobs that both measured.
+
+    A seed draws its own programs, so jobs of different seeds are never paired. Frames have job_id,
+    seed, jct_s.
+    """
+    both = baseline.merge(variant, on=["seed", "job_id"], suffixes=("_base", "_own"))
+    if both.empty:
+        return None
+    by_seed = both.groupby("seed")[["jct_s_base", "jct_s_own"]]
+    mean, p95 = (
+        geometric_mean((values["jct_s_base"] / values["jct_s_own"]).tolist())
+        for values in (by_seed.mean(), by_seed.quantile(0.95))
+    )
+    return Comparison(len(both), len(by_seed), mean, p95, math.nan)
+
+
+def mean_by_seed(jobs: pd.DataFrame) -> Estimate:
+    """Return the geometric mean of the mean JCTs of the seeds: a ratio of two such means is the
+    mean of the ratios."""
+    return geometric_mean(jobs.groupby("seed")["jct_s"].mean().tolist())
 
 
 def mean_jct(jobs: pd.DataFrame) -> Estimate:
@@ -79,8 +103,8 @@ class Point:
     """Whether it is saturated in any seed."""
     failed_gates: bool
     against: Comparison | None
-    """Comparison with the baseline under the same load; None for the baseline itself, or if the
-    baseline has no result."""
+    """Comparison with the baseline under the same load; None for the baseline itself, if the
+    baseline has no result or no steady state: its JCT then depends on the length of the run."""
 
     @property
     def unstable(self) -> bool:
@@ -92,19 +116,26 @@ class Point:
         return sum(self.hits.values())
 
 
-def points(results: Results, baseline: str) -> list[Point]:
-    """Return points in the order of the cells: by rate, then as the sweep names its variants."""
+def points(results: Results, baseline: str, *, steady: bool = False) -> list[Point]:
+    """Return points in the order of the cells: by rate, then as the sweep names its variants.
+
+    `steady`: the cells measure a steady state, whose intervals are over seeds only.
+    """
     if results.cells.empty or results.jobs.empty:
         return []
     # Pairing by number is faster than by name.
     numbered = results.jobs.assign(job_id=pd.factorize(results.jobs["job_id"], sort=True)[0])
     jobs = dict(list(numbered.groupby(["load", "variant"], sort=False)))
+    without = results.cells[results.cells["unstable"] != ""]
+    unstable = set(zip(without["load"], without["variant"], strict=True))
     found: list[Point] = []
     for (load, variant), cells in results.cells.groupby(["load", "variant"], sort=False):
         mine, base = jobs.get((load, variant)), jobs.get((load, baseline))
-        if mine is None or (cells["unstable"] != "").any():
+        if mine is None or (load, variant) in unstable:
             continue
-        against = compare(base, mine) if base is not None and variant != baseline else None
+        against = None
+        if base is not None and variant != baseline and (load, baseline) not in unstable:
+            against = compare_by_seed(base, mine) if steady else compare(base, mine)
         jps = cells["jps"].iloc[0]
         found.append(
             Point(
@@ -114,7 +145,7 @@ def points(results: Results, baseline: str) -> list[Point]:
                 str(load),
                 None if pd.isna(jps) else float(jps),
                 len(mine),
-                mean_jct(mine),
+                mean_by_seed(mine) if steady else mean_jct(mine),
                 jct_percentiles(mine["jct_s"].to_numpy()),
                 float(cells["throughput_jobs_per_s"].mean()),
                 {k: float(cells[f"{k}_hit_ratio"].mean()) for k in ("device", "dram", "ssd")},

@@ -116,6 +116,20 @@ def test_a_search_resumed_from_any_finished_cells_ends_with_the_same_cells(
     assert again == known
 
 
+def test_a_failed_cell_of_the_baseline_ends_the_searches_of_all() -> None:
+    known: Known = {}
+    failed: set[Place] = set()
+    while places := SEARCH.next_cells(known, IDLE, failed):
+        assert {place.variant for place in places} == {"fcfs"}
+        for place in places:
+            if place.seed == 2:
+                failed.add(place)
+            else:
+                add(known, place)
+    assert len(failed) == 1
+    assert chain_capacity(known[Chain("fcfs", 1)].values(), IDLE[1]).kind is Kind.FOUND
+
+
 def test_a_failed_cell_ends_its_search_and_no_other() -> None:
     known: Known = {}
     failed: set[Place] = set()

@@ -170,7 +170,7 @@ def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
 def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)

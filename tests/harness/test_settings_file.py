@@ -186,8 +186,8 @@ def test_written_settings_are_read_back_unchanged() -> None:
 def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None:
     written = tomllib.loads(settings_toml(SweepSettings()).decode())
     assert written == {
+        "no-capacity": False,
         "policies": "all",
-        "seeds": "1",
         "arrivals": "poisson",
         "once": True,
         "overlong": "drop",

@@ -106,9 +106,25 @@ def test_the_baseline_can_win() -> None:
 def test_schedulers_as_good_as_the_baseline_are_named() -> None:
     answer = answer_of(chains(fcfs=(0.4, 0.4, 0.4), a=(0.401, 0.4, 0.4), b=(0.3, 0.3, 0.3)))
     assert answer.headline == (
-        "No scheduler sustains more than fcfs, which sustains 0.4 jobs/s on b200:"
-        " a is equal within 3%."
+        "No scheduler sustains more than fcfs, which sustains 0.4 jobs/s on b200;"
+        " a and it are equal within 3%."
     )
+
+
+def test_schedulers_that_differ_by_noise_have_a_range() -> None:
+    answer = answer_of(chains(fcfs=(0.40, 0.40, 0.40), a=(0.30, 0.42, 0.37)))
+    # (0.30 · 0.42 · 0.37)^(1/3) = 0.360.
+    assert answer.headline == (
+        "The 2 schedulers do not differ significantly: they sustain 0.36 to 0.4 jobs/s on b200."
+    )
+
+
+def test_if_all_tie_the_choice_does_not_matter() -> None:
+    answer = answer_of(chains(fcfs=(0.4, 0.4, 0.4), a=(0.401, 0.4, 0.4), b=(0.395, 0.4, 0.4)))
+    assert answer.headline == (
+        "All 3 schedulers are equal within 3%: they sustain about 0.4 jobs/s on b200."
+    )
+    assert "1 job/s needs 3 GPUs with fcfs." in answer.findings
 
 
 def test_one_seed_has_no_interval_and_the_report_says_so() -> None:

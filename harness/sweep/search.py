@@ -1,0 +1,115 @@
+"""Runs the search for capacities in a run folder: which cells run next, from those that are done.
+
+In: a plan with an SLO, and a folder. Out: cells, as workers become free. `reports.capacity.search`
+decides; nothing is kept but the finished cells, so the same command continues a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from harness.cells.folder import read_json, remove_aside
+from harness.cells.job_times import Jct
+from harness.sweep.finished import is_finished, take_finished
+from harness.sweep.idle import idle_jct
+from harness.sweep.plan import Cell, SweepPlan
+from reports.capacity.estimate import Outcome
+from reports.capacity.outcomes import idle_of, outcome_of
+from reports.capacity.search import Chain, Idle, Place, Search
+from reports.capacity.slo import Slo
+from reports.phrasing import seconds
+from servers.errors import InvalidInput
+
+Take = Callable[[Sequence[Cell]], set[str]]
+"""Copies those of the cells that are finished in other run folders, and returns their names."""
+
+
+class CapacitySearch:
+    """The cells of one plan beyond the rates of `--jps`."""
+
+    def __init__(self, plan: SweepPlan, slo: Slo, folder: Path, *, reuse: bool) -> None:
+        self._plan, self._slo, self._folder = plan, slo, folder
+        self._reuse = reuse and plan.cells_reusable
+        rates = tuple(jps for jps in plan.rates if jps is not None)
+        names = tuple(variant.name for variant in plan.variants)
+        self._search = Search(names, plan.baseline, plan.seeds, rates)
+        self.idle = idle_machines(plan, folder)
+        self._idle: dict[int, Idle] = {
+            seed: idle_of(jct._asdict(), slo) for seed, jct in self.idle.items()
+        }
+        self._refuse_unreachable()
+        self._known: dict[Chain, dict[float, Outcome]] = {}
+        self._pending = {self._place(cell): cell for cell in plan.cells()}
+        """Cells that were asked for and have not ended."""
+        self._failed: set[Place] = set()
+        self.cells = self.found_done = 0
+        """Cells beyond the rates of `--jps`, and how many were finished before."""
+
+    def _refuse_unreachable(self) -> None:
+        if all(idle.tightest > 1 for idle in self._idle.values()):
+            jct = next(iter(self.idle.values()))
+            values = ", ".join(
+                f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}"
+                for limit in self._slo.limits
+            )
+            raise InvalidInput(
+                f"--slo '{self._slo}': not met even on an idle machine, whose JCT is {values}; "
+                "use a higher limit"
+            )
+
+    def next_cells(self, failed: Mapping[str, str]) -> list[Cell]:
+        """Return cells that can run now. `failed` has the errors of failed cells by name."""
+        self._settle(failed)
+        given = {self._place(cell) for cell in self._plan.cells()}
+        while not given & self._pending.keys():
+            places = self._search.next_cells(self._known, self._idle, self._failed)
+            cells = {place: self._cell(place) for place in places if place not in self._pending}
+            self._pending |= cells
+            self.cells += len(cells)
+            found = self._finished_before(list(cells.values()))
+            self.found_done += len(found)
+            todo = [cell for cell in cells.values() if cell.name not in found]
+            if todo or not found:
+                return todo
+            self._settle(failed)
+        return []
+
+    def _finished_before(self, cells: Sequence[Cell]) -> set[str]:
+        found = {cell.name for cell in cells if is_finished(self._folder / cell.name)}
+        if self._reuse and (rest := [cell for cell in cells if cell.name not in found]):
+            planned = {cell.name: self._plan.cell_json(cell) for cell in rest}
+            found |= take_finished(planned, self._folder)
+        for name in found:
+            remove_aside(self._folder / name)
+        return found
+
+    def _settle(self, failed: Mapping[str, str]) -> None:
+        """Take the outcomes of cells that have ended."""
+        for place, cell in list(self._pending.items()):
+            if cell.name in failed:
+                self._failed.add(place)
+            elif is_finished(self._folder / cell.name):
+                done = read_json(self._folder / cell.name / "done.json")
+                outcomes = self._known.setdefault(Chain(place.variant, place.seed), {})
+                outcomes[place.jps] = outcome_of(place.jps, done, self._slo)
+            else:
+                continue
+            del self._pending[place]
+
+    def _cell(self, place: Place) -> Cell:
+        return Cell(place.variant, place.jps, place.seed, self._plan.arrivals_text)
+
+    @staticmethod
+    def _place(cell: Cell) -> Place:
+        return Place(cell.variant, cell.jps or 0.0, cell.seed)
+
+
+def idle_machines(plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+    """Return the JCT on an idle machine by seed, from finished cells or measured here."""
+    found: dict[int, Jct] = {}
+    for path in sorted(folder.glob("*/done.json")):
+        seed = read_json(path.with_name("cell.json")).get("seed")
+        if seed in plan.seeds and seed not in found and (idle := read_json(path).get("idle_jct_s")):
+            found[seed] = Jct(**idle)
+    return {seed: found.get(seed) or idle_jct(plan, seed, folder) for seed in plan.seeds}

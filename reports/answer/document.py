@@ -1,0 +1,105 @@
+"""Writes the answer for machines: `answer.json` (docs/reference/answer.md).
+
+In: the answer, the points and `sweep.json`. Out: a document of numbers, strings and null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+
+from reports.answer.capacity import Price, price_of
+from reports.answer.verdict import Answer
+from reports.capacity.estimate import Capacity
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.points import Point
+
+ANSWER = "answer.json"
+FORMAT = "turnstile-answer-1"
+PROVENANCE = (
+    *("engine", "model", "hardware", "gpus", "arrivals", "seeds"),
+    *("turnstile_version", "code_sha256", "made_by"),
+)
+"""Fields of `sweep.json` that the document repeats."""
+
+
+def document(answer: Answer, points: Sequence[Point], sweep: Mapping[str, Any]) -> bytes:
+    price = price_of(sweep)
+    value = {
+        "format": FORMAT,
+        "answer": answer.headline,
+        "findings": answer.findings,
+        "caveats": answer.caveats,
+        "slo": (sweep.get("search") or {}).get("slo"),
+        "baseline": sweep["baseline"],
+        "winners": answer.winners,
+        "references": [v["name"] for v in sweep["variants"] if v.get("bound")],
+        "capacities": {each.variant: _capacity(each, price) for each in answer.capacities},
+        "ratios": {
+            each.variant: _estimate(each.ratio)
+            for each in answer.capacities
+            if each.ratio is not None
+        },
+        "points": [_point(point) for point in points],
+        "provenance": {
+            "sentence": answer.provenance,
+            "workload": (sweep.get("workload") or {}).get("name"),
+            **{name: sweep[name] for name in PROVENANCE if name in sweep},
+        },
+    }
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def _capacity(each: VariantCapacity, price: Price) -> dict[str, Any]:
+    value = each.jobs_per_s
+    numbers: dict[str, float | None] = {"jobs_per_s": None, "low": None, "high": None}
+    gpus = usd = None
+    if value is not None:
+        numbers = {"jobs_per_s": value.value, **_limits(value)}
+        gpus, usd = price.gpus / value.value, _number(price.usd_per_1000_jobs(value.value))
+    return {
+        "kind": each.kind,
+        **numbers,
+        "gpus_per_job_per_s": gpus,
+        "usd_per_1000_jobs": usd,
+        "by_seed": {str(seed): _of_seed(found) for seed, found in sorted(each.by_seed.items())},
+    }
+
+
+def _of_seed(found: Capacity) -> dict[str, Any]:
+    return {
+        "kind": found.kind,
+        "jobs_per_s": _number(found.jobs_per_s),
+        "sustained": found.sustained,
+        "not_sustained": found.not_sustained,
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    ratio = None if point.against is None else _estimate(point.against.mean)
+    return {
+        "variant": point.variant,
+        "jobs_per_s": point.jps,
+        "load": point.load,
+        "stable": not point.saturated,
+        "mean_jct_s": _estimate(point.jct_mean_s),
+        **{name: _number(value) for name, value in point.jct_s.items()},
+        "speed_up": ratio,
+    }
+
+
+def _estimate(estimate: Estimate) -> dict[str, float | None]:
+    return {"value": _number(estimate.value), **_limits(estimate)}
+
+
+def _limits(estimate: Estimate) -> dict[str, float | None]:
+    return {"low": _number(estimate.low), "high": _number(estimate.high)}
+
+
+def _number(value: float) -> float | None:
+    """Return null for NaN: one seed has no interval."""
+    return None if math.isnan(value) else value

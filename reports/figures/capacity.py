@@ -1,0 +1,85 @@
+"""Draws the capacity of each variant with its interval.
+
+In: capacities over seeds. Out: a figure with a row per variant, the highest on top.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from reports.figures.drawing import Figure, Spec, Style, Trace, number, plain, short
+from reports.phrasing import times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import VariantCapacity
+
+Found = tuple[VariantCapacity, Estimate]
+
+
+def capacity(
+    capacities: Sequence[VariantCapacity], style: Mapping[str, Style], emphasised: Collection[str]
+) -> Figure | None:
+    """Return None if no capacity is a number."""
+    found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
+    if not found:
+        return None
+    order = sorted(found, key=lambda pair: pair[1].value)
+    rest = [each for each in capacities if each.jobs_per_s is None]
+    spec: Spec = {
+        "data": [_dot(pair, style[pair[0].variant], emphasised) for pair in order],
+        "layout": {
+            "xaxis": {"title": {"text": "jobs per second"}, "rangemode": "tozero"},
+            "yaxis": {"automargin": True, "type": "category"},
+        },
+        "alt": _alt(order),
+        "value": "x",
+        "rows": [[each.variant, plain(short(each.variant))] for each, _ in order],
+    }
+    if rest:
+        spec["note"] = "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest)
+    return Figure("capacity", "Jobs per second that each policy sustains", {"": spec}, None)
+
+
+def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:
+    each, value = pair
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [value.high - value.value],
+        "arrayminus": [value.value - value.low],
+        "thickness": 1.5,
+        "width": 0,
+    }
+    return {
+        "type": "scatter",
+        "name": plain(each.variant),
+        "x": [number(value.value)],
+        "y": [each.variant],
+        "mode": "markers",
+        "marker": {
+            "symbol": look.marker,
+            "size": 12 if each.variant in emphasised else 9,
+            "line": {"width": 1.5},
+        },
+        **({"error_x": error} if value.has_interval else {}),
+        "text": [_hover(each, value)],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": look.colour, "variant": each.variant, "kind": "dot"},
+    }
+
+
+def _hover(each: VariantCapacity, value: Estimate) -> str:
+    lines = [f"<b>{plain(each.variant)}</b>", f"{value.value:.3g} jobs/s"]
+    if value.has_interval:
+        lines.append(f"95% CI {value.low:.3g} to {value.high:.3g}")
+    if each.ratio is not None:
+        lines.append(f"{times(each.ratio.value)} the baseline's ({interval(each.ratio)})")
+    return "<br>".join(lines)
+
+
+def _alt(order: Sequence[Found]) -> str:
+    (lowest, low), (highest, high) = order[0], order[-1]
+    return (
+        f"Dot plot, one dot per variant: capacity in jobs per second, from {low.value:.3g}"
+        f" ({lowest.variant}) to {high.value:.3g} ({highest.variant}). The table of capacities has"
+        " all values."
+    )

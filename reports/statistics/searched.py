@@ -1,0 +1,90 @@
+"""Reads what a search for capacities has found so far in a run folder.
+
+In: a run whose `sweep.json` has a search. Out: the capacity of each variant, and the rates at which
+all variants ran. The functions are those that the search itself uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from reports.capacity.estimate import Outcome
+from reports.capacity.outcomes import idle_of, outcome_of
+from reports.capacity.search import Chain, Idle, Search, chain_capacity
+from reports.capacity.slo import Slo, parse_slo
+from reports.metrics.cells import Results
+from reports.run_folder.read import Run
+from reports.statistics.capacities import VariantCapacity, capacities
+from reports.statistics.over_seeds import geometric_mean
+from servers.errors import InvalidInput, InvalidRunFolder
+
+Known = Mapping[Chain, Mapping[float, Outcome]]
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    slo: Slo
+    idle_mean_s: float
+    """Mean JCT on an idle machine; the geometric mean over seeds."""
+    found: tuple[VariantCapacity, ...]
+    rates: tuple[float, ...]
+    """At which all variants ran, or will."""
+
+    def at_common_rates(self, results: Results) -> Results:
+        """Return the results without the cells of single searches."""
+        if results.cells.empty or not self.rates:
+            return results
+        cells = results.cells[results.cells["jps"].isin(self.rates)]
+        jobs = results.jobs[results.jobs["cell"].isin(cells["cell"])]
+        return replace(results, cells=cells.reset_index(drop=True), jobs=jobs)
+
+
+def searched(run: Run) -> Searched | None:
+    """Return None if the run searches no capacities, or has no finished cell in steady state."""
+    search = run.sweep.get("search")
+    if not search:
+        return None
+    try:
+        slo = parse_slo(search["slo"])
+    except InvalidInput as error:
+        reason = str(error).removeprefix("--slo ")
+        raise InvalidRunFolder(f"{run.folder}/sweep.json: search.slo {reason}") from None
+    known, idle = _cells(run, slo)
+    if not idle:
+        return None
+    baseline = str(run.sweep["baseline"])
+    variants = {str(v["name"]): bool(v.get("bound")) for v in run.sweep["variants"]}
+    given = tuple(jps for jps in run.sweep["jps"] or () if jps is not None)
+    plan = Search(tuple(variants), baseline, tuple(run.sweep["seeds"]), given)
+    found = {
+        (chain := Chain(variant, seed)): chain_capacity(known.get(chain, {}).values(), machine)
+        for variant in variants
+        for seed, machine in idle.items()
+    }
+    return Searched(
+        slo,
+        geometric_mean(machine.mean_s for machine in idle.values()).value,
+        tuple(capacities(found, variants, baseline)),
+        given or _complete(known, plan) or plan.common_rates(known, idle),
+    )
+
+
+def _complete(known: Known, plan: Search) -> tuple[float, ...]:
+    """Return the rates at which each variant has a cell with each seed. A folder may have more of
+    them than a search with these variants: those of a search with fewer."""
+    chains = [Chain(variant, seed) for variant in plan.variants for seed in plan.seeds]
+    rates = [set(known.get(chain, {})) for chain in chains]
+    return tuple(sorted(set.intersection(*rates)))
+
+
+def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle]]:
+    known: dict[Chain, dict[float, Outcome]] = {}
+    idle: dict[int, Idle] = {}
+    for cell in run.cells:
+        variant, jps, seed = cell.key
+        if jps is None or not cell.done or "idle_jct_s" not in cell.done:
+            continue
+        idle.setdefault(seed, idle_of(cell.done["idle_jct_s"], slo))
+        known.setdefault(Chain(variant, seed), {})[jps] = outcome_of(jps, cell.done, slo)
+    return known, idle

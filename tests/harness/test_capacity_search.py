@@ -1,0 +1,296 @@
+"""Sweeps that search capacities: their cells, resuming, reuse, and what they refuse."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from in_process import bench
+from rich.console import Console
+from small import contents, small_plan
+
+from harness.cells import workers
+from harness.cells.workers import Tick
+from harness.load.settings import Load, Machine, SweepSettings
+from harness.sweep.cell import Work, run_cell
+from harness.sweep.plan import Cell, SweepPlan, resolve
+from harness.sweep.run import run_sweep
+from reports import write_report
+from reports.answer.condition import evaluate, parse_condition
+from reports.capacity.estimate import Kind
+from reports.capacity.ladder import nearest_rung
+from reports.capacity.slo import parse_slo
+from reports.page.write import Report
+from reports.run_folder.read import load_run
+from reports.statistics.searched import Searched, searched
+from servers.errors import InvalidInput
+from tests.harness import worker_threads
+
+
+def search_plan(
+    policies: str = "fcfs",
+    jps: tuple[float, ...] = (),
+    seeds: tuple[int, ...] = (1,),
+    slo: str = "mean<=2x",
+) -> SweepPlan:
+    """Return a search with jobs of two turns, which take half the time of those of `small_plan`."""
+    plan = small_plan(policies, jps)
+    short = tuple(replace(job, turns=job.turns[:2]) for job in plan.workload.programs)
+    workload = replace(plan.workload, programs=short)
+    return replace(plan, steady=True, seeds=seeds, slo=parse_slo(slo), workload=workload)
+
+
+def found_in(folder: Path) -> Searched:
+    found = searched(load_run(folder))
+    assert found is not None
+    return found
+
+
+def cells_of(folder: Path) -> set[str]:
+    return {path.parent.name for path in folder.glob("*/done.json")}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "auto"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workers, "_start", worker_threads.start)
+        outcome = run_sweep(search_plan("fcfs,continuum", seeds=(1, 2)), folder, workers=1)
+    assert not outcome.failed
+    assert outcome.cells == len(cells_of(folder))
+    return folder
+
+
+def test_a_search_finds_the_capacity_of_each_policy_with_each_seed(run: Path) -> None:
+    found = found_in(run).found
+    assert [each.variant for each in found] == ["fcfs", "continuum"]
+    for each in found:
+        assert each.kind is Kind.FOUND
+        assert set(each.by_seed) == {1, 2}
+
+
+def test_the_cells_around_a_capacity_are_on_both_sides_of_the_slo(run: Path) -> None:
+    """The rate below has a mean JCT of at most twice the idle one; the rate above has not."""
+    for each in found_in(run).found:
+        for seed, capacity in each.by_seed.items():
+            below, above = (
+                json.loads((run / f"{each.variant}_jps{jps:g}_seed{seed}/done.json").read_text())
+                for jps in (capacity.sustained, capacity.not_sustained)
+            )
+            assert below["steady"]
+            assert below["jct_s"]["mean"] <= 2 * below["idle_jct_s"]["mean"]
+            assert above["unstable"] or above["jct_s"]["mean"] > 2 * above["idle_jct_s"]["mean"]
+
+
+def test_all_policies_run_at_shares_of_the_baselines_capacity(run: Path) -> None:
+    rates = found_in(run).rates
+    assert len(rates) >= 5
+    base = found_in(run).found[0].jobs_per_s
+    assert base is not None
+    for share in (0.5, 0.7, 0.85, 1.0, 1.2):
+        assert nearest_rung(share * base.value) in rates
+    assert cells_of(run) >= {
+        f"{variant}_jps{jps:g}_seed{seed}"
+        for variant in ("fcfs", "continuum")
+        for jps in rates
+        for seed in (1, 2)
+    }
+
+
+def test_no_cell_of_a_finished_search_is_missing(run: Path) -> None:
+    assert load_run(run).missing == ()
+    assert json.loads((run / "sweep.json").read_text())["search"] == {"slo": "mean<=2x"}
+
+
+@pytest.fixture(scope="module")
+def report(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("reports") / "auto"
+    shutil.copytree(run, folder)
+    return write_report(folder)
+
+
+def test_the_answer_for_programs_has_the_numbers_of_the_report(report: Report) -> None:
+    document = json.loads((report.path.parent / "answer.json").read_text())
+    assert document["format"] == "turnstile-answer-1"
+    assert document["answer"] == report.answer[0]
+    assert document["slo"] == "mean<=2x"
+    for each in report.result.capacities:
+        found = document["capacities"][each.variant]
+        assert each.jobs_per_s is not None
+        assert found["low"] < found["jobs_per_s"] == each.jobs_per_s.value < found["high"]
+        assert found["by_seed"].keys() == {"1", "2"}
+    assert document["ratios"].keys() == {"continuum"}
+    assert {point["variant"] for point in document["points"]} == {"fcfs", "continuum"}
+    assert document["provenance"]["hardware"] == "a100-80g"
+
+
+def test_no_speed_up_is_given_where_a_variant_is_unstable(report: Report) -> None:
+    cells = report.cells
+    unstable = cells[(cells["unstable"] != "") & (cells["variant"] == "fcfs")]
+    loads = {point.load for point in report.points if point.against is not None}
+    assert loads
+    assert not loads & set(unstable["load"])
+
+
+def test_jcts_are_shown_at_the_common_rates_only(run: Path, report: Report) -> None:
+    assert {point.jps for point in report.points} <= set(found_in(run).rates)
+    assert len(report.cells) == len(cells_of(run))
+
+
+def test_the_page_begins_with_a_picture_of_the_capacities(report: Report) -> None:
+    html = report.path.read_text()
+    answer = html[html.index('class="answer"') : html.index("</section>")]
+    assert answer.index('id="capacity"') < answer.index('id="jct-mean"')
+    assert html.count('id="jct-mean"') == 1
+    assert '<h2 id="capacity-table">Capacity</h2>' in html
+
+
+def test_the_terminal_has_a_matrix_of_policies_and_rates_in_80_columns(
+    run: Path, report: Report
+) -> None:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(report.table)
+    lines = console.export_text().splitlines()
+    assert lines[0].split()[:3] == ["policy", "sustains", "ratio"]
+    assert lines[0].split()[-1] == f"{found_in(run).rates[-1]:g}"
+    assert {line.split()[0] for line in lines[1:3]} == {"fcfs", "continuum"}
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_condition_on_capacities_is_evaluated(report: Report) -> None:
+    fcfs, continuum = (each.jobs_per_s for each in report.result.capacities)
+    assert fcfs is not None
+    assert continuum is not None
+    ratio = continuum.value / fcfs.value
+    for factor, holds in ((0.99 * ratio, True), (1.01 * ratio, False)):
+        condition = parse_condition(f"capacity(continuum) >= {factor} * capacity(fcfs)")
+        assert evaluate(condition, report.result, report.points).holds is holds
+
+
+def killed_at_times(work: Work, cell: Cell, tick: Tick) -> None:
+    run_cell(work, cell, tick)
+    if cell.seed == 2 and cell.variant == "continuum":
+        (work.folder / cell.name / "done.json").unlink()
+        raise RuntimeError("killed")
+
+
+def test_an_interrupted_search_ends_with_the_bytes_of_an_uninterrupted_one(
+    run: Path, tmp_path: Path
+) -> None:
+    plan = search_plan("fcfs,continuum", seeds=(1, 2))
+    assert run_sweep(plan, tmp_path / "auto", workers=1, run=killed_at_times).failed
+    assert cells_of(tmp_path / "auto") < cells_of(run)
+    assert not run_sweep(plan, tmp_path / "auto", workers=2).failed
+    assert contents(tmp_path / "auto") == contents(run)
+
+
+def test_a_finished_search_runs_nothing_again(run: Path) -> None:
+    def never(_: Work, cell: Cell, _tick: Tick) -> None:
+        raise AssertionError(cell.name)
+
+    outcome = run_sweep(search_plan("fcfs,continuum", seeds=(1, 2)), run, workers=1, run=never)
+    assert not outcome.failed
+    assert outcome.found_done == outcome.cells == len(cells_of(run))
+
+
+def test_another_folder_takes_the_cells_of_a_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_sweep(search_plan(), Path("runs/first"), workers=1)
+    run_sweep(search_plan("fcfs,continuum"), Path("runs/second"), workers=1)
+    second = Path("runs/second")
+    taken = {path.parent.name for path in second.glob("*/taken_from.json")}
+    assert taken == cells_of(Path("runs/first"))
+
+
+def test_a_users_rates_run_as_given_beside_the_search(tmp_path: Path) -> None:
+    run_sweep(search_plan(jps=(0.3, 0.5)), tmp_path / "run", workers=1)
+    assert cells_of(tmp_path / "run") > {"fcfs_jps0.3_seed1", "fcfs_jps0.5_seed1"}
+    found = found_in(tmp_path / "run")
+    assert found.rates == (0.3, 0.5)
+    assert found.found[0].kind is Kind.FOUND
+
+
+def test_an_slo_that_an_idle_machine_does_not_meet_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput) as error:
+        run_sweep(search_plan(slo="mean<=1s"), tmp_path / "run", workers=1)
+    assert str(error.value).startswith(
+        "--slo 'mean<=1s': not met even on an idle machine, whose JCT is mean "
+    )
+    assert cells_of(tmp_path / "run") == set()
+
+
+def test_an_slo_that_only_an_idle_machine_meets_is_never_sustained(tmp_path: Path) -> None:
+    run_sweep(search_plan(slo="p99<=1x"), tmp_path / "run", workers=1)
+    assert found_in(tmp_path / "run").found[0].kind is Kind.NEVER
+
+
+def test_a_workload_of_one_job_has_a_capacity(tmp_path: Path) -> None:
+    plan = search_plan()
+    one = replace(plan, workload=replace(plan.workload, programs=plan.workload.programs[:1]))
+    run_sweep(one, tmp_path / "run", workers=1)
+    assert found_in(tmp_path / "run").found[0].kind is Kind.FOUND
+
+
+def settings(**values: Any) -> SweepSettings:
+    load = {name: values.pop(name) for name in ("arrivals", "once") if name in values}
+    machine = {name: values.pop(name) for name in ("engine",) if name in values}
+    return SweepSettings(load=Load(**{"once": False, **load}), machine=Machine(**machine), **values)
+
+
+def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
+    plan = resolve(settings(jps="0.2"))
+    assert (str(plan.slo), plan.rates, plan.seeds) == ("mean<=2x", (0.2,), (1, 2, 3))
+    assert resolve(settings(jps="auto")).rates == ()
+    assert resolve(settings(jps="0.2", no_capacity=True)).slo is None
+    once = resolve(settings(jps="0.2", once=True))
+    assert (once.slo, once.seeds) == (None, (1,))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"jps": "auto", "once": True},
+            "--jps auto: needs cells in steady state, which --once does not measure; "
+            "give rates, such as --jps 0.1,0.3",
+        ),
+        (
+            {"slo": "mean<=3x", "arrivals": "closed:4"},
+            "--slo 'mean<=3x': needs cells in steady state, which --arrivals closed:4 does not "
+            "have; remove --slo",
+        ),
+        (
+            {"slo": "mean<=3x", "jps": "0.1", "no_capacity": True},
+            "--slo 'mean<=3x': is about capacities, which --no-capacity and bench run do not "
+            "search; give a rate, such as --jps 0.1",
+        ),
+        (
+            {"slo": "mean<3x", "jps": "0.1"},
+            "--slo 'mean<3x': 'mean<3x' is not STATISTIC<=VALUE; use for example 'mean<=2x' or "
+            "'mean<=2x,p95<=300s'",
+        ),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput) as error:
+        resolve(settings(**given))
+    assert str(error.value) == message
+
+
+def test_fail_unless_names_the_policy_that_was_probably_meant() -> None:
+    code, _, err = bench(
+        "sweep", "--jps", "0.2", "--policies", "fcfs,continuum",
+        "--fail-unless", "capacity(continum) > 1",
+    )  # fmt: skip
+    assert code == 2
+    assert err == (
+        "bench: --fail-unless 'capacity(continum) > 1': continum is not a policy of this sweep; "
+        "did you mean continuum?\n"
+    )
