@@ -1,8 +1,14 @@
-"""The two rules of vLLM for how much memory the admission of a waiting turn needs."""
+"""What vLLM admits: the defaults of its limits for a step, and its two rules for how much memory a
+waiting turn needs."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+
+STEP_TOKENS = 2048
+"""The default of --step-tokens: tokens that one step computes at most."""
+MAX_NUM_SEQS = 256
+"""The default of --max-num-seqs: turns that run at once at most."""
 
 
 class Admission(StrEnum):

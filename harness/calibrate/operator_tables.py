@@ -20,10 +20,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
+from servers.admission import STEP_TOKENS
 from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
-from servers.profiles.kv_groups import STEP_TOKENS, kv_tokens_of
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated
 
 from harness.load.option import Option, option_name, values_of
-from servers.admission import Admission
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.errors import InvalidInput
 from servers.profiles.cpu_time import Scheduling
 from servers.profiles.kv_cache_dtype import KvCacheDtype
@@ -155,10 +155,12 @@ class Machine:
         ),
     ] = None
     ssd_gb: Annotated[float, Option("SSD tier behind the DRAM.", MACHINE, "GB", min=0)] = 0.0
-    max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", MACHINE, "N")] = 256
+    max_num_seqs: Annotated[int, Option("Limit of concurrently running turns.", MACHINE, "N")] = (
+        MAX_NUM_SEQS
+    )
     step_tokens: Annotated[
         int, Option("Limit of tokens per engine step (prefill chunk).", MACHINE, "TOKENS")
-    ] = 2048
+    ] = STEP_TOKENS
     admission: Annotated[
         Admission,
         Option(

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from servers.admission import STEP_TOKENS
+
 
 @dataclass(slots=True, eq=False)
 class Request:
@@ -113,7 +115,7 @@ class Costs:
     """Seconds to prefill a context of n tokens in an otherwise idle engine."""
     reload_s: Callable[[int], float] | None = None
     """Seconds to load n tokens from the offload tier; None without a tier."""
-    step_tokens: int = 2048
+    step_tokens: int = STEP_TOKENS
     """Maximum number of tokens that one step prefills (chunk size)."""
 
     def rebuild_s(self, tokens: int) -> float:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from servers.admission import STEP_TOKENS
 from servers.errors import DoesNotFit, InvalidProfile
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.from_tables import FromTables
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, without_windows
+from servers.profiles.kv_groups import longest_turn, without_windows
 from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.models.files import model_name

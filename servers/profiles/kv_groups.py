@@ -16,8 +16,6 @@ from servers.profiles.profile import Profile
 Groups = tuple[int | None, ...]
 
 FULL_ATTENTION: Groups = (None,)
-STEP_TOKENS = 2048
-"""The default of --step-tokens. A window group keeps the tokens of a step beside its window."""
 CONCURRENT_STEPS = 2
 """Number of steps that vLLM schedules before the first of them ends, which it reserves window
 blocks for when it reports the KV memory in tokens."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from servers.admission import STEP_TOKENS
 from servers.clock import PS_PER_S
 from servers.errors import DoesNotFit, InvalidInput
 from servers.profiles.cpu_time import CPU_TIME, Scheduling, with_cpu_time
 from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
-from servers.profiles.kv_groups import STEP_TOKENS, longest_turn, pool, turn_blocks
+from servers.profiles.kv_groups import longest_turn, pool, turn_blocks
 from servers.profiles.machines.gpu_file import hardware
 from servers.profiles.machines.gpus import GIB, HARDWARE, Hardware
 from servers.profiles.models.listed import model

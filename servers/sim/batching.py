@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from servers.admission import Admission
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.errors import InvalidInput
 from servers.policies.base import Request
 from servers.profiles import Profile
@@ -21,8 +21,8 @@ from servers.sim.sequence import Sequence
 class Limits:
     """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`."""
 
-    max_num_seqs: int = 256
-    step_tokens: int = 2048
+    max_num_seqs: int = MAX_NUM_SEQS
+    step_tokens: int = STEP_TOKENS
     admission: Admission = Admission.WHOLE_PROMPT
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from servers.admission import Admission
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.errors import CannotServe, InvalidInput
 from servers.profiles import HARDWARE, MODELS, model
 from servers.profiles import hardware as find_gpu
@@ -63,8 +63,8 @@ class ServerConfig:
     """The policy's costs; None to compute them from a profile."""
     kv_blocks: int | None = None
     max_model_len: int | None = None
-    max_num_seqs: int = 256
-    step_tokens: int = 2048
+    max_num_seqs: int = MAX_NUM_SEQS
+    step_tokens: int = STEP_TOKENS
     admission: Admission = Admission.WHOLE_PROMPT
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO
     gpus: int | None = None

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from servers.admission import STEP_TOKENS
 from servers.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import costs
@@ -30,7 +31,7 @@ class CostCurve(BaseModel):
     linear_s: float = Field(ge=0)
     quadratic_s: float = Field(ge=0)
     reload_s_per_token: float | None = Field(default=None, ge=0)
-    step_tokens: int = Field(default=2048, ge=1)
+    step_tokens: int = Field(default=STEP_TOKENS, ge=1)
 
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1) + "\n")
