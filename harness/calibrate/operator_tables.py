@@ -24,6 +24,7 @@ from servers.admission import STEP_TOKENS
 from servers.errors import InvalidInput, LibraryUnavailable, UnknownProfile
 from servers.profiles import Model, Profile, analytic_profile, hardware, model
 from servers.profiles.from_tables import FromTables, MixedTime, Tables, fitted_to_tables
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.measured import DecodeTimes, PrefillTimes
 from servers.profiles.roofline import gpus_for
@@ -205,12 +206,21 @@ class Reach:
     """Tokens of all contexts in a step."""
 
     @classmethod
-    def of(cls, hardware_name: str, model_name: str, gpus: int) -> Reach:
+    def of(
+        cls,
+        hardware_name: str,
+        model_name: str,
+        gpus: int,
+        kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+        step_tokens: int = STEP_TOKENS,
+    ) -> Reach:
         """Contexts up to the model's limit, and all that the memory of the GPUs holds at once. A
         smaller --kv-blocks or --max-model-len does not change the times of steps."""
-        profile = analytic_profile(hardware_name, model_name, gpus=gpus)
+        profile = analytic_profile(
+            hardware_name, model_name, gpus=gpus, kv_cache_dtype=kv_cache_dtype
+        )
         longest = model(model_name).max_model_len
-        return cls(longest, max(longest, kv_tokens_of(profile, STEP_TOKENS)))
+        return cls(longest, max(longest, kv_tokens_of(profile, step_tokens)))
 
 
 def evaluate(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean
 
@@ -21,7 +20,7 @@ from servers.errors import DoesNotFit, InvalidInput, UnknownProfile
 from servers.profiles import Profile, analytic_profile
 from servers.profiles.cpu_time import CPU_TIME, with_cpu_time
 from servers.profiles.end_to_end import EndToEnd, EndToEndFile, Pair
-from servers.profiles.kv_groups import kv_tokens_of
+from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.sim import Limits
 
 ProfileOf = Callable[[str, Checkpoint, int, bool], Profile]
@@ -70,19 +69,13 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
 def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> Profile:
     """As `bench profile --from aiconfigurator` makes it, but with KV in 8 bits if the server had
     that. Raises UnknownProfile and DoesNotFit."""
-    profile = analytic_profile(hardware, checkpoint.model, gpus=gpus)
-    if kv_fp8:
-        profile = replace(
-            profile,
-            kv_blocks=2 * profile.kv_blocks,
-            kv_bytes_per_token=profile.kv_bytes_per_token // 2,
-        )
+    dtype = KvCacheDtype.FP8 if kv_fp8 else KvCacheDtype.AUTO
+    profile = analytic_profile(hardware, checkpoint.model, gpus=gpus, kv_cache_dtype=dtype)
     formats = {"kvcache_quant_mode": "fp8" if kv_fp8 else "bfloat16"}
     if checkpoint.products is not None:
         formats["gemm_quant_mode"] = checkpoint.products
     times, tables = open_tables(hardware, checkpoint.model, gpus, None, formats)
-    reach = Reach.of(hardware, checkpoint.model, gpus)
-    reach = replace(reach, kv_tokens=max(reach.longest, kv_tokens_of(profile, STEP_TOKENS)))
+    reach = Reach.of(hardware, checkpoint.model, gpus, dtype, STEP_TOKENS)
     found = fit(times, tables, profile, gpus=gpus, step_tokens=STEP_TOKENS, reach=reach)
     return found.profile()
 
