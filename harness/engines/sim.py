@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from harness.cells.job import Job
@@ -15,10 +14,18 @@ from harness.load.workload import Longest
 from servers.errors import InvalidInput
 from servers.profiles import Hardware, Profile, costs, hardware, model
 from servers.profiles.cpu_time import Scheduling
-from servers.profiles.files import is_file, notes_for, profile_for, read_measured
+from servers.profiles.files import (
+    is_file,
+    measured_for,
+    notes_for,
+    notes_of_file,
+    profile_for,
+    profile_of_file,
+)
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.kv_groups import longest_turn
 from servers.profiles.machines.gpu_file import gpu_of_file
+from servers.profiles.measured import Measured
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
@@ -169,23 +176,9 @@ def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
     settings.server.refuse_unsupported("sim")
-    machine = settings.machine.hardware or DEFAULT_HARDWARE
-    gpu = gpu_of_file(machine)
-    default_model = None if is_file(machine) else DEFAULT_MODEL  # a measured profile has its own
-    name, step_times = settings.machine.model or default_model, settings.machine.step_times
-    profile_of = partial(
-        profile_for,
-        machine,
-        name,
-        gpus=settings.machine.gpus,
-        step_times=step_times,
-        max_model_len=settings.machine.max_model_len,
-        kv_blocks=settings.machine.kv_blocks,
-        scheduling=settings.machine.scheduling,
-        kv_cache_dtype=settings.machine.kv_cache_dtype,
-    )
-    profile = profile_of()
-    offload = Offload(_offload_gb(settings), settings.machine.ssd_gb)
+    machine = settings.machine
+    found = resolve_profile(machine)
+    offload = Offload(_offload_gb(machine, found), machine.ssd_gb)
     for option, gb in (("offload", offload.dram_gb), ("ssd", offload.ssd_gb)):
         if not 0 <= gb <= MAX_GB:
             raise InvalidInput(f"--{option}-gb {gb:g}: must be from 0 to {MAX_GB:,} GB")
@@ -193,49 +186,66 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         names = ", ".join(v.name for v in chosen if v.offload)
         raise InvalidInput(f"--offload-gb {offload.dram_gb:g}: must be positive for {names}")
     return SimEngine(
-        profile,
-        profile_of(offload=True),
-        Limits(
-            settings.machine.max_num_seqs, settings.machine.step_tokens, settings.machine.admission
-        ),
+        found.profile(),
+        found.profile(offload=True),
+        Limits(machine.max_num_seqs, machine.step_tokens, machine.admission),
         offload,
-        read_measured(Path(machine)).gpus if is_file(machine) else _gpus(settings),
-        gpu,
-        not is_file(machine) and _fewest(settings.machine),
-        settings.machine.scheduling,
-        settings.machine.kv_cache_dtype,
-        notes_for(
-            machine,
-            name,
-            profile,
-            gpus=settings.machine.gpus,
-            step_times=step_times,
-            scheduling=settings.machine.scheduling,
-            kv_cache_dtype=settings.machine.kv_cache_dtype,
-        ),
-        model_limit=None if is_file(machine) else model(name or DEFAULT_MODEL).max_model_len,
+        found.gpus,
+        gpu_of_file(machine.hardware or DEFAULT_HARDWARE),
+        found.file is None and _fewest(machine),
+        machine.scheduling,
+        machine.kv_cache_dtype,
+        found.notes,
+        model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
     )
 
 
-def _gpus(settings: SweepSettings) -> int:
-    machine = settings.machine
-    return gpus_for(
-        machine.hardware or DEFAULT_HARDWARE,
-        machine.model or DEFAULT_MODEL,
-        machine.gpus,
-        machine.kv_cache_dtype,
-    )
+@dataclass(frozen=True, slots=True)
+class ResolvedProfile:
+    """The profile of the machine that the settings name."""
+
+    profile: Callable[..., Profile]
+    """Returns it; with `offload=True`, the one for policies with an offload tier."""
+    notes: tuple[str, ...]
+    """Its origin and its caveats, in one sentence each."""
+    gpus: int | None
+    """Number of GPUs that share the model; None if unknown from a measured profile."""
+    file: Measured | None
+    """The contents of the file of `bench profile`, if the settings name one."""
+
+
+def resolve_profile(machine: Machine) -> ResolvedProfile:
+    """Raises InvalidProfile, UnknownProfile or DoesNotFit."""
+    name = machine.hardware or DEFAULT_HARDWARE
+    memory: dict[str, Any] = {
+        "max_model_len": machine.max_model_len, "kv_blocks": machine.kv_blocks,
+    }  # fmt: skip
+    if is_file(name):
+        file = measured_for(
+            name, machine.model, machine.gpus, machine.kv_cache_dtype, machine.step_times
+        )
+        profile = partial(profile_of_file, file, scheduling=machine.scheduling, **memory)
+        notes = notes_of_file(file, profile(), machine.scheduling)
+        return ResolvedProfile(profile, notes, file.gpus, file)
+    llm = machine.model or DEFAULT_MODEL
+    steps: dict[str, Any] = {
+        "gpus": machine.gpus, "step_times": machine.step_times,
+        "scheduling": machine.scheduling, "kv_cache_dtype": machine.kv_cache_dtype,
+    }  # fmt: skip
+    profile = partial(profile_for, name, llm, **steps, **memory)
+    notes = notes_for(name, llm, profile(), **steps)
+    gpus = gpus_for(name, llm, machine.gpus, machine.kv_cache_dtype)
+    return ResolvedProfile(profile, notes, gpus, None)
 
 
 def _fewest(machine: Machine) -> bool:
     return machine.gpus is None and model(machine.model or DEFAULT_MODEL).gpus is None
 
 
-def _offload_gb(settings: SweepSettings) -> float:
-    if settings.machine.offload_gb is not None:
-        return settings.machine.offload_gb
-    machine = settings.machine.hardware or DEFAULT_HARDWARE
-    if is_file(machine):
+def _offload_gb(machine: Machine, found: ResolvedProfile) -> float:
+    if machine.offload_gb is not None:
+        return machine.offload_gb
+    if found.file is not None or found.gpus is None:
         return MEASURED_OFFLOAD_GB
-    return hardware(machine).offload_gb * _gpus(settings)
+    return hardware(machine.hardware or DEFAULT_HARDWARE).offload_gb * found.gpus

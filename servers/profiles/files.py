@@ -73,9 +73,15 @@ def measured_for(
     model: str | None,
     gpus: int | None,
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
+    step_times: StepTimes = StepTimes.TABLES,
 ) -> Measured:
     """Read a file. Raises InvalidProfile if it was measured with another model, other GPUs, or
-    another format of the KV cache; `auto` is that of the file."""
+    another format of the KV cache (`auto` is that of the file), and for analytic step times."""
+    if step_times != StepTimes.TABLES:
+        raise InvalidProfile(
+            f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
+            "step times; name a machine, or leave out --step-times"
+        )
     measured = read_measured(Path(hardware))
     if model is not None and measured.model not in (model, Path(model).name, model_name(model)):
         raise InvalidProfile(
@@ -125,12 +131,25 @@ def profile_for(
             return analytic
         cpu = CPU_TIME[scheduling]
         return with_cpu_time(with_steps(analytic, steps), cpu, offload=offload)
-    if step_times != StepTimes.TABLES:
-        raise InvalidProfile(
-            f"--step-times {step_times}: {hardware} is a file of bench profile, which has its own "
-            "step times; name a machine, or leave out --step-times"
-        )
-    measured = measured_for(hardware, model, gpus, kv_cache_dtype)
+    measured = measured_for(hardware, model, gpus, kv_cache_dtype, step_times)
+    return profile_of_file(
+        measured,
+        max_model_len=max_model_len,
+        kv_blocks=kv_blocks,
+        offload=offload,
+        scheduling=scheduling,
+    )
+
+
+def profile_of_file(
+    measured: Measured,
+    *,
+    max_model_len: int | None = None,
+    kv_blocks: int | None = None,
+    offload: bool = False,
+    scheduling: Scheduling = Scheduling.ASYNC,
+) -> Profile:
+    """Return the profile of a file of `bench profile`, as `profile_for` does."""
     profile = with_cpu_time(measured.profile(), measured.cpu_time(scheduling), offload=offload)
     if offload:
         profile = without_windows(profile)
@@ -157,12 +176,8 @@ def notes_for(
     kv_cache_dtype: KvCacheDtype = KvCacheDtype.AUTO,
 ) -> tuple[str, ...]:
     """Return the origin and the caveats of a profile of `profile_for`, in one sentence each."""
-    added_ms = CPU_TIME[scheduling].step_ps / 1e9
-    cpu_time = f"{added_ms:g} ms of CPU time per step are added ({scheduling} scheduling)"
     if is_file(hardware) or model is None:
-        first, *others = read_measured(Path(hardware)).all_notes()
-        from_tables = profile.provenance == "operator-table"
-        return (first, *([cpu_time] if from_tables else []), *others)
+        return notes_of_file(read_measured(Path(hardware)), profile, scheduling)
     llm = with_kv_cache(find_model(model), kv_cache_dtype)
     caveats = notes(profile, gpu_of_file(hardware), llm)
     n = gpus_for(hardware, model, gpus, kv_cache_dtype)
@@ -175,7 +190,7 @@ def notes_for(
                 f"{llm.name} has the shape of {listed}, whose operator tables give its step times",
             )
         kv = [TABLES_OF_16_BITS] if kv_cache_dtype == KvCacheDtype.FP8 else []
-        return (first, cpu_time, *kv, *others, *caveats)
+        return (first, _cpu_time(scheduling), *kv, *others, *caveats)
     if kv_cache_dtype == KvCacheDtype.FP8:
         caveats = (caveats[0], ANALYTIC_FP8, *caveats[1:])
     if step_times == StepTimes.TABLES:
@@ -184,6 +199,20 @@ def notes_for(
             missing += TABLES_OF_FILES
         return (caveats[0], missing, *caveats[1:])
     return caveats
+
+
+def notes_of_file(
+    measured: Measured, profile: Profile, scheduling: Scheduling = Scheduling.ASYNC
+) -> tuple[str, ...]:
+    """Return what `notes_for` does, for a file of `bench profile` and its profile."""
+    first, *others = measured.all_notes()
+    from_tables = profile.provenance == "operator-table"
+    return (first, *([_cpu_time(scheduling)] if from_tables else []), *others)
+
+
+def _cpu_time(scheduling: Scheduling) -> str:
+    added_ms = CPU_TIME[scheduling].step_ps / 1e9
+    return f"{added_ms:g} ms of CPU time per step are added ({scheduling} scheduling)"
 
 
 def _shipped(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -57,65 +56,37 @@ def show(
     import orjson
 
     from harness.cli.print_profile import print_profile
-    from harness.engines.sim import DEFAULT_HARDWARE, DEFAULT_MODEL
+    from harness.engines.sim import DEFAULT_MODEL, resolve_profile
     from harness.load.machines import refuse_list
     from servers.profiles.end_to_end import end_to_end_error
-    from servers.profiles.files import is_file, notes_for, profile_for, read_measured
     from servers.profiles.kv_groups import kv_tokens_of
     from servers.profiles.models.listed import listed_shape
     from servers.profiles.reference_steps import beside_tables, reference_steps
-    from servers.profiles.roofline import gpus_for
     from servers.profiles.shipped import shipped_steps
 
-    name, model = machine.hardware or DEFAULT_HARDWARE, machine.model
     with one_line_errors():
         refuse_list(machine)
         if machine.step_tokens < 1:
             raise InvalidInput(f"--step-tokens {machine.step_tokens}: must be at least 1")
-        file = read_measured(Path(name)) if is_file(name) else None
-        model = model if file else model or DEFAULT_MODEL
-        profile = profile_for(
-            name,
-            model,
-            gpus=machine.gpus,
-            kv_blocks=machine.kv_blocks,
-            max_model_len=machine.max_model_len,
-            step_times=machine.step_times,
-            scheduling=machine.scheduling,
-            kv_cache_dtype=machine.kv_cache_dtype,
-        )
-        remarks = (
-            file.notes()
-            if file
-            else notes_for(
-                name,
-                model,
-                profile,
-                gpus=machine.gpus,
-                step_times=machine.step_times,
-                scheduling=machine.scheduling,
-                kv_cache_dtype=machine.kv_cache_dtype,
-            )
-        )
-        if file:
-            gpus = file.gpus
-        else:
-            gpus = gpus_for(name, model or DEFAULT_MODEL, machine.gpus, machine.kv_cache_dtype)
+        found = resolve_profile(machine)
+        profile, file = found.profile(), found.file
+        remarks = file.notes() if file else found.notes
         steps = measured = None
-        if profile.provenance == "operator-table" and not file and model:
+        if profile.provenance == "operator-table" and found.gpus and not file:
+            model = machine.model or DEFAULT_MODEL
             listed = listed_shape(model) or model
-            steps = shipped_steps(profile.hardware, listed, gpus)
-            measured = end_to_end_error(profile.hardware, listed, gpus)
+            steps = shipped_steps(profile.hardware, listed, found.gpus)
+            measured = end_to_end_error(profile.hardware, listed, found.gpus)
     errors = file.errors if file else steps.errors if steps else {}
     points = reference_steps(profile, machine.step_tokens)
     if steps:
         points = beside_tables(points, profile, steps.reference_ms)
     kv_tokens = kv_tokens_of(profile, machine.step_tokens)
     if as_json:
-        found = {
+        document = {
             "hardware": profile.hardware,
             "model": profile.model,
-            "gpus": gpus,
+            "gpus": found.gpus,
             "steps": [point.json() for point in points],
             "kv_tokens": kv_tokens,
             "max_model_len": profile.max_model_len,
@@ -124,8 +95,8 @@ def show(
             "fit_errors": {what: each.model_dump() for what, each in errors.items()},
             "end_to_end": measured.model_dump() if measured else None,
         }
-        print(orjson.dumps(found, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode())
         return
-    print_profile(profile, gpus, points, kv_tokens, remarks[0], errors)
+    print_profile(profile, found.gpus, points, kv_tokens, remarks[0], errors)
     for remark in remarks[1:]:
         print_message(remark)
