@@ -168,7 +168,8 @@ def epoch(value: object) -> float | None:
 def brief(value: object) -> str:
     """Format a value for a message, in at most 60 characters."""
     if value is None or isinstance(value, bool | int | float | str):
-        formatted = repr(value)[:200]
+        # As JSON and TOML write it.
+        formatted = str(value).lower() if isinstance(value, bool) else repr(value)[:200]
         return formatted if len(formatted) <= 60 else formatted[:57] + "..."
     return f"a {type(value).__name__}"
 

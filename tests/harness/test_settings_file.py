@@ -94,7 +94,7 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ("[load]\njps = '1'", "load is a table: not supported; remove it"),
         ('programs = "3"', "programs is '3': must be a valid integer"),
         ("programs = 2.5", "programs is 2.5: must be a valid integer"),
-        ("programs = true", "programs is True: must be a valid integer"),
+        ("programs = true", "programs is true: must be a valid integer"),
         ("programs = 0", "programs is 0: must be at least 1"),
         ("jps = 0.3", 'jps is 0.3: must be a valid string, e.g. "0.3"'),
         ("traces = 'three.jsonl'", "traces is 'three.jsonl': must be a valid "),
@@ -106,7 +106,7 @@ def test_relative_paths_are_relative_to_the_current_directory() -> None:
         ("kv_blocks = 1\nkv-blocks = 2", "kv-blocks is 2: given twice; remove one"),
         (
             "i-know-this-runs-model-commands-on-my-machine = true",
-            "is True: give --i-know-this-runs-model-commands-on-my-machine on the command line",
+            "is true: give --i-know-this-runs-model-commands-on-my-machine on the command line",
         ),
         (
             f"vllm-flags = ['--api-key', '{REDACTED}']",

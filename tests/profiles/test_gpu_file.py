@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from servers.errors import InvalidProfile
+from servers.errors import InvalidProfile, UnknownProfile
 from servers.profiles import HARDWARE, Hardware, analytic_profile, hardware
 from servers.profiles.machines.gpu_file import gpu_of_file, with_name
 from servers.profiles.step_times import StepTimes
@@ -109,7 +109,7 @@ def test_units_of_memory(file: Path, written: str, gib: float) -> None:
         ),
         ('fp8 = "0 TFLOP/s"', "fp8 is '0 TFLOP/s': must be 1 TFLOP/s to"),
         # wrong type
-        ("memory = true", "memory is True: must be a number with its unit as text, such as"),
+        ("memory = true", "memory is true: must be a number with its unit as text, such as"),
         ("memory = ['80 GiB']", "memory is ['80 GiB']: must be a number with its unit as text"),
         ('memory = "much"', "memory is 'much': must be a number and its unit, such as"),
         ('memory = "-80 GiB"', "memory is '-80 GiB': must be a number and its unit, such as"),
@@ -150,6 +150,22 @@ def test_a_path_without_a_usable_file_is_one_line(tmp_path: Path) -> None:
         name = str(tmp_path / ("folder.toml" if path == "." else path))
         with pytest.raises(InvalidProfile, match=f"^{name}: {reason}.*; give a file that"):
             hardware(name)
+
+
+def test_another_suffix_suggests_the_file_that_exists(file: Path, tmp_path: Path) -> None:
+    file.write_text(LEAST)
+    for path, remedy in (
+        (file.with_suffix(".tml"), f"did you mean {file}?"),
+        (tmp_path / "none.tml", "or give a name of bench list hardware"),
+    ):
+        with pytest.raises(UnknownProfile) as refused:
+            hardware(str(path))
+        assert str(refused.value) == (
+            f"--hardware {path}: the name of a profile file must end in .json, that of a file that "
+            f"describes a GPU in .toml; {remedy}"
+        )
+    with pytest.raises(UnknownProfile, match=r"h100\.x: unknown; did you mean h100"):
+        hardware("h100.x")
 
 
 def test_bytes_that_are_no_text_are_one_line(file: Path) -> None:

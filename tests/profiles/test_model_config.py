@@ -320,7 +320,7 @@ def test_yarn_extends_the_length_that_the_model_was_trained_with() -> None:
         ({"num_hidden_layers": 5000}, "num_hidden_layers is 5000: .* from 1 to 1024"),
         ({"hidden_size": float("nan")}, "hidden_size is nan: must be"),
         ({"hidden_size": "32"}, "hidden_size is '32': must be a number, and is text; remove"),
-        ({"hidden_size": True}, "hidden_size is True"),
+        ({"hidden_size": True}, "hidden_size is true"),
         ({"num_key_value_heads": 3}, "num_key_value_heads is 3: must divide the 8"),
         ({"model_type": "llamma"}, r"is 'llamma', which is not supported; did you mean llama\? "),
         ({"model_type": None}, "lacks model_type; supported are llama, "),

@@ -76,10 +76,14 @@ def hardware(name: str) -> Hardware:
     """Return the GPU of that name or in that file. Raise UnknownProfile or InvalidProfile."""
     if is_gpu_file(name):
         return read_gpu(Path(name))
-    if name not in HARDWARE and Path(name).is_file():
+    path = Path(name)
+    if name not in HARDWARE and (path.is_file() or (path.suffix and not nearest(name, HARDWARE))):
+        others = (path.with_suffix(suffix) for suffix in (".toml", ".json"))
+        close = next((other for other in others if other.is_file()), None)
+        remedy = "rename it" if path.is_file() else "or give a name of bench list hardware"
         raise UnknownProfile(
             f"--hardware {name}: the name of a profile file must end in .json, that of a file that "
-            "describes a GPU in .toml; rename it"
+            f"describes a GPU in .toml; {f'did you mean {close}?' if close else remedy}"
         )
     return find("hardware", HARDWARE, name)
 
@@ -129,6 +133,8 @@ class _Problem(NamedTuple):
 
     def of(self, field: str, value: object, reason: str) -> InvalidProfile:
         written = "a table" if isinstance(value, dict) else repr(value)[:60]
+        if isinstance(value, bool):
+            written = written.lower()
         return InvalidProfile(f"{self.path}: {_key(field)} is {written}: {reason}")
 
 

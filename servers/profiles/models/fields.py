@@ -56,5 +56,11 @@ class Fields:
         return value
 
     def problem(self, name: str, value: object, reason: str) -> UnknownModel:
-        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
-        return UnknownModel(f"{self.where}: {name} is {shown}: {reason}")
+        return UnknownModel(f"{self.where}: {name} is {written(value)}: {reason}")
+
+
+def written(value: object) -> str:
+    """Return a field's value for an error, in at most 42 characters."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return str(value).lower() if isinstance(value, bool) else str(value)[:40]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from servers.errors import UnknownModel
+from servers.profiles.models.fields import written
 
 SIXTEEN_BITS = 16
 FLOAT32_BYTES = 4
@@ -97,9 +98,8 @@ class _Section:
         self.path = path or "quantization_config"
 
     def problem(self, name: str, remedy: str) -> UnknownModel:
-        value = self.values.get(name)
-        shown = repr(value[:40]) if isinstance(value, str) else str(value)[:40]
-        return UnknownModel(f"{self.where}: {self.path}.{name} is {shown}; {remedy}")
+        value = written(self.values.get(name))
+        return UnknownModel(f"{self.where}: {self.path}.{name} is {value}; {remedy}")
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
         name = next((each for each in names if each in self.values), names[0])
