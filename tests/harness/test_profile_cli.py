@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from servers.profiles import MODELS
 from tests.harness.in_process import bench
 
 
@@ -126,15 +127,19 @@ def test_a_profile_of_operator_tables_can_be_made_shown_and_swept(
         return out
 
     monkeypatch.chdir(tmp_path)
-    made = run("profile --from aiconfigurator --hardware h100 --out h.json")
-    again = "profile --from aiconfigurator --hardware l40s --out h.json"
+    Path("models").mkdir()
+    Path("models/ours.json").write_text(json.dumps(dict(MODELS["llama-3.1-8b"].config)))
+    made = run("profile --from aiconfigurator --hardware h100 --model models/ours.json")
+    again = "profile --from aiconfigurator --hardware l40s --out h100-ours.json"
     assert bench(*again.split()) == (
-        2, "", "bench: --out h.json: exists already; give another name, or remove the file\n",
-    )  # fmt: skip
-    shown = run("profile show --hardware h.json")
-    assert made == f"{shown}profile: h.json\n"
+        2,
+        "",
+        "bench: --out h100-ours.json: exists already; give another name, or remove the file\n",
+    )
+    shown = run("profile show --hardware h100-ours.json")
+    assert made == f"{shown}profile: h100-ours.json\n"
     assert "fit error, mixed steps\t" in shown
-    sweep = "sweep --hardware h.json --jps 0.3 --policies fcfs --programs 3 --out runs/h"
+    sweep = "sweep --hardware h100-ours.json --jps 0.3 --policies fcfs --programs 3 --out runs/h"
     assert run(sweep)
     assert run(sweep)
     profile = json.loads((tmp_path / "runs/h/sweep.json").read_text())["profile"]

@@ -183,17 +183,19 @@ def _unused(path: Path) -> Path:
 
 def _from_tables(machine: Machine, out: Path | None, engine_version: str | None) -> None:
     from harness.calibrate.operator_tables import profile_from_tables
+    from harness.cells.names import slug
     from harness.cli.print_profile import print_profile
     from harness.engines.sim import DEFAULT_MODEL
     from reports.run_folder.atomic import write_file
     from servers.profiles.files import profile_for
     from servers.profiles.kv_groups import kv_tokens_of
+    from servers.profiles.models.files import model_name
     from servers.profiles.reference_steps import reference_steps
 
     if machine.hardware is None:
         raise InvalidInput("--from aiconfigurator: needs --hardware, a name of bench list hardware")
     name = machine.model or DEFAULT_MODEL
-    path = out or _unused(Path(f"{machine.hardware}-{name}.json"))
+    path = out or _unused(Path(f"{machine.hardware}-{slug(model_name(name))}.json"))
     _check_out(path)
     measured = profile_from_tables(
         machine.hardware,
@@ -223,6 +225,7 @@ def measure_profile(
     tier: str | None = None,
 ) -> None:
     """Write the profile and print a summary. Exit with code 1 if the measurement fails."""
+    from harness.cells.names import slug
     from harness.cli.print_profile import print_measured
     from harness.load.server_config import server_config
     from reports.run_folder.atomic import write_file
@@ -241,7 +244,7 @@ def measure_profile(
         except MeasurementFailed as error:
             print_message(str(error))
             raise typer.Exit(1) from None
-        path = out or _unused(Path(f"{measured.model}-profile.json"))
+        path = out or _unused(Path(f"{slug(measured.model)}-profile.json"))
         write_file(path, f"{measured.model_dump_json(indent=1)}\n".encode())
     print_measured(measured)
     print(f"profile: {path}")
