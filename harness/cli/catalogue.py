@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from harness.console import print_message
 
+HEADS = {
+    "policies": ("policy", "what it does", "source"),
+    "hardware": ("GPU", "memory and peak rates", "source"),
+    "models": ("model", "size and context", "source"),
+    "packs": ("pack",),
+    "runs": ("date", "cells", "folder", "load", "plan"),
+}
+"""Heads of columns on a terminal, by what `bench list` lists."""
+
 
 def policy_names() -> list[str]:
     from servers.variants import ALL, POLICIES

@@ -323,7 +323,7 @@ def list_(
     from harness.cli import catalogue
     from harness.cli.tables import show_rows
 
-    show_rows(getattr(catalogue, listing.value)())
+    show_rows(getattr(catalogue, listing.value)(), heads=catalogue.HEADS[listing.value])
 
 
 @app.command("open")

@@ -13,18 +13,24 @@ from rich.console import Console
 from rich.table import Table
 
 
-def show_rows(rows: Iterable[Sequence[str]], title: str | None = None) -> None:
-    """Print one line per row in a pipe, so that cut and grep work on it."""
+def show_rows(
+    rows: Iterable[Sequence[str]], title: str | None = None, heads: Sequence[str] = ()
+) -> None:
+    """Print one line per row in a pipe, so that cut and grep work on it. `heads` are the heads of
+    columns on a terminal."""
     if not sys.stdout.isatty():
         if title is not None:
             print(f"\n{title}")
         for row in rows:
             print("\t".join(row))
         return
-    table = Table(box=None, show_header=False, pad_edge=False, title=title, title_justify="left")
+    table = Table(
+        box=None, show_header=bool(heads), pad_edge=False, title=title, title_justify="left"
+    )
     for row in rows:
-        while len(table.columns) < len(row):
-            table.add_column(overflow="fold", style="bold" if not table.columns else "")
+        while (number := len(table.columns)) < len(row):
+            head = heads[number] if heads else ""
+            table.add_column(head, overflow="fold", style="" if number else "bold")
         table.add_row(*row)
     Console(highlight=False).print(table)
 

@@ -12,8 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from small import contents, programs
+from small import contents, programs, small_plan
 
+from harness.cli import catalogue
+from harness.cli.main import Listing, list_
+from harness.sweep.run import run_sweep
 from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
 from traces import Program, Turn
@@ -204,11 +207,16 @@ def test_a_second_sweep_in_a_folder_in_use_is_refused(
 ) -> None:
     command = [bench, "sweep", "--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o"]
     with subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     ) as first:
         wait_until((tmp_path / "o/sweep.json").exists)
         second = bench_here(*command[1:])
         first.terminate()
+    wait_until_none(partial(group_of, first.pid), 20)
     assert second == (
         2,
         "",
@@ -224,6 +232,23 @@ def test_list_prints_one_line_per_item_into_a_pipe(kind: str) -> None:
     names = [line.split("\t")[0] for line in out.splitlines()]
     expected = {"policies": "continuum", "hardware": "a100-80g", "models": "llama-3.1-8b"}
     assert expected.get(kind, "swe-bench") in names
+
+
+@pytest.mark.parametrize("kind", list(Listing))
+def test_list_has_heads_of_columns_on_a_terminal(
+    kind: Listing,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_sweep(small_plan("fcfs"), Path("runs/one"), workers=1)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")  # without colours
+    list_(kind)
+    heads = re.split("  +", capsys.readouterr().out.splitlines()[0].strip())
+    assert heads == list(catalogue.HEADS[kind])
+    assert len(heads) == len(getattr(catalogue, kind)()[0])
 
 
 def test_doctor_finds_our_own_packages() -> None:
