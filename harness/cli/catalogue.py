@@ -5,10 +5,10 @@ from __future__ import annotations
 from harness.console import print_message
 
 HEADS = {
-    "policies": ("policy", "what it does", "source"),
+    "policies": ("policy", "description", "source"),
     "hardware": ("GPU", "memory and peak rates", "source"),
     "models": ("model", "size and context", "source"),
-    "packs": ("pack",),
+    "packs": ("pack", "description"),
     "runs": ("date", "cells", "folder", "load", "plan"),
 }
 """Heads of columns on a terminal, by what `bench list` lists."""

@@ -1,4 +1,4 @@
-"""A sweep that takes milliseconds: three programs, and memory for two of them."""
+"""A sweep that takes milliseconds: three programs, and memory for two of them. A small GPU."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from servers.profiles import analytic_profile
 from servers.sim import Limits, Offload
 from servers.variants import variants
 from traces import Program, Provenance, Turn
+
+GPU = """\
+memory = "48 GiB"
+memory-bandwidth = "1.5 TB/s"
+bf16 = "300 TFLOP/s"
+host-link = "31.5 GB/s"
+price = "1.2 USD/h"
+"""
+"""A file that describes a GPU."""
 
 
 def small_plan(

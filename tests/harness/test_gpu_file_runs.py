@@ -8,19 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import contents, programs
+from small import GPU, contents, programs
 
 from tests.harness.in_process import bench
 from tests.profiles.test_measured import measured
 from traces.formats.native import write_programs
 
-GPU = """\
-memory = "48 GiB"
-memory-bandwidth = "1.5 TB/s"
-bf16 = "300 TFLOP/s"
-host-link = "31.5 GB/s"
-price = "1.2 USD/h"
-"""
 FCFS = "fcfs_jps0.5_seed1"
 LOAD = ("--traces", "three.jsonl", "--policies", "fcfs", "--jps", "0.5")
 SWEEP = ("sweep", *LOAD, "--hardware", "my-gpu.toml", "--out")

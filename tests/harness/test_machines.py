@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import contents, programs
+from small import GPU, contents, programs
 
 from harness.load.settings_file import read_settings
 from tests.harness.in_process import bench
@@ -16,13 +16,6 @@ from tests.profiles.test_measured import measured
 from traces import Program, Turn
 from traces.formats.native import write_programs
 
-GPU = """\
-memory = "48 GiB"
-memory-bandwidth = "1.5 TB/s"
-bf16 = "300 TFLOP/s"
-host-link = "31.5 GB/s"
-price = "1.2 USD/h"
-"""
 CONFIG = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 2048,
     "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32,
