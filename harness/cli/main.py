@@ -257,7 +257,7 @@ def run(
         settings,
         jps=settings.jps if jps is None else jps,
         policies=settings.policies if policy is None else policy,
-        seeds=settings.seeds if seed is None else str(seed),
+        seeds=settings.seeds or "1" if seed is None else str(seed),
         baseline=None,
         slo=None,
         no_capacity=True,

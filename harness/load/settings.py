@@ -417,7 +417,7 @@ class SweepSettings:
         Option(
             "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
             "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
-            "0.05..0.9.",
+            "auto where capacities are searched, else 0.05..0.9.",
             LOAD,
             "RATES",
         ),

@@ -176,7 +176,9 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     refuse_same_folder([variant.name for variant in engines[0][0]])
     steady = _is_steady(first, arrivals)
     agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]), steady)
-    rates = _rates(first.jps, arrivals, first.load.arrivals)
+    slo = _slo(first, steady)
+    jps = AUTO if first.jps is None and slo is not None else first.jps
+    rates = _rates(jps, arrivals, first.load.arrivals)
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
     if rates:
         arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
@@ -195,7 +197,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
         steady=steady,
-        slo=_slo(first, steady),
+        slo=slo,
     )
     return [
         replace(plan, settings=each, engine=engine, variants=chosen, left_out=left_out)

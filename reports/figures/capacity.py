@@ -22,7 +22,7 @@ def capacity(
     found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
     if not found:
         return None
-    order = sorted(found, key=lambda pair: pair[1].value)
+    order = sorted(found, key=lambda pair: -pair[1].value)
     rest = [each for each in capacities if each.jobs_per_s is None]
     spec: Spec = {
         "data": [_dot(pair, style[pair[0].variant], emphasised) for pair in order],
@@ -77,7 +77,7 @@ def _hover(each: VariantCapacity, value: Estimate) -> str:
 
 
 def _alt(order: Sequence[Found]) -> str:
-    (lowest, low), (highest, high) = order[0], order[-1]
+    (highest, high), (lowest, low) = order[0], order[-1]
     return (
         f"Dot plot, one dot per variant: capacity in jobs per second, from {low.value:.3g}"
         f" ({lowest.variant}) to {high.value:.3g} ({highest.variant}). The table of capacities has"

@@ -248,6 +248,8 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
     plan = resolve(settings(jps="0.2"))
     assert (str(plan.slo), plan.rates, plan.seeds) == ("mean<=2x", (0.2,), (1, 2, 3))
     assert resolve(settings(jps="auto")).rates == ()
+    assert resolve(settings()).rates == ()
+    assert len(resolve(settings(no_capacity=True)).rates) == 9
     assert resolve(settings(jps="0.2", no_capacity=True)).slo is None
     once = resolve(settings(jps="0.2", once=True))
     assert (once.slo, once.seeds) == (None, (1,))
