@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from reports.answer.capacity import Price
 from reports.answer.speed_ups import MIN_FULL_TINT
 from reports.answer.verdict import NEGLIGIBLE, Answer
-from reports.phrasing import listed, seconds, times
+from reports.phrasing import counted, listed, seconds, times
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import interval
+from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Point
 
 
@@ -26,12 +28,25 @@ class OnMachine:
     points: Sequence[Point]
     usd_per_job: float
     """Of the fastest variant at the answer's load; NaN if the GPU has no price."""
+    baseline: str
+    price: Price
 
     @property
     def fastest(self) -> str | None:
-        """The variant that is significantly faster than the baseline; None if there is none."""
+        """The variant that is significantly better than the baseline: with the highest capacity, or
+        else the fastest; None if there is none."""
+        if self.answer.capacities:
+            best = self.best_capacity
+            return None if best is None or best.ratio is None else best.variant
         winner = self.answer.winner
         return winner.variant if winner is not None and _gains(winner) else None
+
+    @property
+    def best_capacity(self) -> VariantCapacity | None:
+        """The highest capacity; that of the baseline if it ties with the highest."""
+        answer = self.answer
+        names = [self.baseline] if self.baseline in answer.winners else answer.winners[:1]
+        return next((each for each in answer.capacities if each.variant in names), None)
 
 
 def _gains(point: Point) -> bool:
@@ -41,19 +56,21 @@ def _gains(point: Point) -> bool:
 
 def headline(machines: Sequence[OnMachine], baseline: str) -> str:
     """State which variant is fastest on which machine, each at the load of its own answer."""
-    answered = [m for m in machines if m.answer.winner is not None]
+    answered = [m for m in machines if m.answer.winners]
     if not answered:
         return "No cell has finished: there is no answer yet."
     wins = Counter(m.fastest for m in answered if m.fastest is not None)
     even = len(answered) - wins.total()
+    capacity = any(m.answer.capacities for m in answered)
+    better, best = ("better", "best") if capacity else ("faster", "fastest")
     if not wins:
-        return f"No scheduler is significantly faster than {baseline} on any of these machines."
+        return f"No scheduler is significantly {better} than {baseline} on any of these machines."
     if len(wins) == 1 and not even:
-        return f"{next(iter(wins))} is fastest on all {len(answered)} machines."
+        return f"{next(iter(wins))} is {best} on all {len(answered)} machines."
     fastest = [f"{name} on {count}" for name, count in wins.most_common()]
-    sentence = f"Fastest scheduler on {len(answered)} machines: {listed(fastest)}"
+    sentence = f"{best.capitalize()} scheduler on {len(answered)} machines: {listed(fastest)}"
     if even:
-        return f"{sentence}; on {even} none is significantly faster than {baseline}."
+        return f"{sentence}; on {even} none is significantly {better} than {baseline}."
     return f"{sentence}."
 
 
@@ -93,6 +110,8 @@ def matrix(machines: Sequence[OnMachine]) -> dict[str, Any]:
 
 def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> dict[str, Any]:
     winner = machine.answer.winner if machine is not None else None
+    if machine is not None and (best := machine.best_capacity) is not None:
+        return _capacity_cell(machine, best, several)
     if machine is None or winner is None:
         text = "not in this sweep" if machine is None else "no result"
         return {"name": "–", "lines": [text], "kind": "none", "tint": 0, "href": None}
@@ -116,13 +135,35 @@ def _matrix_cell(machine: OnMachine | None, full: float, several: bool) -> dict[
     }
 
 
+def _capacity_cell(machine: OnMachine, best: VariantCapacity, several: bool) -> dict[str, Any]:
+    member, value, ratio = machine.member, best.jobs_per_s, best.ratio
+    lines = [f"on {member.gpus} x {member.hardware}"] if several and member.gpus else []
+    if value is None:
+        lines.append("every rate that was tried")
+    else:
+        gain = "" if ratio is None else f", {times(ratio.value)} ({interval(ratio)})"
+        lines.append(f"{value.value:.3g} jobs/s{gain}")
+        lines.append(f"{machine.price.gpus / value.value:.3g} GPUs per job/s")
+        usd = machine.price.usd_per_1000_jobs(value.value)
+        if not math.isnan(usd):
+            lines.append(f"{usd:.3g} USD per 1,000 jobs")
+    tied = len(machine.answer.winners) - 1
+    return {
+        "name": best.variant + (f" and {counted(tied, 'tie')}" if tied else ""),
+        "lines": lines,
+        "href": f"{member.folder.name}/report.html",
+        "kind": "even" if ratio is None else "faster",
+        "tint": 0 if ratio is None else min(100, round(100 * math.log(max(ratio.value, 1)))),
+    }
+
+
 def by_load(machines: Sequence[OnMachine]) -> dict[str, Any] | None:
     """Return the table of machines by load, whose cells have the fastest variant that is no bound;
-    None if there is one load only."""
+    None if there is one load only, or if capacities were searched."""
     loads = {p.load: p.jps or 0.0 for m in machines for p in m.points}
     ordered = sorted(loads, key=lambda load: loads[load])
-    if len(ordered) < 2:
-        return None
+    if len(ordered) < 2 or any(m.answer.capacities for m in machines):
+        return None  # Each machine has rates of its own around its capacities.
     best = [{load: _fastest(m.points, load) for load in ordered} for m in machines]
     full = _full_tint([p for row in best for p in row.values() if p is not None])
     return {

@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from reports.answer.capacity import price_of
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells
@@ -52,7 +53,10 @@ def write_machines(folder: Path) -> MachinesReport:
     members, argv = read_machines(folder)
     sweeps = [read_sweep(member.folder) for member in members]
     reports = tuple((member, write(member.folder)) for member in members)
-    found = [_on_machine(member, report) for member, report in reports]
+    found = [
+        _on_machine(member, report, sweep)
+        for (member, report), sweep in zip(reports, sweeps, strict=True)
+    ]
     baseline = str(sweeps[0]["baseline"])
     shared = [c for c in found[0].answer.caveats if all(c in m.answer.caveats for m in found)]
     caveats = [*unlike_step_times(_provenances(members, sweeps)), *shared]
@@ -65,6 +69,7 @@ def write_machines(folder: Path) -> MachinesReport:
             baseline=baseline,
             heading=_heading(sweeps[0], members),
             matrix=matrix(found),
+            capacity=any(machine.answer.capacities for machine in found),
             by_load=by_load(found),
             caveats=caveats,
             machines=[_section(machine, shared) for machine in found],
@@ -78,13 +83,14 @@ def write_machines(folder: Path) -> MachinesReport:
     return overview
 
 
-def _on_machine(member: Member, report: Report) -> OnMachine:
+def _on_machine(member: Member, report: Report, sweep: Mapping[str, Any]) -> OnMachine:
     answer, cells = report.result, report.cells
     usd_per_job = math.nan
     if answer.winner is not None:
         here = (cells["variant"] == answer.winner.variant) & (cells["load"] == answer.load)
         usd_per_job = float(cells[here]["usd_per_job"].mean())
-    return OnMachine(member, answer, report.points, usd_per_job)
+    baseline = str(sweep["baseline"])
+    return OnMachine(member, answer, report.points, usd_per_job, baseline, price_of(sweep))
 
 
 def _provenances(members: Sequence[Member], sweeps: Sequence[Mapping[str, Any]]) -> dict[str, str]:

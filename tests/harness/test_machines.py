@@ -266,6 +266,22 @@ def test_the_overview_names_the_fastest_scheduler_of_each_machine_and_links_to_i
     assert contents(Path("all")) == before
 
 
+def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> None:
+    Path("stream.toml").write_text("once = false\n")
+    load = ("--traces", "three.jsonl", "--policies", "fcfs,continuum", "--seeds", "1")
+    machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
+    condition = ("--fail-unless", "capacity(fcfs) > 0")
+    out = run("sweep", "stream.toml", *load, *machines, "--out", "all", *condition)
+    overview = Path("all/report.html").read_text()
+    assert "Highest capacity by machine" in overview
+    for machine in ("a100-80g", "h100"):
+        answer = read(f"all/{machine}_llama-3.1-8b/answer.json")
+        found = answer["capacities"][answer["winners"][0]]
+        assert found["kind"] == "found"
+        assert f"{found['jobs_per_s']:.3g} jobs/s" in overview
+        assert f"\nllama-3.1-8b on {machine}: capacity(fcfs) > 0: holds," in out
+
+
 def test_other_commands_take_the_folder_of_several_machines_or_name_the_runs_in_it() -> None:
     two = ("sweep", *LOAD, "--hardware", "a100-80g,h100")
     run(*two, "--out", "runs/one")
