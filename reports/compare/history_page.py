@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from reports.answer.provenance import heading
 from reports.compare.history import History, Series, changed
-from reports.figures.drawing import Figure, Spec, Style, Trace, plain, styles
+from reports.figures.drawing import Figure, Spec, Trace, plain
+from reports.figures.legend import MAX_ALL_HIGHLIGHTED, legend
+from reports.figures.styles import Style, styles
 from reports.page.page import with_figures
 from reports.phrasing import counted, listed, seconds
 from reports.run_folder.atomic import write_file
 
-BASELINE = "fcfs"
+COMMIT_LETTERS = 10
 
 
 def draw(history: History, out: Path) -> None:
     series = history.series()
     names = list(dict.fromkeys(s.variant for s in series))
-    style = styles([{"name": name, "policy": name} for name in names], BASELINE)
+    style = styles([{"name": name} for name in names])
     figures = [
         _figure(number, [s for s in series if s.load == load], style)
         for number, load in enumerate(dict.fromkeys(s.load for s in series))
@@ -32,26 +35,61 @@ def draw(history: History, out: Path) -> None:
         verdict=_verdict(series),
         jumps=_jumps(series),
         figures=figures,
-        legend=[{"name": name, "slot": style[name].slot} for name in names],
+        legend=legend(names, style, _highlighted(names, series)),
     )
     write_file(out, content.encode())
 
 
+def _highlighted(names: Sequence[str], series: Sequence[Series]) -> list[str]:
+    """Return the variants to highlight at first: all if they are few, else those that jumped, or
+    else the first one."""
+    if len(names) <= MAX_ALL_HIGHLIGHTED:
+        return list(names)
+    return list(dict.fromkeys(s.variant for s in series if s.jumps)) or list(names[:1])
+
+
 def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -> Figure:
-    traces: list[Trace] = []
-    for s in series:
-        traces.append(_line(s, style[s.variant]))
-        if s.jumps:
-            traces.append(_marks(s, style[s.variant]))
-    layout = {
-        "xaxis": {"title": {"text": "when"}, "type": "date"},
-        "yaxis": {"title": {"text": "seconds"}, "rangemode": "tozero"},
-    }
     load = series[0].load
+    jumps = {entry.label: entry for s in series for entry in s.jumps}
+    layout = {
+        "xaxis": {"title": {"text": "time of the measurement"}, "type": "date"},
+        "yaxis": {"title": {"text": "mean JCT, seconds"}, "rangemode": "tozero"},
+        "shapes": [_mark(entry.when.isoformat()) for entry in jumps.values()],
+        "annotations": [_commit(entry.when.isoformat(), label) for label, entry in jumps.items()],
+    }
     ends = "; ".join(f"{s.variant} {seconds(s.entries[-1].jct_mean_s)}" for s in series)
-    alt = f"Line chart: mean JCT over time with {load}, one line per policy. Last: {ends}."
-    spec: Spec = {"data": traces, "layout": layout, "alt": alt, "value": "y"}
+    alt = f"Line chart: mean JCT over time with {load}, one line per variant. Last: {ends}."
+    spec: Spec = {
+        "data": [_line(s, style[s.variant]) for s in series],
+        "layout": layout,
+        "alt": alt,
+        "value": "y",
+        "labelled": True,
+    }
+    if jumps:
+        spec["note"] = (
+            "A dotted line marks a commit that moved a mean out of the 95% interval of the commit"
+            " before; large markers show which."
+        )
     return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
+
+
+def _mark(when: str) -> dict[str, Any]:
+    """Return a vertical line over the whole height."""
+    line = {"width": 1, "dash": "dot"}
+    return {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": when, "x1": when, "line": line}
+
+
+def _commit(when: str, label: str) -> dict[str, Any]:
+    return {
+        "x": when,
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "text": plain(label if len(label) <= COMMIT_LETTERS else f"{label[:COMMIT_LETTERS]}…"),
+        "showarrow": False,
+        "font": {"size": 11},
+    }
 
 
 def _line(series: Series, style: Style) -> Trace:
@@ -62,7 +100,7 @@ def _line(series: Series, style: Style) -> Trace:
         "x": [entry.when.isoformat() for entry in series.entries],
         "y": [entry.jct_mean_s for entry in series.entries],
         "mode": "lines+markers",
-        "line": {"width": 1.5, "dash": style.dash},
+        "line": {"width": 2, "dash": style.dash},
         "marker": {
             "symbol": style.marker,
             "size": [12 if entry in jumps else 6 for entry in series.entries],
@@ -71,22 +109,6 @@ def _line(series: Series, style: Style) -> Trace:
         "text": [_hover(series, index) for index in range(len(series.entries))],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"colour": style.colour, "variant": series.variant, "kind": "line"},
-    }
-
-
-def _marks(series: Series, style: Style) -> Trace:
-    """Label each jump with its commit."""
-    return {
-        "type": "scatter",
-        "x": [entry.when.isoformat() for entry in series.jumps],
-        "y": [entry.jct_mean_s for entry in series.jumps],
-        "mode": "markers+text",
-        "marker": {"size": 14, "opacity": 0},
-        "text": [plain(entry.label) for entry in series.jumps],
-        "textposition": "top center",
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-        "meta": {"colour": style.colour, "variant": series.variant, "kind": "label"},
     }
 
 

@@ -15,8 +15,10 @@ import orjson
 
 from reports.experiment.claims import Check, Finding, judge, verdict
 from reports.experiment.setup import Setup, as_json, notes, setups
-from reports.figures.drawing import Figure, Style, styles
+from reports.figures.drawing import Figure
+from reports.figures.legend import Legend, fastest, highlighted, legend
 from reports.figures.overview import figures
+from reports.figures.styles import Style, styles
 from reports.metrics.cells import Results, collect
 from reports.page.page import with_figures
 from reports.phrasing import counted
@@ -68,7 +70,7 @@ def write_experiment(
     results = [collect(run) for run in runs]
     cells = {arm.name: result.cells for arm, result in zip(arms, results, strict=True)}
     findings = tuple(judge(check, cells) for check in checks)
-    drawn, style = _figures(about, arms, results, [run.sweep for run in runs])
+    drawn, variants = _figures(about, arms, results, [run.sweep for run in runs])
     failed = tuple(
         f"{arm.name}: {cell}: {gates}"
         for arm, result in zip(arms, results, strict=True)
@@ -76,7 +78,7 @@ def write_experiment(
     )
     used = setups({arm.name: run.sweep for arm, run in zip(arms, runs, strict=True)})
     caveats = _caveats(arms, results, runs)
-    report = finish(about, findings, folder, drawn, style, caveats, used)
+    report = finish(about, findings, folder, drawn, variants, caveats, used)
     return replace(report, failed=failed)
 
 
@@ -85,7 +87,7 @@ def finish(
     findings: tuple[Finding, ...],
     folder: Path,
     drawn: Sequence[Figure] = (),
-    style: Mapping[str, Style] | None = None,
+    variants: Legend | None = None,
     caveats: Sequence[str] = (),
     used: Mapping[Setup, tuple[str, ...]] | None = None,
 ) -> ExperimentReport:
@@ -97,7 +99,7 @@ def finish(
         verdict=outcome,
         findings=findings,
         figures=drawn,
-        legend=[{"name": name, "slot": look.slot} for name, look in (style or {}).items()],
+        legend=variants,
         caveats=caveats,
         setups=used or {},
         notes=notes(used or {}),
@@ -122,22 +124,26 @@ def _figures(
     arms: Sequence[ArmRun],
     results: Sequence[Results],
     sweeps: Sequence[Mapping[str, Any]],
-) -> tuple[list[Figure], dict[str, Style]]:
+) -> tuple[list[Figure], Legend]:
     """Draw one figure over all arms if they differ in a number, otherwise one figure per arm."""
     variants = {v["name"]: v for sweep in sweeps for v in sweep["variants"]}
     baseline = str(sweeps[0]["baseline"])
-    style = styles(list(variants.values()), baseline)
+    style = styles(variants.values())
     found = [points(result, str(s["baseline"])) for result, s in zip(results, sweeps, strict=True)]
+    everything = [point for mine in found for point in mine]
+    last = everything[-1].load if everything else None
+    chosen = highlighted(everything, [baseline], fastest(everything, last))
+    shown = legend(list(style), style, chosen, [baseline])
     if all(arm.x is not None for arm in arms):
         moved = [replace(p, jps=arm.x) for arm, ps in zip(arms, found, strict=True) for p in ps]
-        return _over_axis(about, moved, style), style
+        return _over_axis(about, moved, style), shown
     drawn = []
     for number, (arm, mine) in enumerate(zip(arms, found, strict=True)):
         for figure in figures(mine, style, [baseline]):
             if figure.id == SHOWN[0]:
                 title = f"{arm.name}: {figure.title[0].lower()}{figure.title[1:]}"
                 drawn.append(replace(figure, id=f"arm-{number}", title=title))
-    return drawn, style
+    return drawn, shown
 
 
 def _over_axis(

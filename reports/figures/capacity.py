@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from reports.figures.drawing import Figure, Spec, Style, Trace, number, plain, short
+from reports.figures.drawing import Figure, Spec, Trace, number, plain, short
+from reports.figures.styles import Style
 from reports.phrasing import times
 from reports.statistics.bootstrap import Estimate, interval
 from reports.statistics.capacities import VariantCapacity

@@ -1,9 +1,9 @@
-"""Defines the types of figures, the style of each variant, and rounding.
+"""Defines the types of figures, and rounding.
 
 A figure is plotly's JSON. `meta.colour` names a CSS variable, so that the page can choose colours
-for light, dark and paper. A variant has the same style in all figures: its colour depends on the
-policy, its dash and marker on the variant, so that colour is never the only difference. The
-baseline is s0 (ink), bounds are s1 (grey), and policies follow in the order of the sweep.
+for light, dark and paper. `reports.figures.styles` gives each variant its style. `meta.variant` is
+the variant of a trace: the page draws highlighted variants in their colours and the others thin and
+grey.
 """
 
 from __future__ import annotations
@@ -17,26 +17,11 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
-MARKERS = (
-    *("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon"),
-    *("hexagon", "star", "hourglass", "bowtie"),
-)
-POLICY_SLOTS = 8
 SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
 NAME_LETTERS = 24
 DIGITS = 4
 """Significant digits of a drawn number, which are finer than a pixel."""
-
-
-class Style(NamedTuple):
-    slot: int
-    marker: str
-    dash: str
-
-    @property
-    def colour(self) -> str:
-        return f"s{self.slot}"
 
 
 Trace = dict[str, Any]
@@ -56,6 +41,8 @@ class Spec(TypedDict):
     """Pixels. By default the page decides, by `rows` if there are any."""
     note: NotRequired[str]
     """A sentence beneath the figure."""
+    labelled: NotRequired[bool]
+    """Whether highlighted lines have their names at their right ends."""
     rows: NotRequired[list[list[str]]]
     """Variant and label from top to bottom, if each variant has its own row."""
 
@@ -84,22 +71,6 @@ class Figure:
     def spec(self) -> Spec:
         """The spec that is shown at first."""
         return self.specs[self.first]
-
-
-def styles(variants: Sequence[Mapping[str, Any]], baseline: str) -> dict[str, Style]:
-    """Return the styles by name, for the variants of a sweep in its order."""
-    base_policy = next((v.get("policy") for v in variants if v["name"] == baseline), None)
-    slots: dict[Any, int] = {base_policy: 0}
-    found: dict[str, Style] = {}
-    for index, variant in enumerate(variants):
-        policy = variant.get("policy", variant["name"])
-        if variant.get("bound"):
-            found[variant["name"]] = Style(1, "x", "dot")
-            continue
-        slot = slots.setdefault(policy, 2 + (len(slots) - 1) % POLICY_SLOTS)
-        dash = "dash" if variant.get("offload") else "solid"
-        found[variant["name"]] = Style(slot, MARKERS[index % len(MARKERS)], dash)
-    return found
 
 
 def plain(text: str) -> str:

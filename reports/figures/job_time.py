@@ -15,13 +15,13 @@ from reports.figures.drawing import (
     Figure,
     KeyEntry,
     Spec,
-    Style,
     distribution,
     numbers,
     plain,
     short,
     wide_spread,
 )
+from reports.figures.styles import Style
 from reports.metrics.waterfall import WATERFALL
 from reports.phrasing import counted, seconds, share
 
@@ -54,13 +54,13 @@ def job_time(
 
     means = {name: _means(mine) for name, mine in by_load.items()}
     falls = {name: _waterfall(name, mine, emphasised) for name, mine in means.items()}
-    spread = {n: _jcts(n, mine, style, emphasised, points // 2) for n, mine in by_load.items()}
+    spread = {n: _jcts(n, mine, style, points // 2) for n, mine in by_load.items()}
     drawn = [
         Figure("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
         figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"])),
     ]
     if jobs["bubble_s"].notna().any():  # servers at a URL do not report it
-        waits = {n: _bubbles(n, mine, style, emphasised, points) for n, mine in by_load.items()}
+        waits = {n: _bubbles(n, mine, style, points) for n, mine in by_load.items()}
         drawn.insert(1, figure("bubbles", "Bubbles of each program", waits, None))
     return drawn
 
@@ -156,43 +156,35 @@ def _bars(part: str, means: pd.DataFrame, names: Sequence[str]) -> dict[str, Any
     }
 
 
-def _by_variant(
-    jobs: pd.DataFrame, emphasised: Sequence[str]
-) -> Iterator[tuple[str, pd.DataFrame, bool]]:
-    """Yield variants with their jobs. Emphasised variants come last, so they are drawn on top."""
-    mine = {str(name): frame for name, frame in jobs.groupby("variant", sort=False)}
-    for name in sorted(mine, key=lambda n: n in emphasised):
-        yield name, mine[name], name in emphasised
+def _by_variant(jobs: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    for name, frame in jobs.groupby("variant", sort=False):
+        yield str(name), frame
 
 
-def _line(name: str, look: Style, strong: bool, **fields: Any) -> dict[str, Any]:
+def _line(name: str, look: Style, **fields: Any) -> dict[str, Any]:
     return {
         "type": "scatter",
         "name": plain(name),
         "mode": "lines",
-        "line": {"width": 2.5 if strong else 1.25, "dash": look.dash},
-        "opacity": 1.0 if strong else 0.55,
+        "line": {"width": 2, "dash": look.dash},
         "meta": {"colour": look.colour, "variant": name, "kind": "line"},
         **fields,
     }
 
 
-def _bubbles(
-    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], max_points: int
-) -> Spec:
+def _bubbles(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Spec:
     """Draw the first seed. If there are many programs, a point is the mean of adjacent ones."""
     seed = jobs["seed"].min()
     mine = jobs[jobs["seed"] == seed]
     order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
     groups = np.array_split(np.arange(len(order)), min(max_points, len(order)))
     named, data = [_programs(order[group]) for group in groups], []
-    for name, own, strong in _by_variant(mine, emphasised):
+    for name, own in _by_variant(mine):
         waits = own.set_index("job_id")["bubble_s"].reindex(order)
         data.append(
             _line(
                 name,
                 style[name],
-                strong,
                 x=[int(group[0]) + 1 for group in groups],
                 y=numbers(_group_means(waits.to_numpy(dtype=float), groups)),
                 text=named,
@@ -227,17 +219,14 @@ def _programs(names: pd.Index) -> str:
     return first if len(names) == 1 else f"{first} and {counted(len(names) - 1, 'more program')}"
 
 
-def _jcts(
-    load: str, jobs: pd.DataFrame, style: Picks, emphasised: Sequence[str], max_points: int
-) -> Spec:
+def _jcts(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Spec:
     data = []
-    for name, own, strong in _by_variant(jobs, emphasised):
+    for name, own in _by_variant(jobs):
         jct_s, shares = distribution(own["jct_s"].tolist(), min(max_points, QUANTILES))
         data.append(
             _line(
                 name,
                 style[name],
-                strong,
                 x=numbers(jct_s),
                 y=numbers(shares),
                 hovertemplate=f"<b>{plain(name)}</b><br>%{{y:.0%}} of jobs within %{{x:,.4~r}} s"

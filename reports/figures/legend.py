@@ -1,17 +1,23 @@
-"""Builds the legend of the variants, whose entries are buttons that hide and show them."""
+"""Builds the legend of the variants, whose entries are buttons that highlight them.
+
+The figures draw highlighted variants in their colours and the others thin and grey.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from reports.figures.drawing import Style
+from reports.figures.styles import Style
 from reports.statistics.points import Point
 
+MAX_ALL_HIGHLIGHTED = 6
+"""If there are at most this many variants, all are highlighted at first."""
+BEST_HIGHLIGHTED = 3
+"""Otherwise this many of the best are, and the baseline, the winner and the bounds."""
 MAX_ALL_SHOWN = 16
-"""If there are at most this many variants, all are shown at first."""
-FASTEST_SHOWN = 8
-"""Otherwise this many of the fastest are shown, and the bounds, the baseline and the winner."""
+"""If there are more variants than this, the others are hidden at first."""
+LINES = {"solid": "", "dash": "5 3", "dashdot": "6 2 1.5 2", "dot": "1.5 2.5"}
 
 MARKER_PATHS = {
     "circle": "M17 3a4 4 0 1 0 .01 0z",
@@ -29,27 +35,49 @@ MARKER_PATHS = {
 """SVG paths of the markers, in a box of 34 by 14."""
 
 
-def legend(
-    points: Sequence[Point], style: Mapping[str, Style], strong: Sequence[str], load: str | None
-) -> list[dict[str, Any]]:
-    """Return the entries, with those shown at first in front. The fastest are those at `load`."""
-    names = [name for name in style if any(p.variant == name for p in points)]
+class Legend(NamedTuple):
+    entries: list[dict[str, Any]]
+    """The highlighted variants first."""
+    is_all_highlighted: bool
+    hides_others: bool
+    """Whether the variants that are not highlighted are hidden at first."""
+
+
+def fastest(points: Sequence[Point], load: str | None) -> list[str]:
+    """Return the variants at `load`, except bounds and unstable ones, from the fastest on."""
+    here = [p for p in points if p.load == load and not (p.bound or p.unstable)]
+    return [p.variant for p in sorted(here, key=lambda p: p.jct_mean_s.value)]
+
+
+def highlighted(
+    points: Sequence[Point], strong: Collection[str], best_first: Sequence[str]
+) -> set[str]:
+    """Return the variants to highlight at first: all if they are few, else `strong`, the bounds and
+    the first of `best_first`."""
+    names = {p.variant for p in points}
+    if len(names) <= MAX_ALL_HIGHLIGHTED:
+        return names
     bounds = {p.variant for p in points if p.bound}
-    shown = set(names)
-    if len(names) > MAX_ALL_SHOWN:
-        here = sorted(
-            (p for p in points if p.load == load and not p.unstable),
-            key=lambda p: p.jct_mean_s.value,
-        )
-        shown = {*strong, *bounds, *(p.variant for p in here[:FASTEST_SHOWN])}
-    return [
+    return names & {*strong, *bounds, *best_first[:BEST_HIGHLIGHTED]}
+
+
+def legend(
+    names: Sequence[str],
+    style: Mapping[str, Style],
+    chosen: Collection[str],
+    strong: Collection[str] = (),
+) -> Legend:
+    """Return the legend of `names`. `chosen` are highlighted at first; `strong` are the variants
+    that a report is about."""
+    entries = [
         {
             "name": name,
             "slot": style[name].slot,
             "path": MARKER_PATHS[style[name].marker],
-            "dashes": {"solid": "", "dash": "5 3", "dot": "1.5 2.5"}[style[name].dash],
+            "dashes": LINES[style[name].dash],
             "strong": name in strong,
-            "shown": name in shown,
+            "highlighted": name in chosen,
         }
-        for name in sorted(names, key=lambda name: name not in shown)
+        for name in sorted(names, key=lambda name: name not in chosen)
     ]
+    return Legend(entries, set(names) <= set(chosen), len(names) > MAX_ALL_SHOWN)

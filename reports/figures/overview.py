@@ -12,13 +12,13 @@ from typing import NamedTuple
 from reports.figures.drawing import (
     Figure,
     Spec,
-    Style,
     Trace,
     number,
     plain,
     short,
     wide_spread,
 )
+from reports.figures.styles import Style
 from reports.phrasing import seconds, share, times
 from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
@@ -33,6 +33,8 @@ class Measure(NamedTuple):
     log: bool
 
 
+MIN_TICK_DISTANCE = 0.09
+"""Of the width of a figure; rates are written in at most five characters."""
 MEASURES = (
     Measure("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
     Measure("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
@@ -69,40 +71,43 @@ def _against_rate(
     emphasised: Sequence[str],
 ) -> Spec:
     traces: list[Trace] = []
-    names = list(dict.fromkeys(p.variant for p in points))
-    # The emphasised variants are drawn last, and so on top.
-    for name in sorted(names, key=lambda n: (n in emphasised, -names.index(n))):
-        mine, strong = [p for p in points if p.variant == name], name in emphasised
-        if strong and measure.band:
+    for name in dict.fromkeys(p.variant for p in points):
+        mine = [p for p in points if p.variant == name]
+        if name in emphasised and measure.band:
             traces.append(_band(mine, style[name].colour))
-        traces.append(_line(measure, mine, style[name], strong))
-    ends = [[p for p in points if p.variant == name][-1] for name in emphasised if name in names]
-    for point, side in zip(ends, _label_sides([measure.value(p) for p in ends]), strict=True):
-        traces.append(_label(measure, point, side, style[point.variant].colour))
+        traces.append(_line(measure, mine, style[name]))
     rates = sorted({p.jps for p in points if p.jps is not None})
-    ticks = {"tickvals": rates} if len(rates) < 6 else {}
+    ticks = {"tickvals": _apart(rates), "tickangle": 0} if len(rates) < 6 else {}
     layout = {
         "xaxis": {"title": {"text": "jobs per second"}, **ticks},
         "yaxis": {"title": {"text": measure.axis}, "rangemode": "tozero"},
     }
     alt = _alt(measure, points, "Line chart, one line per variant")
-    return {"data": traces, "layout": layout, "alt": alt, "value": "y"}
+    return {"data": traces, "layout": layout, "alt": alt, "value": "y", "labelled": True}
 
 
-def _line(measure: Measure, mine: Sequence[Point], style: Style, strong: bool) -> Trace:
+def _apart(rates: Sequence[float]) -> list[float]:
+    """Return the rates, without those whose numbers would overlap the number of a lower one."""
+    kept: list[float] = []
+    for rate in rates:
+        if not kept or rate - kept[-1] >= MIN_TICK_DISTANCE * (rates[-1] - rates[0]):
+            kept.append(rate)
+    return kept
+
+
+def _line(measure: Measure, mine: Sequence[Point], style: Style) -> Trace:
     return {
         "type": "scatter",
         "name": plain(mine[0].variant),
         "x": [p.jps for p in mine],
         "y": [number(measure.value(p)) for p in mine],
         "mode": "lines+markers",
-        "line": {"width": 3 if strong else 1.5, "dash": style.dash},
+        "line": {"width": 2.5, "dash": style.dash},
         "marker": {
             "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in mine],
-            "size": 9 if strong else 7,
+            "size": 8,
             "line": {"width": 1.5},
         },
-        "opacity": 1.0 if strong else 0.75,
         "text": [_hover(p) for p in mine],
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"colour": style.colour, "variant": mine[0].variant, "kind": "line"},
@@ -122,28 +127,6 @@ def _band(mine: Sequence[Point], colour: str) -> Trace:
         "hoverinfo": "skip",
         "meta": {"colour": colour, "variant": mine[0].variant, "kind": "band"},
     }
-
-
-def _label(measure: Measure, point: Point, side: str, colour: str) -> Trace:
-    return {
-        "type": "scatter",
-        "x": [point.jps],
-        "y": [number(measure.value(point))],
-        "mode": "markers+text",
-        "marker": {"size": 14, "opacity": 0},  # keeps the name off the line's own marker
-        "text": [plain(point.variant)],
-        "textposition": f"{side} right",
-        "cliponaxis": False,
-        "hoverinfo": "skip",
-        "meta": {"colour": colour, "variant": point.variant, "kind": "label"},
-    }
-
-
-def _label_sides(values: Sequence[float]) -> list[str]:
-    """Return the sides of two labels: above and below if their line ends are close."""
-    if len(values) == 2 and max(values) < 1.2 * min(values):
-        return ["top", "bottom"] if values[0] >= values[1] else ["bottom", "top"]
-    return ["middle"] * len(values)
 
 
 def _by_variant(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reports.figures.drawing import Figure, KeyEntry, Spec, distribution, numbers, plain, short
+from reports.figures.styles import FIRST_COLOUR
 from reports.phrasing import counted, listed, seconds, share
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
@@ -19,8 +20,6 @@ from servers.records import TurnRecord
 MAX_TOOLS = 8
 MAX_POINTS = 120
 DASHES = ("solid", "dash")
-FIRST_COLOUR = 2
-"""Colours s0 and s1 are those of the baseline and the bounds."""
 
 
 @dataclass(slots=True)

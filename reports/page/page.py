@@ -18,8 +18,9 @@ from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
-from reports.figures.drawing import Figure, Style
-from reports.figures.legend import legend
+from reports.figures.drawing import Figure
+from reports.figures.legend import fastest, highlighted, legend
+from reports.figures.styles import Style
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
 from reports.page.cell_rows import columns, rows
@@ -94,6 +95,8 @@ def page(
     machines: Sequence[Link] = (),
 ) -> str:
     strong = [p.variant for p in (answer.baseline, answer.winner) if p is not None]
+    names = list(dict.fromkeys(p.variant for p in points))
+    chosen = highlighted(points, strong, _best_first(points, answer))
     return (
         with_figures()
         .get_template("report.html.j2")
@@ -106,7 +109,7 @@ def page(
             heading=heading(run.sweep),
             grid=grid(points, answer),
             drawn=drawn,
-            legend=legend(points, style, strong, answer.load),
+            legend=legend(names, style, chosen, strong),
             columns=[title for _, title, _ in columns(results.cells)],
             rows=rows(results.cells, str(run.sweep["baseline"])),
             agents=agent_rows(run, _loads(results)),
@@ -117,6 +120,14 @@ def page(
             command=command(run.sweep),
         )
     )
+
+
+def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
+    """Return the variants by capacity, or by mean JCT if the run searched no capacities."""
+    found = [(value.value, c.variant) for c in answer.capacities if (value := c.jobs_per_s)]
+    bounds = {c.variant for c in answer.capacities if c.bound}
+    ranked = [name for _, name in sorted(found, reverse=True) if name not in bounds]
+    return ranked or fastest(points, answer.load)
 
 
 def _loads(results: Results) -> dict[str, str]:

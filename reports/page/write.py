@@ -21,11 +21,11 @@ from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
 from reports.figures.capacity import capacity
-from reports.figures.drawing import Style, styles
 from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
 from reports.figures.memory import memory
 from reports.figures.overview import figures
+from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import tool_gaps
 from reports.metrics.agents import unequal_work
 from reports.metrics.cells import Results, collect
@@ -67,7 +67,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     shown_results = results if search is None else search.at_common_rates(results)
     found = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
     result = _answer(run, shown_results, found, search)
-    style = styles(run.sweep["variants"], baseline)
+    style = styles(run.sweep["variants"])
     drawn = _draw(run, shown_results, found, result, style, named)
     shown_points = with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))

@@ -21,8 +21,12 @@
   const ids = Object.keys(figures);
   const chips = [...document.querySelectorAll(".chip")];
   const pressed = (button) => button.getAttribute("aria-pressed") === "true";
-  const hidden = new Set(chips.filter((chip) => !pressed(chip)).map((chip) => chip.dataset.variant));
+  const hideOthers = document.getElementById("hide-others");
+  // Names of the variants that are not highlighted.
+  const others = new Set(chips.filter((chip) => !pressed(chip)).map((chip) => chip.dataset.variant));
+  const hidden = (variant) => others.has(variant) && pressed(hideOthers);
   const paperWidth = 680;
+  const mostNames = 8;
 
   const chooser = (id) => document.getElementById(`choose-${figures[id].choice}`);
   function chosen(id) {
@@ -39,31 +43,40 @@
   // Removes the bars of hidden variants from a trace that has a bar for each variant.
   function kept(trace) {
     if (!trace.meta.variants) return trace;
-    const only = (list) => list.filter((_, k) => !hidden.has(trace.meta.variants[k]));
+    const only = (list) => list.filter((_, k) => !hidden(trace.meta.variants[k]));
     return { ...trace, x: only(trace.x), y: only(trace.y), text: only(trace.text) };
   }
 
-  function paint(trace, narrow) {
-    const colour = css(`--${trace.meta.colour}`), kind = trace.meta.kind;
-    const shown = !hidden.has(trace.meta.variant) && !(narrow && kind === "label");
+  function paint(trace) {
+    const kind = trace.meta.kind, other = kind !== "dot" && others.has(trace.meta.variant);
+    const colour = css(other ? "--muted" : `--${trace.meta.colour}`);
+    const shown = !hidden(trace.meta.variant) && !(other && kind === "band");
     const painted = { ...kept(trace), visible: shown, showlegend: false };
     if (kind === "band") painted.fillcolor = fade(colour, 0.14);
     if (kind === "area") painted.fillcolor = fade(colour, 0.55);
-    if (kind === "label" || kind === "total") painted.textfont = { color: colour, size: 13 };
+    if (kind === "total") painted.textfont = { color: colour, size: 13 };
     if (kind === "part") painted.marker = { color: colour, line: { color: css("--card"), width: 1 } };
     if (kind === "segment") painted.marker = { color: colour, line: { width: 0 } };
     if (trace.line) painted.line = { ...trace.line, color: colour };
-    if (trace.marker && kind !== "label") {
-      painted.marker = { ...trace.marker, color: colour, line: { ...trace.marker.line, color: colour } };
-    }
+    if (trace.marker) painted.marker = { ...trace.marker, color: colour, line: { ...trace.marker.line, color: colour } };
     if (trace.error_x) painted.error_x = { ...trace.error_x, color: colour };
+    if (other && kind === "line") {
+      painted.line.width = 1;
+      if (trace.x.length > 1) painted.mode = "lines";
+    }
     return painted;
+  }
+
+  // From the back: other variants, intervals, highlighted variants.
+  function ordered(data) {
+    const layer = (trace) => (others.has(trace.meta.variant) ? 0 : trace.meta.kind === "band" ? 1 : 2);
+    return [...data].sort((a, b) => layer(a) - layer(b));
   }
 
   // 1, 2 and 5 in each decade, written out: plotly would write some of them as a lone digit.
   function decades(spec, most) {
     const values = spec.data
-      .flatMap((t) => (t.meta.kind === "band" || hidden.has(t.meta.variant) ? [] : t[spec.value]))
+      .flatMap((t) => (t.meta.kind === "band" || hidden(t.meta.variant) ? [] : t[spec.value]))
       .filter((v) => v > 0);
     if (!values.length) return { type: "log" };
     const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
@@ -87,10 +100,61 @@
   // One variant a row, the first on top.
   function rowAxis(spec) {
     if (!spec.rows) return {};
-    const shown = spec.rows.filter(([name]) => !hidden.has(name)).reverse();
+    const shown = spec.rows.filter(([name]) => !hidden(name)).reverse();
     const names = shown.map(([name]) => name);
     return { showgrid: false, categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: 12.5 },
       ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
+  }
+
+  // The range of the values, which is fixed so that the places of the names are known.
+  function valueRange(spec, log) {
+    const values = spec.data
+      .flatMap((t) => (hidden(t.meta.variant) || (t.meta.kind === "band" && others.has(t.meta.variant)) ? [] : t.y))
+      .filter((v) => v !== null && (!log || v > 0));
+    if (!values.length) return undefined;
+    const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+    if (!log) return [0, 1.06 * high || 1];
+    const margin = 0.05 * Math.max(Math.log10(high / low), 0.3);
+    return [Math.log10(low) - margin, Math.log10(high) + margin];
+  }
+
+  // The same along the other axis, which the names would widen.
+  function positionRange(spec) {
+    const isDate = spec.layout.xaxis.type === "date";
+    const at = spec.data.flatMap((t) => t.x).map((v) => (isDate ? Date.parse(v) : v));
+    const low = at.reduce((a, b) => Math.min(a, b)), high = at.reduce((a, b) => Math.max(a, b));
+    const margin = 0.03 * (high - low);
+    const range = isDate ? [low - margin, high + margin] : [0, high + margin];
+    return isDate ? range.map((ms) => new Date(ms).toISOString()) : range;
+  }
+
+  // The names of the highlighted lines at their right ends, moved apart where they would overlap.
+  function names(spec, range, log, height) {
+    const place = (v) => ((log ? Math.log10(v) : v) - range[0]) / (range[1] - range[0]) * height;
+    const ends = spec.data
+      .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant))
+      .map((t) => ({ t, k: t.y.findLastIndex((v) => v !== null && (!log || v > 0)) }))
+      .filter(({ k }) => k >= 0)
+      .map(({ t, k }) => ({ t, x: t.x[k], y: t.y[k], at: place(t.y[k]) }))
+      .sort((a, b) => a.at - b.at);
+    const apart = 16;
+    const groups = [];
+    for (const end of ends) {
+      groups.push({ sum: end.at, members: [end] });
+      for (let last = groups.length - 1; last > 0; last--) {
+        const [below, above] = [groups[last - 1], groups[last]];
+        const middle = (g) => g.sum / g.members.length;
+        if (middle(above) - middle(below) >= apart * (above.members.length + below.members.length) / 2) break;
+        groups.splice(last - 1, 2, { sum: below.sum + above.sum, members: [...below.members, ...above.members] });
+      }
+    }
+    return groups.flatMap(({ sum, members }) => members.map((end, k) => {
+      const shift = sum / members.length + apart * (k - (members.length - 1) / 2) - end.at;
+      const moved = Math.abs(shift) > 1;
+      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: end.t.name, xanchor: "left",
+        showarrow: true, arrowhead: 0, arrowwidth: moved ? 1 : 0.01, arrowcolor: css(`--${end.t.meta.colour}`), standoff: 5,
+        ax: 18, ay: -shift, font: { size: 13, color: css("--ink") } };
+    }));
   }
 
   function layoutOf(id, div, choice, spec, narrow) {
@@ -99,9 +163,12 @@
     const across = spec.value === "x";
     const value = log ? decades(spec, (across ? 2.2 : 3.5) - (narrow ? 1 : 0)) : { type: "linear" };
     const rows = rowAxis(spec);
-    const labels = spec.data.filter((t) => t.meta.kind === "label").map((t) => t.text[0].length);
+    const labels = !spec.labelled ? [] : spec.data
+      .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant)).map((t) => t.meta.variant.length);
+    const labelled = !narrow && labels.length > 0 && labels.length <= mostNames;
+    const range = spec.labelled ? valueRange(spec, log) : undefined;
     const totals = spec.data.some((t) => t.meta.kind === "total");
-    const right = totals ? 66 : narrow || across || !labels.length ? 14 : Math.min(150, 8 * Math.max(4, ...labels));
+    const right = totals ? 66 : labelled ? Math.min(160, 24 + 7.5 * Math.max(4, ...labels)) : 14;
     const layout = {
       ...spec.layout,
       autosize: true,
@@ -111,9 +178,11 @@
       hovermode: "closest", showlegend: false, uirevision: `${choice} ${log}`,
       hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), size: 13 }, align: "left" },
       dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom",
-      xaxis: axis(spec.layout.xaxis, across ? value : { zeroline: false }),
-      yaxis: axis(spec.layout.yaxis, across ? rows : value),
+      xaxis: axis(spec.layout.xaxis, across ? value : { zeroline: false, ...(range ? { range: positionRange(spec) } : {}) }),
+      yaxis: axis(spec.layout.yaxis, across ? rows : range ? { ...value, range } : value),
     };
+    layout.annotations = (spec.layout.annotations || []).map((a) => ({ ...a, font: { ...a.font, color: css("--soft") } }));
+    if (labelled && range) layout.annotations.push(...names(spec, range, log, (spec.height || 380) - 78));
     for (const other of ["yaxis2", "yaxis3"]) {
       if (spec.layout[other]) layout[other] = axis(spec.layout[other], {});
     }
@@ -123,7 +192,7 @@
 
   // plotly fills the element, also after the window is resized.
   function size(div, spec) {
-    const rows = spec.rows && Math.max(2, spec.rows.filter(([name]) => !hidden.has(name)).length);
+    const rows = spec.rows && Math.max(2, spec.rows.filter(([name]) => !hidden(name)).length);
     div.style.height = `${rows ? 96 + 27 * rows : spec.height || 380}px`;
     div.style.width = root.classList.contains("paper") ? `${paperWidth}px` : "";
   }
@@ -136,7 +205,7 @@
     div.setAttribute("aria-label", spec.alt);
     size(div, spec);
     if (note) note.textContent = spec.note || "";
-    Plotly.react(div, spec.data.map((trace) => paint(trace, narrow)), layoutOf(id, div, name, spec, narrow), config);
+    Plotly.react(div, ordered(spec.data).map(paint), layoutOf(id, div, name, spec, narrow), config);
   }
 
   // Figures are drawn one by one with a pause between, so that the page stays responsive.
@@ -159,7 +228,7 @@
 
   function show(chip, on) {
     chip.setAttribute("aria-pressed", String(on));
-    hidden[on ? "delete" : "add"](chip.dataset.variant);
+    others[on ? "delete" : "add"](chip.dataset.variant);
   }
 
   chips.forEach((chip) => chip.addEventListener("click", () => {
@@ -170,7 +239,11 @@
     chips.forEach((chip) => show(chip, button.dataset.show === "all" || chip.classList.contains("strong")));
     redraw(byVariant);
   }));
-  document.querySelectorAll(".scale").forEach((button) => button.addEventListener("click", () => {
+  if (hideOthers) hideOthers.addEventListener("click", () => {
+    hideOthers.setAttribute("aria-pressed", String(!pressed(hideOthers)));
+    redraw(byVariant);
+  });
+  document.querySelectorAll(".scale[data-figure]").forEach((button) => button.addEventListener("click", () => {
     button.setAttribute("aria-pressed", String(!pressed(button)));
     redraw([button.dataset.figure]);
   }));

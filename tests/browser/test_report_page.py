@@ -1,8 +1,9 @@
-"""A report as its reader uses it: opening, reading, hiding variants, choosing a rate."""
+"""A report as its reader uses it: opening, reading, highlighting variants, choosing a rate."""
 
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -60,27 +61,71 @@ def test_a_report_opens_from_a_file_without_a_network(report: Path, opened: Open
         assert report_page.page.locator(f"#{figure} .main-svg").count() > 0, figure
 
 
-def test_a_hidden_variant_is_in_no_figure(report: Path, opened: Open) -> None:
-    page = opened(report).page
-    assert "autellix" in shown(page, "jct-mean") & shown(page, "bubbles")
-    assert "autellix" in rows(page)
+def line(page: Page, figure: str, variant: str) -> tuple[str, int]:
+    """Return the colour and the width of a variant's line."""
+    colour, width = page.evaluate(
+        "([id, name]) => document.getElementById(id).data.filter(t => t.meta.variant === name"
+        " && t.meta.kind === 'line').map(t => [t.line.color, t.line.width])[0]",
+        [figure, variant],
+    )
+    return colour, width
+
+
+def names(page: Page, figure: str) -> list[str]:
+    """Return the names at the ends of lines."""
+    return page.locator(f"#{figure} .annotation-text").all_text_contents()
+
+
+LINES = ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread")
+
+
+def test_a_variant_that_is_not_highlighted_is_thin_and_grey_and_has_no_name(
+    report: Path, opened: Open
+) -> None:
+    page = opened(report, viewport={"width": 1280, "height": 900}).page
+    colour, width = line(page, "jct-mean", "autellix")
+    assert "autellix" in names(page, "jct-mean")
     page.get_by_role("button", name="autellix").click()
     wait_until_drawn(page)
-    for figure in ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread"):
+    for figure in LINES:
+        assert line(page, figure, "autellix") == ("#c6ccd2", 1), figure
+    assert "autellix" not in names(page, "jct-mean")
+    assert len(names(page, "jct-mean")) == 3
+    assert "autellix" in rows(page)
+    page.get_by_role("button", name="all", exact=True).click()
+    wait_until_drawn(page)
+    assert line(page, "jct-mean", "autellix") == (colour, width)
+
+
+def test_the_others_can_be_hidden_in_all_figures(report: Path, opened: Open) -> None:
+    page = opened(report).page
+    page.get_by_role("button", name="autellix").click()
+    page.get_by_role("button", name="hide the others").click()
+    wait_until_drawn(page)
+    for figure in LINES:
         assert "autellix" not in shown(page, figure), figure
     assert "autellix" not in rows(page)
     assert len(rows(page)) == len(totals(page)) == 3
-    page.get_by_role("button", name="all", exact=True).click()
+    page.get_by_role("button", name="hide the others").click()
     wait_until_drawn(page)
     assert "autellix" in shown(page, "jct-mean")
 
 
-def test_a_variant_can_be_hidden_with_the_keyboard(report: Path, opened: Open) -> None:
+def test_names_at_the_ends_of_lines_do_not_overlap(report: Path, opened: Open) -> None:
+    page = opened(report, viewport={"width": 1280, "height": 900}).page
+    for figure in ("jct-mean", "jct-p95", "throughput", "hits"):
+        boxes = [b.bounding_box() for b in page.locator(f"#{figure} .annotation-text").all()]
+        middles = sorted(box["y"] + box["height"] / 2 for box in boxes if box)
+        assert len(middles) == 4
+        assert min(b - a for a, b in pairwise(middles)) > 12, figure
+
+
+def test_a_variant_can_be_highlighted_with_the_keyboard(report: Path, opened: Open) -> None:
     page = opened(report).page
     page.get_by_role("button", name="autellix").focus()
     page.keyboard.press("Space")
     wait_until_drawn(page)
-    assert "autellix" not in shown(page, "jct-mean")
+    assert line(page, "jct-mean", "autellix")[1] == 1
 
 
 def test_marks_have_labels_with_details_under_the_pointer(report: Path, opened: Open) -> None:

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.figures.drawing import Style, distribution
+from reports.figures.drawing import distribution
 from reports.figures.job_time import job_time
+from reports.figures.styles import Style
 from reports.metrics.waterfall import WATERFALL
 
 STYLE = {"fcfs": Style(0, "circle", "solid"), "continuum": Style(2, "square", "solid")}

@@ -125,11 +125,12 @@ def test_saturated_points_are_hollow_and_bounds_dotted(contended: Path) -> None:
     assert False in hollow
     symbols = ["circle-open" if saturated else "circle" for saturated in hollow]
     assert lines["fcfs"]["marker"]["symbol"] == symbols
-    # The baseline and the winner stand out.
-    assert {name for name, trace in lines.items() if trace["line"]["width"] == 3} == {
-        "fcfs",
-        "continuum",
-    }
+
+
+def test_the_baseline_and_the_winner_have_bands_of_their_intervals(contended: Path) -> None:
+    traces = specs(Page(write_report(contended).path))["jct-mean"]["data"]
+    bands = [trace["meta"]["variant"] for trace in traces if trace["meta"]["kind"] == "band"]
+    assert bands == ["fcfs", "continuum"]
 
 
 def test_the_plotly_of_a_page_is_the_version_that_figures_are_validated_with() -> None:
@@ -172,18 +173,39 @@ def test_a_variant_without_a_result_at_one_rate_is_reported_with_no_result(
     assert "no result" in write_report(run).path.read_text()
 
 
-def test_of_very_many_variants_only_the_fastest_are_shown_initially(tmp_path: Path) -> None:
-    names = ["fcfs", *(f"v{k:02d}" for k in range(30))]
-    run = write_sweep(tmp_path, names)
-    for index, name in enumerate(names):
-        write_cell(run, name, [turn(decode_s=40.0 - index), turn("p1", decode_s=40.0 - index)])
-    chips = {
-        attrs["data-variant"]: attrs["aria-pressed"] == "true"
-        for _, attrs in Page(write_report(run).path).tags
-        if "data-variant" in attrs
+def buttons(path: Path, key: str) -> dict[str, bool]:
+    """Return whether each button is pressed, by this attribute."""
+    return {
+        str(attrs[key]): attrs["aria-pressed"] == "true"
+        for _, attrs in Page(path).tags
+        if key in attrs and "aria-pressed" in attrs
     }
-    assert [name for name, shown in chips.items() if shown] == ["fcfs", *names[-8:]]
-    assert list(chips)[:9] == ["fcfs", *names[-8:]]
+
+
+def many_variants(run: Path, count: int) -> Path:
+    """Write and report a run of `fcfs` and variants of which each is faster than the one before."""
+    names = ["fcfs", *(f"v{k:02d}" for k in range(count - 1))]
+    write_sweep(run, names)
+    for index, name in enumerate(names):
+        write_cell(run, name, [turn(decode_s=90.0 - index), turn("p1", decode_s=90.0 - index)])
+    return write_report(run).path
+
+
+def test_up_to_six_variants_are_all_highlighted_and_of_more_only_the_best(tmp_path: Path) -> None:
+    few = buttons(many_variants(tmp_path / "few", 6), "data-variant")
+    assert all(few.values())
+    more = buttons(many_variants(tmp_path / "more", 7), "data-variant")
+    # The highlighted ones come first, and the others in the order of the sweep.
+    assert list(more) == ["fcfs", "v03", "v04", "v05", "v00", "v01", "v02"]
+    assert [name for name, pressed in more.items() if pressed] == ["fcfs", "v03", "v04", "v05"]
+
+
+@pytest.mark.parametrize(("count", "hidden"), [(16, False), (17, True)])
+def test_the_others_are_hidden_at_first_if_they_are_very_many(
+    tmp_path: Path, count: int, hidden: bool
+) -> None:
+    path = many_variants(tmp_path, count)
+    assert buttons(path, "id")["hide-others"] == hidden
 
 
 def test_runs_of_one_cell_and_of_no_cell_have_a_page(tmp_path: Path) -> None:

@@ -1,0 +1,96 @@
+"""Gives each variant its colour, marker and dash, the same on every page.
+
+In: names of variants. Out: styles. A style depends on the name only and not on the other variants
+of the run, with one exception: policies that are not part of Turnstile, and variants with
+arguments, prefer what a digest of their name selects and take the next style if another variant of
+the page has that one.
+
+- The colour is that of the policy. `fcfs` is s0 (ink), policies that know the future are s1 (grey),
+  and the others follow in the order of the registry. The colours are in
+  `reports/templates/report.css`. They differ also for readers with any kind of colour blindness.
+- The marker is that of the policy too, so that colour is never the only difference.
+- A line is dashed with an offload tier, and dotted if the policy knows the future.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from servers.variants import FORM, LMCACHE, POLICIES
+
+MARKERS = (
+    *("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon"),
+    *("hexagon", "star", "hourglass", "bowtie"),
+)
+INK, GREY, FIRST_COLOUR = 0, 1, 2
+COLOURS = 10
+"""Number of colours besides ink and grey."""
+_STOCK, *_PUBLISHED, _BOUND = POLICIES.built_in
+OURS = (_STOCK, LMCACHE, *_PUBLISHED)
+Choice = TypeVar("Choice")
+DASHES = {"": "solid", "+": "dash", "+native": "dashdot"}
+
+
+class Style(NamedTuple):
+    slot: int
+    marker: str
+    dash: str
+
+    @property
+    def colour(self) -> str:
+        """The CSS variable of the colour."""
+        return f"s{self.slot}"
+
+
+def styles(variants: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
+    """Return the styles by name, for the variants of a sweep. Each has `name` and may have `bound`,
+    whether its policy knows the future."""
+    rows = list(variants)
+    slots = _slots([str(row["name"]) for row in rows])
+    found: dict[str, Style] = {}
+    for row in rows:
+        name = str(row["name"])
+        base, arguments, tier = _parts(name)
+        if row.get("bound") or base == _BOUND:
+            found[name] = Style(GREY, "x", "dot")
+            continue
+        slot = slots[base]
+        marker = MARKERS[(slot if slot == INK else slot - 1) % len(MARKERS)]
+        if arguments:
+            used = {marker, *(style.marker for style in found.values() if style.slot == slot)}
+            marker = _preferred(MARKERS, base + arguments, used)
+        found[name] = Style(slot, marker, DASHES["+" if base == LMCACHE else tier])
+    return found
+
+
+def _slots(names: Sequence[str]) -> dict[str, int]:
+    """Return the colour of each policy."""
+    bases = dict.fromkeys(_parts(name)[0] for name in names)
+    found = {base: _slot_of_ours(base) for base in bases if base in OURS}
+    for base in bases:
+        if base not in found:
+            slots = range(FIRST_COLOUR, FIRST_COLOUR + COLOURS)
+            found[base] = _preferred(slots, base, found.values())
+    return found
+
+
+def _slot_of_ours(base: str) -> int:
+    place = OURS.index(base)
+    return INK if place == 0 else FIRST_COLOUR + (place - 1) % COLOURS
+
+
+def _parts(name: str) -> tuple[str, str, str]:
+    """Return the policy, its arguments and the tier of a variant."""
+    form = FORM.fullmatch(name)
+    if form is None:
+        return name, "", ""
+    return form[1], form[2] or "", form[3] or ""
+
+
+def _preferred(choices: Sequence[Choice], text: str, used: Collection[Choice]) -> Choice:
+    """Return the choice that a digest of the text selects, or the next one that is not used."""
+    first = zlib.crc32(text.encode()) % len(choices)
+    ordered = [*choices[first:], *choices[:first]]
+    return next((choice for choice in ordered if choice not in used), ordered[0])
