@@ -95,7 +95,7 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
     if condition.needs_capacity and plan.slo is None:
         raise InvalidInput(
             f"--fail-unless '{condition.text}': these settings search no capacity; remove "
-            "--no-capacity, and measure a steady state (not --once), or use mean_jct"
+            "--no-capacity and add --steady, or use mean_jct"
         )
 
 
@@ -124,10 +124,11 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
     policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
     loads = f" x {counted(len(plan.rates), 'load')}" if plan.rates else ""
+    kind = ", drawn until a steady state was measured" if plan.steady else ""
     search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
     print(
         f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies}{loads} x "
-        f"{counted(len(plan.seeds), 'seed')}{machines}{search}",
+        f"{counted(len(plan.seeds), 'seed')}{machines}{kind}{search}",
         flush=True,
     )
     _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])

@@ -74,10 +74,11 @@ class Load:
     once: Annotated[
         bool,
         Option(
-            "Run each job once, as a fixed set, until all have finished. Without it, jobs arrive "
-            "until a steady state was measured. Recorded arrivals, closed loops and live servers "
-            "always run a fixed set.",
+            "once: a fixed set of jobs, each of which runs once, until all have finished. steady: "
+            "jobs arrive until a steady state was measured, in virtual time. Recorded arrivals, "
+            "closed loops and live servers always run a fixed set.",
             LOAD,
+            off="--steady",
         ),
     ] = True
     overlong: Annotated[

@@ -279,7 +279,7 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
         )
     if given and not steady:
         raise InvalidInput(
-            f"{option}: needs cells in steady state, which {_not_steady(settings)}; "
+            f"{option}: needs cells in steady state, which {_not_steady(settings)}"
             + ("remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3")
         )
     if not steady or settings.no_capacity:
@@ -289,10 +289,10 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
 
 def _not_steady(settings: SweepSettings) -> str:
     if settings.machine.engine not in VIRTUAL:
-        return f"--engine {settings.machine.engine} does not measure"
+        return f"--engine {settings.machine.engine} does not measure; "
     if settings.load.once:
-        return "--once does not measure"
-    return f"--arrivals {settings.load.arrivals} does not have"
+        return "--once does not measure; add --steady, or "
+    return f"--arrivals {settings.load.arrivals} does not have; "
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

@@ -36,6 +36,7 @@ from tests.threaded import threaded
 
 ALL = [command for page in PAGES for command in commands(page, "bench")]
 RUN_ELSEWHERE = {
+    "sweep --steady": "tests/harness/test_capacity_search.py",
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine http": "tests/harness/test_url_engine.py",

@@ -260,8 +260,8 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
     [
         (
             {"jps": "auto", "once": True},
-            "--jps auto: needs cells in steady state, which --once does not measure; "
-            "give rates, such as --jps 0.1,0.3",
+            "--jps auto: needs cells in steady state, which --once does not measure; add "
+            "--steady, or give rates, such as --jps 0.1,0.3",
         ),
         (
             {"slo": "mean<=3x", "arrivals": "closed:4"},
