@@ -167,7 +167,9 @@ or seed runs only the new cells.
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
 
-  bench sweep --jps 0.3 --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
+  bench sweep --steady --slo 'mean<=3x,p95<=300s' --seeds 1..5
+
+  bench sweep --steady --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
 
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 

@@ -418,7 +418,7 @@ class SweepSettings:
         Option(
             "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
             "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
-            "auto where capacities are searched, else 0.05..0.9.",
+            "auto with --steady, else 0.05..0.9.",
             LOAD,
             "RATES",
         ),
@@ -436,8 +436,8 @@ class SweepSettings:
     no_capacity: Annotated[
         bool,
         Option(
-            "Run the rates of --jps only. Without it, the highest rate that each policy sustains "
-            "is searched, where a steady state is measured.",
+            "With --steady, run the rates of --jps only, without a search for the highest rate "
+            "that each policy sustains.",
             LOAD,
         ),
     ] = False
@@ -455,7 +455,7 @@ class SweepSettings:
         str | None,
         Option(
             "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5. "
-            "Default: 1..3 where a steady state is measured, else 1.",
+            "Default: 1..3 with --steady, else 1.",
             LOAD,
             "SEEDS",
         ),
