@@ -8,7 +8,7 @@ import pytest
 
 from reports.capacity.estimate import Capacity, Kind
 from reports.figures.capacity import capacity
-from reports.figures.drawing import Style
+from reports.figures.styles import Style
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
 
