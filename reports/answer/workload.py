@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from traces.synthesis.known import fitted_recipe
-from traces.synthesis.recipe_files import shipped
+from traces.synthesis.known import fitted_recipe, shipped
 
 QUANTITIES = {
     "turns": "turns",

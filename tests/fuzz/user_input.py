@@ -34,7 +34,7 @@ from tests.profiles.test_measured import measured
 from traces.check import check
 from traces.lenient import printable
 from traces.synthesis.draw import ProgramDraws
-from traces.synthesis.recipe_files import FOLDER as RECIPES
+from traces.synthesis.known import FOLDER as RECIPES
 from traces.synthesis.recipe_files import read_recipe
 
 TASKS = b"\n".join(

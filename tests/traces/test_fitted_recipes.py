@@ -16,9 +16,9 @@ from traces.check import check
 from traces.synthesis.figures import Distance, distances, figure, figures
 from traces.synthesis.fit import fit
 from traces.synthesis.fitted import FittedRecipe, Origin
-from traces.synthesis.known import fitted_recipe
+from traces.synthesis.known import FOLDER, fitted_recipe, shipped
 from traces.synthesis.quantiles import AT, fit_quantiles
-from traces.synthesis.recipe_files import FOLDER, read_recipe, shipped, write_recipe
+from traces.synthesis.recipe_files import read_recipe, write_recipe
 from traces.synthesis.steps import case_of
 
 ORIGIN = Origin(
@@ -269,6 +269,21 @@ def test_an_invalid_recipe_is_refused_with_the_field(
 def test_a_missing_recipe_is_refused() -> None:
     with pytest.raises(InvalidTrace, match="cannot be read"):
         synthesize("missing.toml", 1, 0)
+
+
+def test_sub_agents_of_one_turn_can_be_fitted(tmp_path: Path) -> None:
+    agent = program("a/x", [(50, 0, 5, "", 0.0)], Fork("a", 0, 0.0, 1))
+    write_recipe(tmp_path / "one.toml", fitted((*TWO, agent)))
+    drawn = synthesize(str(tmp_path / "one.toml"), 50, 0)
+    check(drawn)
+    assert {len(p.turns) for p in drawn if p.fork} == {1}
+
+
+def test_a_set_beyond_the_limits_of_a_recipe_is_refused_with_the_figure() -> None:
+    endless = program("a", [(n, n - 1, 1, "ls", 0.0) for n in range(1, 12_001)])
+    endless = replace(endless, turns=(replace(endless.turns[0], kept_tokens=0), *endless.turns[1:]))
+    with pytest.raises(InvalidTrace, match="cannot be fitted: turns must be 1 to 10,000"):
+        fitted([endless])
 
 
 def test_a_set_without_a_second_turn_cannot_be_fitted() -> None:

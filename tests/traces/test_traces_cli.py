@@ -123,3 +123,9 @@ def test_a_recipe_must_be_a_toml_file(tmp_path: Path) -> None:
     ran = bench("fit", "swe-bench", "--out", tmp_path / "mine.json")
     assert ran.exit_code == 2
     assert "must end in .toml" in ran.stderr
+
+
+def test_a_recipe_is_named_after_its_file(tmp_path: Path) -> None:
+    recipe = tmp_path / "my agent, May.toml"
+    assert bench("fit", "execution-note", "--out", recipe).exit_code == 0
+    assert 'name = "my-agent-May"' in recipe.read_text()

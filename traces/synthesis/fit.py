@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 
 import numpy as np
+from pydantic import ValidationError
 
 from servers.errors import InvalidTrace
+from traces.lenient import first_error, requirement
 from traces.program import Program, Turn
 from traces.program import SharedPrefix as Prefix
 from traces.synthesis.draw_turns import TurnDraws
@@ -37,16 +40,32 @@ NEAR = 0.7
 """Programs come near the longest context from this part of it on."""
 MAX_SHARED_PREFIXES = 20
 GROWTH_ROUNDS = 6
-GROWTH_PROGRAMS = 500
+GROWTH_PROGRAMS, GROWTH_TURNS = 500, 50_000
+"""Programs that a round draws, or fewer if they have more turns than this."""
 
 
 def fit(programs: Sequence[Program], name: str, description: str, origin: Origin) -> FittedRecipe:
-    """Fit a recipe. Raises InvalidTrace if no job has two turns."""
+    """Fit a recipe. Raises InvalidTrace if no job has two turns, or if they exceed the limits of a
+    recipe."""
     jobs = [program for program in programs if program.fork is None]
     if max((len(job.turns) for job in jobs), default=0) < 2:
         raise InvalidTrace(
             "no program has two turns, so there are no steps to fit; add longer ones"
         )
+    try:
+        return _fit(programs, jobs, name, description, origin)
+    except ValidationError as error:
+        problem = requirement(first_error(error)[1]["msg"])
+        raise InvalidTrace(f"the programs cannot be fitted: {problem}") from None
+
+
+def _fit(
+    programs: Sequence[Program],
+    jobs: Sequence[Program],
+    name: str,
+    description: str,
+    origin: Origin,
+) -> FittedRecipe:
     parents = {program.fork.program_id for program in programs if program.fork is not None}
     with_agents = [job for job in jobs if job.id in parents]
     plain = [job for job in jobs if job.id not in parents]
@@ -91,17 +110,20 @@ def fit_kind(programs: Sequence[Program]) -> Kind:
 
 def _with_growth(kind: Kind, new_tokens: int) -> Kind:
     """Return the kind with the `growth` that gives its programs as many new tokens as the set's."""
-    growth = 1.0
+    growth, mean_turns = 1.0, max(float(np.trapezoid(kind.turns, AT)), 1.0)
+    count = min(GROWTH_PROGRAMS, math.ceil(GROWTH_TURNS / mean_turns))
     for _ in range(GROWTH_ROUNDS):
         kind = kind.model_copy(update={"growth": round(growth, 3)})
-        programs = TurnDraws(kind).draw(GROWTH_PROGRAMS, np.random.default_rng(0))
+        programs = TurnDraws(kind).draw(count, np.random.default_rng(0))
         drawn = sum(
             after.new_tokens
             for turns in programs
             for before, after in pairwise(turns)
             if case_of(before, after) != "rewritten"
         )
-        growth *= new_tokens / kind.programs / (drawn / GROWTH_PROGRAMS)
+        if not drawn:
+            break
+        growth *= new_tokens / kind.programs / (drawn / count)
         growth = min(max(growth, 0.5), 2.0)
     return kind
 

@@ -16,18 +16,11 @@ from servers.errors import InvalidTrace, TraceRejected
 from traces.lenient import describe_first_error, one_line, read_bytes
 from traces.synthesis.fitted import FittedRecipe
 
-FOLDER = Path(__file__).parent / "fitted_recipes"
-SUFFIX = ".toml"
 HEAD = """\
 # A workload recipe that `bench traces fit` made. `bench traces synthesize` draws programs from it.
 # Lengths are in tokens, times in seconds. A list with a value for each of `quantiles` is a
 # distribution. The documentation (reference, workloads) explains the other fields.
 """
-
-
-def shipped() -> list[str]:
-    """Return the names of the recipes that ship with Turnstile."""
-    return sorted(path.name.removesuffix(SUFFIX) for path in FOLDER.glob(f"*{SUFFIX}"))
 
 
 def read_recipe(path: Path) -> FittedRecipe:

@@ -171,8 +171,13 @@ def fit(
             trace_sha256=loaded.sha256,
         )
         description = about or f"fitted to {counted(stats.programs, 'program')} of {origin.set}"
-        write_recipe(out, fit_recipe(loaded.programs, out.stem, description, origin))
+        write_recipe(out, fit_recipe(loaded.programs, _name(out), description, origin))
     print(f"{out}: {description}; {counted(len(loaded.rejections), 'file')} rejected")
+
+
+def _name(out: Path) -> str:
+    """Return the recipe's name, with which the ids of its programs begin."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", out.stem)[:60]
 
 
 DISTANCE_HELP = """Print how far a recipe's programs are from real ones, for each quantity.
