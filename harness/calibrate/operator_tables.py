@@ -193,6 +193,8 @@ def _whole_experts(llm: Model, gpus: int) -> bool:
     quantisation."""
     blocks = llm.config.get("quantization_config", {}).get("weight_block_size")
     width = llm.config.get("moe_intermediate_size")
+    if width is None and llm.experts:
+        width = llm.config.get("intermediate_size")
     return bool(blocks and width and width % (gpus * blocks[0]))
 
 

@@ -41,7 +41,7 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
     except UnknownProfile:
         return f"no operator tables: {row.model} on {row.gpus} x {row.hardware}"
     profile = with_cpu_time(tables, CPU_TIME[row.scheduling], offload=False)
-    limits = Limits(row.max_num_seqs, STEP_TOKENS, row.admission)
+    limits = Limits(row.max_num_seqs, row.step_tokens, row.admission)
     try:
         found = closed_loop(profile, limits, row.clients, row.requests())
     except InvalidInput:
@@ -69,13 +69,13 @@ def point(row: Row, profile_of: ProfileOf) -> Point | str:
 def _profile(hardware: str, checkpoint: Checkpoint, gpus: int, kv_fp8: bool) -> Profile:
     """As `bench profile --from aiconfigurator` makes it, but with KV in 8 bits if the server had
     that. Raises UnknownProfile and DoesNotFit."""
-    dtype = KvCacheDtype.FP8 if kv_fp8 else KvCacheDtype.AUTO
-    profile = analytic_profile(hardware, checkpoint.model, gpus=gpus, kv_cache_dtype=dtype)
+    source, dtype = checkpoint.source, KvCacheDtype.FP8 if kv_fp8 else KvCacheDtype.AUTO
+    profile = analytic_profile(hardware, source, gpus=gpus, kv_cache_dtype=dtype)
     formats = {"kvcache_quant_mode": "fp8" if kv_fp8 else "bfloat16"}
     if checkpoint.products is not None:
         formats["gemm_quant_mode"] = checkpoint.products
-    times, tables = open_tables(hardware, checkpoint.model, gpus, None, formats)
-    reach = Reach.of(hardware, checkpoint.model, gpus, dtype, STEP_TOKENS)
+    times, tables = open_tables(hardware, source, gpus, None, formats)
+    reach = Reach.of(hardware, source, gpus, dtype, STEP_TOKENS)
     found = fit(times, tables, profile, gpus=gpus, step_tokens=STEP_TOKENS, reach=reach)
     return found.profile()
 

@@ -23,6 +23,7 @@ from servers.profiles.cpu_time import Scheduling
 
 PACKAGE = "aiconfigurator-core"
 FILE = "systems/silicon_sample.csv"
+CONFIGS = "model_configs"
 HARDWARE = {
     "b200_sxm": "b200",
     "b300_sxm": "b300",
@@ -38,11 +39,21 @@ class Checkpoint:
     """A model as it was measured."""
 
     model: str
-    """Name of `bench list models` of a model with these shapes and weights."""
+    """Name of `bench list models` of a model with these shapes and weights, or with `config` the
+    model's name in reports."""
+    config: str | None = None
+    """File of a model that is not listed, in the package's folder of configs."""
     products: str | None = None
     """Format of its matrix products by the package's name, if the listed model has another."""
     dense: bool = True
     """Whether it has no experts, and weights of 16 or 8 bits."""
+
+    @property
+    def source(self) -> str:
+        """The value of `--model`."""
+        if self.config is None:
+            return self.model
+        return str(resources.files("aiconfigurator_core") / CONFIGS / self.config)
 
 
 CHECKPOINTS = {
@@ -52,9 +63,29 @@ CHECKPOINTS = {
     ),
     ("Qwen/Qwen3-32B", ""): Checkpoint("qwen3-32b"),
     ("openai/gpt-oss-120b", "fp4"): Checkpoint("gpt-oss-120b", dense=False),
+    ("Qwen/Qwen3-32B", "fp8"): Checkpoint("qwen3-32b-fp8", "Qwen--Qwen3-32B-FP8_config.json"),
+    ("Qwen/Qwen3-235B-A22B-FP8", "fp8"): Checkpoint(
+        "qwen3-235b-fp8", "Qwen--Qwen3-235B-A22B-FP8_config.json", dense=False
+    ),
+    ("MiniMaxAI/MiniMax-M2.5", "fp8"): Checkpoint(
+        "minimax-m2.5-fp8", "MiniMaxAI--MiniMax-M2.5_config.json", dense=False
+    ),
+    ("MiniMaxAI/MiniMax-M2.5", "fp4"): Checkpoint(
+        "minimax-m2.5-fp4", "nvidia--MiniMax-M2.5-NVFP4_config.json", dense=False
+    ),
+    ("moonshotai/Kimi-K2.5", "int4"): Checkpoint(
+        "kimi-k2.5-int4", "moonshotai--Kimi-K2.5_config.json", dense=False
+    ),
+    ("moonshotai/Kimi-K2.5", "fp4"): Checkpoint(
+        "kimi-k2.5-fp4", "nvidia--Kimi-K2.5-NVFP4_config.json", dense=False
+    ),
 }
 """By the file's model and precision. Llama-3.1-70B has the shapes of Llama-3.3-70B; InferenceX
 serves NVIDIA's checkpoint of it. NVIDIA's have static scales of activations."""
+KV_FP8 = ("llama-3.3-70b-fp8", "minimax-m2.5-fp8", "minimax-m2.5-fp4", "kimi-k2.5-fp4")
+SAME = "the same measurement as another row"
+ROUNDED = "source_file=kimi-k2.5-gap-analysis.csv"
+"""Its rows that can be expressed are those of InferenceX, rounded to 0.01 ms."""
 REQUESTS_PER_CLIENT = 10
 RANGE = 0.8
 """InferenceX draws each length uniformly between this share of the nominal one and all of it."""
@@ -110,13 +141,20 @@ class Row:
         return max(MAX_NUM_SEQS, self.clients)
 
     @property
+    def step_tokens(self) -> int:
+        """InferenceX's scripts for MiniMax set their own."""
+        if not (self.public and self.model.startswith("minimax")):
+            return STEP_TOKENS
+        return 32_768 if self.hardware == "h200" else 2 * self.prompt_tokens
+
+    @property
     def kv_fp8(self) -> bool:
         """Whether the server kept KV in 8 bits, by InferenceX's scripts."""
         if not self.public:
             return False
         if self.model == "gpt-oss-120b":
             return self.hardware == "b200" and self.measured >= "2025-12-05"
-        return self.model == "llama-3.3-70b-fp8"
+        return self.model in KV_FP8
 
     def requests(self) -> list[tuple[int, int]]:
         """Return the prompt and output tokens of each request, in the order of sending."""
@@ -162,7 +200,7 @@ def parse(
         if (why := next(_obstacles(fields), None)) is not None:
             left_out[why] += _is_of(fields, hardware, model)
         elif (row := _row(fields)) in rows:
-            left_out["the same measurement as another row"] += _is_of(fields, hardware, model)
+            left_out[SAME] += _is_of(fields, hardware, model)
         else:
             rows[row] = None
     return list(rows), dict(+left_out)
@@ -189,6 +227,8 @@ def _obstacles(fields: Mapping[str, str]) -> Iterator[str]:
         yield f"no GPU of this name: {fields['system']}"
     if (fields["model_path"], fields["precision"]) not in CHECKPOINTS:
         yield f"no model of this name: {fields['model_path']} {fields['precision']}".rstrip()
+    if fields["silicon_data_source"].startswith(ROUNDED):
+        yield SAME
 
 
 def _row(fields: Mapping[str, str]) -> Row:

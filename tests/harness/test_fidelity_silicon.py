@@ -67,10 +67,12 @@ def test_a_card_and_the_errors_of_its_pairs_are_written(
         end_to_end_file.cache_clear()
 
 
-def test_the_errors_in_the_package_are_of_listed_gpus_and_models() -> None:
+def test_the_errors_in_the_package_are_of_listed_gpus_and_measured_models() -> None:
     errors = end_to_end_file().errors
     assert set(errors) <= set(HARDWARE)
-    assert {model for pairs in errors.values() for model in pairs} <= set(MODELS)
+    models = {checkpoint.model for checkpoint in CHECKPOINTS.values()}
+    assert {model for pairs in errors.values() for model in pairs} <= models
+    assert {each.model for each in CHECKPOINTS.values() if not each.config} <= set(MODELS)
     for pairs in errors.values():
         for pair in pairs.values():
             assert pair.all.rows == sum(own.rows for own in pair.by_gpus.values())

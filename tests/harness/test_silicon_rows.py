@@ -7,8 +7,9 @@ import io
 
 import pytest
 
-from harness.calibrate.silicon_rows import Row, parse
+from harness.calibrate.silicon_rows import CHECKPOINTS, Checkpoint, Row, parse
 from servers.admission import Admission
+from servers.profiles import model
 from servers.profiles.cpu_time import Scheduling
 
 PUBLIC = "source_file=2026-04-06.csv; model=Llama-3.1-70B; measured=2025-10-29T00:00:00.000Z"
@@ -33,6 +34,8 @@ ROW = {
     "silicon_tpot_ms": "13.25",
 }
 GPT_OSS = {"model_path": "openai/gpt-oss-120b", "precision": "fp4"}
+MINIMAX = {"model_path": "MiniMaxAI/MiniMax-M2.5", "precision": "fp8"}
+KIMI = {"model_path": "moonshotai/Kimi-K2.5", "precision": "int4"}
 
 
 def lines(*rows: dict[str, str]) -> list[str]:
@@ -95,6 +98,13 @@ def test_a_measurement_counts_once_although_several_rows_have_it() -> None:
     assert left_out == {"the same measurement as another row": 1}
 
 
+def test_a_rounded_copy_of_public_rows_does_not_count_again() -> None:
+    copy = "source_file=kimi-k2.5-gap-analysis.csv; silicon_concurrency=4"
+    rows, left_out = parse(lines(KIMI, {**KIMI, "silicon_data_source": copy}))
+    assert [row.public for row in rows] == [True]
+    assert left_out == {"the same measurement as another row": 1}
+
+
 def test_public_rows_have_lengths_of_80_to_100_percent() -> None:
     requests = only().requests()
     assert len(requests) == 10 * 4
@@ -131,3 +141,22 @@ def test_kv_has_8_bits_where_the_scripts_of_the_benchmark_say_so() -> None:
     late = PUBLIC.replace("2025-10-29", "2026-02-25")
     assert only(**GPT_OSS, system="b200_sxm", silicon_data_source=late).kv_fp8
     assert not only(silicon_data_source="source_file=a.csv").kv_fp8
+    assert only(**MINIMAX).kv_fp8
+    assert not only(**KIMI).kv_fp8
+
+
+def test_tokens_per_step_are_vllms_default_or_those_of_the_benchmarks_scripts() -> None:
+    assert only().step_tokens == only(**KIMI).step_tokens == 8192
+    assert only(**MINIMAX).step_tokens == 32_768  # on H200
+    assert only(**MINIMAX, system="b200_sxm").step_tokens == 2 * 1000
+
+
+@pytest.mark.parametrize(
+    "checkpoint", [each for each in CHECKPOINTS.values() if each.config], ids=lambda c: c.model
+)
+def test_models_that_are_not_listed_have_a_config_in_the_package(checkpoint: Checkpoint) -> None:
+    pytest.importorskip("aiconfigurator_core")
+    llm = model(checkpoint.source)
+    formats = {"fp8": "FP8", "fp4": "NVFP4", "int4": "INT4"}
+    assert llm.precision == formats[checkpoint.model.rpartition("-")[2]]
+    assert checkpoint.dense == (not llm.experts)
