@@ -13,6 +13,7 @@ from harness.calibrate.operator_tables import (
     SYSTEMS,
     OperatorTables,
     Reach,
+    _whole_experts,
     fit,
     open_tables,
     profile_from_tables,
@@ -21,6 +22,7 @@ from servers.errors import InvalidInput, InvalidProfile, UnknownProfile
 from servers.profiles import HARDWARE, MODELS, Profile, TableProfile, analytic_profile, shipped
 from servers.profiles.files import measured_for, profile_for, read_measured
 from servers.profiles.from_tables import FromTables, Tables
+from servers.profiles.models.config import model_of
 from servers.profiles.roofline import gpus_for
 
 TABLES = Tables(package="aiconfigurator-core 0", system="h100_sxm", engine_version="0.24.0")
@@ -179,6 +181,15 @@ def test_windows_that_the_tables_ignore_are_refused_in_one_line(tmp_path: Path) 
     (tmp_path / "windows.json").write_text(json.dumps(config))
     with pytest.raises(UnknownProfile, match="ignores the sliding window of 4096 tokens of Mist"):
         profile_from_tables("h100", str(tmp_path / "windows.json"), step_tokens=2048)
+
+
+def test_experts_whose_parts_are_not_whole_blocks_of_scales_stay_whole() -> None:
+    # 1,536 of MiniMax-M2 are 12 blocks of 128: 3 on each of 4 GPUs, 1.5 on each of 8
+    fields = {"model_type": "minimax_m2", "num_local_experts": 8, "num_experts_per_tok": 2}
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = {**MODELS["qwen3-8b"].config, **fields, "intermediate_size": 1536}
+    llm = model_of({**config, "quantization_config": blocks}, "small-minimax")
+    assert [_whole_experts(llm, gpus) for gpus in (4, 8)] == [False, True]
 
 
 @pytest.mark.usefixtures("package")
