@@ -188,6 +188,10 @@ class LibraryUnavailable(Unavailable):
     """An optional library is not installed."""
 
 
+class BrowserUnavailable(Unavailable):
+    """No browser that draws figures without a window was found, or it failed."""
+
+
 class PortTaken(Unavailable):
     """Another process uses the port."""
 

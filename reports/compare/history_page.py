@@ -71,7 +71,13 @@ def _figure(number: int, series: Sequence[Series], style: Mapping[str, Style]) -
             "A dotted line marks a commit that moved a mean out of the 95% interval of the commit"
             " before; large markers show which."
         )
-    return Figure(f"trend-{number}", f"Mean JCT over time at {load}", {"": spec}, False)
+    return Figure(
+        f"trend-{number}",
+        f"Mean JCT over time at {load}",
+        {"": spec},
+        False,
+        terms=("JCT", "95% CI"),
+    )
 
 
 def _mark(when: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Exports the finished cells of a run folder, or some of them, in one format."""
+"""Exports the finished cells of a run folder, or some of them, or the figures of its report."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reports.exports.chrome import chrome_trace
+from reports.exports.pictures import pictures
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
 from reports.run_folder.atomic import atomic_path, write_file
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
 from reports.run_folder.read import Cell, load_run
-from servers.errors import InvalidRunFolder
+from servers.errors import InvalidInput, InvalidRunFolder
 
 TABLES: dict[str, Opens] = {"csv": open_csv, "parquet": open_parquet}
 CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
@@ -23,7 +24,8 @@ CELL_FORMATS: dict[str, tuple[str, Callable[[Cell], bytes]]] = {
 }
 """Name of the file in the cell's folder and function that returns its content, by format.
 `scheduler_timestamps` is the name that Continuum's fork uses."""
-FORMATS = (*TABLES, *CELL_FORMATS)
+PICTURES = ("svg", "pdf")
+FORMATS = (*TABLES, *CELL_FORMATS, *PICTURES)
 
 Missing = list[tuple[str, str]]
 
@@ -37,7 +39,10 @@ class Exported:
 
 
 def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) -> Exported:
-    """Export the cells with these names, or all finished cells. Raises UnknownCell."""
+    """Export the cells with these names, or all finished cells. In the formats of `PICTURES` export
+    the figures of the report. Raises UnknownCell and BrowserUnavailable."""
+    if form in PICTURES:
+        return _pictures(run_folder, form, out, names)
     cells, not_finished = _cells(run_folder)
     if names:
         refuse_unknown("--cell", names, [*cells, *(name for name, _ in not_finished)], run_folder)
@@ -46,6 +51,17 @@ def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) ->
     write = _tables if form in TABLES else _files
     paths, missing = write(cells, form, out)
     return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
+
+
+def _pictures(run_folder: Path, form: str, out: Path, names: Sequence[str]) -> Exported:
+    if names:
+        raise InvalidInput(f"--cell: not supported by --format {form}; remove it")
+    if not has_members(run_folder):
+        return Exported(tuple(pictures(run_folder, form, out)), 0, ())
+    paths: list[Path] = []
+    for member in read_members(run_folder):
+        paths += pictures(member.folder, form, out / member.folder.name)
+    return Exported(tuple(paths), 0, ())
 
 
 def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing]:

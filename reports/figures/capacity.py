@@ -37,7 +37,13 @@ def capacity(
     }
     if rest:
         spec["note"] = "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest)
-    return Figure("capacity", "Jobs per second that each policy sustains", {"": spec}, None)
+    return Figure(
+        "capacity",
+        "Jobs per second that each policy sustains",
+        {"": spec},
+        None,
+        terms=("Capacity", "SLO"),
+    )
 
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:

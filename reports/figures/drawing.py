@@ -66,6 +66,8 @@ class Figure:
     first: str = ""
     """The key of the spec that is shown at first."""
     key: tuple[KeyEntry, ...] = ()
+    terms: tuple[str, ...] = ()
+    """Terms of the glossary that the page links beneath the figure."""
 
     @property
     def spec(self) -> Spec:

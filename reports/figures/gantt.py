@@ -45,7 +45,9 @@ def gantt(cells: Mapping[str, Cell]) -> Figure | None:
         return None
     drawn = {trace["meta"]["segment"] for spec in specs.values() for trace in spec["data"]}
     key = tuple(entry for kind, entry in KINDS.items() if kind in drawn)
-    return Figure("gantt", "Program by program", specs, None, "gantt", next(iter(specs)), key)
+    terms = ("Prefill", "Decode", "Reload", "Preemption", "Tool gap")
+    title, first = "Program by program", next(iter(specs))
+    return Figure("gantt", title, specs, None, "gantt", first, key, terms)
 
 
 def _spec(label: str, cell: Cell) -> Spec:

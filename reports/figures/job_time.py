@@ -49,19 +49,26 @@ def job_time(
     lines = len(jobs[["load", "variant"]].drop_duplicates())
     points = int(np.clip(DRAWN_NUMBERS // lines, MIN_POINTS, MAX_POINTS))
 
-    def figure(name: str, title: str, specs: dict[str, Spec], log: bool | None) -> Figure:
-        return Figure(name, title, specs, log, CHOICE, load)
+    def figure(
+        name: str, title: str, specs: dict[str, Spec], log: bool | None, *terms: str
+    ) -> Figure:
+        return Figure(name, title, specs, log, CHOICE, load, terms=terms)
 
     means = {name: _means(mine) for name, mine in by_load.items()}
     falls = {name: _waterfall(name, mine, emphasised) for name, mine in means.items()}
     spread = {n: _jcts(n, mine, style, points // 2) for n, mine in by_load.items()}
     drawn = [
-        Figure("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
-        figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"])),
+        Figure(
+            *("waterfall", "Where the time of a job goes", falls, None, CHOICE, load, _key(means)),
+            ("Re-queue bubble", "Reload", "Recomputed prefill", "Preemption loss", "Tool gap"),
+        ),
+        figure("jct-spread", "How the JCTs spread", spread, wide_spread(jobs["jct_s"]), "JCT"),
     ]
     if jobs["bubble_s"].notna().any():  # servers at a URL do not report it
         waits = {n: _bubbles(n, mine, style, points) for n, mine in by_load.items()}
-        drawn.insert(1, figure("bubbles", "Bubbles of each program", waits, None))
+        drawn.insert(
+            1, figure("bubbles", "Bubbles of each program", waits, None, "Bubble", "Program")
+        )
     return drawn
 
 

@@ -38,7 +38,8 @@ def memory(cells: Mapping[str, Cell]) -> Figure | None:
     title = "Memory and turns over time"
     tiered = any("yaxis3" in spec["layout"] for spec in specs.values())
     key = (*KEY, *TIERS) if tiered else KEY
-    return Figure("memory", title, specs, None, "memory", next(iter(specs)), key)
+    terms = ("KV cache", "Pin", "Tier", "Turn")
+    return Figure("memory", title, specs, None, "memory", next(iter(specs)), key, terms)
 
 
 def _usage(cell: Cell) -> list[Any]:
@@ -87,6 +88,7 @@ def _spec(label: str, cell: Cell) -> Spec:
 def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str, Any]:
     return {
         "type": "scatter",
+        "name": what,
         "mode": "lines",
         "line": {"width": 1},
         "stackgroup": "blocks",
@@ -101,6 +103,7 @@ def _area(x: list[float], blocks: np.ndarray, entry: int, what: str) -> dict[str
 def _line(x: list[float], values: np.ndarray, entry: KeyEntry, axis: str) -> dict[str, Any]:
     return {
         "type": "scatter",
+        "name": entry.label,
         "mode": "lines",
         "line": {"width": 1.75, "dash": entry.dash or "solid"},
         "x": x,

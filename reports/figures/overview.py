@@ -31,15 +31,31 @@ class Measure(NamedTuple):
     value: Callable[[Point], float]
     band: bool
     log: bool
+    note: str
+    terms: tuple[str, ...]
 
 
-MIN_TICK_DISTANCE = 0.09
-"""Of the width of a figure; rates are written in at most five characters."""
 MEASURES = (
-    Measure("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
-    Measure("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
-    Measure("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
-    Measure("hits", "Cache-hit ratio", "of prompt tokens", lambda p: p.hit_ratio, False, False),
+    Measure(
+        *("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
+        "The mean time from a job's arrival to its last token. Less is better.",
+        ("JCT", "95% CI"),
+    ),
+    Measure(
+        *("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
+        "95% of the jobs finish within this time. Less is better.",
+        ("JCT", "P95"),
+    ),
+    Measure(
+        *("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
+        "Jobs that finish per second. It equals the rate as long as the machine keeps up.",
+        ("Job", "Saturation"),
+    ),
+    Measure(
+        *("hits", "Cache-hit ratio", "of prompt tokens", lambda p: p.hit_ratio, False, False),
+        "Prompt tokens that are not computed, because their KV is in the cache or in a tier.",
+        ("Prefix-cache hit", "Tier"),
+    ),
 )
 
 
@@ -58,6 +74,7 @@ def figures(
             f"{measure.title} against rate" if by_rate else measure.title,
             {"": draw(measure, points, style, emphasised)},
             wide_spread(map(measure.value, points)) if measure.log else None,
+            terms=measure.terms,
         )
         for measure in MEASURES
         if not all(math.isnan(measure.value(p)) for p in points)
@@ -76,23 +93,19 @@ def _against_rate(
         if name in emphasised and measure.band:
             traces.append(_band(mine, style[name].colour))
         traces.append(_line(measure, mine, style[name]))
-    rates = sorted({p.jps for p in points if p.jps is not None})
-    ticks = {"tickvals": _apart(rates), "tickangle": 0} if len(rates) < 6 else {}
     layout = {
-        "xaxis": {"title": {"text": "jobs per second"}, **ticks},
-        "yaxis": {"title": {"text": measure.axis}, "rangemode": "tozero"},
+        "xaxis": {"title": {"text": "jobs per second"}},
+        "yaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
     }
     alt = _alt(measure, points, "Line chart, one line per variant")
-    return {"data": traces, "layout": layout, "alt": alt, "value": "y", "labelled": True}
-
-
-def _apart(rates: Sequence[float]) -> list[float]:
-    """Return the rates, without those whose numbers would overlap the number of a lower one."""
-    kept: list[float] = []
-    for rate in rates:
-        if not kept or rate - kept[-1] >= MIN_TICK_DISTANCE * (rates[-1] - rates[0]):
-            kept.append(rate)
-    return kept
+    return {
+        "data": traces,
+        "layout": layout,
+        "alt": alt,
+        "value": "y",
+        "labelled": True,
+        "note": measure.note,
+    }
 
 
 def _line(measure: Measure, mine: Sequence[Point], style: Style) -> Trace:
@@ -148,6 +161,7 @@ def _by_variant(
         "layout": layout,
         "alt": _alt(measure, points, "Dot plot, one dot per variant"),
         "value": "x",
+        "note": measure.note,
         "rows": [[name, plain(short(name))] for name in names],
     }
 

@@ -56,7 +56,7 @@ def tool_gaps(cell: Cell) -> Figure | None:
         "value": "x",
         "note": _note(gaps, len(by_time)),
     }
-    return Figure("tool-gaps", "How long tools run", {"": spec}, True, key=key)
+    return Figure("tool-gaps", "How long tools run", {"": spec}, True, key=key, terms=("Tool gap",))
 
 
 def _read(cell: Cell) -> Gaps:
@@ -101,8 +101,9 @@ def _note(gaps: Gaps, tools: int) -> str:
     if tools > MAX_TOOLS:
         rest = sum(sorted(map(sum, gaps.by_tool.values()), reverse=True)[MAX_TOOLS:])
         sentences.append(
-            f"The figure shows the {MAX_TOOLS} tools with the most time. The other"
-            f" {tools - MAX_TOOLS:,} have {share(rest / max(sum(all_s), 1e-9))} of the time."
+            f"The figure shows the {MAX_TOOLS} tools with the most time;"
+            f" {counted(tools - MAX_TOOLS, 'other tool')} took"
+            f" {share(rest / max(sum(all_s), 1e-9))} of the time."
         )
     if gaps.pauses:
         sentences.append(f"Not shown: {counted(gaps.pauses, 'gap')} after a turn without a tool.")

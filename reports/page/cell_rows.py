@@ -4,37 +4,90 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from reports.phrasing import seconds, share, times
 
-COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("jct_mean_s", "Mean JCT", "time"),
-    ("jct_p50_s", "P50", "time"),
-    ("jct_p90_s", "P90", "time"),
-    ("jct_p95_s", "P95", "time"),
-    ("jct_p99_s", "P99", "time"),
-    ("jct_steady_mean_s", "Steady mean", "time"),
-    ("throughput_jobs_per_s", "Jobs/s", "rate"),
-    ("usd_per_job", "USD per job", "rate"),
-    ("ttft_mean_s", "TTFT", "time"),
-    ("ttft_p95_s", "TTFT P95", "time"),
-    ("tpot_mean_s", "TPOT, s", "rate"),
-    ("device_hit_ratio", "Device hits", "share"),
-    ("dram_hit_ratio", "DRAM hits", "share"),
-    ("ssd_hit_ratio", "SSD hits", "share"),
-    ("computed_ratio", "Computed", "share"),
-    ("hit_bound_ratio", "Hit bound", "share"),
-    ("pinned_ratio", "Pinned", "share"),
-    ("queue_mean_s", "Bubble per job", "time"),
-    ("slowdown_mean", "Slowdown", "rate"),
-    ("jain_index", "Fairness", "rate"),
-    ("preemptions", "Preemptions", "count"),
-    ("failed_turns", "Failed turns", "count"),
-    ("drain_ratio", "Drain", "share"),
-    ("backlog_growth", "Backlog growth", "rate"),
+
+class Column(NamedTuple):
+    key: str
+    """Its column in `cells.csv`."""
+    title: str
+    kind: str
+    """Key of `FORMATS`."""
+    meaning: str
+
+
+COLUMNS = (
+    Column("jct_mean_s", "Mean JCT", "time", "Mean job completion time."),
+    Column("jct_p50_s", "P50", "time", "Half of the jobs finish within this time."),
+    Column("jct_p90_s", "P90", "time", "90% of the jobs finish within this time."),
+    Column("jct_p95_s", "P95", "time", "95% of the jobs finish within this time."),
+    Column("jct_p99_s", "P99", "time", "99% of the jobs finish within this time."),
+    Column(
+        *("jct_steady_mean_s", "Steady mean", "time"),
+        "Mean JCT without the first and the last fifth of the jobs; of a stream, the mean JCT.",
+    ),
+    Column("throughput_jobs_per_s", "Jobs/s", "rate", "Jobs that finish per second."),
+    Column(
+        *("usd_per_job", "USD per job", "rate"),
+        "Price of the GPUs for the time of the cell, divided by its jobs.",
+    ),
+    Column(
+        *("ttft_mean_s", "TTFT", "time"),
+        "Mean time from sending a turn to its first output token.",
+    ),
+    Column(
+        *("ttft_p95_s", "TTFT P95", "time"),
+        "95% of the turns have their first output token within this time.",
+    ),
+    Column("tpot_mean_s", "TPOT, s", "rate", "Mean time between the output tokens of a turn."),
+    Column(
+        *("device_hit_ratio", "Device hits", "share"),
+        "Share of prompt tokens whose KV was on the device.",
+    ),
+    Column(
+        *("dram_hit_ratio", "DRAM hits", "share"),
+        "Share of prompt tokens whose KV was reloaded from DRAM.",
+    ),
+    Column(
+        *("ssd_hit_ratio", "SSD hits", "share"),
+        "Share of prompt tokens whose KV was reloaded from SSD.",
+    ),
+    Column("computed_ratio", "Computed", "share", "Share of prompt tokens that were computed."),
+    Column(
+        *("hit_bound_ratio", "Hit bound", "share"),
+        "Share of prompt tokens that a cache of any size could hit at most.",
+    ),
+    Column(
+        *("pinned_ratio", "Pinned", "share"),
+        "Share of the KV cache that pins held, over the time of the cell.",
+    ),
+    Column(
+        *("queue_mean_s", "Bubble per job", "time"),
+        "Mean time that the turns of a job waited in the queue.",
+    ),
+    Column(
+        *("slowdown_mean", "Slowdown", "rate"),
+        "Mean of each job's JCT divided by its JCT without waiting, reloads, "
+        "recomputation and preemptions.",
+    ),
+    Column("jain_index", "Fairness", "rate", "Jain's index: 1 if all jobs are slowed equally."),
+    Column(
+        *("preemptions", "Preemptions", "count"),
+        "Number of times that a running turn lost its KV.",
+    ),
+    Column("failed_turns", "Failed turns", "count", "Turns that ended with an error."),
+    Column(
+        *("drain_ratio", "Drain", "share"),
+        "Share of the time of the cell after the last arrival.",
+    ),
+    Column(
+        *("backlog_growth", "Backlog growth", "rate"),
+        "Jobs that each arriving job adds to the backlog.",
+    ),
 )
 FORMATS: dict[str, Callable[[float], str]] = {
     "time": seconds,
@@ -44,10 +97,16 @@ FORMATS: dict[str, Callable[[float], str]] = {
 }
 
 
-def columns(cells: pd.DataFrame) -> list[tuple[str, str, str]]:
+def columns(cells: pd.DataFrame) -> list[Column]:
     """Return the columns, without the cost if the GPU has no price."""
     priced = not cells.empty and cells["usd_per_job"].notna().any()
-    return [column for column in COLUMNS if priced or column[0] != "usd_per_job"]
+    return [column for column in COLUMNS if priced or column.key != "usd_per_job"]
+
+
+def against(baseline: str) -> Column:
+    """Return the column after the mean JCT."""
+    meaning = f"Mean JCT of {baseline} divided by that of the cell, with the same seed."
+    return Column("", f"vs {baseline}", "rate", meaning)
 
 
 def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
@@ -58,12 +117,15 @@ def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
     rows = []
     for record in records:
         values = [
-            {"text": FORMATS[kind](record[key]), "sort": _sortable(record[key])}
-            for key, _, kind in shown
+            {
+                "text": FORMATS[column.kind](record[column.key]),
+                "sort": _sortable(record[column.key]),
+            }
+            for column in shown
         ]
         ratio = base.get((record["load"], record["seed"]), math.nan) / record["jct_mean_s"]
-        against = "–" if math.isnan(ratio) else times(ratio)
-        values.insert(1, {"text": against, "sort": _sortable(ratio)})
+        text = "–" if math.isnan(ratio) else times(ratio)
+        values.insert(1, {"text": text, "sort": _sortable(ratio)})
         rows.append({**record, "values": values, "sort_load": _sortable(record["jps"])})
     return rows
 

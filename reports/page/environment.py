@@ -6,6 +6,8 @@ from importlib.resources import files
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from reports.page.glossary import TERMS, anchor
+
 
 def environment() -> Environment:
     """Return the environment. Templates include styles and scripts with `asset(NAME, …)`."""
@@ -16,7 +18,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    jinja.globals["asset"] = _asset
+    jinja.globals |= {"asset": _asset, "glossary": TERMS, "anchor": anchor}
     return jinja
 
 

@@ -23,7 +23,7 @@ from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
 from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
-from reports.page.cell_rows import columns, rows
+from reports.page.cell_rows import against, columns, rows
 from reports.page.environment import environment
 from reports.page.packed import packed, packed_plotly
 from reports.phrasing import counted, seconds, share, times
@@ -110,7 +110,8 @@ def page(
             grid=grid(points, answer),
             drawn=drawn,
             legend=legend(names, style, chosen, strong),
-            columns=[title for _, title, _ in columns(results.cells)],
+            columns=columns(results.cells),
+            against=against(str(run.sweep["baseline"])),
             rows=rows(results.cells, str(run.sweep["baseline"])),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,

@@ -123,9 +123,9 @@
     const isDate = spec.layout.xaxis.type === "date";
     const at = spec.data.flatMap((t) => t.x).map((v) => (isDate ? Date.parse(v) : v));
     const low = at.reduce((a, b) => Math.min(a, b)), high = at.reduce((a, b) => Math.max(a, b));
-    const margin = 0.03 * (high - low);
-    const range = isDate ? [low - margin, high + margin] : [0, high + margin];
-    return isDate ? range.map((ms) => new Date(ms).toISOString()) : range;
+    const margin = 0.03 * (high - low) || 1;
+    if (isDate) return [low - margin, high + margin].map((ms) => new Date(ms).toISOString());
+    return [low < high / 4 ? Math.min(0, low) : low - margin, high + margin];
   }
 
   // The names of the highlighted lines at their right ends, moved apart where they would overlap.
@@ -157,7 +157,7 @@
     }));
   }
 
-  function layoutOf(id, div, choice, spec, narrow) {
+  function layoutOf(id, choice, spec, narrow) {
     const scale = document.querySelector(`.scale[data-figure="${id}"]`);
     const log = Boolean(scale) && pressed(scale);
     const across = spec.value === "x";
@@ -205,7 +205,7 @@
     div.setAttribute("aria-label", spec.alt);
     size(div, spec);
     if (note) note.textContent = spec.note || "";
-    Plotly.react(div, ordered(spec.data).map(paint), layoutOf(id, div, name, spec, narrow), config);
+    Plotly.react(div, ordered(spec.data).map(paint), layoutOf(id, name, spec, narrow), config);
   }
 
   // Figures are drawn one by one with a pause between, so that the page stays responsive.
@@ -247,9 +247,61 @@
     button.setAttribute("aria-pressed", String(!pressed(button)));
     redraw([button.dataset.figure]);
   }));
-  document.querySelectorAll(".save").forEach((button) => button.addEventListener("click", () => {
-    const { figure } = button.dataset;
-    Plotly.downloadImage(figure, { filename: figure, format: "png", scale: 2 });
+  // The figure as it is now, in the style of a paper: light, of fixed width, and with its own legend.
+  const isWide = (id) => Boolean(document.getElementById(id).closest(".wide"));
+  function onPaper(id) {
+    const isPaper = root.classList.contains("paper");
+    root.classList.add("paper");
+    const { name, spec } = chosen(id);
+    const inLegend = (t) => !spec.labelled && ["line", "area", "part", "segment"].includes(t.meta.kind);
+    const data = ordered(spec.data).map(paint).map((t) => ({
+      ...t, showlegend: inLegend(t) && t.visible && !others.has(t.meta.variant),
+    }));
+    const rows = spec.rows && Math.max(2, spec.rows.filter(([variant]) => !hidden(variant)).length);
+    const height = (rows ? 96 + 22 * rows : spec.height || 340) + 20;
+    const layout = {
+      ...layoutOf(id, name, spec, false),
+      width: isWide(id) ? paperWidth : 480, height,
+      font: { family: "Helvetica, Arial, sans-serif", size: 12, color: css("--ink") },
+      paper_bgcolor: "#fff", plot_bgcolor: "#fff",
+      showlegend: true, legend: { orientation: "h", y: -56 / (height - 120), yanchor: "top", traceorder: "normal" },
+    };
+    root.classList.toggle("paper", isPaper);
+    return { data, layout };
+  }
+  const fileName = (id) => [id, chosen(id).name].filter(Boolean).join("-").replace(/[^A-Za-z0-9.+_-]+/g, "-");
+
+  // The page shows only this figure, on a sheet of its size.
+  async function showSheet(id) {
+    const figure = onPaper(id), { width, height } = figure.layout;
+    const url = await Plotly.toImage(figure, { format: "svg", width, height });
+    const sheet = document.createElement("div"), page = document.createElement("style"), { title } = document;
+    sheet.id = "sheet";
+    sheet.dataset.svg = url;
+    sheet.innerHTML = decodeURIComponent(url.slice(url.indexOf(",") + 1));
+    page.textContent = `@page { size: ${width}px ${height}px; margin: 0; }`;
+    document.body.append(sheet);
+    document.head.append(page);
+    root.classList.add("sheet");
+    document.title = fileName(id); // which a browser suggests as the name of the file
+    return () => {
+      sheet.remove();
+      page.remove();
+      root.classList.remove("sheet");
+      document.title = title;
+    };
+  }
+
+  document.querySelectorAll(".save").forEach((button) => button.addEventListener("click", async () => {
+    const { figure, format } = button.dataset;
+    if (format === "pdf") {
+      addEventListener("afterprint", await showSheet(figure), { once: true });
+      window.print();
+      return;
+    }
+    const { data, layout } = onPaper(figure);
+    const { width, height } = layout;
+    Plotly.downloadImage({ data, layout }, { filename: fileName(figure), format, width, height, scale: format === "png" ? 3 : 1 });
   }));
   new Set(ids.map(chooser).filter(Boolean)).forEach((select) => select.addEventListener("change", () => {
     redraw(ids.filter((id) => chooser(id) === select));
@@ -257,7 +309,7 @@
 
   // Print uses the light colours and a fixed width.
   function paper(on) {
-    if (root.classList.contains("paper") === on) return;
+    if (root.classList.contains("paper") === on || root.classList.contains("sheet")) return;
     root.classList.toggle("paper", on);
     due.clear();
     ids.forEach(draw);
@@ -268,5 +320,13 @@
   matchMedia("print").addEventListener("change", (event) => paper(event.matches));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(ids));
   matchMedia("(max-width: 860px)").addEventListener("change", () => redraw(ids));
+
+  // report.html#figure=ID shows one figure on a sheet: `bench export` saves it from there.
+  const wanted = new URLSearchParams(location.hash.slice(1)).get("figure");
+  if (wanted !== null && figures[wanted]) {
+    await showSheet(wanted);
+    root.dataset.figures = "drawn";
+    return;
+  }
   redraw(ids);
 })();

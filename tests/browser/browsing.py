@@ -25,3 +25,8 @@ Open = Callable[..., Opened]
 
 def wait_until_drawn(page: Page) -> None:
     page.wait_for_selector("html[data-figures=drawn]", state="attached", timeout=DRAW_TIMEOUT_MS)
+
+
+def names(page: Page, figure: str) -> list[str]:
+    """Return the names at the ends of lines."""
+    return page.locator(f"#{figure} .annotation-text").all_text_contents()

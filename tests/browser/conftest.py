@@ -31,6 +31,8 @@ def browser() -> Iterator[Browser]:
     sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
     with sync_playwright() as playwright:
         launched = playwright.chromium.launch(executable_path=chromium, args=sandbox)
+        # Its processes start with the first page, and must not look as if a test had left them.
+        launched.new_page().close()
         yield launched
         launched.close()
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Open, wait_until_drawn
+from browsing import Open, names, wait_until_drawn
 from playwright.sync_api import Page
 
 from reports import write_report
-from reports.experiment.page import ArmRun, ExperimentText, write_experiment
 from tests.reports.make_run import turn, write_cell, write_sweep
 
 FIGURES = (
@@ -69,11 +68,6 @@ def line(page: Page, figure: str, variant: str) -> tuple[str, int]:
         [figure, variant],
     )
     return colour, width
-
-
-def names(page: Page, figure: str) -> list[str]:
-    """Return the names at the ends of lines."""
-    return page.locator(f"#{figure} .annotation-text").all_text_contents()
 
 
 LINES = ("jct-mean", "jct-p95", "throughput", "hits", "bubbles", "jct-spread")
@@ -272,13 +266,3 @@ def test_a_run_of_one_cell_has_a_page(tmp_path: Path, opened: Open) -> None:
     report_page = opened(write_report(run).path)
     assert report_page.complaints == []
     assert rows(report_page.page) == ["fcfs"]
-
-
-def test_the_page_of_an_experiment_draws_its_figures(
-    report: Path, tmp_path: Path, opened: Open
-) -> None:
-    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "", "")
-    page = write_experiment(about, [ArmRun("all", None, report.parent)], [], tmp_path).path
-    report_page = opened(page)
-    assert report_page.complaints == []
-    assert report_page.page.locator(".plot .main-svg").count() > 0

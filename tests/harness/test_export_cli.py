@@ -47,3 +47,19 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_figures_without_a_browser_are_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    code, out, err = bench("export", "run", "--format", "pdf")
+    assert (code, out) == (2, "")
+    assert "--format pdf needs Chromium, Chrome or Edge, and none is installed; install" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("run")
+def test_figures_of_single_cells_are_refused() -> None:
+    code, _, err = bench("export", "run", "--format", "svg", "--cell", "fcfs_jps0.2_seed1")
+    assert code == 2
+    assert "--cell: not supported by --format svg; remove it" in err

@@ -47,7 +47,7 @@ def test_only_the_tools_with_the_most_time_are_drawn_and_the_note_counts_the_oth
     figure = drawn(tmp_path, program("p0", *calls))
     assert figure is not None
     assert [entry.label for entry in figure.key][::7] == ["tool-0, 1 call", "tool-7, 1 call"]
-    assert "The other 2 have 5% of the time." in figure.spec["note"]  # 3 of 55 seconds
+    assert "; 2 other tools took 5% of the time." in figure.spec["note"]  # 3 of 55 seconds
 
 
 def test_a_gap_of_zero_counts_but_is_not_drawn_on_a_log_axis(tmp_path: Path) -> None:

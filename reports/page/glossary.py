@@ -1,0 +1,123 @@
+"""The terms that pages explain, word for word as in docs/glossary.md, which has more of them."""
+
+from __future__ import annotations
+
+import re
+
+TERMS: dict[str, str] = {
+    "Program": "One run of an agent: turns of the model with tool calls between them.",
+    "Job": "A root program together with its sub-agents. A user waits for a whole job.",
+    "Turn": "One request of a program to the engine: a prompt and its output.",
+    "Sub-agent": "A program that another program starts. The parent may wait for it.",
+    "Tool gap": (
+        "The time between the end of a turn and the start of the program's next turn, in "
+        "which a tool runs."
+    ),
+    "Arrival process": (
+        "The rule that draws when jobs arrive: Poisson, gamma, constant, recorded, or a "
+        "closed loop."
+    ),
+    "Rate (jps)": "Jobs that arrive per second.",
+    "SLO": (
+        "What a rate must meet to be sustained: limits of the JCT, such as a mean of at most "
+        "twice that on an idle machine."
+    ),
+    "Capacity": (
+        "The highest rate of jobs that a variant sustains on a machine: the queue does not "
+        "grow, and the SLO is met."
+    ),
+    "Seed": (
+        "The number that initialises one draw of the arrivals. All variants of a sweep get "
+        "the same draws."
+    ),
+    "KV cache": (
+        "Keys and values of the tokens that an engine has computed, in blocks (16 tokens on a GPU)."
+    ),
+    "Prefill": "Computing a prompt's tokens.",
+    "Decode": "Computing output tokens one at a time.",
+    "Prefix-cache hit": (
+        "Prompt tokens whose KV is still in the cache, so that they are not computed again."
+    ),
+    "Preemption": (
+        "Freeing the KV of a running turn to make room for other turns. The turn's KV is "
+        "recomputed later."
+    ),
+    "Pin": "KV of a finished turn that a policy keeps on the device for the program's next turn.",
+    "TTL (time to live)": "The time after which a pin expires.",
+    "Offload": (
+        "Copying KV to DRAM or SSD when it leaves the device, so that it can be reloaded "
+        "instead of recomputed."
+    ),
+    "Reload": "Copying offloaded KV back to the device before a turn runs.",
+    "Tier": "A memory to which KV is offloaded: DRAM or SSD.",
+    "Virtual time": (
+        "A simulated clock that advances by the step times of a profile, so that no GPU is needed."
+    ),
+    "Policy": "The rules by which a scheduler orders turns, preempts them and keeps their KV.",
+    "Variant": "A policy with or without an offload tier.",
+    "Baseline": "The variant that the others are compared with.",
+    "Bound": (
+        "A policy that knows the future, as no real system can. It shows how much a scheduler "
+        "could gain."
+    ),
+    "Load": "A rate, or another arrival process.",
+    "Cell": "One variant under one load with one seed.",
+    "Validity gate": (
+        "A check of whether a cell's numbers can be used. A cell that fails one is marked."
+    ),
+    "JCT (job completion time)": "The time from a job's arrival to its last token, in seconds.",
+    "Speed-up": (
+        "The baseline's mean JCT divided by the variant's, for the same programs under the "
+        "same arrivals."
+    ),
+    "95% CI (confidence interval)": (
+        "The range that would contain the true value in 95% of repetitions with other "
+        "programs and arrivals."
+    ),
+    "P50, P95, P99": "Percentiles. For example, 95% of the values are at most P95.",
+    "TTFT (time to first token)": "The time from sending a turn to its first output token.",
+    "TPOT (time per output token)": "The mean time between the output tokens of a turn.",
+    "Bubble": (
+        "The time that a job's turns wait in the engine's queue before they are first admitted."
+    ),
+    "Re-queue bubble": (
+        "The part of a bubble after a program's first turn: it was served before and waits again."
+    ),
+    "Recomputed prefill": (
+        "Computing prompt tokens again that the program's previous turn contained, because "
+        "their KV is gone."
+    ),
+    "Preemption loss": "The time from a turn's preemption until it has computed its lost KV again.",
+    "Hit ratio": "Prompt tokens that were prefix-cache hits divided by all prompt tokens.",
+    "Saturation": (
+        "The state in which jobs arrive faster than they finish, so that the queue and the "
+        "mean JCT grow with the length of the run."
+    ),
+    "Client lateness": (
+        "The delay between the time at which a turn was due and the time at which the client "
+        "sent it."
+    ),
+    "Slowdown": (
+        "A job's JCT divided by its JCT without waiting, reloads, recomputation and preemptions."
+    ),
+}
+"""Definitions by term, some with the words that it abbreviates."""
+
+
+def _ids() -> dict[str, str]:
+    """Return the ids of the definitions by term, with and without what is in parentheses, and by
+    each of several terms with one definition."""
+    ids: dict[str, str] = {}
+    for term in TERMS:
+        short = term.partition(" (")[0]
+        own = "term-" + re.sub(r"[^a-z0-9]+", "-", short.lower())
+        ids |= dict.fromkeys((term, short, *short.split(", ")), own)
+    return ids
+
+
+IDS = _ids()
+
+
+def anchor(term: str) -> str:
+    """Return the id of a term's definition on a page. Raise KeyError for an unknown term."""
+    return IDS[term]

@@ -1,0 +1,83 @@
+"""Pages of experiments and histories, and tables of all pages on a phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from browsing import Open, names
+
+from reports.compare.baseline import read_side
+from reports.compare.history import add, read_history
+from reports.compare.history_page import draw
+from reports.experiment.claims import Check
+from reports.experiment.page import ArmRun, ExperimentText, write_experiment
+
+BROKEN_WORDS = """
+[...document.querySelectorAll('th, td')].flatMap(cell => {
+  const range = document.createRange(), broken = [];
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) {
+    for (const word of texts.currentNode.data.matchAll(/[A-Za-z0-9]+/g)) {
+      range.setStart(texts.currentNode, word.index);
+      range.setEnd(texts.currentNode, word.index + word[0].length);
+      if (range.getClientRects().length > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+})
+"""
+
+
+@pytest.mark.parametrize("kind", ["report", "experiment", "history"])
+def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
+    report: Path, tmp_path: Path, opened: Open, kind: str
+) -> None:
+    pages = {"experiment": an_experiment, "history": a_history}
+    path = pages[kind](report.parent, tmp_path) if kind in pages else report
+    page = opened(path, viewport={"width": 360, "height": 800}).page
+    assert page.evaluate(BROKEN_WORDS) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    boxes = page.locator(".scroll").all()
+    assert len(boxes) == page.locator("table").count() > 0
+    for box in boxes:
+        first = box.locator("tbody tr > :first-child").first
+        before = first.bounding_box()
+        box.evaluate("box => { box.scrollLeft = 200; }")
+        assert first.bounding_box() == before
+
+
+def an_experiment(run: Path, folder: Path) -> Path:
+    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "", "")
+    check = Check(says="continuum is faster", of="continuum", to="fcfs", least=1.0)
+    return write_experiment(about, [ArmRun("all", None, run)], [check], folder).path
+
+
+def a_history(run: Path, folder: Path) -> Path:
+    """Return the page of a history in which each later commit is twice as slow."""
+    file = folder / "history.jsonl"
+    side = read_side(run)
+    for number in range(3):
+        slower = replace(side, jobs=side.jobs.assign(jct_s=side.jobs["jct_s"] * 2**number))
+        add(file, slower, f"commit{number}", datetime(2026, 1, 1 + number, tzinfo=UTC))
+    draw(read_history(file), folder / "history.html")
+    return folder / "history.html"
+
+
+def test_the_page_of_a_history_marks_the_commits_of_jumps(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    report_page = opened(a_history(report.parent, tmp_path))
+    assert report_page.complaints == []
+    assert {"commit1", "commit2"} <= set(names(report_page.page, "trend-0"))
+    assert "commit0" not in names(report_page.page, "trend-0")
+
+
+def test_the_page_of_an_experiment_draws_its_figures(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    report_page = opened(an_experiment(report.parent, tmp_path))
+    assert report_page.complaints == []
+    assert report_page.page.locator(".plot .main-svg").count() > 0
