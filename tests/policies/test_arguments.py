@@ -93,6 +93,50 @@ def test_invalid_arguments_are_refused_in_one_line(given: str, message: str) -> 
     assert "\n" not in str(raised.value)
 
 
+class TakesAny(Policy):
+    def __init__(self, costs: Costs, weight: float = 1.0, **options: Any) -> None:
+        super().__init__(costs)
+
+
+def test_a_policy_with_a_parameter_for_all_keywords_takes_every_name() -> None:
+    given = parse_arguments("depth=3, weight=2", "any")
+    assert check_arguments(TakesAny, given, "any") == (("depth", 3), ("weight", 2.0))
+    with pytest.raises(InvalidPolicy, match="any: weight must be a number, not fast"):
+        check_arguments(TakesAny, {"weight": "fast"}, "any")
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53)])
+def test_numbers_up_to_those_that_json_keeps_exact_are_allowed(number: int) -> None:
+    assert values(f"whole={number}") == {"whole": number}
+    beyond = number + (1 if number > 0 else -1)
+    with pytest.raises(InvalidPolicy, match="is neither a number"):
+        values(f"whole={beyond}")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("if", "'if'"), ("true", "'true'"), ("é", "'é'"), ("a b", "'a b'"), ("word", "word"),
+     (True, "true"), (1, "1"), (None, "none"), ((1, ("x",)), "[1,[x]]")],
+)  # fmt: skip
+def test_text_has_quotes_where_it_would_not_be_read_as_a_word(value: Any, text: str) -> None:
+    assert arguments_text([("a", value)]) == f"(a={text})"
+
+
+def test_a_name_that_is_like_no_argument_gets_the_list_without_a_guess() -> None:
+    with pytest.raises(InvalidPolicy) as raised:
+        values("zzzzzz=1")
+    assert str(raised.value) == (
+        "typed: zzzzzz is not an argument of typed. It takes"
+        " whole, number, flag, text, maybe, several, untyped"
+    )
+
+
+@pytest.mark.parametrize("given", ["flag=-true", "flag=-True", "whole=-none"])
+def test_words_have_no_sign(given: str) -> None:
+    with pytest.raises(InvalidPolicy, match="is neither a number"):
+        values(given)
+
+
 literals = st.recursive(
     st.booleans() | st.none() | st.integers(-(2**53), 2**53)
     | st.floats(-(2**53), 2**53)

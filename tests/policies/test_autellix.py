@@ -156,3 +156,59 @@ def test_a_program_that_has_ended_is_forgotten(policy: Autellix) -> None:
     served(policy, "p", 50.0)
     policy.program_ended("p", 50.0)
     assert level(policy, waits(policy, "p", 60.0), 60.0) == 0
+
+
+def test_by_default_there_are_eight_levels_whose_quanta_double_from_one_second() -> None:
+    policy = Autellix(COSTS)
+    request = starts(policy, "p", 0.0)
+    # Quanta of 1, 2, 4 … 64 s end at 1, 3, 7, 15, 31, 63 and 127 s.
+    ends = [2.0**n - 1 for n in range(1, 8)]
+    assert [level(policy, request, end) for end in ends] == [1, 2, 3, 4, 5, 6, 7]
+    assert [level(policy, request, end - 0.01) for end in ends] == [0, 1, 2, 3, 4, 5, 6]
+    assert level(policy, request, 1e6) == 7
+
+
+def test_by_default_a_call_is_promoted_after_ten_times_its_service() -> None:
+    policy = Autellix(COSTS)
+    served(policy, "p", 2.0)
+    request = waits(policy, "p", 10.0)
+    assert [level(policy, request, t) for t in (29.9, 30.0)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("quanta_s", "beta"), [((0.0,), 3.0), ((1.0, -1.0), 3.0), ((1.0,), 0.0), ((1.0,), -1.0)]
+)
+def test_quanta_and_beta_must_be_positive(quanta_s: tuple[float, ...], beta: float) -> None:
+    with pytest.raises(ValueError, match="quanta_s and beta must be above 0"):
+        Autellix(COSTS, quanta_s=quanta_s, beta=beta)
+    Autellix(COSTS, quanta_s=(0.1,), beta=0.1)
+
+
+def test_service_before_a_promotion_counts_for_the_calls_that_follow(policy: Autellix) -> None:
+    served(policy, "p", 2.0)
+    request = starts(policy, "p", 10.0)
+    policy.preempted(request, 10.8)
+    # Promoted after 3 · (2 + 0.8) = 8.4 s, at 19.2; it then waits 0.8 s and is served 0.4 s.
+    policy.scheduled(request, 20.0, 0)
+    policy.finished(request, 20.4)
+    # 2 + 0.8 + 0.4 = 3.2 s of service is the last level; 3 · 3.2 - 0.8 = 8.8 s until promotion.
+    following = waits(policy, "p", 30.0)
+    assert [level(policy, following, t) for t in (30.0, 38.7, 38.9)] == [2, 2, 0]
+
+
+def test_service_of_a_cancelled_call_counts_and_the_last_call_ends_the_account(
+    policy: Autellix,
+) -> None:
+    policy.aborted(starts(policy, "p", 0.0), 2.0)
+    assert level(policy, waits(policy, "p", 3.0), 3.0) == 1
+    served(policy, "q", 2.0)
+    run(policy, turn("q", index=1, at=2.0, last=True), start=2.0, end=5.0)
+    assert level(policy, waits(policy, "q", 6.0), 6.0) == 0
+
+
+def test_calls_of_one_level_and_arrival_are_ordered_by_id(policy: Autellix) -> None:
+    first, second = waits(policy, "a", 1.0), waits(policy, "b", 1.0)
+    assert policy.rank(first, 2.0) < policy.rank(second, 2.0)
+    for request in (first, second):
+        policy.scheduled(request, 2.0, 0)
+    assert policy.victim([first, second], 2.5) is second

@@ -78,6 +78,49 @@ def test_a_context_is_preserved_once_its_next_turn_has_arrived() -> None:
     assert list(policy.review([kept], 0, 99.0)) == [kept]
 
 
+def test_once_its_next_turn_has_finished_a_context_is_reviewed_again() -> None:
+    policy = Infercept(COSTS)
+    run(policy, turn("p", tokens=1000), start=0.0, end=5.0)
+    done = turn("p", index=1, at=6.0, tokens=1000)
+    run(policy, done, start=6.0, end=7.0)
+    kept = held(done, since=7.0, until=math.inf)
+    assert list(policy.review([kept], 0, 7.9)) == []
+    assert list(policy.review([kept], 0, 8.0)) == [kept]
+
+
+def test_the_return_of_a_program_that_has_ended_is_forgotten() -> None:
+    policy = Infercept(COSTS)
+    policy.arrived(turn("p", index=1, at=6.0), 6.0)
+    policy.program_ended("p", 7.0)
+    kept = held(turn("p", tokens=1000), since=5.0, until=math.inf)
+    assert list(policy.review([kept], 0, 6.0)) == [kept]
+
+
+def test_the_next_wake_up_is_the_first_due_time_of_all_contexts() -> None:
+    # 1000 tokens are due after 1 s. 3000 tokens need two chunks: 3 s · 1500 / 3000 = 1.5 s.
+    policy = Infercept(COSTS)
+    short, long = (held(turn(tokens=n), since=10.0, until=math.inf) for n in (1000, 3000))
+    for pins in ([short, long], [long, short]):
+        assert list(policy.review(pins, 0, 10.5)) == []
+        assert policy.wake_s(10.5) == 11.0
+    assert list(policy.review([long, short], 0, 11.0)) == [short]
+    assert policy.wake_s(11.0) == 11.5
+
+
+def test_a_later_call_does_not_postpone_the_wake_up_of_an_earlier_one() -> None:
+    policy = Infercept(COSTS)
+    run(policy, turn("a", tokens=1000), start=0.0, end=5.0)
+    run(policy, turn("b", tokens=1000), start=0.0, end=5.5)
+    assert policy.wake_s(5.5) == 6.0
+    # Without a review at 6 s its pin was released otherwise.
+    assert policy.wake_s(6.0) is None
+
+
+def test_the_reason_of_a_pin_names_the_tool_and_the_shortest_time() -> None:
+    why = run(Infercept(COSTS), turn(tokens=1000), start=0.0, end=5.0).why
+    assert why == {"tool": "ls", "at_least_s": 1.0}
+
+
 def test_waiting_turns_are_ordered_by_preserved_then_program_arrival() -> None:
     waiting = [
         turn("new", at=1.0, program_at=1.0),

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -151,6 +152,41 @@ def test_throughput_counts_jobs_turns_and_gpus(tmp_path: Path) -> None:
     row = row_of(tmp_path, turns, gpus=4)
     assert row["throughput_turns_per_min"] == pytest.approx(3 / 7 * 60)
     assert row["throughput_jobs_per_h_per_gpu"] == pytest.approx(2 / 7 * 3600 / 4)
+
+
+def test_a_job_costs_its_share_of_the_price_of_all_gpus(tmp_path: Path) -> None:
+    # Two jobs in 7 s on two GPUs of 9 USD per hour each: 7 · 2 · 9 / 3600 / 2.
+    turns = [turn("p0", 0, 0.0), turn("p1", 0, 6.0)]
+    row = row_of(tmp_path, turns, gpus=2, gpu={"price_usd_per_hour": 9.0})
+    assert row["usd_per_job"] == pytest.approx(0.0175)
+    assert row["throughput_ratio"] == pytest.approx(2 / 7 / 0.5)
+
+
+@pytest.mark.parametrize("config", [{}, {"gpus": 2}, {"gpu": {"price_usd_per_hour": 9.0}}])
+def test_without_a_price_or_a_number_of_gpus_a_job_has_no_cost(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    assert math.isnan(row_of(tmp_path, [turn("p0")], **config)["usd_per_job"])
+
+
+def test_a_cell_in_which_every_job_failed_has_no_mean_and_no_cost(tmp_path: Path) -> None:
+    gpu = {"price_usd_per_hour": 9.0}
+    row = row_of(tmp_path, [turn("p0", error="timed out")], gpus=2, gpu=gpu)
+    assert row["jobs"] == 0
+    assert all(math.isnan(row[name]) for name in ("jct_mean_s", "jct_p95_s", "usd_per_job"))
+    assert math.isnan(row["jain_index"])
+
+
+def test_an_unreadable_cell_does_not_hide_the_cells_after_it(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs", "continuum", "infercept"])
+    for variant in ("fcfs", "continuum", "infercept"):
+        cell = write_cell(tmp_path, variant, [turn("p0")])
+        if variant == "fcfs":
+            (cell / "turns.jsonl").write_text("{")
+    results = collect(load_run(tmp_path))
+    assert sorted(results.cells["variant"]) == ["continuum", "infercept"]
+    assert sorted(results.jobs["variant"]) == ["continuum", "infercept"]
+    assert [name for name, _ in results.missing] == ["fcfs_jps0.5_seed1"]
 
 
 def test_without_a_number_of_gpus_there_is_no_throughput_per_gpu(tmp_path: Path) -> None:

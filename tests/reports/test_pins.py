@@ -49,6 +49,57 @@ def test_an_engine_that_pins_nothing_has_zeros_and_one_without_events_has_none(
     assert without_events["pin_block_s"] != without_events["pin_block_s"]
 
 
+def test_the_end_of_a_pin_that_was_not_recorded_counts_nothing(tmp_path: Path) -> None:
+    row = row_of(
+        tmp_path,
+        [
+            event(1.0, "unpinned", "unknown", reason="expired"),
+            event(2.0, "pinned", blocks=10),
+            event(3.0, "unpinned", reason="reused"),  # 10 block-seconds
+            event(9.0, "unpinned", reason="expired"),  # its pin has ended
+        ],
+    )
+    assert (row["pin_block_s"], row["pin_unused_block_s"]) == (10.0, 0.0)
+
+
+def test_only_the_time_between_the_first_arrival_and_the_last_departure_counts(
+    tmp_path: Path,
+) -> None:
+    # A job from 5 to 15 s. Of 3 blocks from 2 to 8 s count 3 s, of 2 blocks from 14 on 1 s.
+    write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(
+        tmp_path, "fcfs", [turn("p", 0, 5.0, decode_s=10.0)], profile={"kv_blocks": 10}
+    )
+    events = [
+        event(2.0, "pinned", blocks=3),
+        event(8.0, "unpinned", reason="expired"),
+        event(14.0, "pinned", "q", blocks=2),
+        event(16.0, "pinned", "r", blocks=7),
+    ]
+    write_lines(cell / "engine.jsonl", events)
+    (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
+    assert (row["pin_block_s"], row["pin_unused_block_s"]) == (11.0, 11.0)
+    assert row["pinned_ratio"] == pytest.approx(11 / (10 * 10))
+
+
+def test_a_pin_without_its_number_of_blocks_costs_the_cell(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(tmp_path, "fcfs", [turn()])
+    write_lines(cell / "engine.jsonl", [event(1.0, "pinned", blocks=3), event(2.0, "pinned")])
+    ((_, why),) = collect(load_run(tmp_path)).missing
+    assert "engine.jsonl: a pinned event lacks blocks" in why
+
+
+def test_a_line_that_was_cut_when_the_process_was_killed_is_ignored(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    cell = write_cell(tmp_path, "fcfs", [turn("p", decode_s=10.0)])
+    write_lines(cell / "engine.jsonl", [event(4.0, "pinned", blocks=2)])
+    with (cell / "engine.jsonl").open("a") as lines:
+        lines.write('{"t": 5.0, "event": "unpinned", "program')
+    (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
+    assert row["pin_block_s"] == 2 * 6.0
+
+
 def test_a_program_may_have_the_name_of_an_event(tmp_path: Path) -> None:
     row = row_of(tmp_path, [event(0.0, "arrival", "pinned"), event(1.0, "finished", 'un"pinned"')])
     assert row["pin_block_s"] == 0.0

@@ -1,0 +1,77 @@
+"""Validity gates of a cell, at their limits, and those that only a live engine can fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from make_run import turn, workload, write_cell, write_sweep
+
+from reports.metrics.cells import collect
+from reports.run_folder.read import load_run
+
+
+def failed_gates(run: Path, turns: list[dict[str, Any]], **done: Any) -> str:
+    write_sweep(run, ["fcfs"])
+    cell = write_cell(run, "fcfs", turns, engine="vllm", profile=None)
+    finished = {"finished_programs": len(turns), "failed_turns": 0}
+    (cell / "done.json").write_bytes(orjson.dumps(finished | done))
+    (row,) = collect(load_run(run)).cells.to_dict("records")
+    return str(row["failed_gates"])
+
+
+def test_a_live_cell_without_faults_fails_no_gate(tmp_path: Path) -> None:
+    done = {"prefix_caching": True, "external_hit_tokens": 1, "turns_per_replica": [1, 2]}
+    assert failed_gates(tmp_path, [turn("p0")], **done) == ""
+
+
+@pytest.mark.parametrize(
+    ("done", "gate"),
+    [
+        ({"prefix_caching": False}, "prefix caching was off"),
+        (
+            {"external_hit_tokens": 0},
+            "no token came from the offload tier: it does not work, or was not needed",
+        ),
+        ({"turns_per_replica": [3, 0, 1]}, "replica 1 received no turn"),
+        ({"turns_per_replica": [0, 4, 0]}, "replica 0 and 2 received no turn"),
+    ],
+)
+def test_a_fault_of_a_live_engine_that_causes_no_error_fails_the_cell(
+    tmp_path: Path, done: dict[str, Any], gate: str
+) -> None:
+    assert failed_gates(tmp_path, [turn("p0")], **done) == gate
+
+
+@pytest.mark.parametrize("done", [{}, {"prefix_caching": None, "external_hit_tokens": None}])
+def test_what_an_engine_does_not_report_fails_no_gate(tmp_path: Path, done: dict[str, Any]) -> None:
+    assert failed_gates(tmp_path, [turn("p0")], **done) == ""
+
+
+def test_a_client_that_is_late_for_one_hundredth_of_the_jct_passes(tmp_path: Path) -> None:
+    # 0.1 s late and 9.9 s in the server.
+    assert failed_gates(tmp_path, [turn("p0", sent_at_s=0.1, decode_s=9.9)]) == ""
+
+
+def test_more_turns_than_the_workload_has_fail_the_cell_too(tmp_path: Path) -> None:
+    write_sweep(tmp_path, ["fcfs"])
+    turns = [turn("p0"), turn("p1")]
+    write_cell(tmp_path, "fcfs", turns, workload=workload(turns) | {"turns": 1})
+    (row,) = collect(load_run(tmp_path)).cells.to_dict("records")
+    assert row["failed_gates"] == "2 of 1 turns were recorded"
+
+
+def test_all_failed_gates_are_named(tmp_path: Path) -> None:
+    turns = [turn("p0", error="timed out"), turn("p1", sent_at_s=1.0)]
+    assert failed_gates(tmp_path, turns, prefix_caching=False) == (
+        "1 failed turn in 1 job (first: timed out); prefix caching was off; client lateness is"
+        " 50.0% of the JCT: lower the rate, or give the client more cores"
+    )
+
+
+def test_a_failed_program_is_left_out_of_the_residual(tmp_path: Path) -> None:
+    # The parts of p0, whose turn failed, account for 1 of 9 s.
+    turns = [turn("p0", error="timed out", finished_at_s=9.0), turn("p1")]
+    assert failed_gates(tmp_path, turns) == "1 failed turn in 1 job (first: timed out)"
