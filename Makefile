@@ -45,7 +45,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep profiles results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -54,6 +54,10 @@ install: .venv/installed  ## install what `bench` needs into .venv
 
 sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) --policies $(POLICIES)
+
+# The extension modules are beside the packages, since they belong to these sources.
+compile: .venv/installed-compile  ## compile the simulator into turnstile_core, three times as fast: needs a C compiler, a minute
+	$(BIN)/python -m harness.compile
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables
 	$(BIN)/python -m harness.calibrate.shipped_profiles
@@ -143,7 +147,7 @@ audit: .venv/installed-test .venv-audit/installed  ## check what is installed fo
 	@.ci/audit
 
 clean:  ## remove all environments and caches; runs/ stays
-	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-audit build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
+	rm -rf .venv .venv-vllm .venv-agents .venv-openhands .venv-audit turnstile_core build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -158,6 +162,11 @@ clean:  ## remove all environments and caches; runs/ stays
 
 .venv/installed-test: pyproject.toml | .venv/bin/python
 	@.venv/bin/python $(PIP_INSTALL) -e '.[test]'
+	@.venv/bin/python $(COMPILE) .venv/lib
+	@touch $@ .venv/installed
+
+.venv/installed-compile: pyproject.toml | .venv/bin/python
+	@.venv/bin/python $(PIP_INSTALL) -e '.[compile]'
 	@.venv/bin/python $(COMPILE) .venv/lib
 	@touch $@ .venv/installed
 

@@ -3,3 +3,7 @@
 In: turns of programs, a policy, and a machine's profile or a vLLM server. Out: scheduled and
 finished turns, and engine events.
 """
+
+from servers.compiled_core import use_offered_core
+
+use_offered_core()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from servers.policies.base import Pin
@@ -16,18 +15,20 @@ Turn = TypeVar("Turn")
 KV = TypeVar("KV")
 
 
-@dataclass(slots=True, eq=False)
 class ActivePin(Generic[Turn, KV]):
     """A pin and the KV blocks that it retains."""
 
-    pin: Pin
-    turn: Turn
-    """The finished turn that left it."""
-    kv: KV
-    """The engine's handle for releasing the blocks."""
-    blocks: int
-    expires_ps: int | None
-    """None: the pin never expires."""
+    __slots__ = ("blocks", "expires_ps", "kv", "pin", "turn")
+
+    def __init__(self, pin: Pin, turn: Turn, kv: KV, blocks: int, expires_ps: int | None) -> None:
+        self.pin = pin
+        self.turn = turn
+        """The finished turn that left it."""
+        self.kv = kv
+        """The engine's handle for releasing the blocks."""
+        self.blocks = blocks
+        self.expires_ps = expires_ps
+        """None: the pin never expires."""
 
 
 class PinTable(Generic[Turn, KV]):

@@ -13,33 +13,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from servers.clock import PS_PER_S
+from servers.clock import PS_PER_S, seconds
 from servers.pin_table import ActivePin, PinTable
 from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention
 from servers.ranked_queue import RankedQueue
 
 
-class EngineTurn(Protocol):
-    """The attributes that the runner requires of an engine's turns."""
+class EngineTurn:
+    """A turn inside an engine; engines derive a class with what they add."""
 
-    view: Request
-    """The turn as the policy sees it."""
-    pinned_hit: bool
-    """Whether the program's pin was active when the turn arrived; set by the runner."""
+    __slots__ = ("future", "has_program", "is_internal", "pinned_hit", "view")
 
-    @property
-    def has_program(self) -> bool:
+    def __init__(
+        self,
+        view: Request,
+        *,
+        has_program: bool,
+        is_internal: bool = False,
+        future: Future | None = None,
+    ) -> None:
+        self.view = view
+        """The turn as the policy sees it."""
+        self.pinned_hit = False
+        """Whether the program's pin was active when the turn arrived; set by the runner."""
+        self.has_program = has_program
         """Whether the client named a program. Only such turns can be pinned."""
-
-    @property
-    def is_internal(self) -> bool:
+        self.is_internal = is_internal
         """Whether the harness sent the turn for its own purposes (a warm-up). Internal turns are
         served like others, but the policy does not see them and no events are emitted."""
-
-    @property
-    def future(self) -> Future | None:
+        self.future = future
         """The turn's future in the trace; only an `Oracle` receives it."""
 
 
@@ -63,6 +67,9 @@ class PolicyRunner(Generic[Turn, KV]):
         partly filled last block if `whole_request` is set, and returns a handle for
         `release_blocks` and the number of blocks."""
         self.policy = policy
+        self._attributes: Any = policy
+        """The policy, for attributes that derived classes redefine. Without a type, since compiled
+        code finds those of a typed object where the base class has them."""
         self.displaces = type(policy).displaced is not Policy.displaced
         """Whether the policy overrides `displaced`."""
         self.now_ps = 0
@@ -91,7 +98,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def set_clock(self, now_ps: int) -> None:
         self.now_ps = now_ps
-        self.now_s = now_ps / PS_PER_S
+        self.now_s = seconds(now_ps)
 
     # Events of the engine -----------------------------------------------------------------------
 
@@ -226,7 +233,7 @@ class PolicyRunner(Generic[Turn, KV]):
         if len(self.pins):
             for program_id in self.pins.expired(self.now_ps):
                 self.unpin(program_id, "expired")
-            if self.policy.reviews_pins and self._may_decide_differently():
+            if self._attributes.reviews_pins and self._may_decide_differently():
                 self._events_at_review = self.events
                 pins = [active.pin for active in self.pins]
                 for pin in list(self.policy.review(pins, batch_tokens(), self.now_s)):
@@ -282,7 +289,8 @@ class PolicyRunner(Generic[Turn, KV]):
 
         `other_turns`: for a waiting turn, the number of running and loading turns; for a running
         turn, the number of other running turns, so that pins are reclaimed if it runs alone."""
-        return self.policy.reclaim_when == "pressure" or other_turns == 0
+        reclaim_when: str = self._attributes.reclaim_when
+        return reclaim_when == "pressure" or other_turns == 0
 
     def reclaim(self, missing: Callable[[], int], spare: str | None = None) -> bool:
         """Release pins in the policy's order until `missing()`, in blocks, is at most 0. Release
@@ -313,7 +321,7 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _pin(self, turn: Turn, tokens: int, retention: Retention) -> None:
         kv, blocks = self._retain_blocks(turn, retention.whole_request)
-        ttl_s: float | None = retention.ttl_s
+        ttl_s: float | None = float(retention.ttl_s)
         pin = Pin(turn.view, tokens, self.now_s, self.now_s + retention.ttl_s)
         expires_ps = None
         if math.isinf(retention.ttl_s):

@@ -26,7 +26,8 @@ class RankedQueue(Generic[Item]):
 
     def __iter__(self) -> Iterator[Item]:
         """Yield the items in order of first push, not of rank."""
-        return (item for _, item in self._live.values())
+        for _, item in self._live.values():
+            yield item
 
     def push(self, key: int, rank: Rank, item: Item) -> None:
         """Add an item, or give it a new rank if its key is queued already."""

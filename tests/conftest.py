@@ -22,6 +22,7 @@ ACCEPTANCE = (
     "bench",
     "browser",
     "ci/test_results.py",
+    "compiled",
     "crash",
     "faults",
     "security/test_agents.py",

@@ -17,7 +17,7 @@ from itertools import islice
 
 from msgspec import UNSET, UnsetType
 
-from servers.clock import PS_PER_S
+from servers.clock import PS_PER_S, seconds
 from servers.records import PromptPrefix, TurnRecord
 from traces import Program, Turn
 
@@ -94,17 +94,22 @@ class TurnSchedule:
         The caller passes each to `start`. Without `starts_s`, only the first `in_flight` roots are
         yielded (closed loop); the schedule starts the others when programs end.
         """
-        roots = (p for p in self._programs if p.fork is None)
         if starts_s is not None:
             indices = [index for index, p in enumerate(self._programs) if p.fork is None]
             due_ps = [round(s * PS_PER_S) for s in starts_s]
             for at_ps, index in sorted(zip(due_ps, indices, strict=True)):
                 yield self._programs[index], at_ps
         elif in_flight is not None:
-            self._backlog = roots
-            yield from ((program, 0) for program in islice(roots, in_flight))
+            self._backlog = self._roots()
+            for program in islice(self._backlog, in_flight):
+                yield program, 0
         else:
             raise ValueError("neither arrival times nor a number of programs in flight")
+
+    def _roots(self) -> Iterator[Program]:
+        for program in self._programs:
+            if program.fork is None:
+                yield program
 
     def _add_children(self, programs: Iterable[Program]) -> None:
         for program in programs:
@@ -143,19 +148,20 @@ class TurnSchedule:
     def _next(self, run: ActiveProgram, gap_s: float) -> None:
         turn = run.next_turn
         at_ps = run.ready_ps + round(gap_s * PS_PER_S)
+        at_s = seconds(at_ps)
         previous = run.program.turns[run.turn - 1] if run.turn else None
         record = TurnRecord(
             program_id=run.program.id,
             turn=run.turn,
             job_id=run.job.id,
             job_index=UNSET if run.job.index is None else run.job.index,
-            scheduled_at_s=at_ps / PS_PER_S,
-            sent_at_s=at_ps / PS_PER_S,
+            scheduled_at_s=at_s,
+            sent_at_s=at_s,
             kept_tokens=turn.kept_tokens,
             tools=turn.tools,
-            gap_s=gap_s,
+            gap_s=float(gap_s),
             gap_provenance=str(previous.gap_provenance) if previous else None,
-            wait_s=(run.ready_ps - run.finished_ps) / PS_PER_S,
+            wait_s=seconds(run.ready_ps - run.finished_ps),
             system=shared_prefix(run.program, run.turn),
         )
         self._send(run, at_ps, record)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from harness.replay.contents import Contents
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
-from servers.clock import PS_PER_S
+from servers.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile
 from servers.records import TurnRecord
@@ -189,19 +189,19 @@ def _measure(record: TurnRecord, served: Served, request_ps: int) -> None:
     record.device_hit_tokens = hits.get("device", 0)
     record.dram_hit_tokens = hits.get("dram", 0)
     record.ssd_hit_tokens = hits.get("ssd", 0)
-    record.queue_s = spent[Phase.QUEUE] / PS_PER_S
-    record.load_s = spent[Phase.LOAD] / PS_PER_S
-    record.prefill_s = (spent[Phase.PREFILL] + request_ps) / PS_PER_S
-    record.decode_s = spent[Phase.DECODE] / PS_PER_S
-    record.preempted_s = spent[Phase.PREEMPTED] / PS_PER_S
-    record.recompute_s = spent[Phase.RECOMPUTE] / PS_PER_S
+    record.queue_s = seconds(spent[Phase.QUEUE])
+    record.load_s = seconds(spent[Phase.LOAD])
+    record.prefill_s = seconds(spent[Phase.PREFILL] + request_ps)
+    record.decode_s = seconds(spent[Phase.DECODE])
+    record.preempted_s = seconds(spent[Phase.PREEMPTED])
+    record.recompute_s = seconds(spent[Phase.RECOMPUTE])
     record.preemptions = served.preemptions
     record.pinned_hit = served.pinned_hit
     record.error = served.error
 
 
 def _seconds(ps: int | None) -> float | None:
-    return None if ps is None else ps / PS_PER_S
+    return None if ps is None else seconds(ps)
 
 
 def _futures(turns: Sequence[Turn]) -> list[Future]:
@@ -213,7 +213,7 @@ def _futures(turns: Sequence[Turn]) -> list[Future]:
         prompt += turn.new_tokens
         output += turn.output_tokens
         last = index == len(turns) - 1
-        futures.append(Future(None if last else turn.tool_gap_s, prompt, output))
+        futures.append(Future(None if last else float(turn.tool_gap_s), prompt, output))
     return futures[::-1]
 
 
@@ -255,7 +255,7 @@ def _summary(run: Replay) -> dict[str, object]:
     return {
         "finished_programs": run.schedule.finished_programs,
         "failed_turns": run.schedule.failed_turns,
-        "virtual_s": run.engine.now_ps / PS_PER_S,
+        "virtual_s": seconds(run.engine.now_ps),
         "steps": run.engine.steps,
         "strides": run.engine.strides,
         "usage": [tuple(point) for point in run.usage],

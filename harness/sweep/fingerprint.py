@@ -57,9 +57,9 @@ def code_sha256(agents: bool = False) -> str:
 def policy_sha256(variant: Variant) -> str | None:
     """Return a hash of the module of a third-party policy and of all modules of its package. None
     for a policy of Turnstile, which `code_sha256` covers."""
-    file = Path(inspect.getfile(variant.policy))
-    if file.is_relative_to(ROOT / "servers"):
+    if variant.policy.__module__.startswith("servers."):
         return None
+    file = Path(inspect.getfile(variant.policy))
     package = sys.modules[variant.policy.__module__.partition(".")[0]]
     folders = [Path(folder) for folder in getattr(package, "__path__", ())]
     files = {path for folder in folders for path in folder.rglob("*.py")} | {file}

@@ -29,6 +29,7 @@ from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import MACHINES
+from servers.compiled_core import find_core
 from servers.errors import CannotWrite, InvalidInput
 from servers.profiles.files import is_file
 from servers.profiles.machines.gpu_file import is_gpu_file, with_name
@@ -189,6 +190,7 @@ def made_by() -> dict[str, Any]:
         "argv": ["bench", *redact_command_line(sys.argv[1:])],
         "git_commit": git_commit(),
         "python": platform.python_version(),
+        "core": "python" if find_core().folder is None else "compiled",
     }
 
 

@@ -26,10 +26,11 @@ from harness.load.settings_file import settings_toml
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import SETTINGS, claimed, settings_files, with_copies
 from harness.sweep.plan import Cell, SweepPlan, resolve_each
-from harness.sweep.run import Outcome, run_cells, search_of, unfinished
+from harness.sweep.run import Outcome, core_for, run_cells, search_of, unfinished
 from harness.sweep.search import CapacitySearch
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
+from servers.compiled_core import offered_to_workers
 from servers.errors import InvalidInput
 
 
@@ -147,7 +148,10 @@ def run_machines(
             for name, plan in plans.items()
         }
         turns, more = next(iter(plans.values())).turns_per_cell, partial(_next_cells, searches)
-        failed = run_cells(todo, _run_on_machine, work, folder, turns, workers, stop_on_error, more)
+        with offered_to_workers(core_for(next(iter(plans.values())).engine)):
+            failed = run_cells(
+                todo, _run_on_machine, work, folder, turns, workers, stop_on_error, more
+            )
     cells += sum(search.cells for search in searches.values())
     found_done += sum(search.found_done for search in searches.values())
     return Outcome(folder, cells, found_done, failed)

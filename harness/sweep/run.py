@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
+from harness.engines.base import Engine
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.folder import claimed, settings_files
@@ -22,6 +23,7 @@ from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch
 from reports.phrasing import listed
+from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
 
 class Named(Protocol):
@@ -60,7 +62,8 @@ def run_sweep(
             workers = 1
         work = Work(plan, folder, dict(search.idle) if search else {})
         turns, more = plan.turns_per_cell, search.next_cells if search else no_more
-        failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more)
+        with offered_to_workers(core_for(plan.engine)):
+            failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more)
     cells, before = (search.cells, search.found_done) if search else (0, 0)
     return Outcome(folder, len(plan.cells()) + cells, found_done + before, failed)
 
@@ -87,6 +90,20 @@ def unfinished(plan: SweepPlan, folder: Path, reuse: bool) -> tuple[list[Cell], 
     for cell in set(cells).difference(todo):
         remove_aside(folder / cell.name)
     return todo, found_done
+
+
+def core_for(engine: Engine) -> Core:
+    """Return the core that simulates cells of this engine, and print a notice if there is a
+    compiled one that cannot be used."""
+    if engine.name != "sim":
+        return SOURCES_ONLY
+    core = find_core()
+    if core.is_outdated:
+        print_message(
+            f"cells run in Python, which takes three times as long: the compiled core is "
+            f"{core.finding}; run make compile"
+        )
+    return core
 
 
 def run_cells(

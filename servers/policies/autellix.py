@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
 from servers.policies.estimates.recent import Recent
 
@@ -76,6 +77,7 @@ class Call:
         return self.changes_s[passed] if passed < len(self.changes_s) else None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Autellix(Policy):
     """Programs that have been served least go first (PLAS); preemptive."""
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from servers.admission import STEP_TOKENS
+from servers.compiled_core import mypyc_attr
 
 
 @dataclass(slots=True, eq=False)
@@ -134,17 +135,11 @@ class Future(NamedTuple):
     """Output tokens of this and all later turns."""
 
 
-class Oracle:
-    """Marks a policy as a bound: engines in virtual time call `foresee` before `arrived`."""
-
-    def foresee(self, request: Request, future: Future) -> None:
-        raise NotImplementedError
-
-
 Rank = tuple[Any, ...]
 """Numbers that sort ascending. The last one is `request.id`, so that no two ranks are equal."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Policy:
     """The contract of every policy, with the decisions of stock vLLM.
 
@@ -217,3 +212,11 @@ class Policy:
         """Return the earliest time at which `rank`, `displaced` or `review` may decide differently
         although no event has happened and the batch's context has only grown; None for never."""
         return None
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Oracle(Policy):
+    """A bound: engines in virtual time call `foresee` before `arrived`."""
+
+    def foresee(self, request: Request, future: Future) -> None:
+        raise NotImplementedError

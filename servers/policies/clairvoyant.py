@@ -15,13 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import (
     FREE,
     Costs,
     Future,
     Oracle,
     Pin,
-    Policy,
     Rank,
     Request,
     Retention,
@@ -36,7 +36,8 @@ MARGIN_S = 1e-3
 """A pin lasts this much longer than its gap, so that a turn that is due now still finds it."""
 
 
-class Clairvoyant(Policy, Oracle):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Clairvoyant(Oracle):
     """A bound that knows each tool's time and each program's remaining work."""
 
     name = "clairvoyant"

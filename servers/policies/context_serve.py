@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, SHELL_PREAMBLE, Costs, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.policies.estimates.ttl_model import TtlModel
@@ -44,6 +45,7 @@ def speed_of(tools: tuple[str, ...]) -> Literal["fast", "slow", "uncertain"]:
     return "fast" if tools and known else "uncertain"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContextServe(ContinuumPreview):
     """KV is kept for 3 s after fast tools, freed after slow ones, else as continuum."""
 

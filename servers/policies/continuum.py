@@ -25,12 +25,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention
 from servers.policies.estimates.queue_delays import WINDOW
 from servers.policies.estimates.ttl_model import K, TtlModel, Turns
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Continuum(Policy):
     """KV is kept for a TTL from tool times and queueing delay; pinned programs first."""
 

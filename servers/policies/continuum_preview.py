@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
 from servers.policies.estimates.tool_gaps import ToolGaps
@@ -37,6 +38,7 @@ def first_word(request: Request) -> str | None:
     return words[0] if words else None
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuumPreview(Policy):
     """Continuum's public code: KV is kept for 2 s after tools that take 2 s or less."""
 

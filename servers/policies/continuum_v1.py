@@ -21,6 +21,7 @@ import math
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
 from servers.policies.estimates.tool_gaps import ToolGaps
@@ -35,6 +36,7 @@ def bernstein_bound_s(times: Moments, delta: float, longest_s: float) -> float:
     return times.mean + deviation_s + 3 * longest_s * log_per_sample
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ContinuumV1(Policy):
     """Continuum's first version: the TTL is from a bound on the mean tool time."""
 

@@ -9,9 +9,11 @@ because the victim is always the turn that was admitted last.
 
 from __future__ import annotations
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import Policy
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Fcfs(Policy):
     """Stock vLLM: turns first come, first served; KV is freed at the end of a turn."""
 

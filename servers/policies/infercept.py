@@ -36,11 +36,13 @@ import math
 from collections.abc import Collection, Iterable
 from typing import ClassVar, Literal
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.recent import Recent
 from servers.policies.program_order import pinned_programs_first
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Infercept(Policy):
     """KV is preserved, discarded or swapped during a tool call, by least waste."""
 
@@ -64,7 +66,7 @@ class Infercept(Policy):
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
         """Return the token-seconds lost by recomputing a context beside a batch."""
-        own = tokens / 2 if tokens > self.costs.step_tokens else tokens
+        own = 0.5 * tokens if tokens > self.costs.step_tokens else tokens
         return self.costs.prefill_s(tokens) * (own + batch_tokens)
 
     def swap_waste(self, tokens: int) -> float:

@@ -6,10 +6,12 @@ No departure from the source is known.
 
 from __future__ import annotations
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import Policy, Rank, Request
 from servers.policies.program_order import first_programs_first
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ProgramFcfs(Policy):
     """Programs in order of their first arrival; no KV is kept."""
 

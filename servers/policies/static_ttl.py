@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from servers.compiled_core import mypyc_attr
 from servers.policies.base import FREE, Costs, Pin, Request, Retention, pin
 from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
 from servers.policies.estimates.ttl_model import default_ttl_s
@@ -19,6 +20,7 @@ from servers.policies.program_fcfs import ProgramFcfs
 from servers.policies.program_order import latest_programs_first
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class StaticTtl(ProgramFcfs):
     """As program-fcfs, and KV is kept for the same default TTL after every tool."""
 

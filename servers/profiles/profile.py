@@ -7,8 +7,8 @@ from times of a live engine. `TableProfile` has the larger step formula, for ope
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
@@ -84,6 +84,10 @@ class Profile:
     """The same, for each loaded token."""
     window: WindowTimes | None = field(default=None, kw_only=True)
     """None if no layer has a window, or if the other terms contain those that have one."""
+
+    def __reduce__(self) -> tuple[Callable[[Mapping[str, Any]], Profile], tuple[dict[str, Any]]]:
+        """Pickle the fields, which a process with the compiled core can read too."""
+        return profile_of, (asdict(self),)
 
     def batch_ps(self, chunks: Sequence[tuple[int, int]], contexts: Sequence[int]) -> int:
         """Return the time of a step with prefill chunks, given as (tokens, tokens computed before

@@ -4,11 +4,10 @@ In: a policy, a profile, limits, and turns with their submission times. Out: fin
 turns, and events.
 """
 
-from servers.sim.batching import Limits
 from servers.sim.engine import Engine
 from servers.sim.kv import Path, Segment
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
-from servers.sim.tiers import Offload
+from servers.sim.settings import Limits, Offload
 
 __all__ = [
     "Engine",

@@ -8,35 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
-from servers.errors import InvalidInput
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.sim.decodes import decodes_of
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.sequence import Sequence
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`."""
-
-    max_num_seqs: int = MAX_NUM_SEQS
-    step_tokens: int = STEP_TOKENS
-    admission: Admission = Admission.WHOLE_PROMPT
-
-    def __post_init__(self) -> None:
-        for option, value in (
-            ("--max-num-seqs", self.max_num_seqs),
-            ("--step-tokens", self.step_tokens),
-        ):
-            if value < 1:
-                raise InvalidInput(f"{option} {value}: must be at least 1")
-        if self.step_tokens < self.max_num_seqs:
-            raise InvalidInput(
-                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
-                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
-            )
 
 
 @dataclass(slots=True)

@@ -15,12 +15,13 @@ from servers.errors import InvalidInput
 from servers.policies.base import Policy
 from servers.profiles import Profile
 from servers.records import EventRecord
-from servers.sim.batching import Batch, Limits
+from servers.sim.batching import Batch
 from servers.sim.decodes import WindowDecodes
 from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
+from servers.sim.settings import Limits, Offload
 from servers.sim.strides import duration_ps, steps_until
-from servers.sim.tiers import Offload, build_tiers
+from servers.sim.tiers import build_tiers
 from servers.sim.window_scheduler import WindowScheduler
 
 OnEnd = Callable[[Sequence], None]

@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from servers.sim.window_blocks import Content
+
 
 class Segment:
     """A run of blocks of the tree of contents; a prompt may contain only its first part."""
 
-    __slots__ = ("__weakref__", "_idle", "end", "owners", "start", "top")
+    __slots__ = ("_idle", "contents", "end", "owners", "start", "top")
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -30,6 +32,8 @@ class Segment:
         """Blocks [start, top) are in use; [top, end) are in the free queue."""
         self.owners: dict[int, int] = {}
         """Number of block owners by the depth up to which they own the segment's blocks."""
+        self.contents: list[Content] = []
+        """Of the blocks from `start`; only `WindowKV` uses them."""
         self._idle: list[_Idle] = []
 
 

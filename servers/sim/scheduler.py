@@ -21,10 +21,11 @@ from servers.admission import Admission
 from servers.policies.base import Policy
 from servers.policy_runner import Emit, PolicyRunner
 from servers.profiles import Profile
-from servers.sim.batching import Batch, Limits, RunningTurns
+from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import Reloads
 from servers.sim.sequence import Phase, Sequence
+from servers.sim.settings import Limits
 from servers.sim.tiers import Tier
 
 

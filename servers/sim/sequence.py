@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from servers.clock import PS_PER_S
+from servers.clock import seconds
 from servers.errors import InvalidInput
 from servers.policies.base import Future, Request
+from servers.policy_runner import EngineTurn
 from servers.profiles import Profile
 from servers.profiles.kv_groups import longest_turn
 from servers.sim.kv import BlockOwner, Path
@@ -79,10 +80,8 @@ class Usage(NamedTuple):
     ssd_blocks: int = 0
 
 
-class Sequence:
+class Sequence(EngineTurn):
     """A submitted turn and its progress."""
-
-    is_internal = False
 
     __slots__ = (
         "admission",
@@ -97,26 +96,26 @@ class Sequence:
         "joined_tick",
         "owner",
         "phase",
-        "pinned_hit",
         "preemptions",
         "since_ps",
         "spent_ps",
         "submission",
-        "view",
     )
 
     def __init__(self, submission: Submission, arrived_ps: int) -> None:
-        self.submission = submission
-        self.view = Request(
+        arrival_s = seconds(arrived_ps)
+        # The engine sets `id` on arrival, and `program_id` if the client sent none.
+        view = Request(
             id=0,
             program_id=submission.program_id or "",
             index=0,
-            arrival_s=arrived_ps / PS_PER_S,
-            program_arrival_s=arrived_ps / PS_PER_S,
+            arrival_s=arrival_s,
+            program_arrival_s=arrival_s,
             prompt_tokens=submission.prompt_tokens,
             is_last=submission.is_last,
         )
-        """The engine sets `id` on arrival, and `program_id` if the client sent none."""
+        super().__init__(view, has_program=bool(submission.program_id), future=submission.future)
+        self.submission = submission
         self.owner = BlockOwner(submission.path)
         self.computed = 0
         """Number of tokens with KV. While the turn decodes, `Decodes.refresh` updates this."""
@@ -128,7 +127,6 @@ class Sequence:
         """Serial number of the latest admission, which is the order in the batch."""
         self.hits: list[tuple[str, int]] | None = None
         """Cached tokens at the first admission, by tier; None before it."""
-        self.pinned_hit = False
         self.preemptions = 0
         self.phase = Phase.QUEUE
         self.since_ps = arrived_ps
@@ -147,14 +145,6 @@ class Sequence:
         """Record that the turn starts or resumes running."""
         resumed = self.preemptions and self.first_token_ps is not None
         self.enter(Phase.RECOMPUTE if resumed else Phase.PREFILL, now_ps)
-
-    @property
-    def has_program(self) -> bool:
-        return bool(self.submission.program_id)
-
-    @property
-    def future(self) -> Future | None:
-        return self.submission.future
 
     def enter(self, phase: Phase, now_ps: int) -> None:
         self.spent_ps[self.phase] += now_ps - self.since_ps

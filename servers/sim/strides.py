@@ -17,7 +17,7 @@ def steps_until(left_ps: int, most: int, first_ps: int, increment_ps: int) -> in
     if duration_ps(most, first_ps, increment_ps) <= left_ps:
         return most
     # Solve the quadratic in floating point, then correct the result with exact integers.
-    half = first_ps - increment_ps / 2
+    half = first_ps - 0.5 * increment_ps
     guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * increment_ps * left_ps))
     steps = min(max(int(guess), 1), most)
     while steps > 1 and duration_ps(steps - 1, first_ps, increment_ps) >= left_ps:

@@ -10,21 +10,11 @@ in blocks, times in picoseconds.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from servers.clock import PS_PER_S
 from servers.profiles import Profile
 from servers.sim.kv import Path, Segment
-
-
-@dataclass(frozen=True, slots=True)
-class Offload:
-    """Capacity of the offload tiers in units of 10⁹ bytes, and the size of their chunks."""
-
-    dram_gb: float
-    ssd_gb: float = 0.0
-    chunk_tokens: int = 256
-    """LMCache's default chunk."""
+from servers.sim.settings import Offload
 
 
 class Tier:

@@ -22,40 +22,42 @@ from servers.sim.windows import Hit, WindowKV, WindowOwner
 class WindowTurns(RunningTurns):
     """The running turns. Each one's blocks are in its own tables."""
 
-    _kv: WindowKV
+    def __init__(self, kv: WindowKV, profile: Profile, step_tokens: int) -> None:
+        super().__init__(kv, profile, step_tokens)
+        self._windows = kv
 
     def prepare_slots(self, sequence: Sequence) -> None:
-        self._kv.leave_window(_owner(sequence), sequence.computed)
+        self._windows.leave_window(_owner(sequence), sequence.computed)
 
     def missing_for_token(self, sequence: Sequence) -> int:
         return self.missing_blocks(sequence, 1)
 
     def missing_blocks(self, sequence: Sequence, tokens: int) -> int:
         high = -(-(sequence.computed + tokens) // self._block)
-        return max(0, high - _owner(sequence).high) * self._kv.groups
+        return max(0, high - _owner(sequence).high) * self._windows.groups
 
     def take_slot(self, sequence: Sequence, blocks: int) -> None:
         if blocks:
-            self._kv.extend(_owner(sequence), sequence.computed + 1)
+            self._windows.extend(_owner(sequence), sequence.computed + 1)
 
     def extend(self, sequence: Sequence, tokens: int) -> None:
         owner = _owner(sequence)
-        self._kv.extend(owner, tokens)
-        self._kv.hash_full(owner, tokens)
-        self._kv.hash_windows(owner, tokens, sequence.view.prompt_tokens)
+        self._windows.extend(owner, tokens)
+        self._windows.hash_full(owner, tokens)
+        self._windows.hash_windows(owner, tokens, sequence.view.prompt_tokens)
 
     def compute(self, sequence: Sequence, chunk: int, batch: Batch) -> None:
         super().compute(sequence, chunk, batch)
         batch.single_step = True
 
     def settle(self, sequence: Sequence, has_slot: bool) -> None:
-        self._kv.hash_full(_owner(sequence), sequence.computed)
+        self._windows.hash_full(_owner(sequence), sequence.computed)
 
     def extend_all(self, batch: Batch) -> bool:
         partial = self.partial
         chunk = self.next_chunk(partial) if partial else 0
-        needed = self.decodes.blocks_needed(1) * self._kv.groups
-        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._kv.free:
+        needed = self.decodes.blocks_needed(1) * self._windows.groups
+        if needed + (self.missing_blocks(partial, chunk) if partial else 0) > self._windows.free:
             return False
         self._take_slots(range(1))
         if partial is not None:
@@ -64,7 +66,7 @@ class WindowTurns(RunningTurns):
         return True
 
     def blocks_ahead(self, batch: Batch, steps: int) -> int:
-        return self.decodes.blocks_needed(steps - 1, after=1) * self._kv.groups
+        return self.decodes.blocks_needed(steps - 1, after=1) * self._windows.groups
 
     def allocate_ahead(self, batch: Batch, steps: int) -> None:
         self._take_slots(range(1, steps))
@@ -72,7 +74,7 @@ class WindowTurns(RunningTurns):
     def _take_slots(self, steps: range) -> None:
         """Free and allocate the decodes' blocks in the given steps from now, step by step and in
         order of admission. Blocks that are freed may be allocated again in the same stride."""
-        kv, block, tick = self._kv, self._block, self.decodes.tick
+        kv, block, tick = self._windows, self._block, self.decodes.tick
         changes: list[tuple[int, int, int, WindowOwner]] = []
         for order, sequence in enumerate(self.by_id.values()):
             if sequence.joined_tick is None:
@@ -96,26 +98,24 @@ class WindowTurns(RunningTurns):
 
 
 class WindowScheduler(Scheduler):
-    kv: WindowKV
-    running: WindowTurns
-
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
         kv = WindowKV(profile.kv_blocks, profile.kv_groups, profile.block_tokens)
+        self._windows = kv
         self._most_window_blocks = most_window_blocks(
             kv.window, self.limits.step_tokens, profile.block_tokens
         )
         return kv, WindowTurns(kv, profile, self.limits.step_tokens)
 
     def add(self, sequence: Sequence) -> None:
-        sequence.owner = self.kv.owner(sequence.submission.path)
+        sequence.owner = self._windows.owner(sequence.submission.path)
         super().add(sequence)
 
     def _retain_blocks(self, sequence: Sequence, whole_request: bool) -> tuple[BlockOwner, int]:
-        self.kv.take_left(_owner(sequence), sequence.view.prompt_tokens)
+        self._windows.take_left(_owner(sequence), sequence.view.prompt_tokens)
         return super()._retain_blocks(sequence, whole_request)
 
     def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
-        hit = self.kv.find(_owner(sequence), (sequence.target - 1) // self._block)
+        hit = self._windows.find(_owner(sequence), (sequence.target - 1) // self._block)
         computed = hit.depth * self._block
         chunk = min(sequence.target - computed, budget)
         needed = self._needed(hit, computed + chunk)
@@ -127,7 +127,7 @@ class WindowScheduler(Scheduler):
         blocks = window_blocks = -(-tokens // self._block)
         if most_window_blocks is not None:
             window_blocks = min(blocks, most_window_blocks)
-        windows = (self.kv.groups - 1) * max(0, window_blocks - hit.depth)
+        windows = (self._windows.groups - 1) * max(0, window_blocks - hit.depth)
         return blocks - hit.depth + windows + hit.idle
 
     def _make_room_for_head(self, head: Sequence, budget: int, batch: Batch) -> bool:

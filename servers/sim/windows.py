@@ -21,32 +21,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from typing import NamedTuple, cast
-from weakref import WeakKeyDictionary
 
-from servers.sim.kv import BlockOwner, DeviceKV, Path, Segment
-
-
-class Block:
-    """A hashed block."""
-
-    __slots__ = ("copies", "references")
-
-    def __init__(self, copies: list[Block]) -> None:
-        self.references = 1
-        self.copies = copies
-        """The blocks of the same group and content, including this one."""
-        copies.append(self)
-
-
-class Content:
-    """The blocks with the KV of one block of tokens and all tokens before it."""
-
-    __slots__ = ("full", "windows")
-
-    def __init__(self) -> None:
-        self.full: list[Block] = []
-        self.windows: tuple[list[Block], ...] = ()
-        """By window group; empty if none was ever hashed."""
+from servers.sim.kv import BlockOwner, DeviceKV, Path
+from servers.sim.window_blocks import Block, Content
 
 
 class WindowOwner(BlockOwner):
@@ -112,12 +89,11 @@ class WindowKV(DeviceKV):
         """Number of window blocks that a hit needs."""
         self._lru: OrderedDict[Block, None] = OrderedDict()
         """The free queue without its blank blocks, which are at its front."""
-        self._contents: WeakKeyDictionary[Segment, list[Content]] = WeakKeyDictionary()
 
     def owner(self, path: Path) -> WindowOwner:
         contents: list[Content] = []
         for segment, exit_depth in path:
-            known = self._contents.setdefault(segment, [])
+            known = segment.contents
             known += [Content() for _ in range(exit_depth - segment.start - len(known))]
             begins = len(contents) - segment.start
             contents += known[begins : exit_depth - segment.start]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.pin_table import ActivePin, PinTable
-from servers.policies.base import Costs, Future, Pin, Policy, Request, Retention, pin
-from servers.policy_runner import PolicyRunner
+from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
+from servers.policy_runner import EngineTurn, PolicyRunner
 from servers.ranked_queue import RankedQueue
 
 
@@ -101,16 +101,12 @@ class Pinning(Policy):
         return pin(10.0)
 
 
-class Turn:
+class Turn(EngineTurn):
     """A turn of an engine in which each turn has three blocks."""
 
-    has_program = True
-    future: Future | None = None
-
     def __init__(self, number: int, program_id: str, is_internal: bool = False) -> None:
-        self.view = Request(number, program_id, 0, 0.0, 0.0, 48)
-        self.pinned_hit = False
-        self.is_internal = is_internal
+        view = Request(number, program_id, 0, 0.0, 0.0, 48)
+        super().__init__(view, has_program=True, is_internal=is_internal)
 
 
 class RecordingRunner:

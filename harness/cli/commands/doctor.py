@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.installation import PACKAGES, Check, check_package, cpu_cores
+from servers.compiled_core import find_core
 
 if TYPE_CHECKING:
     from servers.vllm.launch.find_vllm import VllmInstallation
@@ -34,6 +35,7 @@ def checks() -> list[Check]:
         _distribution(),
         *_machine(),
         Check("engine sim", True, "virtual time runs anywhere: bench sweep"),
+        _compiled_core(),
         *_vllm(),
         *_containers(),
         _sandbox(),
@@ -68,6 +70,13 @@ def _machine() -> list[Check]:
             "too little for one worker per core: use fewer --workers",
         ),
     ]
+
+
+def _compiled_core() -> Check:
+    core = find_core()
+    absent = "absent: cells take three times as long; compile it with: make compile"
+    finding = absent if core.finding == "absent" else core.finding
+    return Check("compiled core", not core.is_outdated, finding, "make compile")
 
 
 def _vllm() -> list[Check]:

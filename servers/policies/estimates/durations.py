@@ -16,6 +16,8 @@ from collections.abc import Iterable
 from itertools import accumulate
 from math import isqrt
 
+from servers.clock import quotient
+
 MIN_BLOCK_LIMIT = 128
 """Maximum number of samples in a block. With more than 1024 samples the maximum is four times the
 square root of their number, which balances updates of a hull against the search over blocks."""
@@ -43,7 +45,7 @@ class Durations:
         """Return P(t), the share of samples of at most t seconds; 0 without samples."""
         self._sort_in()
         within = sum(bisect_right(block.values, seconds) for block in self._blocks)
-        return within / self._size if self._size else 0.0
+        return quotient(within, self._size) if self._size else 0.0
 
     def best_ttl_s(self, benefit_s: float) -> float:
         """Return the smallest argmax of P(t) * benefit_s - t over 0 and the samples."""
@@ -58,9 +60,9 @@ class Durations:
         previous = min(bisect_left(self._lasts, self._ttl_s), len(blocks) - 1)
         for index in (previous, *range(len(blocks))):
             values = blocks[index].values
-            if through[index] / size * benefit_s - values[0] >= best:
+            if quotient(through[index], size) * benefit_s - values[0] >= best:
                 within, t = blocks[index].touched_by(slope)
-                gain = (through[index] - len(values) + within) / size * benefit_s - t
+                gain = quotient(through[index] - len(values) + within, size) * benefit_s - t
                 if gain > best or (gain == best and t < best_t):
                     best_t, best = t, gain
         self._ttl_s = best_t
@@ -102,7 +104,8 @@ class _Block:
         self.times: list[float] = []
         self.slopes: list[float] = []
         """Slope from each hull point to the next, strictly increasing."""
-        self._extend((i, t) for i, t in enumerate(values, 1) if i == len(values) or values[i] > t)
+        last = len(values)
+        self._extend([(i, t) for i, t in enumerate(values, 1) if i == last or values[i] > t])
 
     def touched_by(self, slope: float) -> tuple[int, float]:
         """Return the first hull point that a line of this slope touches from below."""

@@ -11,6 +11,7 @@ minus covariance over variance. All sums are integers, hence exact.
 
 from __future__ import annotations
 
+from servers.clock import quotient
 from servers.policies.estimates.recent import Recent
 
 
@@ -25,7 +26,7 @@ class TurnCounts:
     @property
     def average(self) -> float:
         """Mean number of turns of the finished programs; 0 if there are none."""
-        return self._pairs / self._programs if self._programs else 0.0
+        return quotient(self._pairs, self._programs) if self._programs else 0.0
 
     def served(self, program_id: str) -> None:
         self._served[program_id] = (self._served.get(program_id) or 0) + 1
@@ -47,4 +48,4 @@ class TurnCounts:
         self._k_left += (n - 1) * n * (n + 1) // 6
         variance = self._pairs * self._k2 - self._k**2
         covariance = self._pairs * self._k_left - self._k * self._left
-        self.eta = -covariance / variance if variance else 1.0
+        self.eta = quotient(-covariance, variance) if variance else 1.0

@@ -10,10 +10,10 @@ lengths in tokens, times in seconds.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from servers.policies.base import Future, Request
+from servers.policies.base import Request
+from servers.policy_runner import EngineTurn
 
 
 class RequestTags(NamedTuple):
@@ -57,29 +57,20 @@ def _integer(value: object) -> int | None:
         return int(value) if isinstance(value, bool) else None
 
 
-@dataclass(slots=True, eq=False)
-class Turn:
-    request_id: str
-    """vLLM's id of the request."""
-    view: Request
-    """The turn as the policy sees it."""
-    tags: RequestTags
-    future: Future | None = None
-    """The turn's future in the trace; None for a live server."""
-    pinned_hit: bool = False
-    """Whether the program's pin was active when the turn arrived."""
-    admitted_s: float | None = None
-    """Time of the first admission."""
-    hit_tokens: int = 0
-    """Number of prompt tokens that were cached at the first admission."""
+class Turn(EngineTurn):
+    __slots__ = ("admitted_s", "hit_tokens", "request_id", "tags")
 
-    @property
-    def has_program(self) -> bool:
-        return self.tags.program_id is not None
-
-    @property
-    def is_internal(self) -> bool:
-        return self.tags.is_internal
+    def __init__(self, request_id: str, view: Request, tags: RequestTags) -> None:
+        super().__init__(
+            view, has_program=tags.program_id is not None, is_internal=tags.is_internal
+        )
+        self.request_id = request_id
+        """vLLM's id of the request."""
+        self.tags = tags
+        self.admitted_s: float | None = None
+        """Time of the first admission."""
+        self.hit_tokens = 0
+        """Number of prompt tokens that were cached at the first admission."""
 
     @property
     def number(self) -> int:

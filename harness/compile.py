@@ -1,0 +1,75 @@
+"""Compiles the core of the simulator with mypyc: `python -m harness.compile [FOLDER]`.
+
+In: the sources that `servers.compiled_core` names. Out: a folder of extension modules for this
+Python. Needs a C compiler, mypy and setuptools, and nothing else, so that `setup.py` can use it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+
+from servers.compiled_core import FOLDER, MANIFEST, ROOT, SUFFIX, modules, sources_sha256
+
+GROUP = "turnstile_core"
+"""Name of the library with all compiled modules, which those of each module refer to."""
+OPTIMIZATION = "1"
+"""A higher level takes twice as long to compile, for 5% of speed."""
+FLAGS = ["-ffp-contract=off", "-Wno-all", "-w"]
+"""Without fused multiplications and additions, which round once, while Python rounds twice; and
+without warnings of the C code, whose analysis takes a third of the time."""
+INEXACT = re.compile(r"= CPyTagged_TrueDivide\(")
+"""mypyc's division of integers, which rounds those above 2**53 before it divides them."""
+
+
+class InexactDivision(Exception):
+    """A compiled module divides integers with `/`: use `servers.clock.quotient`."""
+
+
+def compile_core(folder: Path = FOLDER) -> None:
+    """Replace the folder by a core that is compiled from the present sources."""
+    with tempfile.TemporaryDirectory() as work:
+        built = Path(work) / "built"
+        _build(built, Path(work) / "c")
+        manifest = {"suffix": SUFFIX, "sources_sha256": sources_sha256()}
+        (built / MANIFEST).write_text(json.dumps(manifest), "utf-8")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(built, folder)
+
+
+def _build(folder: Path, c_folder: Path) -> None:
+    from mypyc.build import mypycify
+    from setuptools import Distribution
+
+    with chdir(ROOT):  # Module names and the file names in tracebacks are relative to it.
+        extensions = mypycify(
+            ["--config-file=", "--ignore-missing-imports", *map(str, modules())],
+            opt_level=OPTIMIZATION,
+            debug_level="0",
+            target_dir=str(c_folder),
+            group_name=GROUP,
+        )
+        _refuse_inexact_division(c_folder)
+        for extension in extensions:
+            extension.extra_compile_args += FLAGS
+        command = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
+        command.build_lib, command.build_temp = str(folder), str(c_folder / "objects")
+        command.ensure_finalized()
+        command.run()
+
+
+def _refuse_inexact_division(c_folder: Path) -> None:
+    for path in c_folder.glob("__native*.c"):
+        code = path.read_text("utf-8")
+        for found in INEXACT.finditer(code):
+            function = re.findall(r"^\S.*?(\w+)\(.*\{$", code[: found.start()], re.MULTILINE)[-1]
+            raise InexactDivision(f"{function} divides integers: use servers.clock.quotient")
+
+
+if __name__ == "__main__":
+    compile_core(*map(Path, sys.argv[1:2]))

@@ -1,0 +1,44 @@
+"""The limits of an engine in virtual time and the sizes of its offload tiers, as users set them.
+
+The compiled core (`servers.compiled_core`) has no copy of this module: its classes are also used by
+processes that do not use that core, and their instances are sent from one process to another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
+from servers.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """vLLM's `max_num_seqs`, `max_num_batched_tokens` and `scheduler_reserve_full_isl`."""
+
+    max_num_seqs: int = MAX_NUM_SEQS
+    step_tokens: int = STEP_TOKENS
+    admission: Admission = Admission.WHOLE_PROMPT
+
+    def __post_init__(self) -> None:
+        for option, value in (
+            ("--max-num-seqs", self.max_num_seqs),
+            ("--step-tokens", self.step_tokens),
+        ):
+            if value < 1:
+                raise InvalidInput(f"{option} {value}: must be at least 1")
+        if self.step_tokens < self.max_num_seqs:
+            raise InvalidInput(
+                f"--step-tokens {self.step_tokens} is less than --max-num-seqs "
+                f"{self.max_num_seqs}: each running turn needs a token per step; change one of them"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Capacity of the offload tiers in units of 10⁹ bytes, and the size of their chunks."""
+
+    dram_gb: float
+    ssd_gb: float = 0.0
+    chunk_tokens: int = 256
+    """LMCache's default chunk."""
