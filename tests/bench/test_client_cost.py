@@ -23,10 +23,10 @@ from traces import Program, Turn
 PROGRAMS, TURNS, GAP_S = 500, 5, 1.5
 
 
-def programs(prompt_tokens: int) -> list[Program]:
+def programs(count: int, turn_count: int, prompt_tokens: int) -> list[Program]:
     """Return programs whose contexts begin with `prompt_tokens` and grow by 200 per turn."""
     all_programs = []
-    for i in range(PROGRAMS):
+    for i in range(count):
         turns = [
             Turn(
                 prompt_tokens + 200 * n,
@@ -36,7 +36,7 @@ def programs(prompt_tokens: int) -> list[Program]:
                 None,
                 GAP_S,
             )
-            for n in range(TURNS)
+            for n in range(turn_count)
         ]
         all_programs.append(Program(f"p{i}", tuple(turns)))
     return all_programs
@@ -44,6 +44,8 @@ def programs(prompt_tokens: int) -> list[Program]:
 
 @pytest.mark.parametrize("prompt_tokens", [1000, 10_000])
 def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) -> None:
+    """If nothing is timed, there are 10 programs of 2 turns."""
+    count, turn_count = (PROGRAMS, TURNS) if benchmark.enabled else (10, 2)
     server = subprocess.Popen(
         [sys.executable, "-m", "tests.live.server"],
         stdout=subprocess.PIPE,
@@ -56,10 +58,10 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
     def replay() -> None:
         lines.clear()
         started_s = time.process_time()
-        starts_s = [GAP_S * i / PROGRAMS for i in range(PROGRAMS)]
+        starts_s = [GAP_S * i / count for i in range(count)]
         asyncio.run(
             replay_live(
-                programs(prompt_tokens),
+                programs(count, turn_count, prompt_tokens),
                 starts_s,
                 None,
                 replicas=[Replica(url)],
@@ -81,7 +83,7 @@ def test_lateness_and_cpu_at_500_programs(prompt_tokens: int, benchmark: Any) ->
         if server.stdout is not None:
             server.stdout.close()
     assert {line["error"] for line in lines} == {None}
-    assert len(lines) == PROGRAMS * TURNS
+    assert len(lines) == count * turn_count
     late_s = [line["sent_at_s"] - line["scheduled_at_s"] for line in lines]
     benchmark.extra_info["lateness_p50_ms"] = round(1e3 * float(np.percentile(late_s, 50)), 2)
     benchmark.extra_info["lateness_p99_ms"] = round(1e3 * float(np.percentile(late_s, 99)), 2)

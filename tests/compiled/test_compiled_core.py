@@ -36,6 +36,8 @@ def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
     if shutil.which(compiler) is None:
         pytest.skip(f"no C compiler: {compiler} is not installed")
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        pytest.skip("no Python.h: the headers of this Python are not installed")
     folder = tmp_path_factory.mktemp("wheel")
     for name in PACKAGED:
         ignored = shutil.ignore_patterns("__pycache__")
