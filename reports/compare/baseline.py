@@ -19,7 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from reports.metrics.cells import collect
 from reports.run_folder.atomic import write_file
 from reports.run_folder.documents import Name
-from reports.run_folder.read import load_run
+from reports.run_folder.read import Run, load_run
+from reports.statistics.searched import searched
 from servers.admission import Admission
 from servers.errors import InvalidBaseline, TraceRejected
 from traces.lenient import bounded, first_error, one_line
@@ -27,7 +28,7 @@ from traces.lenient import bounded, first_error, one_line
 FORMAT = "turnstile-baseline-1"
 SETTINGS = (
     *("engine", "hardware", "model", "profile", "server", "limits", "arrivals"),
-    *("scheduling", "kv_cache_dtype"),
+    *("scheduling", "kv_cache_dtype", "steady_state"),
     *("jps", "seeds", "variants", "workload", "turnstile_version", "code_sha256"),
 )
 """Fields of sweep.json that a baseline contains."""
@@ -45,6 +46,16 @@ class _Cell(BaseModel):
     jct_s: dict[str, Annotated[float, Field(ge=0)]]
 
 
+class Capacities(BaseModel):
+    """The capacities of a run, of variants and seeds for which one was found."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False, frozen=True)
+
+    slo: Name
+    jobs_per_s: dict[Name, dict[Annotated[int, Field(strict=False)], Annotated[float, Field(gt=0)]]]
+    """By variant and seed."""
+
+
 class _Saved(BaseModel):
     """The content of a baseline file. The fields of `SETTINGS` are extra fields."""
 
@@ -53,6 +64,7 @@ class _Saved(BaseModel):
     format: Literal["turnstile-baseline-1"]
     cells: tuple[_Cell, ...]
     invalid: dict[str, str]
+    capacities: Capacities | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,13 @@ class Side:
     """One row per finished job, with the columns `JOBS`."""
     invalid: dict[str, str]
     """Cells without a result or with a failed gate, and the reason."""
+    capacities: Capacities | None = None
+    """None if the run searched none."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether it measured a stream of jobs in steady state, not a fixed set of jobs."""
+        return bool(self.settings.get("steady_state"))
 
     def refuse_invalid(self, what: str) -> None:
         """Raise InvalidBaseline if a cell is not valid. `what` names the side in the message."""
@@ -85,7 +104,15 @@ def _of_run(folder: Path) -> Side:
     jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
     jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
     invalid = {**dict(found.missing), **found.failed_gates}
-    return Side(str(folder), _settings(run.sweep), jobs, invalid)
+    return Side(str(folder), _settings(run.sweep), jobs, invalid, _capacities(run))
+
+
+def _capacities(run: Run) -> Capacities | None:
+    search = searched(run)
+    if search is None:
+        return None
+    found = {each.variant: each.per_s for each in search.found if each.per_s}
+    return Capacities(slo=str(search.slo), jobs_per_s=found)
 
 
 def _settings(sweep: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,7 +133,10 @@ def save(side: Side, path: Path) -> None:
         for _, jobs in side.jobs.groupby(["variant", "load", "seed"])
     ]
     saved = {"format": FORMAT, **side.settings, "cells": cells, "invalid": side.invalid}
-    content = orjson.dumps(saved, option=orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    if side.capacities is not None:
+        saved["capacities"] = side.capacities.model_dump(mode="json")
+    options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    content = orjson.dumps(saved, option=options)
     write_file(path, gzip.compress(content, mtime=0))
 
 
@@ -126,7 +156,8 @@ def _read(path: Path) -> Side:
     ]
     kept = saved.model_extra or {}
     invalid = {one_line(cell): one_line(why) for cell, why in saved.invalid.items()}
-    return Side(path.name, _settings(kept), pd.DataFrame(rows, columns=JOBS), invalid)
+    jobs = pd.DataFrame(rows, columns=JOBS)
+    return Side(path.name, _settings(kept), jobs, invalid, saved.capacities)
 
 
 def _message(error: ValidationError) -> str:

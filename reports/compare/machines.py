@@ -5,7 +5,7 @@ In: two folders with `machines.json`. Out: one verdict, whose loads name the mac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,7 +51,14 @@ def compare_paths(
             *sorted(old.keys() ^ now.keys()),
         ),
         tuple(f"{m}: {each}" for m, verdict in verdicts.items() for each in verdict.invalid),
+        tuple(words[0] for words in _contexts(verdicts.values()) if len(words) == 1),
     )
+
+
+def _contexts(verdicts: Iterable[Verdict]) -> Iterable[list[str]]:
+    """Yield the different words at each place of the contexts."""
+    for words in zip(*(verdict.context for verdict in verdicts), strict=False):
+        yield list(dict.fromkeys(words))
 
 
 def _by_machine(folder: Path) -> dict[str, Member]:

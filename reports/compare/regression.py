@@ -10,22 +10,29 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
+from reports.answer.provenance import heading
 from reports.compare.baseline import Side
+from reports.compare.pairs import JobPairs, ProgramPairs, pairs
 from reports.phrasing import listed
-from reports.statistics.bootstrap import CONFIDENCE, Estimate, Floats, of, paired, ratio
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
+from reports.statistics.over_seeds import geometric_mean, paired_ratio
 from servers.errors import NotComparable
 
 METRICS = {"jct.mean": None, "jct.p50": 50, "jct.p90": 90, "jct.p95": 95, "jct.p99": 99}
 """Percentiles by the name of the metric. None is the mean."""
-MUST_BE_EQUAL = ("engine", "hardware", "model", "profile", "limits", "arrivals", "jps", "seeds")
+SAME_QUESTION = ("engine", "hardware", "model", "profile", "limits", "arrivals")
+MUST_BE_EQUAL = (*SAME_QUESTION, "jps", "seeds")
+"""Settings that all entries of a history share. Two runs are compared at their common rates and
+seeds, so only `SAME_QUESTION` must be equal."""
 TRACE = ("trace_sha256", "programs", "turns")
-MIN_PROGRAMS = 5
-"""With fewer programs, an interval is too unreliable to report a difference."""
+CAPACITY = "capacity"
+"""Load of a comparison of capacities."""
 
-Outcome = Literal["identical", "regression", "slower", "faster", "noise"]
+Outcome = Literal["identical", "regression", "slower", "faster", "noise", "unknown"]
+"""Unknown: there is no interval, because one seed says nothing about others. A lower capacity is
+slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +40,30 @@ class Change:
     variant: str
     load: str
     metric: str
-    programs: int
-    base_s: float
-    new_s: float
+    pairs: int
+    """Programs that were compared, each in all common seeds; in steady state, jobs; of capacities,
+    seeds."""
+    base: float
+    """Seconds, or jobs per second of a capacity."""
+    new: float
     change: Estimate
-    """new ÷ base − 1. Positive values mean that the new run is slower."""
+    """new ÷ base − 1. For times, positive values mean that the new run is slower."""
     outcome: Outcome
+
+    @property
+    def is_capacity(self) -> bool:
+        return self.load == CAPACITY
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     changes: tuple[Change, ...]
     unpaired: tuple[str, ...]
-    """Policies and loads that only one of the runs has."""
+    """Policies, loads and seeds that only one of the runs has."""
     invalid: tuple[str, ...]
     """Cells of the new run without a result or with a failed gate."""
+    context: tuple[str, ...] = ()
+    """Workload, model, machine and engine of both runs."""
 
     @property
     def regressions(self) -> list[Change]:
@@ -71,39 +87,101 @@ def compare_sides(
     max_regression: float,
     confidence: float = CONFIDENCE,
 ) -> Verdict:
-    """Compare the jobs that both sides have. `max_regression` is relative: 0.05 allows 5%.
+    """Compare the policies, loads and seeds that both sides have. `max_regression` is relative:
+    0.05 allows 5%.
 
     Raises NotComparable.
     """
-    if found := list(differences(base.settings, new.settings)):
+    _refuse_different(base, new)
+    base_jobs, new_jobs = _by_point(base), _by_point(new)
+    changes = _capacity_changes(base, new, max_regression, confidence)
+    for key in base_jobs.keys() & new_jobs.keys():
+        pair = pairs(base_jobs[key], new_jobs[key], steady=base.steady)
+        for metric in metrics if pair.size else ():
+            before, after, relative = pair.compared(METRICS[metric], confidence)
+            change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
+            outcome = _outcome(change, pair, max_regression)
+            changes.append(Change(*key, metric, pair.size, before, after, change, outcome))
+    if not changes:
+        raise NotComparable(
+            f"{base.name} and {new.name}: no job finished in both under the same policy, load and "
+            "seed"
+        )
+    return Verdict(
+        tuple(sorted(changes, key=lambda c: (not c.is_capacity, c.load, c.variant))),
+        tuple(_unpaired(base, new)),
+        tuple(f"{cell}: {why}" for cell, why in sorted(new.invalid.items())),
+        tuple(heading(base.settings)),
+    )
+
+
+def _refuse_different(base: Side, new: Side) -> None:
+    if base.steady != new.steady:
+        stream, fixed = (base, new) if base.steady else (new, base)
+        raise NotComparable(
+            f"{stream.name} measured a steady state and {fixed.name} a fixed set of jobs (--once): "
+            "their JCTs are of different jobs; run one of them again like the other"
+        )
+    if found := list(differences(base.settings, new.settings, SAME_QUESTION)):
         found = [*_options(base.settings, new.settings), *found]
         raise NotComparable(
             f"{base.name} and {new.name} have different settings: {'; '.join(found)}; run one of "
             "them again with the other's sweep.toml, or read both reports: bench compare tests "
-            "whether a change of the code made jobs slower"
+            "whether a change of the code made jobs slower. Different machines and models: "
+            "bench compare --across hardware,model"
         )
-    base_jobs, new_jobs = _by_point(base), _by_point(new)
-    changes = []
-    for key in base_jobs.keys() & new_jobs.keys():
-        old_s, new_s = paired(base_jobs[key], new_jobs[key])
-        if not old_s.size:
-            continue
-        for metric in metrics:
-            relative = ratio(new_s, old_s, METRICS[metric], confidence)
-            change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
-            outcome = _outcome(old_s, new_s, change, max_regression)
-            before, after = (float(of(x, METRICS[metric])) for x in (old_s, new_s))
-            changes.append(Change(*key, metric, len(old_s), before, after, change, outcome))
-    unpaired = base_jobs.keys() ^ new_jobs.keys()
-    if not changes:
+    slos = [side.capacities.slo for side in (base, new) if side.capacities]
+    if len(set(slos)) > 1:
         raise NotComparable(
-            f"{base.name} and {new.name}: no job finished in both under the same policy and load"
+            f"{base.name} and {new.name} have capacities with different SLOs, {slos[0]} and "
+            f"{slos[1]}; run one of them again with the other's --slo"
         )
-    return Verdict(
-        tuple(sorted(changes, key=lambda c: (c.load, c.variant, metrics.index(c.metric)))),
-        tuple(sorted(f"{variant} at {load}" for variant, load in unpaired)),
-        tuple(f"{cell}: {why}" for cell, why in sorted(new.invalid.items())),
-    )
+
+
+def _capacity_changes(
+    base: Side, new: Side, max_regression: float, confidence: float
+) -> list[Change]:
+    if base.capacities is None or new.capacities is None:
+        return []
+    changes = []
+    for variant, old_per_s in base.capacities.jobs_per_s.items():
+        new_per_s = new.capacities.jobs_per_s.get(variant, {})
+        seeds = sorted(old_per_s.keys() & new_per_s.keys())
+        relative = paired_ratio(new_per_s, old_per_s, confidence)
+        if relative is None:
+            continue
+        change = Estimate(relative.value - 1, relative.low - 1, relative.high - 1)
+        before, after = (
+            geometric_mean(per_s[seed] for seed in seeds).value for per_s in (old_per_s, new_per_s)
+        )
+        if all(old_per_s[seed] == new_per_s[seed] for seed in seeds):
+            outcome: Outcome = "identical"
+        else:
+            outcome = _direction(change, -change.value, max_regression)
+        row = (variant, CAPACITY, "jobs/s", len(seeds), before, after, change, outcome)
+        changes.append(Change(*row))
+    return changes
+
+
+def _unpaired(base: Side, new: Side) -> Iterable[str]:
+    """Yield what only one side has. Rates of a policy are one phrase, since searches for
+    capacities try many."""
+    for mine, other in ((base, new), (new, base)):
+        others = _by_point(other).keys()
+        policies = {variant for variant, _ in others}
+        only: dict[str, list[str]] = {}
+        for variant, load in sorted(_by_point(mine).keys() - others):
+            only.setdefault(variant, []).append(load)
+        for variant, loads in only.items():
+            at = f" at {_loads(loads)}" if variant in policies else ""
+            yield f"{variant}{at} ({mine.name})"
+        if seeds := sorted(set(mine.jobs["seed"]) - set(other.jobs["seed"])):
+            yield f"{listed([f'seed {seed}' for seed in seeds])} ({mine.name})"
+
+
+def _loads(loads: Sequence[str]) -> str:
+    rates = [load.removesuffix(" jobs/s") for load in loads]
+    return f"{listed(rates, at_most=4)}{' jobs/s' if rates != list(loads) else ''}"
 
 
 def _by_point(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
@@ -111,30 +189,43 @@ def _by_point(side: Side) -> dict[tuple[str, str], pd.DataFrame]:
     return {(str(variant), str(load)): jobs for (variant, load), jobs in groups}
 
 
-def _outcome(old_s: Floats, new_s: Floats, change: Estimate, max_regression: float) -> Outcome:
-    if np.array_equal(old_s, new_s):
+def _outcome(change: Estimate, pair: ProgramPairs | JobPairs, max_regression: float) -> Outcome:
+    if pair.identical:
         return "identical"
-    if len(old_s) < MIN_PROGRAMS or change.low <= 0 <= change.high:
+    if pair.too_few:
         return "noise"
-    if change.value > max_regression:
+    return _direction(change, change.value, max_regression)
+
+
+def _direction(change: Estimate, slowdown: float, max_regression: float) -> Outcome:
+    if not change.has_interval:
+        return "unknown"
+    if change.low <= 0 <= change.high:
+        return "noise"
+    if slowdown > max_regression:
         return "regression"
-    return "slower" if change.value > 0 else "faster"
+    return "slower" if slowdown > 0 else "faster"
 
 
 def comparable_settings(side: Side) -> dict[str, Any]:
-    """Return the settings that must be equal for results to be comparable."""
+    """Return the settings that must be equal in a history."""
     workload = side.settings.get("workload") or {}
     return {
         **{field: side.settings.get(field) for field in MUST_BE_EQUAL},
         "workload": {field: workload.get(field) for field in TRACE},
+        **({"steady_state": True} if side.steady else {}),
     }
 
 
-def differences(one: dict[str, Any], other: dict[str, Any]) -> Iterable[str]:
+def differences(
+    one: dict[str, Any], other: dict[str, Any], fields: Sequence[str] = MUST_BE_EQUAL
+) -> Iterable[str]:
     """Yield a phrase for each field in which two settings differ."""
-    for field in MUST_BE_EQUAL:
+    for field in fields:
         if one.get(field) != other.get(field):
             yield _difference(field, one.get(field), other.get(field))
+    if bool(one.get("steady_state")) != bool(other.get("steady_state")):
+        yield "a steady state and a fixed set of jobs (--once)"
     workloads = [side.get("workload") or {} for side in (one, other)]
     for field in TRACE:
         values = [workload.get(field) for workload in workloads]

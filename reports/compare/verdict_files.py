@@ -14,16 +14,18 @@ SIGNS = {
     "slower": "slower, within the limit",
     "faster": "faster",
     "noise": "noise",
+    "unknown": "one seed: no interval",
 }
+CAPACITY_SIGNS = {"slower": "lower, within the limit", "faster": "higher"}
 
 
 def headline(verdict: Verdict, max_regression: float) -> str:
     worst = verdict.regressions
     if worst:
-        first = max(worst, key=lambda c: c.change.value)
+        first = max(worst, key=lambda c: abs(c.change.value))
         return (
             f"{counted(len(worst), 'regression')} above {max_regression:.1%}; the largest: "
-            f"{first.variant} at {first.load}, {first.metric} {first.change.value:+.1%}"
+            f"{_name(first)} {first.change.value:+.1%}"
         )
     if verdict.invalid:
         return f"no regression, but {counted(len(verdict.invalid), 'invalid cell')}"
@@ -33,18 +35,34 @@ def headline(verdict: Verdict, max_regression: float) -> str:
     return f"no regression above {max_regression:.1%} in {counted(len(verdict.changes), 'number')}"
 
 
+def _name(change: Change) -> str:
+    if change.is_capacity:
+        return f"capacity of {change.variant}"
+    return f"{change.variant} at {change.load}, {change.metric}"
+
+
 def row(change: Change) -> tuple[str, ...]:
     e = change.change
     return (
         change.load,
         change.variant,
         change.metric,
-        seconds(change.base_s),
-        seconds(change.new_s),
+        _value(change, change.base),
+        _value(change, change.new),
         f"{e.value:+.1%}",
-        f"{e.low:+.1%} to {e.high:+.1%}",
-        SIGNS[change.outcome],
+        f"{e.low:+.1%} to {e.high:+.1%}" if e.has_interval else "–",
+        sign(change),
     )
+
+
+def _value(change: Change, value: float) -> str:
+    return f"{value:.3g} jobs/s" if change.is_capacity else seconds(value)
+
+
+def sign(change: Change) -> str:
+    if change.is_capacity and change.outcome in CAPACITY_SIGNS:
+        return CAPACITY_SIGNS[change.outcome]
+    return SIGNS[change.outcome]
 
 
 HEAD = ("load", "policy", "metric", "base", "new", "change", "interval", "verdict")

@@ -12,6 +12,8 @@ from browsing import Open, names
 from reports.compare.baseline import read_side
 from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
+from reports.compare.page import draw as draw_comparison
+from reports.compare.regression import compare_sides
 from reports.experiment.claims import Check
 from reports.experiment.page import ArmRun, ExperimentText, write_experiment
 
@@ -31,11 +33,11 @@ BROKEN_WORDS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["report", "experiment", "history"])
+@pytest.mark.parametrize("kind", ["report", "experiment", "history", "comparison"])
 def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
     report: Path, tmp_path: Path, opened: Open, kind: str
 ) -> None:
-    pages = {"experiment": an_experiment, "history": a_history}
+    pages = {"experiment": an_experiment, "history": a_history, "comparison": a_comparison}
     path = pages[kind](report.parent, tmp_path) if kind in pages else report
     page = opened(path, viewport={"width": 360, "height": 800}).page
     assert page.evaluate(BROKEN_WORDS) == []
@@ -64,6 +66,29 @@ def a_history(run: Path, folder: Path) -> Path:
         add(file, slower, f"commit{number}", datetime(2026, 1, 1 + number, tzinfo=UTC))
     draw(read_history(file), folder / "history.html")
     return folder / "history.html"
+
+
+def a_comparison(run: Path, folder: Path) -> Path:
+    """Return the page of a comparison in which the jobs of each policy take 10% longer."""
+    side = read_side(run)
+    slower = replace(side, jobs=side.jobs.assign(jct_s=side.jobs["jct_s"] * 1.1))
+    verdict = compare_sides(side, slower, ["jct.mean", "jct.p95"], 0.03)
+    draw_comparison(verdict, "before", "after", 0.03, folder / "compare.html")
+    return folder / "compare.html"
+
+
+def test_the_page_of_a_comparison_draws_the_changes_of_each_load(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    report_page = opened(a_comparison(report.parent, tmp_path))
+    assert report_page.complaints == []
+    page = report_page.page
+    assert "regression" in page.locator("h1").inner_text()
+    chooser = page.locator("#choose-change")
+    options = chooser.locator("option").all_inner_texts()
+    assert len(options) > 1
+    chooser.select_option(options[-1])
+    assert page.locator("#changes .scatterlayer .trace").count() > 0
 
 
 def test_the_page_of_a_history_marks_the_commits_of_jumps(

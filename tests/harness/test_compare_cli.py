@@ -31,7 +31,11 @@ def run(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.usefixtures("run")
 def test_a_repeated_sweep_is_exactly_identical() -> None:
     bench(*SWEEP.split(), "--out", "two")
-    assert bench("compare", "one", "two") == (0, "all 4 numbers are identical\n", "")
+    found = bench("compare", "one", "two")
+    assert found == (0, "all 4 numbers are identical\n", "bench: page: two/compare.html\n")
+    assert (
+        '<h1 id="answer">All 4 numbers are identical.</h1>' in Path("two/compare.html").read_text()
+    )
 
 
 @pytest.mark.usefixtures("run")
@@ -81,9 +85,25 @@ def test_invalid_arguments_are_refused_in_one_line(arguments: list[str], message
 
 
 @pytest.mark.usefixtures("run")
-def test_runs_at_different_rates_are_not_comparable() -> None:
+def test_runs_without_a_common_rate_are_not_comparable() -> None:
     other = SWEEP.replace("--jps 0.2", "--jps 0.3")
     bench(*other.split(), "--out", "two")
     code, _, err = bench("compare", "one", "two")
     assert code == 2
-    assert "one and two have different settings: jps [0.2] and [0.3]" in err
+    assert "one and two: no job finished in both under the same policy, load and seed" in err
+
+
+@pytest.mark.usefixtures("run")
+def test_runs_with_some_rates_and_policies_in_common_are_compared_at_these() -> None:
+    other = "sweep --jps 0.2,0.3 --policies fcfs,infercept --programs 10"
+    bench(*other.split(), "--out", "two")
+    code, out, err = bench("compare", "one", "two", "--html", "page.html")
+    assert (code, out) == (0, "all 2 numbers are identical\n")
+    assert err == (
+        "bench: in one run only: continuum (one)\n"
+        "bench: in one run only: fcfs at 0.3 jobs/s (two)\n"
+        "bench: in one run only: infercept (two)\n"
+        "bench: page: page.html\n"
+    )
+    assert "<li>In one run only: infercept (two)</li>" in Path("page.html").read_text()
+    assert bench("compare", "one", "two", "--identical")[0] == 1

@@ -15,7 +15,8 @@ app = typer.Typer(rich_markup_mode="rich", add_completion=False)
 
 HELP = """Test whether a run is slower than another run of the same settings.
 
-Pairs the results of each job under the same arrivals. Exit code 0: no regression; 1: a regression,
+Pairs the results of each job under the same arrivals, and capacities by seed, for the policies,
+rates and seeds that both runs have. Exit code 0: no regression; 1: a regression,
 or a cell of NEW without a valid result; 2: the runs cannot be compared.
 
 [bold]Examples[/bold]
@@ -65,6 +66,14 @@ def compare(
     identical: Annotated[
         bool, typer.Option("--identical", help="Fail on any change, even an improvement.")
     ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html",
+            metavar="FILE",
+            help="Write a page with a figure. Default: compare.html in NEW, if NEW is a folder.",
+        ),
+    ] = None,
     save: Annotated[
         Path | None,
         typer.Option("--save", metavar="FILE", help="Save BASE as a small baseline file."),
@@ -74,6 +83,7 @@ def compare(
     from reports.compare import baseline
     from reports.compare import verdict_files as files
     from reports.compare.machines import compare_paths
+    from reports.compare.page import COMPARISON, draw
     from reports.run_folder.atomic import write_file
 
     with one_line_errors():
@@ -91,6 +101,10 @@ def compare(
             write_file(markdown, files.markdown(verdict, limit).encode())
         if junit is not None:
             write_file(junit, files.junit(verdict))
+        if html is None and new is not None and new.is_dir():
+            html = new / COMPARISON
+        if html is not None:
+            draw(verdict, str(base), str(new), limit, html)
     if changes := files.shown(verdict.changes):
         show_rows([files.HEAD, *map(files.row, changes)])
     for line in verdict.unpaired:
@@ -98,6 +112,8 @@ def compare(
     for line in verdict.invalid:
         print_message(f"not valid: {line}")
     print(files.headline(verdict, limit))
+    if html is not None:
+        print_message(f"page: {html}")
     if identical and verdict.good and not verdict.identical:
         print_message("--identical: the results are not identical")
     if not verdict.good or (identical and not verdict.identical):

@@ -1,0 +1,74 @@
+"""Draws how much two runs differ: a row per variant, with the interval of the change.
+
+In: changes of several loads and metrics. Out: one figure, whose chooser selects load and metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from reports.compare.regression import Change
+from reports.figures.drawing import Figure, Spec, Trace, plain, short
+from reports.figures.styles import Style
+
+
+def changes(found: Sequence[Change], style: Mapping[str, Style]) -> Figure:
+    """Return a figure that shows first the load and metric with the largest difference."""
+    by_key: dict[str, list[Change]] = {}
+    for change in found:
+        by_key.setdefault(f"{change.load}, {change.metric}", []).append(change)
+    largest = max(found, key=lambda c: (c.is_capacity, abs(c.change.value)))
+    return Figure(
+        "changes",
+        "Change of each policy",
+        {key: _spec(mine, style) for key, mine in by_key.items()},
+        None,
+        choice="change",
+        first=f"{largest.load}, {largest.metric}",
+        terms=("Capacity", "95% CI") if largest.is_capacity else ("JCT", "95% CI"),
+    )
+
+
+def _spec(found: Sequence[Change], style: Mapping[str, Style]) -> Spec:
+    what = "capacity" if found[0].is_capacity else "time"
+    lowest, highest = (how(found, key=lambda c: c.change.value) for how in (min, max))
+    return {
+        "data": [_dot(change, style[change.variant]) for change in found],
+        "layout": {
+            "xaxis": {"title": {"text": f"change of {what}, NEW ÷ BASE - 1"}, "tickformat": "+.1%"},
+            "yaxis": {"automargin": True, "type": "category"},
+        },
+        "alt": (
+            f"Dot plot, one dot per variant: change of {what}, from {lowest.change.value:+.1%}"
+            f" ({lowest.variant}) to {highest.change.value:+.1%} ({highest.variant}). The table"
+            " has all values."
+        ),
+        "value": "x",
+        "rows": [[change.variant, plain(short(change.variant))] for change in found],
+        "note": "More is better." if found[0].is_capacity else "Less is better.",
+    }
+
+
+def _dot(change: Change, look: Style) -> Trace:
+    value = change.change
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [value.high - value.value],
+        "arrayminus": [value.value - value.low],
+        "thickness": 1.5,
+        "width": 0,
+    }
+    limits = f"95% CI {value.low:+.1%} to {value.high:+.1%}" if value.has_interval else "one seed"
+    return {
+        "type": "scatter",
+        "name": plain(change.variant),
+        "x": [value.value],
+        "y": [change.variant],
+        "mode": "markers",
+        "marker": {"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
+        **({"error_x": error} if value.has_interval else {}),
+        "text": [f"<b>{plain(change.variant)}</b><br>{value.value:+.1%}<br>{limits}"],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": look.colour, "variant": change.variant, "kind": "dot"},
+    }
