@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cells.job import Job
+from harness.load.stream import with_burst
 from harness.replay.steady import SteadyWindow
 from harness.replay.virtual import EngineFactory, OnTurn, replay, replay_stream
 
@@ -15,4 +16,5 @@ def run_virtual(job: Job, engine: EngineFactory, on_turn: OnTurn) -> dict[str, A
     if job.stream is None:
         return replay(job.programs, job.starts_s, job.in_flight, engine, on_turn, bound=bound)
     window = SteadyWindow(job.stream.jobs.jobs_per_s, job.stream.idle_jct)
-    return replay_stream(job.stream.jobs, window, engine, on_turn, bound=bound)
+    jobs = with_burst(job.stream.jobs, window.burst)
+    return replay_stream(jobs, window, engine, on_turn, bound=bound)

@@ -9,7 +9,7 @@ fresh, in blocks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -60,6 +60,19 @@ class JobStream:
             while (members := next(jobs)) is None:
                 left_out += 1
             yield ArrivingJob(index, members, round(next(times_s) * PS_PER_S), left_out)
+
+
+def with_burst(jobs: Iterable[ArrivingJob], burst: int) -> Iterator[ArrivingJob]:
+    """Yield the jobs with the first `burst` ones at time 0, and the others with the gaps between
+    them: as if the server had started when the last job of the burst arrived."""
+    late: list[ArrivingJob] = []
+    for job in jobs:
+        if job.index < burst:
+            late.append(job)
+        if job.index == burst - 1:
+            yield from (replace(each, at_ps=0) for each in late)
+        elif job.index >= burst:
+            yield replace(job, at_ps=job.at_ps - (late[-1].at_ps if late else 0))
 
 
 def arrival_times(arrivals: Arrivals, jobs_per_s: float, seed: int) -> Iterator[float]:

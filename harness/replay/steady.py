@@ -1,9 +1,10 @@
 """Decides which jobs of a stream are measured, and when its cell ends.
 
-In: arrivals and ends of jobs, and the JCT on an idle machine. Out: whether the cell is over, and
-then its fields of done.json. Jobs are numbered by arrival: the first ones are the warm-up, the next
-ones are measured, and further ones arrive until all measured jobs have finished. The reasons for
-the constants are in docs/design/statistics.md, "Steady state".
+In: arrivals and ends of jobs, and the JCT on an idle machine. Out: the burst with which the cell
+begins, whether the cell is over, and then its fields of done.json. Jobs are numbered by arrival:
+first come the burst and the jobs during which the system may recover from it, the next ones are
+measured, and further ones arrive until all measured jobs have finished. The reasons for the
+constants are in docs/design/statistics.md, "Steady state".
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 from harness.cells.job_times import Jct, jct_summary
 from servers.clock import PS_PER_S
 
-WARM_UP_JOBS, WARM_UP_IDLE_JCTS = 50, 3
-"""The warm-up has this many jobs, or those that arrive in this many idle JCTs if they are more."""
+BURST_JOBS, BURST_IDLE_JCTS = 25, 2
+"""So many jobs, and those that arrive in this many idle JCTs, arrive together at the beginning."""
+RECOVERY_JOBS, RECOVERY_IDLE_JCTS = 200, 10
+"""The system may recover from the burst during this many jobs, or those that arrive in this many
+idle JCTs if they are more."""
 MEASURED_JOBS, MEASURED_IDLE_JCTS = 200, 10
 """The same for the first window."""
 MAX_DOUBLINGS = 3
@@ -36,9 +40,11 @@ class SteadyWindow:
     def __init__(self, jobs_per_s: float, idle: Jct) -> None:
         in_idle_jct = jobs_per_s * idle.mean
         self._jobs_per_s, self._idle = jobs_per_s, idle
-        self.first_job = max(WARM_UP_JOBS, math.ceil(WARM_UP_IDLE_JCTS * in_idle_jct))
-        self.jobs = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
         self.most_in_system = math.floor(MAX_IDLE_JCTS * in_idle_jct) + MAX_BURST
+        self.burst = BURST_JOBS + math.floor(BURST_IDLE_JCTS * in_idle_jct)
+        recovery = max(RECOVERY_JOBS, math.ceil(RECOVERY_IDLE_JCTS * in_idle_jct))
+        self.first_job = self.burst + recovery
+        self.jobs = max(MEASURED_JOBS, math.ceil(MEASURED_IDLE_JCTS * in_idle_jct))
         self.unstable: str | None = None
         self.over = False
         self._doublings = 0
@@ -49,7 +55,7 @@ class SteadyWindow:
         """Ascending ends of all jobs."""
         self._end_of_job_ps: dict[int, int] = {}
         self._first_running = self.first_job
-        """The first job after the warm-up that has not finished."""
+        """The first measured job that has not finished."""
 
     @property
     def end_job(self) -> int:

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from harness.load.arrivals import Arrivals, parse_arrivals
-from harness.load.stream import BLOCK, ArrivingJob, JobStream
+from harness.load.stream import BLOCK, ArrivingJob, JobStream, with_burst
 from harness.load.workload import FreshPrograms, Longest, Workload, load_workload
 from servers.errors import CellFailed
 from traces import Fork, Program, SharedPrefix, Turn
@@ -51,6 +51,14 @@ def test_all_rates_of_a_seed_have_the_same_jobs_with_scaled_arrivals() -> None:
     assert [job.members for job in slow] == [job.members for job in fast]
     assert [job.index for job in slow] == list(range(3000))
     assert [job.at_ps / 4 for job in slow] == pytest.approx([job.at_ps for job in fast], abs=1)
+
+
+def test_a_burst_arrives_together_and_the_others_keep_their_gaps() -> None:
+    alone = jobs(FIVE, 1000)
+    loaded = list(islice(with_burst(JobStream(FIVE, POISSON, 1.0, 1), 30), 1000))
+    assert [job.members for job in loaded] == [job.members for job in alone]
+    assert [job.at_ps for job in loaded[:30]] == [0] * 30
+    assert [job.at_ps for job in loaded[30:]] == [job.at_ps - alone[29].at_ps for job in alone[30:]]
 
 
 def test_the_first_arrivals_are_those_of_a_fixed_set_of_jobs() -> None:

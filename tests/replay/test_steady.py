@@ -46,29 +46,31 @@ def judged(jobs_per_s: float, jct_s: Callable[[int], float]) -> tuple[SteadyWind
     raise AssertionError
 
 
-def test_the_warm_up_and_the_window_have_at_least_50_and_200_jobs() -> None:
-    # 1 job/s · 10 s: 3 · 10 = 30 and 10 · 10 = 100 jobs would be fewer.
+def test_the_burst_is_followed_by_a_recovery_and_a_window_of_at_least_200_jobs() -> None:
+    # 1 job/s · 10 s: 2 · 10 + 25 = 45 jobs together; 10 · 10 = 100 jobs would be fewer than 200.
     window = SteadyWindow(1.0, IDLE)
-    assert (window.first_job, window.jobs, window.most_in_system) == (50, 200, 150)
+    assert (window.burst, window.first_job, window.jobs) == (45, 245, 200)
+    assert window.most_in_system == 150
 
 
-def test_at_a_high_rate_they_last_3_and_10_idle_jcts() -> None:
+def test_at_a_high_rate_they_last_10_idle_jcts() -> None:
     window = SteadyWindow(10.0, IDLE)
-    assert (window.first_job, window.jobs, window.most_in_system) == (300, 1000, 1050)
+    assert (window.burst, window.first_job, window.jobs) == (225, 1225, 1000)
+    assert window.most_in_system == 1050
 
 
 def test_a_constant_number_of_jobs_in_the_system_is_accepted_when_all_measured_jobs_ended() -> None:
     window, arrived = judged(1.0, lambda _: 10.0)
-    # Jobs 50 … 249; the last arrives at 249 s and ends at 259 s, before job 259 arrives.
-    assert arrived == 259
+    # Jobs 245 … 444; the last arrives at 444 s and ends at 454 s, before job 454 arrives.
+    assert arrived == 454
     found = window.as_json()
     assert (found["steady"], found["unstable"]) == (True, None)
     assert found["window"] == {
-        "first_job": 50,
+        "first_job": 245,
         "jobs": 200,
-        "from_s": 50.0,
-        "to_s": 250.0,
-        "finished_jobs": 200,  # those that arrived at 40 … 239 s
+        "from_s": 245.0,
+        "to_s": 445.0,
+        "finished_jobs": 200,  # those that arrived at 235 … 434 s
         "shared_prefix_tokens": 0,
     }
     assert found["jct_s"] == {"mean": 10.0, "p50": 10.0, "p90": 10.0, "p95": 10.0, "p99": 10.0}
@@ -83,8 +85,8 @@ def test_a_window_shorter_than_five_jcts_doubles() -> None:
 
 
 def test_a_window_in_which_jobs_get_stuck_doubles() -> None:
-    # Jobs 215 … 239 end after 250 s instead of within it: 175 of 200 finish, less than 90%.
-    window, _ = judged(1.0, lambda job: 300.0 - job if 215 <= job < 250 else 10.0)
+    # Jobs 410 … 434 end after 445 s instead of within it: 175 of 200 finish, less than 90%.
+    window, _ = judged(1.0, lambda job: 495.0 - job if 410 <= job < 445 else 10.0)
     assert (window.unstable, window.jobs) == (None, 400)
     assert window.as_json()["window"]["finished_jobs"] == 400
 
@@ -97,15 +99,15 @@ def test_a_backlog_of_ten_idle_jcts_ends_the_cell_at_once() -> None:
     assert arrived == 712
     found = window.as_json()
     assert not found["steady"]
-    # The window doubled twice, to jobs 50 … 849, and only jobs up to 560 have ended.
-    assert (found["window"]["jobs"], found["window"]["to_s"]) == (800, None)
-    assert found["jct_s"]["mean"] == pytest.approx(10 + 0.25 * (50 + 560) / 2)
+    # The window doubled once, to jobs 245 … 644, and only jobs up to 560 have ended.
+    assert (found["window"]["jobs"], found["window"]["to_s"]) == (400, 645.0)
+    assert found["jct_s"]["mean"] == pytest.approx(10 + 0.25 * (245 + 560) / 2)
 
 
 def test_a_window_that_grows_even_at_eight_times_its_length_is_unstable() -> None:
-    # At 10 jobs/s job j ends at 0.1 j ÷ 0.89 + 10 s: of 100 arriving jobs 89 leave.
+    # At 10 jobs/s job 1225 + j ends at 0.1 j ÷ 0.89 + 132.5 s: of 100 arriving jobs 89 leave.
     slower = 0.1 * 0.11 / 0.89
-    window, _ = judged(10.0, lambda job: 10.0 + slower * min(job, 7500))
+    window, _ = judged(10.0, lambda job: 10.0 + slower * min(max(job - 1225, 0), 7200))
     assert window.unstable == (
         "the jobs in the system grow by 11% of the arrivals in a window of 8,000 jobs"
     )
@@ -148,11 +150,10 @@ def test_below_the_capacity_each_job_takes_its_service_time() -> None:
     done, turns = run(50.0, ONE_TURN)
     assert done["steady"]
     assert done["jct_s"]["mean"] == pytest.approx(SERVICE_S, rel=1e-9)
-    assert (done["window"]["from_s"], done["window"]["to_s"]) == (1.02, 5.02)
+    assert (done["window"]["from_s"], done["window"]["to_s"]) == (4.54, 8.54)
     assert done["window"]["finished_jobs"] == 200
-    assert [turn["job_index"] for turn in turns] == list(
-        range(251)
-    )  # the arrival of job 250 ends the window
+    # 25 + 1 jobs of the burst and 200 + 200 others: job 426 arrives at the end of the window.
+    assert [turn["job_index"] for turn in turns] == list(range(427))
 
 
 def test_above_the_capacity_the_cell_ends_when_too_many_jobs_are_in_the_system() -> None:
@@ -172,7 +173,7 @@ def test_a_job_ends_with_its_last_sub_agent() -> None:
     assert done["jct_s"]["mean"] == pytest.approx(0.5 + 2 * SERVICE_S, rel=1e-9)
     assert done["window"]["finished_jobs"] == 200
     by_job = [turn["job_index"] for turn in turns if turn["program_id"].startswith("p/agent")]
-    assert by_job == list(range(250))
+    assert by_job == list(range(425))
 
 
 def test_shared_prefixes_of_measured_jobs_are_counted() -> None:
