@@ -21,13 +21,13 @@ from harness.load.option import build, settings_of
 from harness.load.rates import parse_rates, parse_seeds
 from harness.load.settings import LOAD, MACHINE, RUN, SweepSettings
 from harness.load.settings_file import parse_values, read_toml
-from harness.sweep.plan import DEFAULT_JPS, DEFAULT_SEEDS_ONCE, SweepPlan, resolve
+from harness.sweep.plan import AUTO, DEFAULT_JPS, SweepPlan, resolve
 from reports.experiment.claims import Check
 from servers.admission import Admission
 from servers.errors import InvalidExperiment
 from servers.profiles.cpu_time import Scheduling
 from servers.variants import variants
-from traces import RECIPES, synthesize
+from traces import RECIPES, Program, synthesize
 from traces.formats.native import write_programs
 from traces.lenient import brief, describe_first_error
 
@@ -39,6 +39,11 @@ OPTIONS = {
 }
 """The keys of `[sweep]`. An experiment has its own traces and needs no live server."""
 
+DEFAULT_SEEDS = "1..5"
+"""Seeds of an experiment. Each draws its own programs and arrivals, so that intervals cover both.
+Five make Student's t 2.8; with three it is 4.3."""
+
+Kind = Literal["sweep", "workload", "pins", "scheduler-overhead", "retention", "parsing"]
 Change = Callable[[SweepSettings], SweepSettings]
 """Applies options of the command line to the settings of an experiment."""
 
@@ -57,11 +62,27 @@ class Workload(Strict):
     tokens: Literal["final-context", "sum"] | None = None
     output_tokens: tuple[int, int] | None = None
 
+    def with_seed(self, seed: int) -> Workload:
+        """Return the workload of a seed of the experiment, which begin at 1."""
+        return self.model_copy(update={"seed": self.seed + seed - 1})
+
+    def draw(self) -> list[Program]:
+        return synthesize(
+            self.recipe,
+            self.programs,
+            self.seed,
+            turn_scale=self.turn_scale,
+            tokens=self.tokens,
+            output_tokens=self.output_tokens,
+        )
+
 
 class Arm(Strict):
     name: str
     x: float | None = None
     """The position on the figure's axis, if arms differ in a number."""
+    axis: str = ""
+    """What `x` is, if arms differ in several things."""
     sweep: dict[str, Any] = {}
     workload: dict[str, Any] = {}
 
@@ -77,7 +98,7 @@ class Experiment(Strict):
     """Values that the source does not state, and the values used instead."""
     not_testable: str = ""
     """The reason if the experiment cannot be tested here."""
-    kind: Literal["sweep", "pins", "scheduler-overhead"] = "sweep"
+    kind: Kind = "sweep"
     axis: str = ""
     sweep: dict[str, Any] = {}
     workload: dict[str, Any] = {}
@@ -91,9 +112,11 @@ class Experiment(Strict):
     def all_arms(self) -> tuple[Arm, ...]:
         return self.arms or (Arm(name=self.name),)
 
-    def settings(self, arm: Arm, traces: Path) -> SweepSettings:
+    def settings(self, arm: Arm, traces: str = "") -> SweepSettings:
         values = {
-            "traces": (str(traces),),
+            "traces": (traces,),
+            "seeds": DEFAULT_SEEDS,
+            "once": True,  # as the sources measured
             **parse_values({**self.sweep, **arm.sweep}, OPTIONS, "sweep."),
         }
         return build(SweepSettings, values)
@@ -128,7 +151,7 @@ def load(name: str) -> Experiment:
     contents: dict[str, ArmContents] = {}
     for arm in experiment.all_arms():
         with _errors_name(str(file)):
-            settings = experiment.settings(arm, Path())
+            settings = experiment.settings(arm)
         if experiment.is_sweep:
             contents[arm.name] = _arm_contents(str(file), settings)
             with _errors_name(f"{file}: workload"):
@@ -161,11 +184,12 @@ def _arm_contents(file: str, settings: SweepSettings) -> ArmContents:
     with _errors_name(f"{file}: sweep.policies"):
         names = {variant.name for variant in variants(settings.policies)}
     with _errors_name(f"{file}: sweep.seeds"):
-        parse_seeds(settings.seeds or DEFAULT_SEEDS_ONCE)
+        parse_seeds(settings.seeds or DEFAULT_SEEDS)
     with _errors_name(f"{file}: sweep.arrivals"):
         takes_rate = parse_arrivals(settings.load.arrivals).takes_rate
     with _errors_name(f"{file}: sweep.jps"):
-        rates = parse_rates(settings.jps or DEFAULT_JPS) if takes_rate else (0.0,)
+        fixed = takes_rate and settings.jps != AUTO
+        rates = parse_rates(settings.jps or DEFAULT_JPS) if fixed else (0.0,)
     return ArmContents(names, set(rates))
 
 
@@ -190,18 +214,38 @@ def _refuse_unknown(field: str, values: Collection[object], known: Collection[ob
         raise InvalidExperiment(f"{field} is {brief(unknown[0])}: must be one of {names}")
 
 
+class Part(NamedTuple):
+    """The sweep of an arm with one seed; with all seeds, if it measures a steady state."""
+
+    arm: Arm
+    folder: str
+    """Relative to that of the experiment."""
+    plan: SweepPlan
+
+
 def plans(
     experiment: Experiment, folder: Path, change: Change = lambda settings: settings
-) -> Iterator[tuple[Arm, SweepPlan]]:
-    """Yield the plan of each arm. Its programs are synthesized into the folder."""
-    if experiment.is_sweep:
-        for arm in experiment.all_arms():
-            traces = _programs(experiment.workload_of(arm), folder / "programs")
-            yield arm, resolve(change(experiment.settings(arm, traces)))
+) -> Iterator[Part]:
+    """Yield the sweeps of each arm. Each seed has its own programs, which are synthesized into the
+    folder; a steady state draws them itself."""
+    if not experiment.is_sweep:
+        return
+    for arm in experiment.all_arms():
+        workload, name = experiment.workload_of(arm), slug(arm.name)
+        settings = change(experiment.settings(arm))
+        if not settings.load.once:
+            plan = resolve(_with_traces(settings, workload.recipe, settings.seeds))
+            yield Part(arm, name, plan)
+            continue
+        for seed in parse_seeds(settings.seeds or DEFAULT_SEEDS):
+            traces = str(_programs(workload.with_seed(seed), folder / "programs"))
+            yield Part(
+                arm, f"{name}/seed{seed}", resolve(_with_traces(settings, traces, str(seed)))
+            )
 
 
-def arm_folder(folder: Path, arm: Arm) -> Path:
-    return folder / slug(arm.name)
+def _with_traces(settings: SweepSettings, traces: str, seeds: str | None) -> SweepSettings:
+    return replace(settings, seeds=seeds, load=replace(settings.load, traces=(traces,)))
 
 
 def _programs(workload: Workload, folder: Path) -> Path:
@@ -209,15 +253,7 @@ def _programs(workload: Workload, folder: Path) -> Path:
     path = folder / f"{slug(' '.join(f'{field} {value}' for field, value in fields.items()))}.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        programs = synthesize(
-            workload.recipe,
-            workload.programs,
-            workload.seed,
-            turn_scale=workload.turn_scale,
-            tokens=workload.tokens,
-            output_tokens=workload.output_tokens,
-        )
-        write_programs(path, programs)
+        write_programs(path, workload.draw())
     return path
 
 
@@ -227,9 +263,10 @@ def with_engine(
     jps: str | None,
     admission: Admission | None = None,
     scheduling: Scheduling | None = None,
+    seeds: str | None = None,
 ) -> Change:
-    """Return a change to another engine, model, job rates, admission or scheduling. A live engine
-    has its own hardware and its own scheduling."""
+    """Return a change to another engine, model, job rates, admission, scheduling or seeds. A live
+    engine has its own hardware and its own scheduling."""
 
     def change(settings: SweepSettings) -> SweepSettings:
         machine = settings.machine
@@ -246,6 +283,8 @@ def with_engine(
                 model=model or machine.model,
                 scheduling=Scheduling.ASYNC,
             )
-        return replace(settings, machine=machine, jps=jps or settings.jps)
+        return replace(
+            settings, machine=machine, jps=jps or settings.jps, seeds=seeds or settings.seeds
+        )
 
     return change

@@ -9,28 +9,23 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
 from harness.cells.names import slug
-from harness.cells.workers import Tick
 from harness.load.machines import each_machine
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
-from harness.sweep.cell import Work, run_cell
-from harness.sweep.folder import SETTINGS, claimed, settings_files, with_copies
-from harness.sweep.plan import Cell, SweepPlan, resolve_each
-from harness.sweep.run import Outcome, core_for, run_cells, search_of, unfinished
-from harness.sweep.search import CapacitySearch
+from harness.sweep.folder import SETTINGS, claimed, with_copies
+from harness.sweep.plan import SweepPlan, resolve_each
+from harness.sweep.run import Outcome
+from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
-from servers.compiled_core import offered_to_workers
 from servers.errors import InvalidInput
 
 
@@ -79,17 +74,6 @@ class MachinesPlan:
         return {SETTINGS: settings_toml(replace(self.settings, machine=machine))}
 
 
-@dataclass(frozen=True, slots=True)
-class CellOnMachine:
-    machine: str
-    """Name of the run folder."""
-    cell: Cell
-
-    @property
-    def name(self) -> str:
-        return f"{self.machine}/{self.cell.name}"
-
-
 def resolve_machines(settings: SweepSettings) -> MachinesPlan:
     plans: dict[str, SweepPlan] = {}
     for plan in resolve_each(each_machine(settings)):
@@ -123,50 +107,12 @@ def run_machines(
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run the cells of all machines. `on_begin` is called after all folders passed their checks."""
-    plans = machines.plans
-    todo: list[CellOnMachine] = []
-    cells = found_done = 0
-    with ExitStack() as claims:
-        claims.enter_context(
-            claimed(folder, machines.as_json(), machines.settings_files(), MACHINES)
+    with claimed(folder, machines.as_json(), machines.settings_files(), MACHINES):
+        return run_several(
+            machines.plans,
+            folder,
+            workers=workers,
+            stop_on_error=stop_on_error,
+            reuse=reuse,
+            on_begin=on_begin,
         )
-        for name, plan in plans.items():
-            files = settings_files(plan.settings)
-            claims.enter_context(claimed(folder / name, plan.as_json(), files))
-        on_begin()
-        for name, plan in plans.items():
-            unfinished_here, done_here = unfinished(plan, folder / name, reuse)
-            todo += [CellOnMachine(name, cell) for cell in unfinished_here]
-            cells, found_done = cells + len(plan.cells()), found_done + done_here
-        searches = {
-            name: search
-            for name, plan in plans.items()
-            if (search := search_of(plan, folder / name, reuse)) is not None
-        }
-        work = {
-            name: Work(plan, folder / name, dict(searches[name].idle) if name in searches else {})
-            for name, plan in plans.items()
-        }
-        turns, more = next(iter(plans.values())).turns_per_cell, partial(_next_cells, searches)
-        with offered_to_workers(core_for(next(iter(plans.values())).engine)):
-            failed = run_cells(
-                todo, _run_on_machine, work, folder, turns, workers, stop_on_error, more
-            )
-    cells += sum(search.cells for search in searches.values())
-    found_done += sum(search.found_done for search in searches.values())
-    return Outcome(folder, cells, found_done, failed)
-
-
-def _next_cells(
-    searches: Mapping[str, CapacitySearch], failed: Mapping[str, str]
-) -> list[CellOnMachine]:
-    cells: list[CellOnMachine] = []
-    for machine, search in searches.items():
-        prefix = f"{machine}/"
-        here = {n.removeprefix(prefix): why for n, why in failed.items() if n.startswith(prefix)}
-        cells += [CellOnMachine(machine, cell) for cell in search.next_cells(here)]
-    return cells
-
-
-def _run_on_machine(work: Mapping[str, Work], cell: CellOnMachine, tick: Tick) -> None:
-    run_cell(work[cell.machine], cell.cell, tick)

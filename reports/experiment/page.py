@@ -13,29 +13,23 @@ from typing import Any
 
 import orjson
 
-from reports.experiment.claims import Check, Finding, judge, verdict
+from reports.experiment.arms import ArmResults, ArmRun, read_arm
+from reports.experiment.claim_figures import claim_figures
+from reports.experiment.claims import Check
+from reports.experiment.judge import Finding, Outcome, judge
 from reports.experiment.setup import Setup, as_json, notes, setups
+from reports.experiment.verdict import outcome_of, verdict
 from reports.figures.drawing import Figure
 from reports.figures.legend import Legend, fastest, highlighted, legend
 from reports.figures.overview import figures
 from reports.figures.styles import Style, styles
-from reports.metrics.cells import Results, collect
 from reports.page.page import with_figures
-from reports.phrasing import counted
+from reports.phrasing import counted, listed
 from reports.run_folder.atomic import write_file
-from reports.run_folder.read import load_run
 from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point, points
 
 SHOWN = ("jct-mean", "jct-p95")
-
-
-@dataclass(frozen=True, slots=True)
-class ArmRun:
-    name: str
-    x: float | None
-    """Position on the figure's axis, if arms differ in a number."""
-    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +43,14 @@ class ExperimentText:
     claim: str
     assumes: str
     not_testable: str
-    axis: str
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentReport:
     path: Path
     verdict: str
+    outcome: Outcome | None
+    """None if the experiment is not testable here."""
     findings: tuple[Finding, ...]
     failed: tuple[str, ...] = ()
     """Cells that failed a gate, each with its gates."""
@@ -66,19 +61,17 @@ class ExperimentReport:
 def write_experiment(
     about: ExperimentText, arms: Sequence[ArmRun], checks: Sequence[Check], folder: Path
 ) -> ExperimentReport:
-    runs = [load_run(arm.folder) for arm in arms]
-    results = [collect(run) for run in runs]
-    cells = {arm.name: result.cells for arm, result in zip(arms, results, strict=True)}
+    read = [read_arm(arm, checks) for arm in arms]
+    cells = {each.arm.name: each.results.cells for each in read}
     findings = tuple(judge(check, cells) for check in checks)
-    drawn, variants = _figures(about, arms, results, [run.sweep for run in runs])
+    drawn, variants = _figures(read)
     failed = tuple(
-        f"{arm.name}: {cell}: {gates}"
-        for arm, result in zip(arms, results, strict=True)
-        for cell, gates in result.failed_gates.items()
+        f"{each.arm.name}: {cell}: {gates}"
+        for each in read
+        for cell, gates in each.results.failed_gates.items()
     )
-    used = setups({arm.name: run.sweep for arm, run in zip(arms, runs, strict=True)})
-    caveats = _caveats(arms, results, runs)
-    report = finish(about, findings, folder, drawn, variants, caveats, used)
+    used = setups({each.arm.name: each.sweep for each in read})
+    report = finish(about, findings, folder, drawn, variants, _caveats(read), used)
     return replace(report, failed=failed)
 
 
@@ -92,12 +85,14 @@ def finish(
     used: Mapping[Setup, tuple[str, ...]] | None = None,
 ) -> ExperimentReport:
     """Write the page and the JSON file of any findings."""
-    outcome = verdict(findings, about.not_testable)
+    sentence, outcome = verdict(findings, about.not_testable), outcome_of(findings)
+    claims = claim_figures(findings)
     page = with_figures().get_template("experiment.html.j2")
     html = page.render(
         about=about,
-        verdict=outcome,
+        verdict=sentence,
         findings=findings,
+        claim_figures=claims,
         figures=drawn,
         legend=variants,
         caveats=caveats,
@@ -108,69 +103,105 @@ def finish(
     write_file(folder / "experiment.html", html.encode())
     summary = {
         "name": about.name,
-        "verdict": outcome,
-        "findings": [{n: getattr(f, n) for n in Finding.__slots__} for f in findings],
+        "outcome": outcome,
+        "verdict": sentence,
+        "findings": [_as_json(finding) for finding in findings],
         "source_engine": about.source_engine,
         "setups": as_json(used or {}),
         "caveats": list(caveats),
     }
     content = orjson.dumps(summary, option=orjson.OPT_INDENT_2)
     write_file(folder / "experiment.json", content)
-    return ExperimentReport(folder / "experiment.html", outcome, findings, setups=used or {})
+    path = folder / "experiment.html"
+    return ExperimentReport(path, sentence, outcome, findings, setups=used or {})
 
 
-def _figures(
-    about: ExperimentText,
-    arms: Sequence[ArmRun],
-    results: Sequence[Results],
-    sweeps: Sequence[Mapping[str, Any]],
-) -> tuple[list[Figure], Legend]:
+def _as_json(finding: Finding) -> dict[str, Any]:
+    names = ("says", "published", "ours", "outcome", "reading", "direction")
+    points = [
+        {"point": p.label, "value": p.value.value, "low": p.value.low, "high": p.value.high}
+        for p in finding.points
+    ]
+    return {**{name: getattr(finding, name) for name in names}, "points": points}
+
+
+def _figures(read: Sequence[ArmResults]) -> tuple[list[Figure], Legend]:
     """Draw one figure over all arms if they differ in a number, otherwise one figure per arm."""
-    variants = {v["name"]: v for sweep in sweeps for v in sweep["variants"]}
-    baseline = str(sweeps[0]["baseline"])
+    variants = {v["name"]: v for each in read for v in each.sweep["variants"]}
+    baseline = read[0].baseline
     style = styles(variants.values())
-    found = [points(result, str(s["baseline"])) for result, s in zip(results, sweeps, strict=True)]
+    # Each seed has its own programs, so jobs are not paired across seeds, as in a steady state.
+    found = [points(each.results, each.baseline, steady=True) for each in read]
     everything = [point for mine in found for point in mine]
     last = everything[-1].load if everything else None
     chosen = highlighted(everything, [baseline], fastest(everything, last))
     shown = legend(list(style), style, chosen, [baseline])
-    if all(arm.x is not None for arm in arms):
-        moved = [replace(p, jps=arm.x) for arm, ps in zip(arms, found, strict=True) for p in ps]
-        return _over_axis(about, moved, style), shown
-    drawn = []
-    for number, (arm, mine) in enumerate(zip(arms, found, strict=True)):
+    drawn: list[Figure] = []
+    if all(each.arm.x is not None for each in read):
+        for axis in dict.fromkeys(each.arm.axis for each in read):
+            moved = [
+                replace(p, jps=each.arm.x)
+                for each, ps in zip(read, found, strict=True)
+                for p in ps
+                if each.arm.axis == axis
+            ]
+            drawn += _over_axis(axis, moved, style, len(drawn))
+        return drawn, shown
+    for number, (each, mine) in enumerate(zip(read, found, strict=True)):
         for figure in figures(mine, style, [baseline]):
             if figure.id == SHOWN[0]:
-                title = f"{arm.name}: {figure.title[0].lower()}{figure.title[1:]}"
+                title = f"{each.arm.name}: {figure.title[0].lower()}{figure.title[1:]}"
                 drawn.append(replace(figure, id=f"arm-{number}", title=title))
     return drawn, shown
 
 
 def _over_axis(
-    about: ExperimentText, moved: Sequence[Point], style: Mapping[str, Style]
+    axis: str, moved: Sequence[Point], style: Mapping[str, Style], first: int
 ) -> list[Figure]:
     drawn = []
-    for number, load in enumerate(dict.fromkeys(p.load for p in moved)):
+    for number, load in enumerate(dict.fromkeys(p.load for p in moved), first):
         mine = [replace(p, load=f"{p.jps:g}") for p in moved if p.load == load]
         for figure in figures(mine, style, []):
             if figure.id in SHOWN:
-                figure.spec["layout"]["xaxis"]["title"] = {"text": about.axis}
+                figure.spec["layout"]["xaxis"]["title"] = {"text": axis}
                 what = figure.title.removesuffix(" against rate")
-                title = f"{what} at {load}, by {about.axis}"
+                title = f"{what} at {load}, by {axis}"
                 drawn.append(replace(figure, id=f"{figure.id}-{number}", title=title))
     return drawn
 
 
-def _caveats(arms: Sequence[ArmRun], results: Sequence[Results], runs: Sequence[Any]) -> list[str]:
-    caveats: list[str] = []
-    engines = {str(run.sweep.get("engine")) for run in runs}
-    caveats += [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
-    for arm, result in zip(arms, results, strict=True):
-        saturated = int(result.cells["saturated"].sum()) if len(result.cells) else 0
-        if saturated:
-            caveats.append(
-                f"{arm.name}: {counted(saturated, 'cell')} of {len(result.cells)} past saturation, "
-                "so their mean JCT grows with the length of the run."
-            )
-        caveats += [f"{arm.name}: {name} has no result ({why})." for name, why in result.missing]
+def _caveats(read: Sequence[ArmResults]) -> list[str]:
+    engines = {str(each.sweep.get("engine")) for each in read}
+    caveats = [f"No GPU was used: {VIRTUAL[e]}." for e in sorted(engines) if e in VIRTUAL]
+    if few := [each.arm.name for each in read if each.seeds == 1]:
+        where = "" if len(few) == len(read) else f" of {listed(few)}"
+        caveats.append(f"One seed{where}: nothing can be said about other programs and arrivals.")
+    caveats += _saturation(read)
+    for each in read:
+        caveats += [
+            f"{each.arm.name}: {n} has no result ({why})." for n, why in each.results.missing
+        ]
     return caveats
+
+
+def _saturation(read: Sequence[ArmResults]) -> list[str]:
+    """Return one sentence for all arms."""
+    counts = {
+        each.arm.name: (int(each.results.cells["saturated"].sum()), len(each.results.cells))
+        for each in read
+        if len(each.results.cells)
+    }
+    saturated, cells = (
+        (sum(column) for column in zip(*counts.values(), strict=True)) if counts else (0, 0)
+    )
+    if not saturated:
+        return []
+    where = ""
+    if len(counts) > 1 and saturated < cells:
+        where = ": " + listed(
+            [f"{n} of {of} of “{arm}”" for arm, (n, of) in counts.items() if n], at_most=12
+        )
+    return [
+        f"{counted(saturated, 'cell')} of {cells} are past saturation, so that their mean JCT "
+        f"grows with the number of jobs{where}."
+    ]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import stdtrit
 
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
@@ -21,11 +22,24 @@ def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> E
     its limits are NaN."""
     logs = np.log(np.fromiter(values, dtype=float))
     value = float(np.exp(logs.mean()))
-    if len(logs) < 2:
-        return Estimate(value, math.nan, math.nan)
-    t = float(stdtrit(len(logs) - 1, (1 + confidence) / 2))
-    half = t * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    half = _half_width(logs, confidence)
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
+
+
+def arithmetic_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Return the mean of values of different seeds, which may be zero or negative. One seed has no
+    interval: its limits are NaN."""
+    numbers = np.fromiter(values, dtype=float)
+    value = float(numbers.mean())
+    half = _half_width(numbers, confidence)
+    return Estimate(value, value - half, value + half)
+
+
+def _half_width(numbers: npt.NDArray[np.float64], confidence: float) -> float:
+    if len(numbers) < 2:
+        return math.nan
+    t = float(stdtrit(len(numbers) - 1, (1 + confidence) / 2))
+    return t * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
 
 
 def paired_ratio(

@@ -14,8 +14,9 @@ from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
 from reports.compare.page import draw as draw_comparison
 from reports.compare.regression import compare_sides
+from reports.experiment.arms import ArmRun
 from reports.experiment.claims import Check
-from reports.experiment.page import ArmRun, ExperimentText, write_experiment
+from reports.experiment.page import ExperimentText, write_experiment
 
 BROKEN_WORDS = """
 [...document.querySelectorAll('th, td')].flatMap(cell => {
@@ -52,9 +53,9 @@ def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
 
 
 def an_experiment(run: Path, folder: Path) -> Path:
-    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "", "")
+    about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "")
     check = Check(says="continuum is faster", of="continuum", to="fcfs", least=1.0)
-    return write_experiment(about, [ArmRun("all", None, run)], [check], folder).path
+    return write_experiment(about, [ArmRun("all", None, (run,))], [check], folder).path
 
 
 def a_history(run: Path, folder: Path) -> Path:

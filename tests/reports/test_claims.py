@@ -1,66 +1,142 @@
-"""Claims of an experiment are judged against cells with known values."""
+"""Claims of an experiment are judged by intervals over seeds, against cells with known values."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 import pytest
 from pydantic import ValidationError
 
-from reports.experiment.claims import Check, Finding, judge, verdict
+from reports.experiment.claims import Check
+from reports.experiment.judge import Finding, Outcome, judge
+from reports.experiment.verdict import outcome_of, verdict
+
+HOLDS, OPEN, FAILS = Outcome.HOLDS, Outcome.OPEN, Outcome.FAILS
 
 
-def cells(**means: tuple[float, ...]) -> pd.DataFrame:
-    """Return cells with these mean JCTs at 0.1 and 0.2 jobs/s, of which a tenth is queueing."""
+def cells(jps: float = 0.1, **jct_s: Sequence[float]) -> pd.DataFrame:
+    """Return cells with these mean JCTs, one per seed, of which a tenth is queueing."""
     rows = [
         {
             "variant": name,
             "jps": jps,
-            "seed": 1,
+            "seed": seed,
             "jct_mean_s": value,
             "queue_mean_s": value / 10,
+            "bubble_share": 0.1,
         }
-        for name, values in means.items()
-        for jps, value in zip((0.1, 0.2), values, strict=False)
+        for name, values in jct_s.items()
+        for seed, value in enumerate(values, 1)
     ]
     return pd.DataFrame(rows)
 
 
-ARM = {"arm": cells(fcfs=(10.0, 30.0), ours=(10.0, 20.0))}
-"""The speed-ups of ours over fcfs are 1.00x and 1.50x."""
+def gains(*ratios: float, jps: float = 0.1) -> pd.DataFrame:
+    """Return cells in which ours is faster than fcfs by these factors, one per seed."""
+    return cells(jps, fcfs=[r * 10.0 for r in ratios], ours=[10.0] * len(ratios))
+
+
+SURE = gains(2.0, 2.1, 1.9)
+"""The logarithms have the mean 0.690 and the deviation 0.0501, and t is 4.303, so that the
+interval of the factor is 2.00 times 0.883 to 1.132."""
+UNSURE = gains(2.0, 4.0, 1.0)
+"""The geometric mean is 2; the deviation of the logarithms is ln 2, so the half width is 1.72 and
+the interval is 0.357 to 11.2."""
 
 
 def gain(**more: Any) -> Check:
     return Check.model_validate({"says": "gains", "of": "fcfs", "to": "ours", **more})
 
 
-def test_a_claim_about_every_point_fails_if_one_point_misses_it() -> None:
-    assert judge(gain(least=1.0), ARM).holds
-    found = judge(gain(least=1.2), ARM)
-    assert (found.holds, found.ours) == (False, "1.00x to 1.50x; holds at 1 of 2 points")
+@pytest.mark.parametrize(
+    ("frame", "least", "outcome"),
+    [
+        (SURE, 1.5, HOLDS),
+        (SURE, 1.9, OPEN),
+        (SURE, 2.5, FAILS),
+        (UNSURE, 1.5, OPEN),
+        (UNSURE, 0.3, HOLDS),
+        (UNSURE, 12.0, FAILS),
+    ],
+)
+def test_a_claim_is_judged_by_the_interval_and_not_by_the_point(
+    frame: pd.DataFrame, least: float, outcome: Outcome
+) -> None:
+    assert judge(gain(least=least), {"arm": frame}).outcome is outcome
 
 
-def test_a_claim_about_some_point_holds_if_one_point_meets_it() -> None:
-    assert judge(gain(least=1.2, where="some"), ARM).holds
-    assert not judge(gain(least=1.6, where="some"), ARM).holds
+def test_the_interval_is_students_t_of_the_logarithms_of_ratios_paired_by_seed() -> None:
+    (point,) = judge(gain(least=1.0), {"arm": UNSURE}).points
+    half = 4.302653 * math.log(2) / math.sqrt(3)
+    assert point.value.value == pytest.approx(2.0)
+    assert point.value.low == pytest.approx(2 * math.exp(-half))
+    assert point.value.high == pytest.approx(2 * math.exp(half))
 
 
-def test_an_arm_whose_cells_all_failed_has_no_result() -> None:
-    found = judge(gain(least=1.0), {"arm": pd.DataFrame()})
-    assert (found.holds, found.ours) == (False, "no result")
+def test_a_common_factor_of_a_seed_cancels_in_a_ratio() -> None:
+    """Seed 2 draws programs that take a hundred times as long under both."""
+    frame = cells(fcfs=[20.0, 2100.0, 19.0], ours=[10.0, 1000.0, 10.0])
+    assert judge(gain(least=1.5), {"arm": frame}).outcome is HOLDS
 
 
-def test_both_bounds_count_and_a_claim_can_be_restricted_to_loads() -> None:
-    assert judge(gain(least=1.4, most=1.6, loads=[0.2]), ARM).holds
-    assert not judge(gain(most=1.4, loads=[0.2]), ARM).holds
+def test_one_seed_says_nothing() -> None:
+    found = judge(gain(least=1.0), {"arm": gains(9.0)})
+    assert (found.outcome, found.ours) == (OPEN, "9.00x (one seed)")
+
+
+def test_equal_numbers_meet_a_bound_that_equals_them() -> None:
+    assert judge(gain(least=1.0), {"arm": gains(1.0, 1.0, 1.0)}).outcome is HOLDS
+
+
+def test_a_claim_about_every_point_holds_only_if_each_does() -> None:
+    arms = {"a": SURE, "b": gains(3.0, 3.1, 2.9)}
+    assert judge(gain(least=1.5), arms).outcome is HOLDS
+    found = judge(gain(least=1.5), {**arms, "c": UNSURE})
+    assert found.outcome is OPEN
+    assert found.ours == "2.00x to 3.00x at 3 points: holds at 2, cannot be said at 1"
+    found = judge(gain(least=1.5), {**arms, "c": gains(1.0, 1.01, 0.99)})
+    assert found.outcome is FAILS
+    assert found.ours.endswith("does not hold at 1 (not: c, 0.1 jobs/s, 1.00x (0.98x to 1.03x))")
+
+
+def test_that_one_of_many_points_misses_its_bound_by_chance_does_not_contradict_a_claim() -> None:
+    """The interval of the point is 0.960 to 0.998, below 1. As one of twenty points its confidence
+    is 99.75% and t 19.96 instead of 4.303, so that it reaches 1.07."""
+    below = gains(0.979, 0.9868, 0.9713)
+    assert judge(gain(least=1.0), {"arm": below}).outcome is FAILS
+    others = {f"arm {n}": gains(2.0, 2.0, 2.0) for n in range(19)}
+    assert judge(gain(least=1.0), {**others, "arm": below}).outcome is OPEN
+
+
+def test_a_claim_about_some_point_holds_if_one_point_surely_meets_it() -> None:
+    arms = {"a": gains(1.0, 1.01, 0.99), "b": gains(3.0, 3.01, 2.99)}
+    assert judge(gain(least=2.0, where="some"), arms).outcome is HOLDS
+    assert judge(gain(least=4.0, where="some"), arms).outcome is FAILS
+    assert judge(gain(least=4.0, where="some"), {**arms, "c": UNSURE}).outcome is OPEN
+
+
+def test_a_claim_can_be_restricted_to_loads() -> None:
+    arm = pd.concat([SURE, gains(1.0, 1.01, 0.99, jps=0.2)])
+    assert judge(gain(least=1.5, loads=[0.1]), {"arm": arm}).outcome is HOLDS
+    assert judge(gain(least=1.5, loads=[0.2]), {"arm": arm}).outcome is FAILS
 
 
 def test_without_a_second_variant_the_metric_itself_is_judged_with_its_unit() -> None:
-    found = judge(Check(says="slow", of="fcfs", least=10, most=30), ARM)
-    assert (found.holds, found.ours) == (True, "10 s to 30 s")
-    share = judge(Check(says="waits", of="fcfs", metric="bubble_share", most=0.2), ARM)
-    assert (share.holds, share.ours) == (True, "10%")
+    arm = {"all": cells(fcfs=[10.0, 10.0, 10.0])}
+    found = judge(Check(says="slow", of="fcfs", least=10, most=30), arm)
+    assert (found.outcome, found.ours) == (HOLDS, "10 s")
+    share = judge(Check(says="waits", of="fcfs", metric="bubble_share", most=0.2), arm)
+    assert (share.outcome, share.ours) == (HOLDS, "10%")
+
+
+def test_values_that_may_be_zero_have_an_arithmetic_mean() -> None:
+    frame = cells(fcfs=[0.0, 1.0, 2.0])
+    (point,) = judge(Check(says="x", of="fcfs", most=9.0), {"arm": frame}).points
+    # The deviation is 1: 1 ± 4.303 / sqrt(3).
+    assert (point.value.low, point.value.high) == pytest.approx((-1.484, 3.484), abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -69,37 +145,52 @@ def test_without_a_second_variant_the_metric_itself_is_judged_with_its_unit() ->
 def test_a_number_outside_a_bound_is_printed_with_decimals_that_show_it(
     ours_s: float, printed: str
 ) -> None:
-    arm = {"all": cells(fcfs=(10.0,), ours=(ours_s,))}
+    arm = {"all": cells(fcfs=[10.0] * 3, ours=[ours_s] * 3)}
     assert judge(gain(least=1.0), arm).ours == printed
 
 
-def test_seeds_are_averaged_before_anything_is_divided() -> None:
-    two = pd.concat([cells(fcfs=(10.0,), ours=(5.0,)), cells(fcfs=(30.0,), ours=(35.0,))])
-    # 20 s over 20 s, not the mean of 2x and 0.86x.
-    assert judge(gain(least=1.0, most=1.0), {"arm": two}).ours == "1.00x"
+@pytest.mark.parametrize(
+    ("last", "outcome"), [((3.0, 3.1, 2.9), HOLDS), ((2.0, 2.5, 1.7), OPEN), ((1.0,) * 3, FAILS)]
+)
+def test_rising_is_judged_from_the_first_arm_to_the_last(
+    last: Sequence[float], outcome: Outcome
+) -> None:
+    arms = {"1": gains(2.0, 2.0, 2.0), "2": gains(1.95, 1.95, 1.95), "3": gains(*last)}
+    # A drop of 2.5% from the first arm to the second is tolerated.
+    assert judge(gain(where="rising"), arms).outcome is outcome
 
 
-def test_rising_is_judged_from_the_first_arm_to_the_last() -> None:
-    rising = {
-        name: cells(fcfs=(x,), ours=(1.0,)) for name, x in (("1", 2.0), ("2", 1.95), ("3", 3.0))
-    }
-    found = judge(gain(where="rising"), rising)
-    assert (found.holds, found.ours) == (
-        True,
-        "2.00x → 1.95x → 3.00x",
-    )  # a drop of 2.5% is tolerated
-    falling = dict(reversed(rising.items()))
-    assert not judge(gain(where="rising"), falling).holds
+@pytest.mark.parametrize(("most", "outcome"), [(1.6, HOLDS), (1.5, OPEN), (1.3, FAILS)])
+def test_stable_means_that_no_point_is_more_than_the_given_factor_above_another(
+    most: float, outcome: Outcome
+) -> None:
+    # The factors by seed are 1.5, 1.53 and 1.47: the interval is 1.43 to 1.58.
+    arms = {"a": gains(1.0, 1.0, 1.0), "b": gains(1.5, 1.53, 1.47)}
+    found = judge(gain(where="stable", most=most), arms)
+    assert found.outcome is outcome
+    assert found.ours.startswith("1.00x to 1.50x, a factor of 1.50 (1.43 to 1.58)")
 
 
-def test_stable_means_within_the_given_factor() -> None:
-    assert judge(gain(where="stable", most=1.5), ARM).holds
-    assert not judge(gain(where="stable", most=1.4), ARM).holds
+def test_an_arm_whose_cells_all_failed_and_an_absent_variant_have_no_result() -> None:
+    found = judge(gain(least=1.0), {"arm": pd.DataFrame()})
+    assert (found.outcome, found.ours) == (OPEN, "no result")
+    assert judge(Check(says="x", of="absent", least=0), {"arm": SURE}).ours == "no result"
 
 
-def test_a_claim_about_a_variant_without_results_does_not_hold() -> None:
-    found = judge(Check(says="x", of="absent", least=0), ARM)
-    assert (found.holds, found.ours) == (False, "no result")
+@pytest.mark.parametrize(
+    ("check", "direction"),
+    [
+        (gain(), "mean JCT of fcfs ÷ that of ours; lower is better for fcfs"),
+        (
+            gain(metric="throughput_jobs_per_s"),
+            "throughput of fcfs ÷ that of ours; higher is better for fcfs",
+        ),
+        (Check(says="x", of="ours", metric="jct_p95_s"), "P95 JCT of ours; lower is better"),
+        (Check(says="x", of="swe-bench", metric="turns_mean"), "turns_mean of swe-bench"),
+    ],
+)
+def test_a_finding_names_the_direction_of_its_number(check: Check, direction: str) -> None:
+    assert judge(check, {"arm": SURE}).direction == direction
 
 
 def test_a_check_with_a_misspelt_bound_is_refused() -> None:
@@ -107,30 +198,34 @@ def test_a_check_with_a_misspelt_bound_is_refused() -> None:
         gain(leest=1.0)
 
 
-def finding(says: str, holds: bool, reading: str = "") -> Finding:
-    return Finding(says, "2x", "1x", holds, reading)
+def finding(says: str, outcome: Outcome, reading: str = "") -> Finding:
+    return Finding(says, "2x", "1x", outcome, reading)
 
 
 def test_a_verdict_gives_the_numbers_of_ours_and_the_paper() -> None:
-    assert verdict([finding("A", True)]) == "Reproduced: A (1x)."
-    assert verdict([finding("A", True), finding("B", False)]) == (
-        "Not reproduced: “B” does not hold, ours 1x, published 2x. 1 of 2 claims hold."
+    assert verdict([finding("A", HOLDS)]) == "Holds: A (1x)."
+    assert verdict([finding("A", HOLDS), finding("B", FAILS), finding("C", OPEN)]) == (
+        "Does not hold: “B”, ours 1x, published 2x. Of 3 claims 1 hold and 1 cannot be said."
+    )
+    assert verdict([finding("A", HOLDS), finding("C", OPEN)]) == (
+        "Cannot be said: “C”, ours 1x, published 2x. Of 2 claims 1 hold."
     )
     assert verdict([], "no GPU") == "Not testable here: no GPU"
     assert verdict([]) == "Not testable here: the experiment has no checks"
 
 
-def test_a_reading_is_reproduced_if_all_of_its_claims_hold() -> None:
-    found = [
-        finding("A", True, "one"),
-        finding("B", True, "one"),
-        finding("A", True, "two"),
-        finding("B", False, "two"),
-    ]
+def test_the_outcome_is_that_of_the_worst_claim_under_the_best_interpretation() -> None:
+    assert outcome_of([finding("A", HOLDS), finding("B", OPEN)]) is OPEN
+    assert outcome_of([finding("A", FAILS), finding("B", OPEN)]) is FAILS
+    readings = [finding("A", HOLDS, "one"), finding("A", FAILS, "two")]
+    assert outcome_of(readings) is HOLDS
+    assert outcome_of([*readings, finding("of both", OPEN)]) is OPEN
+    assert outcome_of([]) is None
+
+
+def test_a_verdict_names_each_interpretation() -> None:
+    found = [finding("A", HOLDS, "one"), finding("A", FAILS, "two"), finding("B", HOLDS)]
     assert verdict(found) == (
-        "Reproduced if read as “one”; not reproduced if read as “two”: “B” does not hold, ours 1x,"
-        " published 2x."
-    )
-    assert verdict(found[2:]).startswith(
-        "Not reproduced under any reading; not reproduced if read as “two”"
+        "Read as “one”: holds: A (1x) and B (1x). "
+        "Read as “two”: does not hold: “A”, ours 1x, published 2x. Of 2 claims 1 hold."
     )

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from make_run import simulate, turn, workload, write_cell, write_sweep
 
-from reports.experiment.claims import Metric
+from reports.experiment.claims import CellMetric
 from reports.metrics.cells import collect
 from reports.run_folder.read import load_run
 
@@ -22,7 +22,7 @@ def row_of(run: Path, turns: Sequence[Mapping[str, Any]], **config: Any) -> dict
 def test_claims_can_name_exactly_the_numbers_of_a_cell(tmp_path: Path) -> None:
     row = row_of(tmp_path, [turn("p0", 0, 2.0)])
     numbers = {name for name, value in row.items() if type(value) in (int, float)}
-    assert numbers - {"jps", "seed"} == set(get_args(Metric)) - {"bubble_share"}
+    assert numbers - {"jps", "seed"} == set(get_args(CellMetric))
 
 
 def test_jct_runs_from_the_first_arrival_to_the_last_departure(tmp_path: Path) -> None:

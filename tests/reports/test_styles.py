@@ -16,7 +16,8 @@ from reports import write_report
 from reports.compare.baseline import read_side
 from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
-from reports.experiment.page import ArmRun, ExperimentText, write_experiment
+from reports.experiment.arms import ArmRun
+from reports.experiment.page import ExperimentText, write_experiment
 from reports.figures.styles import COLOURS, Style, styles
 from servers.variants import ALL
 
@@ -77,8 +78,8 @@ def test_pages_give_a_variant_the_same_button(tmp_path: Path) -> None:
         for name in names:
             write_cell(run, name, [turn(), turn("p1", 0, 1.0)])
         pages.append(write_report(run).path)
-    about = ExperimentText("small", "A small one", "", "", "", "", "", "")
-    pages.append(write_experiment(about, [ArmRun("all", None, run)], [], tmp_path).path)
+    about = ExperimentText("small", "A small one", "", "", "", "", "")
+    pages.append(write_experiment(about, [ArmRun("all", None, (run,))], [], tmp_path).path)
     history = tmp_path / "history.jsonl"
     add(history, read_side(run), "abc", datetime(2026, 1, 31, tzinfo=UTC))
     pages.append(tmp_path / "history.html")

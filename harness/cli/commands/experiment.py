@@ -45,7 +45,9 @@ def list_command() -> None:
 RUN_HELP = """Run experiments and test their claims, in virtual time by default.
 
 Writes a folder of sweeps and a page with the figure for each experiment. The same command resumes.
-Exit code 1: a cell failed. A failed claim is a valid result with exit code 0.
+Each seed draws its own programs and arrivals, and each claim is judged by its interval over seeds:
+it holds, does not hold, or cannot be said. Exit code 1: a cell failed. A claim that does not hold
+is a valid result with exit code 0, and 1 with --strict.
 
 [bold]Examples[/bold]
 
@@ -83,53 +85,45 @@ def run_command(
         Scheduling | None,
         typer.Option("--scheduling", help="Override the experiment's CPU time between steps."),
     ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", help="Override the experiment's seeds, which are 1..5.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with 1 if an experiment's claims do not hold.")
+    ] = False,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Parallel processes. Default: all cores.")
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiments
+    from reports.experiment.judge import Outcome
 
     failed = False
     with one_line_errors("; finished cells are kept, resume with the same command"):
         chosen = experiments.names() if all_ else names or []
         if not chosen or (all_ and names):
             raise InvalidInput("give names from bench experiment list, or --all")
-        change = experiments.with_engine(engine, model, jps, admission, scheduling)
+        change = experiments.with_engine(engine, model, jps, admission, scheduling, seeds)
         for experiment in [experiments.load(name) for name in chosen]:
             report = _run(experiment, out / experiment.name, workers or cpu_cores(), change)
-            failed |= bool(report.failed)
+            failed |= bool(report.failed) or (strict and report.outcome is Outcome.FAILS)
             _print_report(experiment, report)
     if failed:
         raise typer.Exit(1)
 
 
 def _run(experiment: Experiment, folder: Path, workers: int, change: Change) -> ExperimentReport:
-    from harness.experiments.definition import arm_folder, plans
-    from harness.experiments.special_kinds import MEASURES
-    from harness.sweep.run import run_sweep
-    from reports.experiment.page import ArmRun, ExperimentText, finish, write_experiment
+    from harness.experiments.run import measure
+    from reports.experiment.page import ExperimentText, finish
     from servers.errors import MeasurementUnavailable
 
     about = ExperimentText(**{name: getattr(experiment, name) for name in ExperimentText.__slots__})
     if experiment.not_testable:
         return finish(about, (), folder)
-    if experiment.kind in MEASURES:
-        try:
-            return finish(about, tuple(MEASURES[experiment.kind]()), folder)
-        except MeasurementUnavailable as missing:
-            return finish(replace(about, not_testable=str(missing)), (), folder)
-    failed: list[str] = []
-    for arm, plan in list(plans(experiment, folder, change)):
-        outcome = run_sweep(plan, arm_folder(folder, arm), workers=workers)
-        if outcome.found_done:
-            print_message(
-                f"{arm.name}: {outcome.found_done} of {outcome.cells} cells were finished already"
-            )
-        for cell, error in outcome.failed.items():
-            failed.append(f"{arm.name}: {cell}: {error}".partition("\n")[0])
-    arms = [ArmRun(arm.name, arm.x, arm_folder(folder, arm)) for arm in experiment.all_arms()]
-    report = write_experiment(about, arms, experiment.checks, folder)
-    return replace(report, failed=(*failed, *report.failed))
+    try:
+        return measure(experiment, about, folder, workers, change)
+    except MeasurementUnavailable as missing:
+        return finish(replace(about, not_testable=str(missing)), (), folder)
 
 
 def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
@@ -137,10 +131,9 @@ def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
 
     print(f"{experiment.name}: {experiment.title}\n  {report.verdict}")
     for finding in report.findings:
-        mark = "holds" if finding.holds else "fails"
         published = f"; published {finding.published}" if finding.published else ""
         reading = f"{finding.reading}: " if finding.reading else ""
-        print(f"  {mark}: {reading}{finding.says}: {finding.ours}{published}")
+        print(f"  {finding.outcome}: {reading}{finding.says}: {finding.ours}{published}")
     for line in sentences(report.setups):
         print(f"  run with: {line}")
     print(f"  page: {report.path}", flush=True)

@@ -1,0 +1,52 @@
+"""Runs an experiment and writes its page.
+
+In: an experiment. Out: a folder with a run for each arm and seed, `experiment.html` and
+`experiment.json`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.console import print_message
+from harness.experiments.definition import Change, Experiment, plans
+from harness.experiments.special_kinds import MEASURES
+from harness.experiments.workloads import workload_frames
+from harness.sweep.several import run_several
+from reports.experiment.arms import ArmRun
+from reports.experiment.judge import judge
+from reports.experiment.page import ExperimentReport, ExperimentText, finish, write_experiment
+
+
+def measure(
+    experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
+) -> ExperimentReport:
+    """Raise MeasurementUnavailable if what it measures is not installed."""
+    if experiment.kind in MEASURES:
+        return finish(about, tuple(MEASURES[experiment.kind]()), folder)
+    if experiment.kind == "workload":
+        frames = workload_frames(experiment)
+        return finish(about, tuple(judge(check, frames) for check in experiment.checks), folder)
+    return _sweeps(experiment, about, folder, workers, change)
+
+
+def _sweeps(
+    experiment: Experiment, about: ExperimentText, folder: Path, workers: int, change: Change
+) -> ExperimentReport:
+    parts = list(plans(experiment, folder, change))
+    outcome = run_several({part.folder: part.plan for part in parts}, folder, workers=workers)
+    if outcome.found_done:
+        print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
+    arms = [
+        ArmRun(
+            arm.name,
+            arm.x,
+            tuple(folder / part.folder for part in parts if part.arm == arm),
+            arm.axis or experiment.axis,
+        )
+        for arm in experiment.all_arms()
+    ]
+    report = write_experiment(about, arms, experiment.checks, folder)
+    failed = [f"{cell}: {why}".partition("\n")[0] for cell, why in outcome.failed.items()]
+    return replace(report, failed=(*failed, *report.failed))

@@ -1,0 +1,283 @@
+"""Compares a claim about a number with the results of runs, by intervals over seeds.
+
+In: a `Check` and cells. Out: a `Finding`. A number is calculated per seed; a ratio is paired by
+seed, since both sides have the same programs and arrivals. A claim holds if the interval is within
+its bounds, and does not hold if the interval is outside; otherwise it cannot be said.
+
+A claim about several points holds if it holds at each, for which the 95% intervals of the points
+suffice. That one of many points misses its bound by chance is likely, so the intervals that
+contradict such a claim are wider (Bonferroni): together they hold the truth in 95% of the cases.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+import pandas as pd
+
+from reports.experiment.claims import Check
+from reports.phrasing import counted, share
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
+from reports.statistics.over_seeds import arithmetic_mean, geometric_mean
+
+RISING_TOLERANCE = 0.97
+"""A number counts as rising if it falls by at most 3% from one arm to the next."""
+EXACT_WITHIN = 1e-9
+"""Relative error of numbers that are equal but for rounding."""
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    OPEN = "cannot be said"
+    FAILS = "does not hold"
+
+
+class Value(NamedTuple):
+    arm: str
+    jps: float
+    """Rate in jobs per second; 0 in a closed loop."""
+    by_seed: Mapping[int, float]
+
+    def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
+        """The geometric mean over seeds; the arithmetic one if a value is not positive."""
+        numbers = list(self.by_seed.values())
+        positive = all(number > 0 for number in numbers)
+        return (geometric_mean if positive else arithmetic_mean)(numbers, confidence)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A point of a claim, for the figure."""
+
+    label: str
+    value: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    says: str
+    published: str
+    ours: str
+    outcome: Outcome
+    reading: str = ""
+    direction: str = ""
+    check: Check | None = None
+    points: tuple[Measured, ...] = ()
+
+
+Claim = Callable[[Estimate], Outcome]
+"""Judges one number."""
+
+
+def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
+    """Compare a claim with `cells`, the frames of the arms in order."""
+    found = [v for arm in check.arms or cells for v in _values(check, arm, cells[arm])]
+    if not found:
+        return _finding(check, "no result", Outcome.OPEN, found)
+    if check.where == "rising":
+        return _rising(check, found)
+    if check.where == "stable":
+        return _stable(check, found)
+    alone = [_bounds(check, v, 1) for v in found]
+    together = [_bounds(check, v, len(found)) for v in found]
+    if check.where == "some":
+        judged = [_either(each, one) for each, one in zip(together, alone, strict=True)]
+        outcome = _some(judged)
+    else:
+        judged = [_either(one, each) for each, one in zip(together, alone, strict=True)]
+        outcome = _every(judged)
+    return _finding(check, _ours(check, found, judged), outcome, found)
+
+
+def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) -> Finding:
+    points = tuple(Measured(_label(v, found), v.estimate()) for v in found)
+    return Finding(
+        *(check.says, check.published, ours, outcome, check.reading, check.direction),
+        check=check,
+        points=points,
+    )
+
+
+def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
+    """Return a value for each load, by seed. Without a load there is one, at 0."""
+    if cells.empty or (column := _column(check)) not in cells:
+        return []
+    numbers: dict[tuple[str, float, int], float] = {
+        (row["variant"], 0.0 if pd.isna(row["jps"]) else float(row["jps"]), int(row["seed"])): row[
+            column
+        ]
+        for row in cells.to_dict("records")
+    }
+    by_load: dict[float, dict[int, float]] = {}
+    for (variant, jps, seed), number in numbers.items():
+        if variant != check.of or (check.loads and jps not in check.loads):
+            continue
+        other = 1.0 if check.to is None else numbers.get((check.to, jps, seed), math.nan)
+        value = number / other if other else math.nan
+        if not math.isnan(value):
+            by_load.setdefault(jps, {})[seed] = value
+    return [Value(arm, jps, by_seed) for jps, by_seed in by_load.items()]
+
+
+def _column(check: Check) -> str:
+    return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
+
+
+def _bounds(check: Check, value: Value, points: int) -> Outcome:
+    """Judge one of several points, each at a share of the error of all."""
+    return within(value.estimate(_confidence(points)), check.least, check.most)
+
+
+def _confidence(points: int) -> float:
+    """Return the confidence of each of several intervals that together have the usual one."""
+    return 1 - (1 - CONFIDENCE) / max(points, 1)
+
+
+def within(own: Estimate, least: float | None, most: float | None) -> Outcome:
+    """Return whether an interval is within bounds."""
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if not own.has_interval:
+        return Outcome.OPEN
+    slack = EXACT_WITHIN * abs(own.value)
+    if own.low >= low - slack and own.high <= high + slack:
+        return Outcome.HOLDS
+    return Outcome.FAILS if own.high < low - slack or own.low > high + slack else Outcome.OPEN
+
+
+def _either(to_hold: Outcome, to_fail: Outcome) -> Outcome:
+    """Return the outcome of a point whose two errors count differently."""
+    if to_hold is Outcome.HOLDS:
+        return to_hold
+    return to_fail if to_fail is Outcome.FAILS else Outcome.OPEN
+
+
+def _every(judged: Sequence[Outcome]) -> Outcome:
+    if Outcome.FAILS in judged:
+        return Outcome.FAILS
+    return Outcome.OPEN if Outcome.OPEN in judged else Outcome.HOLDS
+
+
+def _some(judged: Sequence[Outcome]) -> Outcome:
+    if Outcome.HOLDS in judged:
+        return Outcome.HOLDS
+    return Outcome.OPEN if Outcome.OPEN in judged else Outcome.FAILS
+
+
+def _rising(check: Check, found: Sequence[Value]) -> Finding:
+    """The last must be above the first, and none much below the one before it."""
+    ratios: list[tuple[Value, float]] = []
+    ours = []
+    for jps in dict.fromkeys(v.jps for v in found):
+        row = [v for v in found if v.jps == jps]
+        ratios += [(_over(b, a), RISING_TOLERANCE) for a, b in pairwise(row)]
+        ratios.append((_over(row[-1], row[0]), 1.0))
+        growth = _shown(ratios[-1][0].estimate(), lambda n: f"{n:.2f}x")
+        steps = " → ".join(_number(check, v.estimate().value) for v in row)
+        ours.append(f"{steps}, the last {growth} the first")
+    judged = [
+        _either(within(v.estimate(), least, None), within(v.estimate(wide), least, None))
+        for wide in [_confidence(len(ratios))]
+        for v, least in ratios
+    ]
+    return _finding(check, "; ".join(ours), _every(judged), found)
+
+
+def _stable(check: Check, found: Sequence[Value]) -> Finding:
+    """No value may be more than `most` times another one."""
+    most = check.most or 1.0
+    ratios = [_over(max(a, b, key=_mean), min(a, b, key=_mean)) for a, b in combinations(found, 2)]
+    wide = _confidence(len(ratios))
+    judged = [
+        _either(within(r.estimate(), None, most), within(r.estimate(wide), None, most))
+        for r in ratios
+    ]
+    outcome = _every(judged)
+    means = [v.estimate().value for v in found]
+    ours = _span(check, min(means), max(means))
+    if ratios:
+        widest = max((r.estimate() for r in ratios), key=lambda e: e.value)
+        ours += f", a factor of {_shown(widest, lambda n: f'{n:.2f}')}"
+    return _finding(check, ours, outcome, found)
+
+
+def _mean(value: Value) -> float:
+    return value.estimate().value
+
+
+def _over(above: Value, below: Value) -> Value:
+    seeds = above.by_seed.keys() & below.by_seed.keys()
+    return Value(
+        above.arm,
+        above.jps,
+        {s: above.by_seed[s] / below.by_seed[s] for s in sorted(seeds)} or {0: math.nan},
+    )
+
+
+def _ours(check: Check, found: Sequence[Value], judged: Sequence[Outcome]) -> str:
+    """Return the range of the numbers, and the point that contradicts the claim most clearly."""
+    if len(found) == 1:
+        return _shown(found[0].estimate(), lambda n: _number(check, n))
+    means = [v.estimate().value for v in found]
+    counts = [f"{o} at {n}" for o in Outcome if (n := judged.count(o))]
+    text = _span(check, min(means), max(means))
+    if len(counts) > 1:
+        text += f" at {counted(len(found), 'point')}: {', '.join(counts)}"
+    missed = [v for v, o in zip(found, judged, strict=True) if o is Outcome.FAILS]
+    if missed and len(counts) > 1:
+        worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
+        shown = _shown(worst.estimate(), lambda n: _number(check, n))
+        text += f" (not: {_label(worst, found)}, {shown})"
+    return text
+
+
+def _distance(check: Check, number: float) -> float:
+    """Return how far a number is outside the bounds."""
+    below = 0.0 if check.least is None else check.least - number
+    return max(below, 0.0 if check.most is None else number - check.most)
+
+
+def _label(value: Value, among: Sequence[Value]) -> str:
+    """Name a point by what distinguishes it from the others."""
+    load = f"{value.jps:g} jobs/s" if value.jps else ""
+    arms = len({v.arm for v in among}) > 1
+    return ", ".join(filter(None, (value.arm if arms else "", load))) or value.arm
+
+
+def _span(check: Check, low: float, high: float) -> str:
+    first, last = _number(check, low), _number(check, high)
+    return first if first == last else f"{first} to {last}"
+
+
+def _shown(own: Estimate, text: Callable[[float], str]) -> str:
+    if not own.has_interval:
+        return f"{text(own.value)} (one seed)"
+    low, high = text(own.low), text(own.high)
+    return text(own.value) + ("" if low == high else f" ({low} to {high})")
+
+
+def _number(check: Check, number: float) -> str:
+    if check.to is not None:
+        decimals = next((d for d in (2, 3) if _rounds_to_same_side(check, number, d)), 4)
+        return f"{number:.{decimals}f}x"
+    if check.metric.endswith(("_share", "_ratio", "_error")):
+        return share(number)
+    unit = next((f" {u}" for u in ("ms", "s") if check.metric.endswith(f"_{u}")), "")
+    unit = "" if check.metric.endswith("per_s") else unit
+    return f"{number:.3g}{unit}" if abs(number) < 1000 else f"{number:,.0f}{unit}"
+
+
+def _rounds_to_same_side(check: Check, number: float, decimals: int) -> bool:
+    """Return whether the rounded number is within the claim's bounds exactly if the number is.
+    0.998 would be printed as 1.00x, which does not contradict “at least 1.0”."""
+    return _inside(check, round(number, decimals)) == _inside(check, number)
+
+
+def _inside(check: Check, number: float) -> bool:
+    least = -math.inf if check.least is None else check.least
+    most = math.inf if check.most is None else check.most
+    return least <= number <= most

@@ -1,0 +1,78 @@
+"""Combines the findings of an experiment into an outcome and a sentence.
+
+In: findings. Out: holds, does not hold, cannot be said, or not testable here, with the numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.experiment.judge import Finding, Outcome
+from reports.phrasing import counted, listed
+
+BEGINS = {
+    Outcome.HOLDS: "Holds",
+    Outcome.OPEN: "Cannot be said",
+    Outcome.FAILS: "Does not hold",
+}
+SHOWN = 3
+"""Claims in a sentence."""
+
+
+def outcome_of(findings: Sequence[Finding]) -> Outcome | None:
+    """Return the outcome of all claims; of the best interpretation if there are several. None
+    without findings."""
+    readings = _by_reading(findings)
+    return max(map(_worst, readings.values()), key=_goodness) if readings else None
+
+
+def _worst(findings: Sequence[Finding]) -> Outcome:
+    return min((f.outcome for f in findings), key=_goodness)
+
+
+def _goodness(outcome: Outcome) -> int:
+    return (Outcome.FAILS, Outcome.OPEN, Outcome.HOLDS).index(outcome)
+
+
+def _by_reading(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    common = [f for f in findings if not f.reading]
+    readings = dict.fromkeys(f.reading for f in findings if f.reading) or {"": None}
+    found = {r: [f for f in findings if r and f.reading == r] + common for r in readings}
+    return {reading: mine for reading, mine in found.items() if mine}
+
+
+def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
+    """Return a sentence that begins with the outcome, with the numbers that decide it."""
+    readings = _by_reading(findings)
+    if not readings:
+        return f"Not testable here: {not_testable or 'the experiment has no checks'}"
+    if len(readings) > 1 or "" not in readings:
+        parts = [f"read as “{name}”: {_lower(_sentence(mine))}" for name, mine in readings.items()]
+        text = " ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
+    else:
+        text = _sentence(readings[""])
+    return text
+
+
+def _lower(sentence: str) -> str:
+    return sentence[0].lower() + sentence[1:]
+
+
+def _sentence(findings: Sequence[Finding]) -> str:
+    worst = _worst(findings)
+    if worst is Outcome.HOLDS:
+        return f"Holds: {listed([f'{f.says} ({f.ours})' for f in findings], at_most=SHOWN)}."
+    shown = [f for f in findings if f.outcome is worst]
+    reasons = listed([_reason(f) for f in shown], at_most=SHOWN)
+    rest = [
+        f"{number} {words}"
+        for outcome, words in ((Outcome.HOLDS, "hold"), (Outcome.OPEN, "cannot be said"))
+        if outcome is not worst and (number := sum(f.outcome is outcome for f in findings))
+    ]
+    counts = f" Of {counted(len(findings), 'claim')} {' and '.join(rest)}." if rest else ""
+    return f"{BEGINS[worst]}: {reasons}.{counts}"
+
+
+def _reason(finding: Finding) -> str:
+    published = f", published {finding.published}" if finding.published else ""
+    return f"“{finding.says}”, ours {finding.ours}{published}"
