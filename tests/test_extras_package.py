@@ -46,7 +46,8 @@ def test_a_sweep_uses_the_policy_and_the_trace_format(installed: Path, tmp_path:
     policies = "fcfs, short-prompts-first(hold_s=2), short-prompts-first+"
     ran = bench(
         installed, tmp_path,
-        "sweep", "--traces", trace, "--policies", policies, "--jps", "0.5", "--out", "run",
+        "sweep", "--traces", trace, "--policies", policies, "--once", "--jps", "0.5",
+        "--out", "run",
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     assert "turns.csv: 3 programs, 7 turns; 3 policies" in ran.stdout + ran.stderr

@@ -43,7 +43,8 @@ def check(settings: SweepSettings) -> None:
     machine = settings.machine
     refuse_list(machine)
     default = Machine(max_num_seqs=machine.max_num_seqs, step_tokens=machine.step_tokens)
-    resolve(replace(settings, machine=default, server=Server()))
+    load = replace(settings.load, once=True)
+    resolve(replace(settings, machine=default, server=Server(), load=load))
 
 
 def default_folder(settings: SweepSettings) -> Path:
@@ -91,7 +92,7 @@ def live_and_virtual(settings: SweepSettings, profile: Path) -> tuple[SweepSetti
         model=settings.machine.model or measured.model,
         kv_blocks=blocks,
     )
-    live = replace(settings, machine=machine)
+    live = replace(settings, machine=machine, load=replace(settings.load, once=True))
     plan = resolve(live)
     machine = replace(
         machine, engine="sim", kv_blocks=blocks - 1, max_model_len=plan.engine.longest.tokens

@@ -81,8 +81,8 @@ app = typer.Typer(
     name="bench",
     cls=Group,
     help="Benchmark schedulers for LLM agents: which one finishes jobs first, and why.\n\n"
-    "Start with [bold]bench sweep[/bold]: it replays 100 agent programs against every policy over "
-    "a range of job rates, in virtual time, and writes a report.",
+    "Start with [bold]bench sweep[/bold]: it searches how many jobs per second each policy "
+    "sustains, in virtual time, and writes a report.",
     epilog="Exit codes: 0: success; 1: failed gates or cells without a result; 2: invalid input.",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -167,9 +167,9 @@ or seed runs only the new cells.
 
   bench sweep --arrivals closed:32 --policies all --offload-gb 200
 
-  bench sweep --steady --slo 'mean<=3x,p95<=300s' --seeds 1..5
+  bench sweep --slo 'mean<=3x,p95<=300s' --seeds 1..5
 
-  bench sweep --steady --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
+  bench sweep --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
 
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 

@@ -128,7 +128,7 @@ def _parameter(setting: Setting, default: Any) -> inspect.Parameter:
         info = typer.Argument(metavar=option.metavar, help=option.help, show_default=False)
     else:
         info = typer.Option(
-            setting.flag if option.off is None else f"{setting.flag}/{option.off}",
+            setting.flag,
             *option.also,
             metavar=option.metavar,
             min=option.min,

@@ -95,7 +95,7 @@ def check_condition(condition: Condition, plan: SweepPlan) -> None:
     if condition.needs_capacity and plan.slo is None:
         raise InvalidInput(
             f"--fail-unless '{condition.text}': these settings search no capacity; remove "
-            "--no-capacity and add --steady, or use mean_jct"
+            "--no-capacity and --once, or use mean_jct"
         )
 
 
@@ -124,17 +124,27 @@ def _print_plan(plans: Sequence[SweepPlan]) -> None:
     policies = "1 policy" if len(plan.variants) == 1 else f"{len(plan.variants)} policies"
     turns = f", {counted(load.turns, 'turn')}" if load.turns else ""
     loads = f" x {counted(len(plan.rates), 'load')}" if plan.rates else ""
-    kind = ", drawn until a steady state was measured" if plan.steady else ""
-    search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
     print(
         f"{load.name}: {counted(len(load.programs), 'program')}{turns}; {policies}{loads} x "
-        f"{counted(len(plan.seeds), 'seed')}{machines}{kind}{search}",
+        f"{counted(len(plan.seeds), 'seed')}{machines}",
+        _jobs(plan),
+        sep="\n",
         flush=True,
     )
     _print_notes("left out", [f"{name}: {reason}" for name, reason in plan.left_out])
     _print_notes("left out", [left.reason for left in load.left_out])
     _print_notes("rejected", [f"{note.file}: {note.reason}" for note in load.rejected_files])
     _print_notes("repaired", [f"{note.file}: {note.reason}" for note in load.repairs], limit=0)
+
+
+def _jobs(plan: SweepPlan) -> str:
+    """Return whether the jobs of a cell are a stream or a fixed set, and why."""
+    from harness.sweep.plan import fixed_by
+
+    if plan.steady:
+        search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
+        return f"steady state: jobs arrive until one was measured{search}"
+    return f"fixed set ({fixed_by(plan.settings)}): each job runs once, until all have finished"
 
 
 def _print_notes(kind: str, notes: list[str], limit: int = 5) -> None:

@@ -25,8 +25,6 @@ class Option:
     min: float | None = None
     also: tuple[str, ...] = ()
     """Alternative names of the option."""
-    off: str | None = None
-    """The name that sets a boolean option to False."""
     envvar: str | None = None
     exists: bool = False
     """The value is a path that must exist."""

@@ -60,7 +60,13 @@ class Load:
     ] = ()
     programs: Annotated[
         int | None,
-        Option("Use the first N jobs; fewer are repeated. Default: all.", LOAD, "N", min=1),
+        Option(
+            "Use the first N jobs. With --once, fewer are repeated to N. Default: all; those of a "
+            "recipe are drawn afresh for each seed.",
+            LOAD,
+            "N",
+            min=1,
+        ),
     ] = None
     arrivals: Annotated[
         str,
@@ -74,13 +80,12 @@ class Load:
     once: Annotated[
         bool,
         Option(
-            "once: a fixed set of jobs, each of which runs once, until all have finished. steady: "
-            "jobs arrive until a steady state was measured, in virtual time. Recorded arrivals, "
-            "closed loops and live servers always run a fixed set.",
+            "Run a fixed set of jobs until all have finished. Without it, jobs arrive in virtual "
+            "time until a steady state was measured; recorded arrivals, closed loops and live "
+            "servers always run a fixed set.",
             LOAD,
-            off="--steady",
         ),
-    ] = True
+    ] = False
     overlong: Annotated[
         Overlong,
         Option(
@@ -418,7 +423,7 @@ class SweepSettings:
         Option(
             "Jobs per second: 0.3, a list 0.1,0.3, a range 0.05..0.9 on the papers' grid, "
             "0.1..0.5:0.1 with a step, or auto: rates around the baseline's capacity. Default: "
-            "auto with --steady, else 0.05..0.9.",
+            "auto; for a fixed set of jobs 0.05..0.9.",
             LOAD,
             "RATES",
         ),
@@ -436,8 +441,8 @@ class SweepSettings:
     no_capacity: Annotated[
         bool,
         Option(
-            "With --steady, run the rates of --jps only, without a search for the highest rate "
-            "that each policy sustains.",
+            "Run the rates of --jps only, without a search for the highest rate that each policy "
+            "sustains.",
             LOAD,
         ),
     ] = False
@@ -455,7 +460,7 @@ class SweepSettings:
         str | None,
         Option(
             "Seeds of the arrivals, which are the same for every policy: 1, 1,2,3 or 1..5. "
-            "Default: 1..3 with --steady, else 1.",
+            "Default: 1..3; for a fixed set of jobs 1.",
             LOAD,
             "SEEDS",
         ),

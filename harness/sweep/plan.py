@@ -174,7 +174,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     arrivals = parse_arrivals(first.load.arrivals)
     engines = _engines(settings)
     refuse_same_folder([variant.name for variant in engines[0][0]])
-    steady = _is_steady(first, arrivals)
+    steady = not fixed_by(first)
     agents, workload = _load(first, _shortest([engine.longest for _, engine, _ in engines]), steady)
     slo = _slo(first, steady)
     jps = AUTO if first.jps is None and slo is not None else first.jps
@@ -225,11 +225,6 @@ def _shortest(longest: Sequence[Longest]) -> Longest:
     return min(known, key=itemgetter(0), default=longest[0])
 
 
-def _is_steady(settings: SweepSettings, arrivals: Arrivals) -> bool:
-    virtual = settings.machine.engine in VIRTUAL
-    return not settings.load.once and arrivals.takes_rate and virtual
-
-
 def _load(
     settings: SweepSettings, longest: Longest, steady: bool
 ) -> tuple[AgentPlan | None, Workload]:
@@ -278,21 +273,25 @@ def _slo(settings: SweepSettings, steady: bool) -> Slo | None:
             "a rate, such as --jps 0.1"
         )
     if given and not steady:
+        remedy = "remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3"
+        fixed = fixed_by(settings)
         raise InvalidInput(
-            f"{option}: needs cells in steady state, which {_not_steady(settings)}"
-            + ("remove --slo" if settings.slo is not None else "give rates, such as --jps 0.1,0.3")
+            f"{option}: needs cells in steady state, and with {fixed} the jobs are a fixed set; "
+            + ("remove --once, or " if fixed == "--once" else "")
+            + remedy
         )
     if not steady or settings.no_capacity:
         return None
     return parse_slo(settings.slo or DEFAULT_SLO)
 
 
-def _not_steady(settings: SweepSettings) -> str:
-    if settings.machine.engine not in VIRTUAL:
-        return f"--engine {settings.machine.engine} does not measure; "
-    if settings.load.once:
-        return "--once does not measure; add --steady, or "
-    return f"--arrivals {settings.load.arrivals} does not have; "
+def fixed_by(settings: SweepSettings) -> str:
+    """Return the option that makes the jobs of a cell a fixed set; empty if none does."""
+    if (engine := settings.machine.engine) not in VIRTUAL:
+        return f"--engine {'URL' if '://' in engine else engine}"
+    if not parse_arrivals(settings.load.arrivals).takes_rate:
+        return f"--arrivals {settings.load.arrivals}"
+    return "--once" if settings.load.once else ""
 
 
 def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None, ...]:

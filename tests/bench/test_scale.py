@@ -81,7 +81,7 @@ def peak_mb(pid: int) -> float:
 
 def measure(bench: str, folder: Path, programs: int, *engine: str) -> dict[str, Any]:
     trace = write_trace(folder / "trace.jsonl")
-    command = [bench, "sweep", "--traces", trace, "--programs", str(programs), *engine]
+    command = [bench, "sweep", "--once", "--traces", trace, "--programs", str(programs), *engine]
     run = MeasuredCommand(
         [*command, "--jps", f"{JPS:g}", "--out", str(folder / "run"), "--workers", "1"]
     )

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 RUN = "run"
 OUTPUT = "output.txt"
 """File with the stdout and stderr of the sweep."""
-SWEEP = ("sweep", "--traces", "t.jsonl", "--policies", "fcfs,continuum", "--jps", "0.5")
+SWEEP = ("sweep", "--once", "--traces", "t.jsonl", "--policies", "fcfs,continuum", "--jps", "0.5")
 ALONE = (*SWEEP, "--out", RUN, "--workers", "1")
 """The same sweep with one worker, so that cells run one after the other."""
 

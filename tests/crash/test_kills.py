@@ -32,7 +32,7 @@ KILLS = int(os.environ.get("TURNSTILE_KILLS", "16"))
 PROGRAMS = 60
 """Enough for a cell to take as long as a report."""
 SIX_CELLS = (
-    *("sweep", "--traces", "t.jsonl", "--policies", "fcfs,continuum,infercept"),
+    *("sweep", "--once", "--traces", "t.jsonl", "--policies", "fcfs,continuum,infercept"),
     *("--jps", "0.2,0.5", "--out", RUN, "--workers", "2"),
 )
 

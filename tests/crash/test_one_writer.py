@@ -25,7 +25,10 @@ IN_USE = (
     "bench: run: another bench process is writing to it; wait until it ends, or choose "
     "another --out\n"
 )
-ONE_CELL = ("run", "--traces", "t.jsonl", "--policy", "fcfs", "--jps", "0.5", "--out", RUN)
+ONE_CELL = (
+    *("run", "--once", "--traces", "t.jsonl", "--policy", "fcfs"),
+    *("--jps", "0.5", "--out", RUN),
+)
 
 
 @pytest.mark.parametrize("argv", [ALONE, ONE_CELL], ids=["sweep", "run"])

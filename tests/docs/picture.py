@@ -21,7 +21,7 @@ from tests.docs.pages import DOCS, ROOT
 
 PICTURE, DIGEST = DOCS / "report.png", DOCS / "report.sha256"
 SWEEP = (
-    *("sweep", "--jps", "0.05,0.15,0.3,0.5,0.9", "--policies"),
+    *("sweep", "--once", "--jps", "0.05,0.15,0.3,0.5,0.9", "--policies"),
     "fcfs,program-fcfs,continuum,autellix,infercept,lmcache,continuum+,infercept+,clairvoyant",
 )
 WIDTH, HEIGHT = 1280, 1560

@@ -36,7 +36,8 @@ from tests.threaded import threaded
 
 ALL = [command for page in PAGES for command in commands(page, "bench")]
 RUN_ELSEWHERE = {
-    "sweep --steady": "tests/harness/test_capacity_search.py",
+    "sweep --slo": "tests/harness/test_capacity_search.py",
+    "--policies fcfs,continuum --slo": "tests/harness/test_capacity_search.py",
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine http": "tests/harness/test_url_engine.py",
@@ -53,7 +54,7 @@ RUN_ELSEWHERE = {
     "experiment run --all": "tests/harness/test_experiment.py",
 }
 """Commands that need vLLM, a server or minutes, by part of the command: the test that runs each."""
-SHORTER = {"sweep": ("--programs", "5"), "experiment": ("--jps", "0.3")}
+SHORTER = {"sweep": ("--once", "--programs", "5"), "experiment": ("--jps", "0.3")}
 """Options appended to a command, so that it runs fewer programs or rates."""
 PRINTED = {
     "my_policies.py": "# my_policies.py",
@@ -97,7 +98,16 @@ def prepared(warm: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_agent.py").write_text(AGENT)
     (folder / "my-model").mkdir()
     (folder / "my-model/config.json").write_text(json.dumps(dict(MODELS["qwen3-8b"].config)))
-    small_sweep = ("sweep", "--jps", "0.3", "--policies", "fcfs,continuum", "--programs", "4")
+    small_sweep = (
+        "sweep",
+        "--once",
+        "--jps",
+        "0.3",
+        "--policies",
+        "fcfs,continuum",
+        "--programs",
+        "4",
+    )
     assert warm.run(folder, (*small_sweep, "--out", "runs/main")) == 0, output_of(folder)
     for name in ("before", "after", "now", "NAME"):
         shutil.copytree(folder / "runs/main", folder / "runs" / name)

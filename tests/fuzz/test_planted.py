@@ -173,7 +173,7 @@ def test_program_ids_cannot_name_folders_outside_the_run(tmp_path: Path) -> None
     trace = tmp_path / "a.jsonl"
     trace.write_bytes(program_line(Program("../../escaped", (Turn(100, 5), Turn(150, 5)))))
     out = tmp_path / "runs" / "one"
-    command = ["sweep", "--traces", str(trace), "--policies", "fcfs", "--jps", "0.5"]
+    command = ["sweep", "--traces", str(trace), "--policies", "fcfs", "--jps", "0.5", "--once"]
     done = CliRunner().invoke(app, [*command, "--programs", "1", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert read_traces(out / "fcfs_jps0.5_seed1" / "turns.jsonl").programs[0].id == "../../escaped"

@@ -173,7 +173,7 @@ def test_a_taken_port_is_reported_with_its_option() -> None:
 @pytest.mark.usefixtures("here", "worker_threads")
 def test_a_recording_can_be_swept() -> None:
     recorded(Path("o"))
-    options = ("--traces", "o/turns.jsonl", "--jps", "1", "--policies", "fcfs,continuum")
+    options = ("--traces", "o/turns.jsonl", "--once", "--jps", "1", "--policies", "fcfs,continuum")
     code, _, err = in_process.bench("sweep", *options)
     assert code == 0, err
 

@@ -11,7 +11,7 @@ from harness.cells import workers
 from tests.harness import worker_threads
 from tests.harness.in_process import bench
 
-SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
+SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10 --out run"
 
 
 @pytest.fixture(autouse=True)

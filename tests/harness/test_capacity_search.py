@@ -241,7 +241,7 @@ def test_a_workload_of_one_job_has_a_capacity(tmp_path: Path) -> None:
 def settings(**values: Any) -> SweepSettings:
     load = {name: values.pop(name) for name in ("arrivals", "once") if name in values}
     machine = {name: values.pop(name) for name in ("engine",) if name in values}
-    return SweepSettings(load=Load(**{"once": False, **load}), machine=Machine(**machine), **values)
+    return SweepSettings(load=Load(**load), machine=Machine(**machine), **values)
 
 
 def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
@@ -260,13 +260,13 @@ def test_capacities_are_searched_where_a_steady_state_is_measured() -> None:
     [
         (
             {"jps": "auto", "once": True},
-            "--jps auto: needs cells in steady state, which --once does not measure; add "
-            "--steady, or give rates, such as --jps 0.1,0.3",
+            "--jps auto: needs cells in steady state, and with --once the jobs are a fixed set; "
+            "remove --once, or give rates, such as --jps 0.1,0.3",
         ),
         (
             {"slo": "mean<=3x", "arrivals": "closed:4"},
-            "--slo 'mean<=3x': needs cells in steady state, which --arrivals closed:4 does not "
-            "have; remove --slo",
+            "--slo 'mean<=3x': needs cells in steady state, and with --arrivals closed:4 the jobs "
+            "are a fixed set; remove --slo",
         ),
         (
             {"slo": "mean<=3x", "jps": "0.1", "no_capacity": True},

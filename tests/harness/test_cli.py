@@ -43,12 +43,14 @@ def run(bench: str, *options: str, cwd: Path) -> subprocess.CompletedProcess[str
 def test_a_sweep_prints_its_answer_on_stdout_and_resumes(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
-    command = ("sweep", "--traces", trace, "--policies", "fcfs,continuum", "--jps", "0.5")
+    load = ("--once", "--jps", "0.5")
+    command = ("sweep", "--traces", trace, "--policies", "fcfs,continuum", *load)
     first = run(bench, *command, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     lines = first.stdout.splitlines()
     assert lines[0].startswith("engine sim: virtual time, operator-table profile of llama-3.1-8b")
     assert lines[1] == "three.jsonl: 3 programs, 9 turns; 2 policies x 1 load x 1 seed"
+    assert lines[2] == "fixed set (--once): each job runs once, until all have finished"
     report = tmp_path / lines[-1].removeprefix("report: ")
     assert report.name == "report.html"
     assert first.stderr.splitlines()[0] == "running 2 cells of 9 turns on 2 workers"
@@ -96,7 +98,8 @@ def test_an_ascii_locale_gives_the_same_report(bench: str) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_bench_run_prints_the_numbers_of_one_cell(trace: str) -> None:
-    options = ("--policy", "continuum", "--jps", "0.5", "--traces", trace, "--out", "one")
+    load = ("--once", "--jps", "0.5", "--traces", trace)
+    options = ("--policy", "continuum", *load, "--out", "one")
     code, out, err = bench_here("run", *options)
     assert code == 0, err
     shown = dict(line.split("\t")[:2] for line in out.splitlines() if "\t" in line)
@@ -110,7 +113,8 @@ def test_bench_run_prints_the_numbers_of_one_cell(trace: str) -> None:
 def test_jobs_that_are_too_long_are_left_out_and_named() -> None:
     too_long = Program("long", (Turn(9_000, 1_000),))
     write_programs(Path("t.jsonl"), [*programs(2), too_long])
-    options = ("--policies", "fcfs", "--jps", "0.5", "--max-model-len", "5000", "--out", "o")
+    load = ("--once", "--jps", "0.5", "--max-model-len", "5000")
+    options = ("--policies", "fcfs", *load, "--out", "o")
     code, _, err = bench_here("sweep", "--traces", "t.jsonl", *options)
     assert code == 0, err
     assert re.search("bench: left out: program long, turn 0: 9000 prompt", err)
@@ -133,7 +137,7 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
     (tmp_path / "mine.py").write_text(BROKEN)
-    options = ("--policies", "fcfs,mine:Broken", "--jps", "0.5", "--out", "o")
+    options = ("--policies", "fcfs,mine:Broken", "--once", "--jps", "0.5", "--out", "o")
     result = run(bench, "sweep", "--traces", trace, *options, cwd=tmp_path)
     assert result.returncode == 1
     assert "Traceback" not in result.stderr
@@ -149,7 +153,7 @@ def test_a_failing_custom_policy_fails_its_cells_and_the_sweep(
 def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
     bench: str, trace: str, tmp_path: Path, number: int, code: int
 ) -> None:
-    options = ("--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o")
+    options = ("--traces", trace, "--programs", "2000", "--once", "--jps", "5", "--out", "o")
     with subprocess.Popen(
         [bench, "sweep", *options],
         cwd=tmp_path,
@@ -165,7 +169,7 @@ def test_a_stopped_sweep_prints_how_to_resume_and_leaves_no_process(
         assert "Traceback" not in errors
         assert errors.splitlines()[-1] == (
             "bench: stopped; finished cells are kept, resume with: "
-            f"bench sweep --traces {trace} --programs 2000 --jps 5 --out o"
+            f"bench sweep --traces {trace} --programs 2000 --once --jps 5 --out o"
         )
     wait_until_none(partial(group_of, process.pid), 20)
 
@@ -178,7 +182,7 @@ def test_a_sweep_stopped_during_the_report_prints_how_to_resume(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("harness.cli.print_report.print_report", stopped)
-    command = "sweep --jps 0.2 --policies fcfs --programs 3 --out o"
+    command = "sweep --once --jps 0.2 --policies fcfs --programs 3 --out o"
     code, _, err = bench_here(*command.split())
     assert code == 130
     assert err.endswith(f"bench: stopped; finished cells are kept, resume with: bench {command}\n")
@@ -205,7 +209,8 @@ def test_a_full_stdout_is_named_in_the_error(bench: str, command: str, tmp_path:
 def test_a_second_sweep_in_a_folder_in_use_is_refused(
     bench: str, trace: str, tmp_path: Path
 ) -> None:
-    command = [bench, "sweep", "--traces", trace, "--programs", "2000", "--jps", "5", "--out", "o"]
+    load = ("--programs", "2000", "--once", "--jps", "5")
+    command = [bench, "sweep", "--traces", trace, *load, "--out", "o"]
     with subprocess.Popen(
         command,
         cwd=tmp_path,

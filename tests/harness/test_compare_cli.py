@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness.in_process import bench
 
-SWEEP = "sweep --jps 0.2 --policies fcfs,continuum --programs 10"
+SWEEP = "sweep --once --jps 0.2 --policies fcfs,continuum --programs 10"
 POLICY = """
 from servers.policies.fcfs import Fcfs
 
@@ -95,7 +95,7 @@ def test_runs_without_a_common_rate_are_not_comparable() -> None:
 
 @pytest.mark.usefixtures("run")
 def test_runs_with_some_rates_and_policies_in_common_are_compared_at_these() -> None:
-    other = "sweep --jps 0.2,0.3 --policies fcfs,infercept --programs 10"
+    other = "sweep --once --jps 0.2,0.3 --policies fcfs,infercept --programs 10"
     bench(*other.split(), "--out", "two")
     code, out, err = bench("compare", "one", "two", "--html", "page.html")
     assert (code, out) == (0, "all 2 numbers are identical\n")

@@ -15,7 +15,7 @@ from tests.profiles.test_measured import measured
 from traces.formats.native import write_programs
 
 FCFS = "fcfs_jps0.5_seed1"
-LOAD = ("--traces", "three.jsonl", "--policies", "fcfs", "--jps", "0.5")
+LOAD = ("--once", "--traces", "three.jsonl", "--policies", "fcfs", "--jps", "0.5")
 SWEEP = ("sweep", *LOAD, "--hardware", "my-gpu.toml", "--out")
 
 

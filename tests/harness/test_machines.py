@@ -22,7 +22,17 @@ CONFIG = {
     "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128256,
     "max_position_embeddings": 131072, "torch_dtype": "bfloat16", "tie_word_embeddings": True,
 }  # fmt: skip
-LOAD = ("--traces", "three.jsonl", "--policies", "continuum", "--jps", "0.5", "--workers", "1")
+LOAD = (
+    "--once",
+    "--traces",
+    "three.jsonl",
+    "--policies",
+    "continuum",
+    "--jps",
+    "0.5",
+    "--workers",
+    "1",
+)
 LIST = ("sweep", *LOAD, "--hardware", "a100-80g,h100", "--model", "llama-3.1-8b,gemma-3-12b")
 FOLDERS = [
     "a100-80g_gemma-3-12b", "a100-80g_llama-3.1-8b", "h100_gemma-3-12b", "h100_llama-3.1-8b",
@@ -267,11 +277,11 @@ def test_the_overview_names_the_fastest_scheduler_of_each_machine_and_links_to_i
 
 
 def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> None:
-    Path("stream.toml").write_text("once = false\n")
     load = ("--traces", "three.jsonl", "--policies", "fcfs,continuum", "--seeds", "1")
     machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
     condition = ("--fail-unless", "capacity(fcfs) > 0")
-    out = run("sweep", "stream.toml", *load, *machines, "--out", "all", *condition)
+    out = run("sweep", *load, *machines, "--out", "all", *condition)
+    assert "\nsteady state: jobs arrive until one was measured; searching capacities for " in out
     overview = Path("all/report.html").read_text()
     assert "Highest capacity by machine" in overview
     for machine in ("a100-80g", "h100"):

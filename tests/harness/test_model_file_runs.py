@@ -15,7 +15,7 @@ from tests.harness.in_process import bench
 from traces.formats.native import write_programs
 
 FCFS = "fcfs_jps0.5_seed1"
-LOAD = ("--traces", "three.jsonl", "--policies", "fcfs", "--jps", "0.5")
+LOAD = ("--once", "--traces", "three.jsonl", "--policies", "fcfs", "--jps", "0.5")
 SWEEP = ("sweep", *LOAD, "--hardware", "h100", "--model", "Mine-8B", "--out")
 
 

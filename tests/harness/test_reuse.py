@@ -115,7 +115,7 @@ def test_a_changed_module_of_a_custom_policy_gives_a_different_cell(
 
 
 def test_with_fresh_no_cell_is_reused() -> None:
-    command = ["sweep", "--programs", "2", "--policies", "fcfs", "--jps", "0.5"]
+    command = ["sweep", "--once", "--programs", "2", "--policies", "fcfs", "--jps", "0.5"]
     assert bench(*command, "--out", str(RUN))[0] == 0
     taken = "took 1 finished cell with the same settings from runs/first"
     assert taken in bench(*command, "--out", "runs/second")[2]

@@ -19,8 +19,11 @@ from servers.errors import InvalidInput
 from tests.harness.in_process import bench
 from traces.formats.native import write_programs
 
-OPTIONS = "--traces three.jsonl --policies fcfs,continuum --jps 0.5 --kv-blocks 200 --seeds 1,2"
+OPTIONS = (
+    "--once --traces three.jsonl --policies fcfs,continuum --jps 0.5 --kv-blocks 200 --seeds 1,2"
+)
 FILE = """
+once = true
 traces = ["three.jsonl"]
 policies = "fcfs,continuum"
 jps = "0.5"
@@ -189,7 +192,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
         "no-capacity": False,
         "policies": "all",
         "arrivals": "poisson",
-        "once": True,
+        "once": False,
         "overlong": "drop",
         "engine": "sim",
         "step-times": "tables",

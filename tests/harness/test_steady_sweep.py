@@ -15,7 +15,7 @@ from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.idle import idle_jct
-from harness.sweep.plan import Cell, SweepPlan, resolve
+from harness.sweep.plan import Cell, SweepPlan, fixed_by, resolve
 from harness.sweep.run import run_sweep
 from tests.lines import read_lines
 
@@ -107,7 +107,7 @@ def test_a_rate_far_above_every_capacity_is_unstable_and_one_that_is_absurd_fail
 
 def plan_of(engine: str = "sim", **load: Any) -> SweepPlan:
     return resolve(
-        SweepSettings(jps=load.pop("jps", "0.3"), load=Load(once=False, **load),
+        SweepSettings(jps=load.pop("jps", "0.3"), load=Load(**load),
                       machine=Machine(engine=engine), policies="fcfs")
     )  # fmt: skip
 
@@ -119,6 +119,17 @@ def test_cells_of_a_stream_say_so_and_those_of_a_fixed_set_do_not() -> None:
     assert cell["workload"]["recipe"] == "swe-bench"
     fixed = small_plan()
     assert "steady_state" not in fixed.cell_json(fixed.cells()[0])
+
+
+def test_live_engines_and_arrivals_without_a_rate_run_a_fixed_set_of_jobs() -> None:
+    def option(engine: str = "sim", **load: Any) -> str:
+        return fixed_by(SweepSettings(load=Load(**load), machine=Machine(engine=engine)))
+
+    assert {option(), option("vllm-virtual"), option(arrivals="gamma:0.5")} == {""}
+    assert option(once=True) == "--once"
+    assert option("vllm") == "--engine vllm"
+    assert option("http://user:key@127.0.0.1:8000") == "--engine URL"
+    assert option(arrivals="recorded", once=True) == "--arrivals recorded"
 
 
 def test_recorded_and_closed_arrivals_run_a_fixed_set_of_jobs() -> None:

@@ -158,7 +158,7 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = SweepSettings(
         jps="0.4",
         policies="fcfs,continuum,infercept+",
-        load=Load(programs=15),
+        load=Load(programs=15, once=True),
         machine=Machine(kv_blocks=2500, max_model_len=39_000, offload_gb=6.0),
     )
     assert not run_sweep(resolve(settings), folder, workers=2).failed
