@@ -67,6 +67,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
             "the cell runs a fixed set of jobs (left out)",
         ),
     ] = UNSET
+    job_turns: Annotated[
+        Count | UnsetType,
+        meaning(
+            "turns of the whole job; fewer lines have its `job_id` if it had not finished when "
+            "its cell ended",
+            "the cell runs a fixed set of jobs (left out)",
+        ),
+    ] = UNSET
     scheduled_at_s: Annotated[Seconds, meaning("when the turn was due")]
     sent_at_s: Annotated[
         Seconds, meaning("when it was sent; `sent_at_s - scheduled_at_s` is client lateness")

@@ -33,6 +33,8 @@ class ActiveJob:
     """Position in the order of arrival; None in a fixed set of programs."""
     members: tuple[Program, ...] = ()
     """All programs of a job of a stream."""
+    turns: int | None = None
+    """Number of turns of all programs of a job of a stream; None in a fixed set of programs."""
     active_programs: int = 0
     failed: bool = False
 
@@ -119,7 +121,8 @@ class TurnSchedule:
     def start_job(self, members: tuple[Program, ...], index: int, at_ps: int) -> None:
         """Start a job of a stream: a root program, followed by its sub-agents."""
         self._add_children(members)
-        self.start(members[0], at_ps, ActiveJob(members[0].id, at_ps, index, members))
+        turns = sum(len(program.turns) for program in members)
+        self.start(members[0], at_ps, ActiveJob(members[0].id, at_ps, index, members, turns))
 
     def start(self, program: Program, at_ps: int, job: ActiveJob | None = None) -> None:
         program = replace(program, turns=tuple(program.turns))
@@ -155,6 +158,7 @@ class TurnSchedule:
             turn=run.turn,
             job_id=run.job.id,
             job_index=UNSET if run.job.index is None else run.job.index,
+            job_turns=UNSET if run.job.turns is None else run.job.turns,
             scheduled_at_s=at_s,
             sent_at_s=at_s,
             kept_tokens=turn.kept_tokens,

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from msgspec import to_builtins
 
 from reports.metrics.jobs import jobs_of
+from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
 from reports.run_folder.lines import read_records
 from reports.run_folder.read import Cell
@@ -36,22 +37,28 @@ KINDS: dict[str, Kind] = {
     "str": "text", "tuple": "texts", "int": "whole", "float": "number", "bool": "flag",
 }  # fmt: skip
 TURN_COLUMNS = (
-    *("program_id", "turn", "job_id", "replica"),
+    *("program_id", "turn", "job_id", "job_index", "replica"),
     *("scheduled_at_s", "sent_at_s", "first_token_at_s", "finished_at_s"),
     *("prompt_tokens", "output_tokens", "kept_tokens", *HITS, *PARTS, "preemptions", "pinned_hit"),
     *("gap_s", "gap_provenance", "wait_s", "tools", "error"),
 )
 _TYPES = {field.name: field.type for field in fields_of(TurnRecord)}
-TURNS: dict[str, Kind] = OF_CELL | {name: KINDS[_TYPES[name]] for name in TURN_COLUMNS}
-"""Fields of `servers.records.TurnRecord`."""
+TURNS: dict[str, Kind] = {
+    **OF_CELL,
+    **{name: KINDS[_TYPES[name]] for name in TURN_COLUMNS},
+    "measured": "flag",
+}
+"""Fields of `servers.records.TurnRecord`, and whether the job of the turn is measured."""
 JOBS: dict[str, Kind] = {
     **OF_CELL,
     "job_id": "text",
     **dict.fromkeys(("arrival_s", "departure_s", "jct_s", "bubble_s", "late_s"), "number"),
     "failed": "flag",
     **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
+    "measured": "flag",
 }
-"""The columns of `reports.metrics.jobs.jobs_of`. The JCT of a failed job is meaningless."""
+"""The columns of `reports.metrics.jobs.jobs_of`. The JCT of a failed job is meaningless, as is that
+of a job that is not measured: a stream ends before its last jobs have finished."""
 
 
 class Table(Protocol):
@@ -62,15 +69,22 @@ Opens = Callable[[Path, Mapping[str, Kind]], Any]
 """Opens a file with these columns, as a context manager that yields a `Table`."""
 
 
-def rows_of(cell: Cell, name: str) -> tuple[list[Row], list[Row]]:
-    """Return the rows of the turns and of the jobs. Raises InvalidRunFolder."""
+def rows_of(cell: Cell, name: str, unstable: bool) -> tuple[list[Row], list[Row]]:
+    """Return the rows of the turns and of the jobs. An unstable cell has no measured jobs. Raises
+    InvalidRunFolder."""
     variant, jps, seed = cell.key
     machine = {name: cell.config.get(name) for name in ("hardware", "model")}
     common = {"cell": name, **machine, "variant": variant, "jps": jps, "seed": seed}
-    frame = jobs_of(read_turns(cell)).reset_index()
+    every_turn = read_turns(cell)
+    kept = measured_turns(cell, {str(name): every_turn[name].to_numpy() for name in every_turn})
+    measured = frozenset() if unstable else frozenset(kept["job_id"])
+    frame = jobs_of(every_turn).reset_index().assign(measured=lambda f: f["job_id"].isin(measured))
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
-    turns = read_records(cell.folder / "turns.jsonl", TurnRecord)
-    return [common | to_builtins(turn) for turn in turns], [common | job for job in jobs]
+    turns = map(to_builtins, read_records(cell.folder / "turns.jsonl", TurnRecord))
+    return (
+        [common | turn | {"measured": turn["job_id"] in measured} for turn in turns],
+        [common | job for job in jobs],
+    )
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from reports.exports.chrome import chrome_trace
 from reports.exports.pictures import pictures
 from reports.exports.tables import JOBS, TURNS, Opens, open_csv, open_parquet, rows_of
 from reports.exports.timestamps import scheduler_timestamps
+from reports.metrics.steady import unstable_cells
 from reports.run_folder.atomic import atomic_path, write_file
 from reports.run_folder.cell_names import refuse_unknown
 from reports.run_folder.machines import has_members, read_members
@@ -43,13 +44,15 @@ def export(run_folder: Path, form: str, out: Path, names: Sequence[str] = ()) ->
     the figures of the report. Raises UnknownCell and BrowserUnavailable."""
     if form in PICTURES:
         return _pictures(run_folder, form, out, names)
-    cells, not_finished = _cells(run_folder)
+    cells, not_finished, unstable = _cells(run_folder)
     if names:
         refuse_unknown("--cell", names, [*cells, *(name for name, _ in not_finished)], run_folder)
         cells = {name: cell for name, cell in cells.items() if name in names}
         not_finished = [(name, why) for name, why in not_finished if name in names]
-    write = _tables if form in TABLES else _files
-    paths, missing = write(cells, form, out)
+    if form in TABLES:
+        paths, missing = _tables(cells, form, out, unstable)
+    else:
+        paths, missing = _files(cells, form, out)
     return Exported(tuple(paths), len(cells) - len(missing), (*not_finished, *missing))
 
 
@@ -64,22 +67,25 @@ def _pictures(run_folder: Path, form: str, out: Path, names: Sequence[str]) -> E
     return Exported(tuple(paths), 0, ())
 
 
-def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing]:
-    """Return the finished cells by name, and the names of the others with the reasons. With several
-    machines, a name begins with the run folder of the machine."""
+def _cells(run_folder: Path) -> tuple[dict[str, Cell], Missing, set[str]]:
+    """Return the finished cells by name, the names of the others with the reasons, and the names of
+    unstable ones. With several machines, a name begins with the run folder of the machine."""
     if not has_members(run_folder):
         run = load_run(run_folder)
-        return {cell.folder.name: cell for cell in run.cells}, list(run.missing)
-    cells: dict[str, Cell] = {}
-    missing: Missing = []
+        cells = {cell.folder.name: cell for cell in run.cells}
+        return cells, list(run.missing), set(unstable_cells(run.cells))
+    cells, missing, unstable = {}, [], set()
     for member in read_members(run_folder):
         run, machine = load_run(member.folder), member.folder.name
         cells |= {f"{machine}/{cell.folder.name}": cell for cell in run.cells}
         missing += [(f"{machine}/{name}", why) for name, why in run.missing]
-    return cells, missing
+        unstable |= {f"{machine}/{name}" for name in unstable_cells(run.cells)}
+    return cells, missing, unstable
 
 
-def _tables(cells: Mapping[str, Cell], form: str, out: Path) -> tuple[list[Path], Missing]:
+def _tables(
+    cells: Mapping[str, Cell], form: str, out: Path, unstable: Collection[str]
+) -> tuple[list[Path], Missing]:
     missing: Missing = []
     paths = [out / f"{what}.{form}" for what in ("turns", "jobs")]
     with ExitStack() as files:
@@ -89,7 +95,7 @@ def _tables(cells: Mapping[str, Cell], form: str, out: Path) -> tuple[list[Path]
         )
         for name, cell in cells.items():
             try:
-                turns, jobs = rows_of(cell, name)
+                turns, jobs = rows_of(cell, name, name in unstable)
             except InvalidRunFolder as error:
                 missing.append((name, str(error)))
                 continue

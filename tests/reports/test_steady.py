@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Mapping, Sequence
 from io import StringIO
@@ -14,6 +15,7 @@ from make_run import turn, write_cell, write_lines, write_sweep
 from rich.console import Console
 
 from reports import write_report
+from reports.exports.write import export
 from reports.metrics.cells import Results, collect
 from reports.run_folder.read import load_run
 
@@ -197,3 +199,18 @@ def test_a_low_throughput_of_a_stable_cell_is_a_caveat(tmp_path: Path) -> None:
         "Throughput is below 90% of the rate in 1 cell, although as many jobs finish as arrive: by"
         " chance fewer arrive. The lowest is 75%, fcfs_jps1.0_seed1."
     ) in write_report(tmp_path).answer
+
+
+def test_exported_tables_mark_the_measured_jobs(tmp_path: Path) -> None:
+    """Jobs 2 … 5 are measured. A cell that is unstable at a lower rate measures none."""
+    run = write_sweep(tmp_path / "run", ["fcfs"])
+    for jps, unstable in ((1.0, None), (2.0, "the queue grows"), (3.0, None)):
+        steady_cell(run, TURNS, WINDOW, jps=jps, unstable=unstable)
+    export(run, "csv", tmp_path)
+    measured: dict[str, list[tuple[str, str]]] = {}
+    for name in ("jobs", "turns"):
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        measured[name] = [(row["jps"], row["job_id"]) for row in rows if row["measured"] == "true"]
+        assert {row["measured"] for row in rows} == {"true", "false"}
+    assert measured["jobs"] == measured["turns"] == [("1.0", f"p{job}") for job in range(2, 6)]

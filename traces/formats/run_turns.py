@@ -3,10 +3,13 @@
 In: a `TurnRecord` per line (docs/reference/run-folder.md). Out: programs in order of arrival, with
 the tool gaps of the run, and with messages if the run recorded them. Failed turns are left out. A
 sub-agent becomes a separate program, since its record lacks the fork; this is reported as a repair.
+Of a stream of jobs, those before the first that had not finished when the cell ended are kept; the
+finished ones after it would be mostly short ones.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from msgspec import ValidationError
@@ -37,18 +40,21 @@ def sniff(first_bytes: bytes) -> bool:
 def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     by_program: dict[str, list[TurnRecord]] = {}
     decoder = Decoder(TurnRecord)
-    for number, line in enumerate(data.splitlines(), 1):
-        record = _record(decoder, line, number, repairs)
-        if record is None:
-            continue
-        if record.error:
+    lines = enumerate(data.splitlines(), 1)
+    found = [_record(decoder, line, number, repairs) for number, line in lines]
+    records = [record for record in found if record is not None]
+    end = _first_unfinished(records)
+    for record in records:
+        if isinstance(record.job_index, int) and record.job_index >= end:
+            repairs.add("a turn of a job that had not finished, or of a later one: left out")
+        elif record.error:
             repairs.add("a turn that failed: left out")
         elif tokens(record.prompt_tokens) and tokens(record.output_tokens):
             by_program.setdefault(identifier(record.program_id) or "program", []).append(record)
         else:
             repairs.add("a turn without token counts: left out")
     if not by_program:
-        raise TraceRejected("no turn has succeeded")
+        raise TraceRejected("no turn has succeeded, or no job has finished")
     for records in by_program.values():
         records.sort(key=_sent_s)
         if records[0].job_id not in ("", records[0].program_id):
@@ -57,6 +63,17 @@ def load(data: bytes, _name: str, repairs: Repairs) -> list[Program]:
     starts_s = {id: round(_sent_s(records[0]) - first_s, 6) for id, records in by_program.items()}
     ordered = sorted(by_program, key=lambda id: (starts_s[id], id))
     return [_program(id, by_program[id], starts_s[id], repairs) for id in ordered]
+
+
+def _first_unfinished(records: Sequence[TurnRecord]) -> float:
+    """Return the index of the first job of a stream that lacks turns; infinity for a fixed set."""
+    missing: dict[int, int] = {}
+    for record in records:
+        if isinstance(record.job_index, int) and isinstance(record.job_turns, int):
+            missing[record.job_index] = missing.get(record.job_index, record.job_turns) - 1
+    if not missing:
+        return math.inf
+    return next(index for index in range(max(missing) + 2) if missing.get(index) != 0)
 
 
 def _record(
