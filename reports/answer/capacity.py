@@ -79,7 +79,7 @@ def capacity_answer(
     shown = [asked.baseline] if asked.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
     findings = [
-        _meaning(asked),
+        meaning(asked.slo, asked.idle_mean_s),
         *_jct(point, base_point, base),
         *_others(found, best, asked),
         *_resources(best, base, asked),
@@ -212,10 +212,11 @@ def _always(best: Sequence[VariantCapacity], asked: Asked) -> str:
     )
 
 
-def _meaning(asked: Asked) -> str:
+def meaning(slo: Slo, idle_mean_s: float) -> str:
+    """Return two sentences that say which rates are sustained."""
     return (
-        f"Sustained means: {asked.slo.describe()}, and a queue that does not grow. On an idle"
-        f" machine the mean JCT is {seconds(asked.idle_mean_s)}."
+        f"Sustained means: {slo.describe()}, and a queue that does not grow. On an idle"
+        f" machine the mean JCT is {seconds(idle_mean_s)}."
     )
 
 

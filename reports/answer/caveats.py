@@ -37,22 +37,30 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
 
 
 def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
-    """Return the caveats that concern all cells."""
+    """Return the caveats that concern all cells, the weightiest first: a page shows three at the
+    top."""
     return [
+        *_incomplete(results, sweep),
         *_saturated(points),
-        *of_results(points, results, sweep),
         *_few_seeds(sweep, results),
+        *_of_cells(points, results, sweep),
     ]
 
 
 def of_results(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
-    """Return the caveats that concern answers of every kind."""
+    """Return the caveats that concern answers of every kind, the weightiest first."""
+    return [*_incomplete(results, sweep), *_of_cells(points, results, sweep)]
+
+
+def _incomplete(results: Results, sweep: dict[str, Any]) -> list[str]:
+    return [*_cells_without_a_valid_result(results), *_traces_left_out(sweep)]
+
+
+def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
     return [
         *_unstable(points, results),
         *_throughput(results),
-        *_cells_without_a_valid_result(results),
         *_more_scheduling_time(points, sweep),
-        *_traces_left_out(sweep),
     ]
 
 

@@ -34,16 +34,23 @@ def _gpus(sweep: Mapping[str, Any]) -> str | None:
 
 
 def provenance(sweep: Mapping[str, Any]) -> str:
-    """Return a sentence with the engine, the model, the machine and the workload, and one that
-    compares the workload with recorded agents."""
+    """Return `basis`, and a sentence that compares the workload with recorded agents."""
+    return f"{basis(sweep)} {compared_with_agents(sweep.get('workload') or {})}".rstrip()
+
+
+def basis(sweep: Mapping[str, Any]) -> str:
+    """Return a sentence that says whether times were measured or simulated, and names the model,
+    the machine and the workload."""
     profile = sweep.get("profile") or {}
     model, hardware = sweep.get("model", "a model"), _gpus(sweep) or "a machine"
     engine = str(sweep.get("engine"))
     if engine in VIRTUAL:
         kind = profile.get("provenance", "unknown")
         note = ORIGINS.get(kind, "")
-        clock = VIRTUAL[engine].replace("virtual", "Virtual", 1)
-        time = f"{clock}, not a GPU: {model} on {hardware}, {kind} profile{note}"
+        time = (
+            f"Simulated in {VIRTUAL[engine]}, not measured on a GPU: {model} on {hardware},"
+            f" {kind} profile{note}"
+        )
     else:
         version = (sweep.get("server") or {}).get("vllm")
         engine = f"vLLM {version}" if version else engine
@@ -57,12 +64,13 @@ def provenance(sweep: Mapping[str, Any]) -> str:
     name, turns = str(workload.get("name", "unnamed")), workload.get("turns")
     if sweep.get("steady_state"):
         name = _stream(workload)
+        if (means := workload.get("means")) is not None:
+            name += f", {means['turns']:.0f} turns on average"
     elif turns is not None:  # unknown before a run of agents that are not guided
         name = f"{counted(turns, 'turn')} of {name}"
     if len(kinds) == 1:
         kinds = [kinds[0].split()[0]]
-    sentence = f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
-    return f"{sentence} {compared_with_agents(workload)}".rstrip()
+    return f"{time}; {name}" + (f", tool gaps {listed(kinds)}." if kinds else ".")
 
 
 def _stream(workload: Mapping[str, Any]) -> str:

@@ -17,9 +17,12 @@ Found = tuple[VariantCapacity, Estimate]
 
 
 def capacity(
-    capacities: Sequence[VariantCapacity], style: Mapping[str, Style], emphasised: Collection[str]
+    capacities: Sequence[VariantCapacity],
+    style: Mapping[str, Style],
+    emphasised: Collection[str],
+    meaning: str = "",
 ) -> Figure | None:
-    """Return None if no capacity is a number."""
+    """Return None if no capacity is a number. `meaning` says what a sustained rate is."""
     found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
     if not found:
         return None
@@ -35,8 +38,14 @@ def capacity(
         "value": "x",
         "rows": [[each.variant, plain(short(each.variant))] for each, _ in order],
     }
-    if rest:
-        spec["note"] = "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest)
+    bars = any(value.has_interval for _, value in order)
+    notes = [
+        meaning,
+        "Bars: 95% intervals; ratios, paired by seed, are more certain." if bars else "",
+        "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest) if rest else "",
+    ]
+    if any(notes):
+        spec["note"] = " ".join(filter(None, notes))
     return Figure(
         "capacity",
         "Jobs per second that each policy sustains",

@@ -27,8 +27,8 @@ TERMS: dict[str, str] = {
         "grow, and the SLO is met."
     ),
     "Seed": (
-        "The number that initialises one draw of the arrivals. All variants of a sweep get "
-        "the same draws."
+        "The number that initialises one draw of the arrivals and, in steady state, of the "
+        "programs. All variants of a sweep get the same draws."
     ),
     "KV cache": (
         "Keys and values of the tokens that an engine has computed, in blocks (16 tokens on a GPU)."

@@ -15,9 +15,10 @@ from jinja2 import Environment
 
 from reports.answer.capacity import price_of
 from reports.answer.capacity_rows import capacity_rows, page_rows
-from reports.answer.provenance import command, facts, heading, left_out
+from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
 from reports.answer.verdict import Answer
+from reports.answer.workload import compared_with_agents
 from reports.figures.drawing import Figure
 from reports.figures.legend import fastest, highlighted, legend
 from reports.figures.styles import Style
@@ -26,11 +27,12 @@ from reports.metrics.cells import Results
 from reports.page.cell_rows import against, columns, rows
 from reports.page.environment import environment
 from reports.page.packed import packed, packed_plotly
-from reports.phrasing import counted, seconds, share, times
+from reports.page.tiles import tiles
 from reports.run_folder.read import Run
-from reports.statistics.bootstrap import interval
 from reports.statistics.points import Point
 
+MOST_CAVEATS = 3
+"""The first screen has at most this many caveats; the others follow further down."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "overview": {"hits": "The cache-hit ratio is not drawn: this server does not report it."},
     "job_time": {
@@ -103,7 +105,10 @@ def page(
         .render(
             answer=answer,
             machines=machines,
-            tiles=[] if answer.capacities else _tiles(answer),
+            basis=basis(run.sweep),
+            tiles=tiles(answer, str(run.sweep["baseline"])),
+            caveats=_caveats(answer, run),
+            most_caveats=MOST_CAVEATS,
             capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
@@ -123,6 +128,14 @@ def page(
     )
 
 
+def _caveats(answer: Answer, run: Run) -> list[str]:
+    """Return the caveats with the comparison of the workload with real agents, which is one of the
+    three at the top."""
+    compared = compared_with_agents(run.sweep.get("workload") or {})
+    first, others = answer.caveats[: MOST_CAVEATS - 1], answer.caveats[MOST_CAVEATS - 1 :]
+    return [*first, *filter(None, [compared]), *others]
+
+
 def _best_first(points: Sequence[Point], answer: Answer) -> list[str]:
     """Return the variants by capacity, or by mean JCT if the run searched no capacities."""
     found = [(value.value, c.variant) for c in answer.capacities if (value := c.jobs_per_s)]
@@ -135,33 +148,3 @@ def _loads(results: Results) -> dict[str, str]:
     if not len(results.cells):
         return {}
     return dict(zip(results.cells["cell"], results.cells["load"], strict=True))
-
-
-def _tiles(answer: Answer) -> list[tuple[str, str, str]]:
-    """Return rows of (number, label, interval or comparison)."""
-    winner, base = answer.winner, answer.baseline
-    if winner is None:
-        return []
-    gain = winner.against
-    if gain is None or base is None:
-        tiles = [
-            (seconds(winner.jct_mean_s.value), "mean JCT", _interval_s(winner)),
-            (seconds(winner.jct_s["jct_p95_s"]), "P95 JCT", counted(winner.jobs, "job")),
-        ]
-    else:
-        tiles = [
-            (times(gain.mean.value), "faster on average", interval(gain.mean)),
-            (times(gain.p95.value), "faster at P95", interval(gain.p95)),
-            (
-                seconds(winner.jct_mean_s.value),
-                "mean JCT",
-                f"{base.variant}: {seconds(base.jct_mean_s.value)}",
-            ),
-        ]
-    if answer.possible is not None and gain is not None:
-        tiles.append((share(answer.possible), "of the possible gain", "the gain of the best bound"))
-    return tiles
-
-
-def _interval_s(point: Point) -> str:
-    return f"95% CI {seconds(point.jct_mean_s.low)} to {seconds(point.jct_mean_s.high)}"

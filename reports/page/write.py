@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.capacity import asked_of, capacity_answer, price_of
+from reports.answer.capacity import asked_of, capacity_answer, meaning, price_of
 from reports.answer.capacity_rows import CapacityTable, capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
@@ -68,7 +68,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     found = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
     result = _answer(run, shown_results, found, search)
     style = styles(run.sweep["variants"])
-    drawn = _draw(run, shown_results, found, result, style, named)
+    drawn = _draw(run, shown_results, found, result, style, named, search)
     shown_points = with_unstable(found, shown_results)
     html = page(run, results, shown_points, result, drawn, style, _links(run_folder))
     write_cells(run_folder, results.cells)
@@ -119,6 +119,7 @@ def _draw(
     result: Answer,
     style: Mapping[str, Style],
     named: Mapping[str, Cell],
+    search: Searched | None,
 ) -> Drawn:
     baseline = str(run.sweep["baseline"])
     strong = dict.fromkeys([baseline, result.winner.variant if result.winner else baseline])
@@ -126,7 +127,8 @@ def _draw(
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
     inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
-    sustained = capacity(result.capacities, style, strong)
+    rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
+    sustained = capacity(result.capacities, style, strong, rates)
     return Drawn(
         [] if sustained is None else [sustained],
         figures(found, style, list(strong)),

@@ -182,7 +182,7 @@
       yaxis: axis(spec.layout.yaxis, across ? rows : range ? { ...value, range } : value),
     };
     layout.annotations = (spec.layout.annotations || []).map((a) => ({ ...a, font: { ...a.font, color: css("--soft") } }));
-    if (labelled && range) layout.annotations.push(...names(spec, range, log, (spec.height || 380) - 78));
+    if (labelled && range) layout.annotations.push(...names(spec, range, log, heightOf(id, spec) - 78));
     for (const other of ["yaxis2", "yaxis3"]) {
       if (spec.layout[other]) layout[other] = axis(spec.layout[other], {});
     }
@@ -190,10 +190,18 @@
     return layout;
   }
 
+  // The picture of the answer is lower, so that it fits on the first screen with the caveats.
+  const isFirst = (id) => Boolean(document.getElementById(id).closest(".answer"));
+  function heightOf(id, spec, row) {
+    if (!spec.rows) return spec.height || (isFirst(id) ? 330 : 380);
+    const rows = Math.max(2, spec.rows.filter(([name]) => !hidden(name)).length);
+    return 84 + (isFirst(id) && rows > 10 ? 18 : row) * rows;
+  }
+
   // plotly fills the element, also after the window is resized.
-  function size(div, spec) {
-    const rows = spec.rows && Math.max(2, spec.rows.filter(([name]) => !hidden(name)).length);
-    div.style.height = `${rows ? 96 + 27 * rows : spec.height || 380}px`;
+  function size(id, spec) {
+    const div = document.getElementById(id);
+    div.style.height = `${heightOf(id, spec, 27)}px`;
     div.style.width = root.classList.contains("paper") ? `${paperWidth}px` : "";
   }
 
@@ -203,7 +211,7 @@
     const narrow = div.clientWidth < 480 && !root.classList.contains("paper");
     const config = { responsive: true, displayModeBar: false };
     div.setAttribute("aria-label", spec.alt);
-    size(div, spec);
+    size(id, spec);
     if (note) note.textContent = spec.note || "";
     Plotly.react(div, ordered(spec.data).map(paint), layoutOf(id, name, spec, narrow), config);
   }
@@ -248,7 +256,7 @@
     redraw([button.dataset.figure]);
   }));
   // The figure as it is now, in the style of a paper: light, of fixed width, and with its own legend.
-  const isWide = (id) => Boolean(document.getElementById(id).closest(".wide"));
+  const isWide = (id) => !isFirst(id) && Boolean(document.getElementById(id).closest(".wide"));
   function onPaper(id) {
     const isPaper = root.classList.contains("paper");
     root.classList.add("paper");
@@ -257,8 +265,7 @@
     const data = ordered(spec.data).map(paint).map((t) => ({
       ...t, showlegend: inLegend(t) && t.visible && !others.has(t.meta.variant),
     }));
-    const rows = spec.rows && Math.max(2, spec.rows.filter(([variant]) => !hidden(variant)).length);
-    const height = (rows ? 96 + 22 * rows : spec.height || 340) + 20;
+    const height = (spec.rows ? heightOf(id, spec, 22) : spec.height || 340) + 20;
     const layout = {
       ...layoutOf(id, name, spec, false),
       width: isWide(id) ? paperWidth : 480, height,

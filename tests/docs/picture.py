@@ -24,7 +24,7 @@ SWEEP = (
     *("sweep", "--once", "--jps", "0.05,0.15,0.3,0.5,0.9", "--policies"),
     "fcfs,program-fcfs,continuum,autellix,infercept,lmcache,continuum+,infercept+,clairvoyant",
 )
-WIDTH, HEIGHT = 1280, 1560
+WIDTH, HEIGHT = 1280, 900
 
 
 def make_report(folder: Path) -> Path:

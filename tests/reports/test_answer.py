@@ -205,8 +205,8 @@ def test_the_last_sentence_names_what_was_measured_and_what_was_not(tmp_path: Pa
     run = write_sweep(tmp_path, ["fcfs"], workload=shape)
     write_cell(run, "fcfs", idle(1.0))
     assert answer_of(run).sentences[-1] == (
-        "Virtual time, not a GPU: llama-3.1-8b on a100-80g, analytic profile"
-        " (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
+        "Simulated in virtual time, not measured on a GPU: llama-3.1-8b on a100-80g, analytic"
+        " profile (a roofline of published peaks, not a measurement); 20 turns of swe-bench,"
         " tool gaps measured 75% and inferred 25%."
     )
 

@@ -1,0 +1,113 @@
+"""The large numbers beneath the headline of a report.
+
+In: the answer. Out: tiles, each with a number, what it is, and how certain it is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from reports.answer.verdict import Answer
+from reports.phrasing import counted, seconds, share, times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import VariantCapacity
+from reports.statistics.points import Point
+from servers.policies.fcfs import Fcfs
+
+
+class Tile(NamedTuple):
+    number: str
+    what: str
+    sure: str
+    """An interval or a comparison."""
+
+
+def tiles(answer: Answer, baseline: str) -> list[Tile]:
+    if answer.capacities:
+        return _of_capacities(answer, baseline)
+    return _of_speed_up(answer)
+
+
+def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
+    """The capacity of the baseline if no variant has a significantly higher one, else the highest;
+    the ratio of the highest to the baseline's; and a mean JCT."""
+    ranked = sorted(
+        (each for each in answer.capacities if each.jobs_per_s is not None and not each.bound),
+        key=_jobs_per_s,
+        reverse=True,
+    )
+    winners = [each for each in ranked if each.variant in answer.winners]
+    if not winners:
+        return []
+    base = next((each for each in winners if each.variant == baseline), None)
+    shown = base or winners[0]
+    rate = Tile(
+        f"{_jobs_per_s(shown):.3g} jobs/s", f"sustained with {_named(shown.variant)}", _ci(shown)
+    )
+    highest = next((each for each in ranked if each.ratio is not None), None)
+    if highest is None or highest.ratio is None:
+        return [rate, *_jct(answer)]
+    what = f"as many as with {_named(baseline)}"
+    if base is not None:
+        what = f"as many with {highest.variant}, the {'most' if highest is ranked[0] else 'next'}"
+    more = Tile(times(highest.ratio.value), what, interval(highest.ratio))
+    return [rate, more, *_jct(answer)]
+
+
+def _jobs_per_s(each: VariantCapacity) -> float:
+    return math.nan if each.jobs_per_s is None else each.jobs_per_s.value
+
+
+def _ci(each: VariantCapacity) -> str:
+    value = each.jobs_per_s
+    if value is None or not value.has_interval:
+        return "one seed, so no interval"
+    return f"95% CI {value.low:.3g}–{value.high:.3g}"
+
+
+def _named(variant: str) -> str:
+    return f"{variant}, stock vLLM" if variant == Fcfs.name else variant
+
+
+def _jct(answer: Answer) -> list[Tile]:
+    point, base = answer.winner, answer.baseline
+    if point is None or base is None:
+        return []
+    what = f"mean JCT at {point.load} with {point.variant}"
+    other = _interval_s(point)
+    if base is not point:
+        other = f"{base.variant}: {seconds(base.jct_mean_s.value)}"
+    return [Tile(seconds(point.jct_mean_s.value), what, other)]
+
+
+def _of_speed_up(answer: Answer) -> list[Tile]:
+    winner, base = answer.winner, answer.baseline
+    if winner is None:
+        return []
+    gain = winner.against
+    if gain is None or base is None:
+        found = [
+            Tile(seconds(winner.jct_mean_s.value), "mean JCT", _interval_s(winner)),
+            Tile(seconds(winner.jct_s["jct_p95_s"]), "P95 JCT", counted(winner.jobs, "job")),
+        ]
+    else:
+        found = [
+            Tile(times(gain.mean.value), "faster on average", interval(gain.mean)),
+            Tile(times(gain.p95.value), "faster at P95", interval(gain.p95)),
+            Tile(
+                seconds(winner.jct_mean_s.value),
+                "mean JCT",
+                f"{base.variant}: {seconds(base.jct_mean_s.value)}",
+            ),
+        ]
+    if answer.possible is not None and gain is not None:
+        found.append(
+            Tile(share(answer.possible), "of the possible gain", "the gain of the best bound")
+        )
+    return found
+
+
+def _interval_s(point: Point) -> str:
+    own: Estimate = point.jct_mean_s
+    return f"95% CI {seconds(own.low)} to {seconds(own.high)}"

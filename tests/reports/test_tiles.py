@@ -1,0 +1,110 @@
+"""The numbers beneath the headline, and what the first screen of a report has room for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from make_run import make_run, turn, write_cell, write_sweep
+from test_capacity_answer import answer_of, chains, point
+
+from reports.page.page import MOST_CAVEATS
+from reports.page.tiles import Tile, tiles
+from reports.page.write import write
+
+
+def test_a_clear_winner_has_its_capacity_and_its_ratio_to_the_baseline() -> None:
+    answer = answer_of(chains(fcfs=(0.2, 0.25, 0.23), continuum=(0.36, 0.45, 0.414)))
+    rate, ratio = tiles(answer, "fcfs")
+    # The geometric means are 0.2257 and 1.8 times as much. The logs of 0.36, 0.45 and 0.414 have
+    # a standard deviation of 0.1129, times t = 4.303 over √3: a factor of e^0.2805 up and down.
+    assert rate == Tile("0.406 jobs/s", "sustained with continuum", "95% CI 0.307–0.538")
+    assert ratio == Tile("1.8x", "as many as with fcfs, stock vLLM", "95% CI 1.8–1.8")
+
+
+def test_where_the_baseline_ties_its_own_capacity_is_shown_beside_the_highest_ratio() -> None:
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.202,) * 3, b=(0.198,) * 3))
+    assert tiles(answer, "fcfs") == [
+        Tile("0.2 jobs/s", "sustained with fcfs, stock vLLM", "95% CI 0.2–0.2"),
+        Tile("1.01x", "as many with a, the most", "95% CI 1.01–1.01"),
+    ]
+
+
+def test_the_next_is_compared_with_a_baseline_that_has_the_most() -> None:
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.1,) * 3, b=(0.05,) * 3))
+    assert tiles(answer, "fcfs")[1] == Tile("0.50x", "as many with a, the next", "95% CI 0.50–0.50")
+
+
+def test_a_reference_is_no_answer() -> None:
+    answer = answer_of(chains(fcfs=(0.2,) * 3, oracle=(0.5,) * 3), bounds=["oracle"])
+    assert [tile.number for tile in tiles(answer, "fcfs")] == ["0.2 jobs/s"]
+
+
+def test_one_seed_has_no_interval() -> None:
+    (rate,) = tiles(answer_of(chains(fcfs=(0.2,))), "fcfs")
+    assert rate.sure == "one seed, so no interval"
+
+
+def test_the_mean_jct_is_that_at_the_highest_rate_at_which_both_are_stable() -> None:
+    points = [point("fcfs", 0.1, 90.0), point("a", 0.1, 60.0), point("a", 0.2, 80.0)]
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), points=points)
+    assert tiles(answer, "fcfs")[2] == Tile(
+        "60.0 s", "mean JCT at 0.1 jobs/s with a", "fcfs: 90.0 s"
+    )
+
+
+def test_without_a_capacity_there_is_no_tile() -> None:
+    never = answer_of(chains(fcfs=(math.nan,) * 3))
+    assert never.winners == ()
+    assert tiles(never, "fcfs") == []
+
+
+def positions(page: str, *texts: str) -> Sequence[int]:
+    return [page.index(text) for text in texts]
+
+
+def test_the_first_screen_is_the_sentence_the_basis_the_numbers_a_picture_and_the_caveats(
+    tmp_path: Path,
+) -> None:
+    make_run(tmp_path, ["fcfs", "continuum"], [0.05, 0.9], programs=20)
+    page = write(tmp_path).path.read_text()
+    order = positions(
+        page,
+        '<h1 id="answer">',
+        "Simulated in virtual time, not measured on a GPU: llama-3.1-8b on a100-80g",
+        '<dl class="tiles">',
+        'id="jct-mean"',
+        'aria-label="Caveats"',
+        '<h2 id="details">In detail</h2>',
+        '<h2 id="figures">',
+    )
+    assert order == sorted(order)
+    assert page.count('id="jct-mean"') == 1
+
+
+def test_the_first_screen_has_the_three_weightiest_caveats_and_the_others_follow(
+    tmp_path: Path,
+) -> None:
+    left_out = [{"program_id": "long", "reason": "200000 tokens"}]
+    shape = {"name": "swe-bench", "programs": 40, "turns": 40, "left_out": left_out}
+    write_sweep(tmp_path, ["fcfs", "continuum", "autellix"], workload=shape)
+    grows = [turn(f"p{k:02d}", 0, float(k), queue_s=float(k)) for k in range(40)]
+    for variant in ("fcfs", "continuum"):
+        write_cell(tmp_path, variant, grows, workload=shape)
+    write_cell(tmp_path, "autellix", grows[:-1], workload=shape)
+    report = write(tmp_path)
+    caveats = report.result.caveats
+    assert [caveat.split(":")[0] for caveat in caveats[:MOST_CAVEATS]] == [
+        "1 cell of 3 failed a validity gate; the first, autellix_jps0.5_seed1",
+        "Left out",
+        "Past saturation, jobs arrive faster than they finish and the mean JCT grows with the"
+        " length of the run, so it only ranks the variants",
+    ]
+    assert len(caveats) > MOST_CAVEATS == 3
+    page = report.path.read_text()
+    top, below = page.split('<h2 id="details">', 1)
+    for caveat in caveats:
+        start = caveat[:30]
+        is_first = caveat in caveats[:MOST_CAVEATS]
+        assert (start in top, start in below) == (is_first, not is_first)
