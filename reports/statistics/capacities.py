@@ -5,7 +5,7 @@ In: a capacity per variant and seed. Out: estimates, and which variants have the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from reports.capacity.estimate import Capacity, Kind
@@ -56,6 +56,19 @@ def capacities(
         VariantCapacity(name, variants[name], by_seed, _ratio(name, by_seed, base))
         for name, by_seed in by_variant.items()
     ]
+
+
+def from_seeds(
+    found: Sequence[VariantCapacity], baseline: str, seeds: Collection[int]
+) -> list[VariantCapacity]:
+    """Return the same capacities from these seeds only."""
+    chains = {
+        Chain(each.variant, seed): of_seed
+        for each in found
+        for seed, of_seed in each.by_seed.items()
+        if seed in seeds
+    }
+    return capacities(chains, {each.variant: each.bound for each in found}, baseline)
 
 
 def _ratio(name: str, by_seed: Mapping[int, Capacity], base: VariantCapacity) -> Estimate | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from browsing import Open, names
 
+from reports.compare.across_page import draw as draw_across
 from reports.compare.baseline import read_side
 from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
@@ -17,6 +18,7 @@ from reports.compare.regression import compare_sides
 from reports.experiment.arms import ArmRun
 from reports.experiment.claims import Check
 from reports.experiment.page import ExperimentText, write_experiment
+from tests.reports.test_across import across, machine
 
 BROKEN_WORDS = """
 [...document.querySelectorAll('th, td')].flatMap(cell => {
@@ -34,11 +36,16 @@ BROKEN_WORDS = """
 """
 
 
-@pytest.mark.parametrize("kind", ["report", "experiment", "history", "comparison"])
+@pytest.mark.parametrize("kind", ["report", "experiment", "history", "comparison", "across"])
 def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
     report: Path, tmp_path: Path, opened: Open, kind: str
 ) -> None:
-    pages = {"experiment": an_experiment, "history": a_history, "comparison": a_comparison}
+    pages = {
+        "experiment": an_experiment,
+        "history": a_history,
+        "comparison": a_comparison,
+        "across": several_machines,
+    }
     path = pages[kind](report.parent, tmp_path) if kind in pages else report
     page = opened(path, viewport={"width": 360, "height": 800}).page
     assert page.evaluate(BROKEN_WORDS) == []
@@ -76,6 +83,25 @@ def a_comparison(run: Path, folder: Path) -> Path:
     verdict = compare_sides(side, slower, ["jct.mean", "jct.p95"], 0.03)
     draw_comparison(verdict, "before", "after", 0.03, folder / "compare.html")
     return folder / "compare.html"
+
+
+def several_machines(_: Path, folder: Path) -> Path:
+    """Return the page of two machines, of which one has a price."""
+    cheap = machine("h100", 2.0, fcfs=(1.0, 1.1), continuum=(1.5, 1.4))
+    fast = machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8))
+    draw_across(across(cheap, fast), folder / "across.html")
+    return folder / "across.html"
+
+
+def test_the_page_of_several_machines_draws_a_dot_per_policy_and_machine(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    report_page = opened(several_machines(report, tmp_path))
+    assert report_page.complaints == []
+    page = report_page.page
+    assert page.locator("#per-gpu .scatterlayer .point").count() == 4
+    assert page.locator("#per-dollar .scatterlayer .point").count() == 2
+    assert page.locator("#ratio .scatterlayer .point").count() == 2
 
 
 def test_the_page_of_a_comparison_draws_the_changes_of_each_load(

@@ -38,6 +38,7 @@ ALL = [command for page in PAGES for command in commands(page, "bench")]
 RUN_ELSEWHERE = {
     "sweep --slo": "tests/harness/test_capacity_search.py",
     "--policies fcfs,continuum --slo": "tests/harness/test_capacity_search.py",
+    "compare --across": "tests/reports/test_across.py",
     "--engine vllm": "tests/real/test_sweep.py",
     "--engine vllm-virtual": "tests/real/test_vllm_virtual.py",
     "--engine http": "tests/harness/test_url_engine.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -28,17 +29,35 @@ or a cell of NEW without a valid result; 2: the runs cannot be compared.
   bench compare baseline.json.gz runs/now --max-regression 2% --markdown comment.md
 
   bench compare baseline.json.gz runs/now --identical      # virtual time: any change fails
+
+  bench compare --across hardware runs/a100 runs/h100 --price a100-80g=1.5 --price h100=2.5
 """
 
 
 @app.command(help=HELP)
 def compare(
-    base: Annotated[
-        Path, typer.Argument(metavar="BASE", help="A run folder, or a file written by --save.")
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="BASE [NEW]", help="Run folders, or files written by --save; see --across."
+        ),
     ],
-    new: Annotated[
-        Path | None,
-        typer.Argument(metavar="NEW", help="A run folder, or a file written by --save."),
+    across: Annotated[
+        str | None,
+        typer.Option(
+            "--across",
+            metavar="AXES",
+            help="Compare capacities of runs that differ in hardware, model, or both "
+            "(hardware,model): per GPU and per dollar, on a page of its own.",
+        ),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--price",
+            metavar="NAME=USD",
+            help="With --across: price per hour of one GPU, such as h100=2.5; repeatable.",
+        ),
     ] = None,
     metric: Annotated[
         str,
@@ -87,6 +106,12 @@ def compare(
     from reports.run_folder.atomic import write_file
 
     with one_line_errors():
+        if across is not None:
+            _compare_machines(runs, across, price or [], html)
+            return
+        if price or len(runs) > 2:
+            raise InvalidInput("more than two runs, and --price, are for --across hardware,model")
+        base, new = runs[0], runs[1] if len(runs) > 1 else None
         if (new is None) == (save is None):
             raise InvalidInput("give NEW, the run to compare with BASE, or --save FILE, not both")
         if new is None and save is not None:
@@ -118,6 +143,48 @@ def compare(
         print_message("--identical: the results are not identical")
     if not verdict.good or (identical and not verdict.identical):
         raise typer.Exit(1)
+
+
+def _compare_machines(
+    folders: list[Path], axes_text: str, prices: list[str], html: Path | None
+) -> None:
+    from harness.cli.tables import show_rows
+    from reports.compare.across import AXES, read_across
+    from reports.compare.across_answer import caveats, findings, headline, rows
+    from reports.compare.across_page import ACROSS, draw
+
+    axes = [name.strip() for name in axes_text.split(",")]
+    for name in axes:
+        if name not in AXES:
+            raise InvalidInput(f"--across {name}: unknown; use hardware, model or hardware,model")
+    found = read_across(folders, axes, dict(map(_price, prices)))
+    html = html or folders[0] / ACROSS
+    draw(found, html)
+    heads = ("machine", "policy", "jobs/s", "per GPU", "95% CI", "USD/1,000", "95% CI", "ratio")
+    show_rows(
+        [
+            (machine["machine"], row["variant"], *row["cells"])
+            for machine in rows(found)
+            for row in machine["policies"]
+        ],
+        heads=heads,
+    )
+    for sentence in (headline(found), *findings(found)):
+        print(sentence)
+    for caveat in caveats(found):
+        print(f"caveat: {caveat}")
+    print_message(f"page: {html}")
+
+
+def _price(text: str) -> tuple[str, float]:
+    name, _, value = text.rpartition("=")
+    try:
+        usd = float(value)
+    except ValueError:
+        usd = -1.0
+    if not name or not 0 < usd < math.inf:
+        raise InvalidInput(f"--price {text}: use NAME=USD per hour of one GPU, such as h100=2.5")
+    return name, usd
 
 
 def _metrics(text: str) -> list[str]:

@@ -1,0 +1,216 @@
+"""Reads runs on several machines for a comparison of their capacities per GPU and per dollar.
+
+In: run folders with capacities, and the axes along which they may differ. Out: one `OnMachine` per
+run, all for the same workload, SLO and seeds. Raises NotComparable and InvalidRunFolder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reports.answer.capacity import Price, price_of
+from reports.compare.regression import TRACE
+from reports.phrasing import gpus_in_words, listed
+from reports.run_folder.machines import has_members, read_members
+from reports.run_folder.read import load_run
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import VariantCapacity, from_seeds
+from reports.statistics.searched import searched
+from servers.errors import InvalidInput, NotComparable
+
+AXES = ("hardware", "model")
+SAME = ("engine", "arrivals", "steady_state", "baseline")
+"""Settings that all runs share besides the workload and the SLO."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnMachine:
+    folder: Path
+    sweep: Mapping[str, Any]
+    slo: str
+    idle_mean_s: float
+    """Mean JCT on the idle machine."""
+    price: Price
+    capacities: Sequence[VariantCapacity]
+
+    @property
+    def hardware(self) -> str:
+        return gpus_in_words(self.sweep.get("hardware") or "this machine", self.sweep.get("gpus"))
+
+    @property
+    def model(self) -> str:
+        return str(self.sweep.get("model"))
+
+    @property
+    def seeds(self) -> set[int]:
+        return set().union(*(each.by_seed for each in self.capacities))
+
+    def per_gpu(self, each: VariantCapacity) -> Estimate | None:
+        """Return the capacity per GPU, in jobs per second."""
+        return None if each.jobs_per_s is None else _scaled(each.jobs_per_s, 1 / self.price.gpus)
+
+    def usd_per_1000_jobs(self, each: VariantCapacity) -> Estimate | None:
+        """Return the cost at capacity; None if the hardware has no price."""
+        value = each.jobs_per_s
+        if value is None or math.isnan(self.price.usd_per_h):
+            return None
+        cost = self.price.usd_per_1000_jobs
+        return Estimate(cost(value.value), cost(value.high), cost(value.low))
+
+
+def _scaled(value: Estimate, factor: float) -> Estimate:
+    return Estimate(value.value * factor, value.low * factor, value.high * factor)
+
+
+@dataclass(frozen=True, slots=True)
+class Across:
+    machines: Sequence[OnMachine]
+    axes: Sequence[str]
+    seeds: Sequence[int]
+    dropped_seeds: Mapping[str, Sequence[int]]
+    """Seeds that not all runs have, by label of the machine."""
+
+    def label(self, machine: OnMachine) -> str:
+        """Return what distinguishes the machine from the others."""
+        models = len({each.model for each in self.machines}) > 1
+        hardware = len({each.hardware for each in self.machines}) > 1
+        if models and hardware:
+            return f"{machine.model} on {machine.hardware}"
+        return machine.model if models else machine.hardware
+
+
+def read_across(
+    folders: Sequence[Path], axes: Sequence[str], usd_per_h: Mapping[str, float] | None = None
+) -> Across:
+    """Read runs, or sweeps on several machines. `usd_per_h` has prices of one GPU by hardware,
+    which replace those of the runs."""
+    found = [_read(path, usd_per_h or {}) for path in _expanded(folders)]
+    if len(found) < 2:
+        raise NotComparable(f"{found[0].folder}: give at least two runs for --across")
+    if unknown := sorted((usd_per_h or {}).keys() - {str(m.sweep.get("hardware")) for m in found}):
+        raise InvalidInput(f"--price {unknown[0]}: no run is on this hardware")
+    for other in found[1:]:
+        _refuse_different(found[0], other, axes)
+    _refuse_repeated(found)
+    common = set.intersection(*(machine.seeds for machine in found))
+    if not common:
+        raise NotComparable(
+            f"{found[0].folder} and {found[-1].folder}: the runs have no seed in common; "
+            "run them again with the same --seeds"
+        )
+    machines = [_with_seeds(machine, common) for machine in found]
+    across = Across(machines, axes, sorted(common), {})
+    dropped = {
+        across.label(machine): sorted(machine.seeds - common)
+        for machine in found
+        if machine.seeds - common
+    }
+    return Across(machines, axes, sorted(common), dropped)
+
+
+def _expanded(folders: Iterable[Path]) -> Iterable[Path]:
+    for folder in folders:
+        if has_members(folder):
+            yield from (member.folder for member in read_members(folder))
+        else:
+            yield folder
+
+
+def _read(folder: Path, usd_per_h: Mapping[str, float]) -> OnMachine:
+    run = load_run(folder)
+    search = searched(run)
+    if search is None:
+        raise NotComparable(
+            f"{folder}: has no capacities; run the sweep without --once and --no-capacity"
+        )
+    price = price_of(run.sweep)
+    own = usd_per_h.get(str(run.sweep.get("hardware")), price.usd_per_h)
+    return OnMachine(
+        folder,
+        run.sweep,
+        str(search.slo),
+        search.idle_mean_s,
+        Price(price.gpus, own),
+        search.found,
+    )
+
+
+def _with_seeds(machine: OnMachine, seeds: set[int]) -> OnMachine:
+    return OnMachine(
+        machine.folder,
+        machine.sweep,
+        machine.slo,
+        machine.idle_mean_s,
+        machine.price,
+        from_seeds(machine.capacities, str(machine.sweep["baseline"]), seeds),
+    )
+
+
+def _refuse_different(one: OnMachine, other: OnMachine, axes: Sequence[str]) -> None:
+    found = [
+        f"{name} {_text(one.sweep.get(name))} and {_text(other.sweep.get(name))}"
+        for name in (*SAME, *(axis for axis in AXES if axis not in axes))
+        if one.sweep.get(name) != other.sweep.get(name)
+    ]
+    if one.slo != other.slo:
+        found.append(f"SLO {one.slo} and {other.slo}")
+    mine, others = (each.sweep.get("workload") or {} for each in (one, other))
+    found += [
+        f"workload.{name} {_text(mine.get(name))} and {_text(others.get(name))}"
+        for name in TRACE
+        if mine.get(name) != others.get(name)
+    ]
+    if found:
+        raise NotComparable(
+            f"{one.folder} and {other.folder} differ in more than --across {','.join(axes)}: "
+            f"{'; '.join(found)}; run them again with the same settings, best as one sweep: "
+            "bench sweep --hardware a100-80g,h100"
+        )
+
+
+def _refuse_repeated(found: Sequence[OnMachine]) -> None:
+    seen: dict[tuple[str, str], Path] = {}
+    for machine in found:
+        key = (machine.hardware, machine.model)
+        if key in seen:
+            raise NotComparable(
+                f"{seen[key]} and {machine.folder} are both of {machine.model} on "
+                f"{machine.hardware}; give one run per machine, or compare the two without --across"
+            )
+        seen[key] = machine.folder
+
+
+def _text(value: object) -> str:
+    return value[:12] if isinstance(value, str) else str(value)
+
+
+def differing(across: Across) -> list[tuple[str, list[str]]]:
+    """Return settings that differ though they are no axis and do not decide the machine: name, and
+    the value of each machine."""
+    rows: list[tuple[str, list[str]]] = []
+    for title, value in DIFFERENCES.items():
+        values = [value(machine.sweep) for machine in across.machines]
+        if len(set(values)) > 1:
+            rows.append((title, values))
+    return rows
+
+
+def _limit(name: str) -> Any:
+    return lambda sweep: str((sweep.get("limits") or {}).get(name, "–"))
+
+
+DIFFERENCES: Mapping[str, Any] = {
+    "step times": lambda sweep: str((sweep.get("profile") or {}).get("provenance", "–")),
+    "turns at a time": _limit("max_num_seqs"),
+    "tokens per step": _limit("step_tokens"),
+    "admission": _limit("admission"),
+    "KV cache": lambda sweep: str(sweep.get("kv_cache_dtype") or "auto"),
+    "CPU time of steps": lambda sweep: str(sweep.get("scheduling") or "–"),
+    "policies": lambda sweep: listed([v["name"] for v in sweep["variants"]], at_most=30),
+    "Turnstile": lambda sweep: str(sweep.get("turnstile_version") or "–"),
+    "code": lambda sweep: str(sweep.get("code_sha256") or "–")[:12],
+}

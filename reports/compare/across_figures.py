@@ -1,0 +1,146 @@
+"""Draws capacities of several machines: a group of dots per machine, one per policy.
+
+In: the comparison. Out: figures of the capacity per GPU, the cost, and the ratio to the baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from reports.compare.across import Across, OnMachine
+from reports.figures.drawing import Figure, Spec, Trace, plain
+from reports.figures.styles import Style
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.capacities import VariantCapacity
+
+FRAME_HEIGHT, DOT_HEIGHT, GAP_HEIGHT = 80, 15, 22
+"""Pixels of a figure besides its dots, of a dot, and between machines."""
+
+
+class Measure(NamedTuple):
+    id: str
+    title: str
+    axis: str
+    value: Callable[[OnMachine, VariantCapacity], Estimate | None]
+    unit: str
+    note: str
+    terms: tuple[str, ...]
+
+
+MEASURES = (
+    Measure(
+        *("per-gpu", "Jobs per second and GPU", "jobs per second and GPU", OnMachine.per_gpu),
+        *("jobs/s per GPU", "The highest rate that meets the SLO, per GPU. More is better."),
+        ("Capacity", "SLO", "95% CI"),
+    ),
+    Measure(
+        *("per-dollar", "Cost of a thousand jobs", "USD per 1,000 jobs"),
+        OnMachine.usd_per_1000_jobs,
+        *("USD per 1,000 jobs", "At capacity, with the prices below. Less is better."),
+        ("Capacity", "95% CI"),
+    ),
+    Measure(
+        *("ratio", "Gain of each policy", "capacity ÷ that of the baseline"),
+        lambda _, each: each.ratio,
+        *("x", "The ratio to the baseline on the same machine, paired by seed."),
+        ("Capacity", "Baseline", "95% CI"),
+    ),
+)
+
+
+def figures(across: Across, style: Mapping[str, Style]) -> list[Figure]:
+    found = [(measure, _spec(measure, across, style)) for measure in MEASURES]
+    return [
+        Figure(measure.id, measure.title, {"": spec}, None, terms=measure.terms)
+        for measure, spec in found
+        if spec is not None
+    ]
+
+
+def _spec(measure: Measure, across: Across, style: Mapping[str, Style]) -> Spec | None:
+    names = list(dict.fromkeys(e.variant for m in across.machines for e in m.capacities))
+    # Drawn from the bottom up.
+    traces = [_dots(measure, across, name, style[name]) for name in reversed(names)]
+    traces = [trace for trace in traces if trace["x"]]
+    if not traces:
+        return None
+    labels = [plain(across.label(machine)) for machine in across.machines]
+    ends = [(x, t["name"], y) for t in traces for x, y in zip(t["x"], t["y"], strict=True)]
+    (low, *lowest), (high, *highest) = min(ends), max(ends)
+    group = GAP_HEIGHT + DOT_HEIGHT * len(traces)
+    return {
+        "data": traces,
+        "layout": {
+            "scattermode": "group",
+            "scattergap": GAP_HEIGHT / group,
+            "xaxis": {"title": {"text": measure.axis}, "rangemode": "tozero"},
+            "yaxis": {
+                "automargin": True,
+                "type": "category",
+                "categoryorder": "array",
+                "categoryarray": labels[::-1],
+                "ticktext": [label.replace(" on ", "<br>on ") for label in labels],
+                "tickvals": labels,
+                "range": [-0.5, len(labels) - 0.5],
+                "showgrid": False,
+            },
+            "shapes": [_line_between(index) for index in range(1, len(labels))],
+        },
+        "alt": (
+            f"Dot plot, a group of dots per machine and one dot per variant: {measure.axis}, from "
+            f"{low:.3g} ({' on '.join(lowest)}) to {high:.3g} ({' on '.join(highest)}). The table "
+            "has all values."
+        ),
+        "value": "x",
+        "height": FRAME_HEIGHT + group * len(labels),
+        "note": measure.note,
+    }
+
+
+def _line_between(index: int) -> dict[str, object]:
+    line = {"width": 0.5, "dash": "dot"}
+    y = index - 0.5
+    return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}
+
+
+def _dots(measure: Measure, across: Across, variant: str, look: Style) -> Trace:
+    found = [
+        (plain(across.label(machine)), value)
+        for machine in across.machines
+        for each in machine.capacities
+        if each.variant == variant and (value := measure.value(machine, each)) is not None
+    ]
+    values = [value for _, value in found]
+    error = {
+        "type": "data",
+        "symmetric": False,
+        "array": [value.high - value.value for value in values],
+        "arrayminus": [value.value - value.low for value in values],
+        "thickness": 1.5,
+        "width": 0,
+    }
+    return {
+        "type": "scatter",
+        "orientation": "h",
+        "offsetgroup": variant,
+        "name": plain(variant),
+        "x": [value.value for value in values],
+        "y": [label for label, _ in found],
+        "mode": "markers",
+        "marker": {"symbol": look.marker, "size": 9, "line": {"width": 1.5}},
+        **({"error_x": error} if all(value.has_interval for value in values) else {}),
+        "text": _hovers(measure, variant, found),
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": look.colour, "variant": variant, "kind": "dot"},
+    }
+
+
+def _hovers(measure: Measure, variant: str, found: Sequence[tuple[str, Estimate]]) -> list[str]:
+    texts = []
+    for label, value in found:
+        lines = [f"<b>{plain(variant)}</b> · {label}", f"{value.value:.3g} {measure.unit}"]
+        if value.has_interval:
+            lines.append(f"95% CI {value.low:.3g} to {value.high:.3g}")
+        texts.append("<br>".join(lines))
+    return texts

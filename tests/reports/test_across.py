@@ -1,0 +1,214 @@
+"""`bench compare --across`: capacities of several machines per GPU and per dollar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from reports.answer.capacity import Price
+from reports.capacity.estimate import Capacity, Kind
+from reports.capacity.search import Chain
+from reports.compare.across import Across, OnMachine, read_across
+from reports.compare.across_answer import caveats, findings, headline, rows
+from reports.compare.across_figures import figures
+from reports.figures.styles import styles
+from reports.statistics.capacities import capacities
+from servers.errors import InvalidInput, NotComparable
+from tests.harness.in_process import bench
+from tests.reports.make_run import turn, write_cell, write_sweep
+
+PROFILE = {"provenance": "operator-table"}
+
+
+def machine(
+    hardware: str,
+    usd_per_h: float = math.nan,
+    gpus: int = 1,
+    slo: str = "mean<=60s",
+    **per_seed: Sequence[float],
+) -> OnMachine:
+    found = {
+        Chain(name, seed): Capacity(Kind.FOUND, value, value, value)
+        for name, values in per_seed.items()
+        for seed, value in enumerate(values, start=1)
+    }
+    sweep = {
+        "hardware": hardware,
+        "model": "llama-3.1-8b",
+        "gpus": gpus,
+        "baseline": "fcfs",
+        "profile": PROFILE,
+        "variants": [{"name": name} for name in per_seed],
+    }
+    shown = capacities(found, dict.fromkeys(per_seed, False), "fcfs")
+    return OnMachine(Path(hardware), sweep, slo, 40.0, Price(gpus, usd_per_h), shown)
+
+
+def across(*machines: OnMachine) -> Across:
+    return Across(machines, ["hardware"], sorted(machines[0].seeds), {})
+
+
+def test_the_first_sentence_names_the_machine_with_most_jobs_per_gpu() -> None:
+    """Two GPUs that sustain 3 jobs/s together sustain 1.5 each: less than one that sustains 2."""
+    pair = machine("h100", gpus=2, fcfs=(3.0, 3.0, 3.0))
+    one = machine("b200", fcfs=(2.0, 2.0, 2.0))
+    assert headline(across(pair, one)) == (
+        "Per GPU, b200 sustains the most jobs: 2 jobs/s with fcfs, "
+        "1.3x as many as 2 x h100 (95% CI 1.3–1.3)."
+    )
+
+
+def test_the_cheaper_machine_can_win_per_dollar() -> None:
+    """At 3.6 USD per hour a thousand jobs at 1 job/s take 1000 s, so they cost 1 USD."""
+    slow = machine("h100", 3.6, fcfs=(1.0, 1.0, 1.0))
+    fast = machine("b200", 14.4, fcfs=(2.0, 2.0, 2.0))
+    found = across(slow, fast)
+    assert headline(found).startswith("Per GPU, b200 sustains the most jobs: 2 jobs/s with fcfs")
+    assert findings(found)[0] == (
+        "Per dollar, h100 sustains the most jobs: 1 USD per 1,000 jobs with fcfs, "
+        "2.0x as many as b200 (95% CI 2.0–2.0)."
+    )
+    assert [row["policies"][0]["cells"][3] for row in rows(found)] == ["1", "2"]
+
+
+def test_machines_whose_interval_reaches_the_best_tie_with_it() -> None:
+    """0.9 times as many with one seed and 1.2 times with another is no difference. The geometric
+    mean of 0.9, 1.2 and 1.1 is 1.06."""
+    one = machine("h100", fcfs=(1.0, 1.0, 1.0))
+    other = machine("h200", fcfs=(0.9, 1.2, 1.1))
+    assert headline(across(one, other)) == (
+        "Per GPU, h200 and h100 sustain the most jobs and do not differ significantly: "
+        "1.06 jobs/s with fcfs and 1 jobs/s with fcfs."
+    )
+
+
+def test_a_cost_has_its_interval_the_other_way_round() -> None:
+    found = machine("h100", 3.6, fcfs=(1.0, 2.0))
+    cost = found.usd_per_1000_jobs(found.capacities[0])
+    assert cost is not None
+    assert cost.low < cost.value < cost.high
+    assert cost.value == pytest.approx(1 / math.sqrt(2))
+
+
+def test_a_relative_slo_and_a_missing_price_are_caveats() -> None:
+    found = across(
+        machine("h100", 2.0, slo="mean<=2x", fcfs=(1.0, 1.0)),
+        machine("b200", slo="mean<=2x", fcfs=(2.0, 2.0)),
+    )
+    relative, price = caveats(found)
+    assert relative.startswith("The SLO mean<=2x is relative to each idle machine")
+    assert price.startswith("No price is known for b200: give one with --price NAME=USD")
+    same = across(machine("h100", 2.0, fcfs=(1.0, 1.0)), machine("b200", 2.0, fcfs=(2.0, 2.0)))
+    assert caveats(same) == []
+
+
+def test_figures_have_a_group_of_dots_per_machine_in_the_styles_of_all_pages() -> None:
+    found = across(
+        machine("h100", fcfs=(1.0, 1.1), continuum=(1.5, 1.4)),
+        machine("b200", fcfs=(2.0, 2.2), continuum=(3.0, 2.8)),
+    )
+    style = styles([{"name": "fcfs"}, {"name": "continuum"}])
+    per_gpu, ratio = figures(found, style)  # no price, so no figure of the cost
+    assert (per_gpu.id, ratio.id) == ("per-gpu", "ratio")
+    traces = {trace["meta"]["variant"]: trace for trace in per_gpu.spec["data"]}
+    assert traces["continuum"]["y"] == ["h100", "b200"]
+    assert traces["continuum"]["marker"]["symbol"] == style["continuum"].marker
+    assert traces["continuum"]["x"] == pytest.approx([math.sqrt(2.1), math.sqrt(8.4)])
+    assert [trace["meta"]["variant"] for trace in ratio.spec["data"]] == ["continuum"]
+
+
+IDLE = {"mean": 10.0, "p50": 9.0, "p90": 15.0, "p95": 18.0, "p99": 20.0}
+
+
+def run(folder: Path, hardware: str, seeds: Sequence[int] = (1, 2), **fields: Any) -> Path:
+    """Write a run whose capacity is between 1 and 1.05 jobs/s with each seed."""
+    search: Mapping[str, Any] = {"slo": "mean<=2x"}
+    merged = {"hardware": hardware, "search": search, "steady_state": True, "jps": []} | fields
+    write_sweep(folder, ["fcfs"], seeds=seeds, **merged)
+    for seed in seeds:
+        for jps, mean_s in ((1.0, 19.0), (1.05, 21.0)):
+            cell = write_cell(folder, "fcfs", [turn()], jps=jps, seed=seed)
+            done = orjson.loads((cell / "done.json").read_bytes())
+            jct = {name: value * mean_s / 10 for name, value in IDLE.items()}
+            window = {"first_job": 0, "jobs": 1, "from_s": 0.0, "to_s": 1.0}
+            steady = {"steady": True, "unstable": None, "jct_s": jct, "window": window}
+            (cell / "done.json").write_bytes(orjson.dumps({**done, "idle_jct_s": IDLE, **steady}))
+    return folder
+
+
+def test_runs_are_read_with_the_seeds_that_all_have(tmp_path: Path) -> None:
+    one, other = run(tmp_path / "one", "h100", (1, 2)), run(tmp_path / "two", "b200", (2, 3))
+    found = read_across([one, other], ["hardware"], {"h100": 3.6})
+    assert found.seeds == [2]
+    assert found.dropped_seeds == {"h100": [1], "b200": [3]}
+    assert "Not used, because not all runs have them: seeds 1 of h100." in caveats(found)
+    assert found.machines[0].price.usd_per_h == 3.6
+    (capacity,) = found.machines[0].capacities
+    assert list(capacity.by_seed) == [2]
+    assert 1.0 <= capacity.per_s[2] < 1.05
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"search": {"slo": "mean<=3x"}}, "SLO mean<=2x and mean<=3x"),
+        ({"arrivals": "constant"}, "arrivals poisson and constant"),
+        ({"model": "qwen3-8b"}, "model llama-3.1-8b and qwen3-8b"),
+        ({"workload": {"programs": 3, "trace_sha256": "x", "turns": 1}}, "workload.trace_sha256"),
+        ({"seeds": [8, 9]}, "no seed in common"),
+        ({"hardware": "h100"}, "both of llama-3.1-8b on h100; give one run per machine"),
+        ({"search": None, "jps": [1.0, 1.05]}, "has no capacities; run the sweep without --once"),
+    ],
+)
+def test_differences_besides_the_machine_are_refused(
+    tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    other = {"hardware": "b200"} | fields
+    one = run(tmp_path / "one", "h100")
+    two = run(tmp_path / "two", **other)
+    with pytest.raises(NotComparable, match=message):
+        read_across([one, two], ["hardware"])
+
+
+def test_a_price_of_other_hardware_is_refused(tmp_path: Path) -> None:
+    folders = [run(tmp_path / name, name) for name in ("h100", "b200")]
+    with pytest.raises(InvalidInput, match="--price h200: no run is on this hardware"):
+        read_across(folders, ["hardware"], {"h200": 1.0})
+
+
+def test_the_command_prints_a_table_and_writes_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("h100", "b200"):
+        run(Path(name), name)
+    code, out, err = bench("compare", "--across", "hardware", "h100", "b200", "--price", "h100=2")
+    assert (code, err) == (0, "bench: page: h100/across.html\n")
+    assert out.startswith("h100\tfcfs\t1.0")
+    assert '<h1 id="answer">Per GPU, ' in Path("h100/across.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--across", "gpus", "a", "b"], "--across gpus: unknown; use hardware, model or"),
+        (["--across", "hardware", "h100"], "h100: give at least two runs for --across"),
+        (["--across", "model", "h100", "h100", "--price", "h100"], "--price h100: use NAME=USD"),
+        (["h100", "h100", "h100"], "more than two runs, and --price, are for --across"),
+        (["h100", "h100", "--price", "h100=2"], "more than two runs, and --price, are for"),
+    ],
+)
+def test_invalid_arguments_of_across_are_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(Path("h100"), "h100")
+    code, out, err = bench("compare", *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
