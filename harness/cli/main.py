@@ -152,6 +152,19 @@ def _bench(
     """Define the options that precede the command."""
 
 
+class Tables(StrEnum):
+    BRIEF = "brief"
+    FULL = "full"
+
+
+TableOption = Annotated[
+    Tables,
+    typer.Option(
+        help="Printed tables. brief: policies by rates, and the numbers at the rate of the "
+        "answer, in 80 columns. full: the numbers at all rates.",
+        rich_help_panel=RUN_PANEL,
+    ),
+]
 SWEEP_HELP = """Run policies over job rates, and report which policy finishes jobs first.
 
 The same command resumes: finished cells are never run twice. A sweep with one more policy, rate
@@ -194,6 +207,7 @@ def sweep(
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
+    table: TableOption = Tables.BRIEF,
 ) -> None:
     from harness.cli.print_report import print_report
 
@@ -208,7 +222,7 @@ def sweep(
         condition=condition,
     )
     with one_line_errors(resume_hint()):
-        print_report(folder, failed, condition=condition)
+        print_report(folder, failed, condition=condition, full=table is Tables.FULL)
 
 
 def _condition(text: str) -> Condition:
@@ -293,12 +307,15 @@ def report(
             help="SWE-bench's report on a cell's predictions.jsonl, for its pass rate; repeatable.",
         ),
     ] = None,
+    table: TableOption = Tables.BRIEF,
 ) -> None:
     """Write and print the report of a run folder again: bench report runs/NAME"""
     from harness.cli.print_report import print_report
 
     with one_line_errors():
-        print_report(run, gantt=gantt or (), evaluations=evaluation or ())
+        print_report(
+            run, gantt=gantt or (), evaluations=evaluation or (), full=table is Tables.FULL
+        )
 
 
 for _name, _help in SUB_APPS.items():

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from reports.page.machines import MachinesReport
     from reports.page.write import Report
 
-PIPE_COLUMNS = 200
-"""Width of the table in a pipe, which fits every column."""
+PIPE_COLUMNS, FULL_PIPE_COLUMNS = 80, 200
+"""Width of tables in a pipe: of a usual terminal, and one that fits every column."""
 MAX_NAMED_CELLS = 5
 """Limit of printed cells without a result; the report lists all."""
 
@@ -29,9 +29,11 @@ def print_report(
     gantt: Sequence[str] = (),
     evaluations: Sequence[str] = (),
     condition: Condition | None = None,
+    *,
+    full: bool = False,
 ) -> None:
-    """Write and print the report. Exit with code 1 if a gate failed, a cell has no result, or the
-    condition does not hold.
+    """Write and print the report, with `full` the numbers at all rates. Exit with code 1 if a gate
+    failed, a cell has no result, or the condition does not hold.
 
     The errors of the cells in `failed` are not printed, because the caller has printed them.
     """
@@ -41,7 +43,7 @@ def print_report(
     from reports.metrics.agents import keep_evaluation
     from reports.run_folder.machines import has_members, refuse_members
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_COLUMNS)
+    console = Console(highlight=False, width=_width(full))
     if has_members(folder):
         if gantt or evaluations:
             refuse_members(folder)
@@ -55,9 +57,10 @@ def print_report(
     for evaluation in evaluations:
         keep_evaluation(folder, evaluation)
     report = write_report(folder, gantt)
-    _print_answer(console, report.answer)
-    if report.table.points:
-        console.print("", report.table, sep="\n")
+    _print_answer(console, report.answer[:1])
+    for table in report.tables(full):
+        console.print("", table, sep="\n")
+    _print_answer(console, report.answer[1:])
     _print_end(console, report, failed, _unmet(condition, [("", report)]))
 
 
@@ -70,6 +73,12 @@ def _unmet(condition: Condition | None, reports: Sequence[tuple[str, Report]]) -
     held = [(name, evaluate(condition, report.result, report.points)) for name, report in reports]
     print(*(f"\n{name}{each.sentence}" for name, each in held), sep="")
     return tuple(f"{name}{each.sentence}" for name, each in held if not each.holds)
+
+
+def _width(full: bool) -> int | None:
+    if sys.stdout.isatty():
+        return None
+    return FULL_PIPE_COLUMNS if full else PIPE_COLUMNS
 
 
 def _print_answer(console: Console, sentences: Sequence[str]) -> None:

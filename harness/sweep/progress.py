@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Self
 
 from rich.console import Console
@@ -21,7 +22,7 @@ from rich.progress import (
 
 from traces.lenient import one_line
 
-PLAIN_INTERVAL_S = 5.0
+PLAIN_INTERVAL_S, ANSWER_INTERVAL_S = 5.0, 15.0
 
 
 class SweepProgress:
@@ -34,7 +35,8 @@ class SweepProgress:
         self.ended = 0
         self.failed = 0
         self._turns_of: dict[str, int] = {}
-        self._stage = ""
+        self._stage = self._answer = ""
+        self._next_answer_s = 0.0
         self._turns_ended = 0
         self._started_at_s = self._printed_at_s = time.monotonic()
         self._console = Console(stderr=True, highlight=False)
@@ -64,6 +66,13 @@ class SweepProgress:
         self.cells += cells
         if self._bar is not None and self.turns_per_cell:
             self._bar.update(self._task, total=self.cells * self.turns_per_cell)
+
+    def answer(self, so_far: Callable[[], str]) -> None:
+        """Print an interim answer if there is a new one, at most every few seconds."""
+        now_s = time.monotonic()
+        if now_s >= self._next_answer_s and (line := so_far()) not in ("", self._answer):
+            self._answer, self._next_answer_s = line, now_s + ANSWER_INTERVAL_S
+            self._print(line)
 
     def started(self, cell: str) -> None:
         self._turns_of[cell] = 0

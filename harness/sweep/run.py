@@ -62,8 +62,9 @@ def run_sweep(
             workers = 1
         work = Work(plan, folder, dict(search.idle) if search else {})
         turns, more = plan.turns_per_cell, search.next_cells if search else no_more
+        so_far = search.so_far if search else str
         with offered_to_workers(core_for(plan.engine)):
-            failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more)
+            failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more, so_far)
     cells, before = (search.cells, search.found_done) if search else (0, 0)
     return Outcome(folder, len(plan.cells()) + cells, found_done + before, failed)
 
@@ -115,10 +116,11 @@ def run_cells(
     workers: int,
     stop_on_error: bool,
     more: Callable[[Mapping[str, str]], Sequence[Named]] = no_more,
+    so_far: Callable[[], str] = str,
 ) -> dict[str, str]:
     """Call `run(work, cell, tick)` for each cell in a worker process. Return errors by the name of
     the cell, which is the path of its folder in `folder`. `more` gets these errors while a worker
-    is idle, and returns further cells."""
+    is idle, and returns further cells. `so_far` returns an interim answer, or an empty text."""
     failed: dict[str, str] = {}
     todo = todo or more(failed)
     if not todo:
@@ -142,6 +144,7 @@ def run_cells(
                     failed[name] = event.error
                     mark_failed(folder / name, event.error)
                 progress.finished(name, event.error)
+                progress.answer(so_far)
                 if failed and stop_on_error:
                     break
     return failed

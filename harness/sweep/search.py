@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import geometric_mean
 
 from harness.cells.folder import read_json, remove_aside
 from harness.cells.job_times import Jct
 from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan
-from reports.capacity.estimate import Outcome
+from reports.capacity.estimate import Kind, Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
-from reports.capacity.search import Chain, Idle, Place, Search
+from reports.capacity.search import Chain, Idle, Place, Search, chain_capacity
 from reports.capacity.slo import Slo
 from reports.phrasing import seconds
 from servers.errors import InvalidInput
 
+COLUMNS = 80
+SO_FAR = "so far in jobs/s: {}"
 Take = Callable[[Sequence[Cell]], set[str]]
 """Copies those of the cells that are finished in other run folders, and returns their names."""
 
@@ -96,6 +99,26 @@ class CapacitySearch:
             else:
                 continue
             del self._pending[place]
+
+    def so_far(self) -> str:
+        """Return the capacities that are found, highest first, in at most 80 columns; empty if
+        there are none yet."""
+        self._settle({})
+        found: dict[str, list[float]] = {}
+        for chain, outcomes in self._known.items():
+            capacity = chain_capacity(list(outcomes.values()), self._idle[chain.seed])
+            if capacity.kind is Kind.FOUND:
+                found.setdefault(chain.variant, []).append(capacity.jobs_per_s)
+        means = {name: geometric_mean(values) for name, values in found.items()}
+        ordered = sorted(means, key=lambda name: (-means[name], name))
+        shown = ""
+        for index, name in enumerate(ordered):
+            more = f" and {len(ordered) - index - 1} more" if index + 1 < len(ordered) else ""
+            longer = f"{shown}, {name} {means[name]:.3g}" if shown else f"{name} {means[name]:.3g}"
+            if len(SO_FAR.format(longer + more)) > COLUMNS:
+                return SO_FAR.format(f"{shown} and {len(ordered) - index} more")
+            shown = longer
+        return SO_FAR.format(shown) if shown else ""
 
     def _cell(self, place: Place) -> Cell:
         return Cell(place.variant, place.jps, place.seed, self._plan.arrivals_text)

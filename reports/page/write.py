@@ -7,16 +7,17 @@ clock: with the same version of zlib, the same folder gives the same files.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import orjson
 import pandas as pd
 
 from reports.answer.capacity import asked_of, capacity_answer, meaning, price_of
-from reports.answer.capacity_rows import CapacityTable, capacity_rows
+from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
+from reports.answer.matrix import Matrix
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
@@ -46,7 +47,10 @@ class Report:
     """The HTML file."""
     answer: list[str]
     """Sentences in order of importance."""
-    table: ResultTable | CapacityTable
+    matrix: Matrix
+    """Mean JCTs by policy and rate, with capacities."""
+    table: ResultTable
+    """All numbers, rate by rate."""
     failed_gates: list[str]
     """Texts `cell: failed gates`. Saturation fails no gate."""
     missing: tuple[tuple[str, str], ...]
@@ -55,6 +59,14 @@ class Report:
     points: Sequence[Point]
     cells: pd.DataFrame
     """The rows of `cells.csv`."""
+
+    def tables(self, full: bool) -> list[Matrix | ResultTable]:
+        """Return the matrix and the numbers at the rate of the answer, or in full at all rates."""
+        loads = {p.load for p in self.table.points}
+        here = [p for p in self.table.points if p.load == self.result.load]
+        block = self.table if full else replace(self.table, points=here)
+        matrix = [self.matrix] if len(loads) > 1 or self.matrix.rows else []
+        return [*matrix, *([block] if block.points else [])]
 
 
 def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
@@ -75,10 +87,17 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     write_file(run_folder / REPORT, html.encode())
     write_file(run_folder / ANSWER, document(result, shown_points, run.sweep))
     failed = [f"{cell}: {gates}" for cell, gates in results.failed_gates.items()]
-    table = _table(run, shown_points, result)
-    path = run_folder / REPORT
+    rows = capacity_rows(result, price_of(run.sweep)) if result.capacities else ()
     return Report(
-        path, result.sentences, table, failed, results.missing, result, found, results.cells
+        run_folder / REPORT,
+        result.sentences,
+        Matrix(shown_points, rows),
+        ResultTable(shown_points, baseline),
+        failed,
+        results.missing,
+        result,
+        found,
+        results.cells,
     )
 
 
@@ -88,12 +107,6 @@ def _answer(run: Run, results: Results, found: Sequence[Point], search: Searched
     asked = asked_of(run.sweep, search.slo, search.idle_mean_s)
     caveats = of_results(found, results, run.sweep)
     return capacity_answer(search.found, found, asked, run.sweep, caveats)
-
-
-def _table(run: Run, found: Sequence[Point], result: Answer) -> ResultTable | CapacityTable:
-    if not result.capacities:
-        return ResultTable(found, str(run.sweep["baseline"]))
-    return CapacityTable(capacity_rows(result, price_of(run.sweep)), found)
 
 
 def _links(run_folder: Path) -> list[Link]:

@@ -22,11 +22,13 @@ from harness.sweep.plan import Cell, SweepPlan, resolve
 from harness.sweep.run import run_sweep
 from reports import write_report
 from reports.answer.condition import evaluate, parse_condition
+from reports.answer.table import ResultTable
 from reports.capacity.estimate import Kind
 from reports.capacity.ladder import nearest_rung
 from reports.capacity.slo import parse_slo
 from reports.page.write import Report
 from reports.run_folder.read import load_run
+from reports.statistics.bootstrap import Estimate
 from reports.statistics.searched import Searched, searched
 from servers.errors import InvalidInput
 from tests.harness import worker_threads
@@ -154,12 +156,41 @@ def test_the_terminal_has_a_matrix_of_policies_and_rates_in_80_columns(
     run: Path, report: Report
 ) -> None:
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(report.table)
+    console.print(report.matrix)
     lines = console.export_text().splitlines()
-    assert lines[0].split()[:3] == ["policy", "sustains", "ratio"]
-    assert lines[0].split()[-1] == f"{found_in(run).rates[-1]:g}"
+    assert lines[0].split()[:5] == ["policy", "sustains", "95%", "CI", "ratio"]
+    assert lines[0].split()[-1] == f"{found_in(run).rates[-1]:.3g}/s"
     assert {line.split()[0] for line in lines[1:3]} == {"fcfs", "continuum"}
     assert max(map(len, lines)) <= 80
+
+
+def test_the_numbers_are_printed_at_the_rate_of_the_answer_or_in_full_at_all(
+    run: Path, report: Report
+) -> None:
+    brief, full = (
+        {point.jps for table in report.tables(full) if isinstance(table, ResultTable)
+         for point in table.points} for full in (False, True)
+    )  # fmt: skip
+    assert len(brief) == 1
+    assert full == set(found_in(run).rates)
+
+
+def test_during_a_search_the_capacities_found_so_far_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.sweep.progress.ANSWER_INTERVAL_S", 0.0)
+    run_sweep(search_plan("fcfs,continuum"), tmp_path / "run", workers=1)
+    found = {each.variant: each.jobs_per_s for each in found_in(tmp_path / "run").found}
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("so far in jobs/s: ")]
+    assert lines[0].startswith(f"so far in jobs/s: fcfs {value_of(found['fcfs'])}")
+    assert set(lines[-1].removeprefix("so far in jobs/s: ").split(", ")) == {
+        f"{name} {value_of(each)}" for name, each in found.items()
+    }
+
+
+def value_of(estimate: Estimate | None) -> str:
+    assert estimate is not None
+    return f"{estimate.value:.3g}"
 
 
 def test_a_condition_on_capacities_is_evaluated(report: Report) -> None:

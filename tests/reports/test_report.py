@@ -250,6 +250,20 @@ def test_the_table_fits_any_width(contended: Path, width: int) -> None:
     assert re.search(r"clairvoy", lines[4])
 
 
+@pytest.mark.parametrize("width", [30, 60, 80])
+def test_the_matrix_of_a_fixed_set_has_a_line_per_policy_and_the_highest_rates(
+    contended: Path, width: int
+) -> None:
+    console = Console(width=width, record=True, file=None, force_terminal=False)
+    report = write_report(contended)
+    with console.capture() as captured:
+        console.print(report.matrix)
+    lines = captured.get().splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 1 + len({point.variant for point in report.points})
+    assert lines[0].split()[-1] == f"{max(point.jps or 0.0 for point in report.points):g}/s"
+
+
 def test_an_unwritable_folder_is_refused_in_one_line(
     new_run: Callable[..., Path],
 ) -> None:
