@@ -47,8 +47,10 @@ def verdict(findings: Sequence[Finding], not_testable: str = "") -> str:
     if not readings:
         return f"Not testable here: {not_testable or 'the experiment has no checks'}"
     if len(readings) > 1 or "" not in readings:
-        parts = [f"read as “{name}”: {_lower(_sentence(mine))}" for name, mine in readings.items()]
-        text = " ".join(f"{part[0].upper()}{part[1:]}" for part in parts)
+        text = " ".join(
+            f"Read as “{name}”: {_lower(_sentence(mine, at_most=1))}"
+            for name, mine in readings.items()
+        )
     else:
         text = _sentence(readings[""])
     return text
@@ -58,12 +60,12 @@ def _lower(sentence: str) -> str:
     return sentence[0].lower() + sentence[1:]
 
 
-def _sentence(findings: Sequence[Finding]) -> str:
+def _sentence(findings: Sequence[Finding], at_most: int = SHOWN) -> str:
     worst = _worst(findings)
     if worst is Outcome.HOLDS:
-        return f"Holds: {listed([f'{f.says} ({f.ours})' for f in findings], at_most=SHOWN)}."
+        return f"Holds: {listed([f'{f.says} ({f.ours})' for f in findings], at_most=at_most)}."
     shown = [f for f in findings if f.outcome is worst]
-    reasons = listed([_reason(f) for f in shown], at_most=SHOWN)
+    reasons = listed([_reason(f) for f in shown], at_most=at_most)
     rest = [
         f"{number} {words}"
         for outcome, words in ((Outcome.HOLDS, "hold"), (Outcome.OPEN, "cannot be said"))

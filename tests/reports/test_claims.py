@@ -226,6 +226,6 @@ def test_the_outcome_is_that_of_the_worst_claim_under_the_best_interpretation() 
 def test_a_verdict_names_each_interpretation() -> None:
     found = [finding("A", HOLDS, "one"), finding("A", FAILS, "two"), finding("B", HOLDS)]
     assert verdict(found) == (
-        "Read as “one”: holds: A (1x) and B (1x). "
+        "Read as “one”: holds: A (1x) and 1 more. "
         "Read as “two”: does not hold: “A”, ours 1x, published 2x. Of 2 claims 1 hold."
     )
