@@ -6,7 +6,8 @@ first, which in eight of ten answers used all tokens before the bash block.
 
 from __future__ import annotations
 
-from reports.experiment.judge import Finding, Outcome
+from reports.experiment.judge import Finding
+from reports.experiment.significance import Outcome
 from servers.tool_names import tool_names
 
 COMMANDS = ("ls", "cat main.py", "grep -r 'TODO' .", "git status", "pytest") * 2

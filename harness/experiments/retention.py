@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from reports.experiment.judge import Finding, Outcome
+from reports.experiment.judge import Finding
+from reports.experiment.significance import Outcome
 from servers.policies.base import Costs, Pin, Policy, Request, Retention
 from servers.variants import make_policy, variants
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from harness.calibrate.verify_pins import EXPENSIVE_COSTS, LENGTHS, expected_blocks
 from harness.experiments.parsing import parsing
 from harness.experiments.retention import retention
-from reports.experiment.judge import Finding, Outcome, within
+from reports.experiment.judge import Finding
+from reports.experiment.significance import Outcome, within
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean
 from servers.errors import MeasurementUnavailable, VllmUnavailable

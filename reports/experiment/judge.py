@@ -5,8 +5,10 @@ seed, since both sides have the same programs and arrivals. A claim holds if the
 its bounds, and does not hold if the interval is outside; otherwise it cannot be said.
 
 A claim about several points holds if it holds at each, for which the 95% intervals of the points
-suffice. That one of many points misses its bound by chance is likely, so the intervals that
-contradict such a claim are wider (Bonferroni): together they hold the truth in 95% of the cases.
+suffice. That one of many points misses its bound by chance is likely, so that points contradict
+such a claim only if they do so together, by the procedure of Benjamini and Hochberg, which is valid
+for points that depend on each other positively, as those with the same programs do. A claim about
+some point is confirmed in the same way.
 """
 
 from __future__ import annotations
@@ -14,40 +16,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from itertools import combinations, pairwise
-from typing import NamedTuple
 
 import pandas as pd
 
 from reports.experiment.claims import Check
+from reports.experiment.significance import Outcome, Value, judged
 from reports.phrasing import counted, share
-from reports.statistics.bootstrap import CONFIDENCE, Estimate
-from reports.statistics.over_seeds import arithmetic_mean, geometric_mean
+from reports.statistics.bootstrap import Estimate
 
 RISING_TOLERANCE = 0.97
 """A number counts as rising if it falls by at most 3% from one arm to the next."""
-EXACT_WITHIN = 1e-9
-"""Relative error of numbers that are equal but for rounding."""
-
-
-class Outcome(StrEnum):
-    HOLDS = "holds"
-    OPEN = "cannot be said"
-    FAILS = "does not hold"
-
-
-class Value(NamedTuple):
-    arm: str
-    jps: float
-    """Rate in jobs per second; 0 in a closed loop."""
-    by_seed: Mapping[int, float]
-
-    def estimate(self, confidence: float = CONFIDENCE) -> Estimate:
-        """The geometric mean over seeds; the arithmetic one if a value is not positive."""
-        numbers = list(self.by_seed.values())
-        positive = all(number > 0 for number in numbers)
-        return (geometric_mean if positive else arithmetic_mean)(numbers, confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,15 +62,14 @@ def judge(check: Check, cells: Mapping[str, pd.DataFrame]) -> Finding:
         return _rising(check, found)
     if check.where == "stable":
         return _stable(check, found)
-    alone = [_bounds(check, v, 1) for v in found]
-    together = [_bounds(check, v, len(found)) for v in found]
+    bounds = [(v, check.least, check.most) for v in found]
     if check.where == "some":
-        judged = [_either(each, one) for each, one in zip(together, alone, strict=True)]
-        outcome = _some(judged)
+        outcomes = judged(bounds, Outcome.HOLDS)
+        outcome = _some(outcomes)
     else:
-        judged = [_either(one, each) for each, one in zip(together, alone, strict=True)]
-        outcome = _every(judged)
-    return _finding(check, _ours(check, found, judged), outcome, found)
+        outcomes = judged(bounds, Outcome.FAILS)
+        outcome = _every(outcomes)
+    return _finding(check, _ours(check, found, outcomes), outcome, found)
 
 
 def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) -> Finding:
@@ -128,44 +106,16 @@ def _column(check: Check) -> str:
     return f"turn_{check.turn}_s" if check.metric == "turn_mean_s" else check.metric
 
 
-def _bounds(check: Check, value: Value, points: int) -> Outcome:
-    """Judge one of several points, each at a share of the error of all."""
-    return within(value.estimate(_confidence(points)), check.least, check.most)
-
-
-def _confidence(points: int) -> float:
-    """Return the confidence of each of several intervals that together have the usual one."""
-    return 1 - (1 - CONFIDENCE) / max(points, 1)
-
-
-def within(own: Estimate, least: float | None, most: float | None) -> Outcome:
-    """Return whether an interval is within bounds."""
-    low, high = -math.inf if least is None else least, math.inf if most is None else most
-    if not own.has_interval:
-        return Outcome.OPEN
-    slack = EXACT_WITHIN * abs(own.value)
-    if own.low >= low - slack and own.high <= high + slack:
-        return Outcome.HOLDS
-    return Outcome.FAILS if own.high < low - slack or own.low > high + slack else Outcome.OPEN
-
-
-def _either(to_hold: Outcome, to_fail: Outcome) -> Outcome:
-    """Return the outcome of a point whose two errors count differently."""
-    if to_hold is Outcome.HOLDS:
-        return to_hold
-    return to_fail if to_fail is Outcome.FAILS else Outcome.OPEN
-
-
-def _every(judged: Sequence[Outcome]) -> Outcome:
-    if Outcome.FAILS in judged:
+def _every(outcomes: Sequence[Outcome]) -> Outcome:
+    if Outcome.FAILS in outcomes:
         return Outcome.FAILS
-    return Outcome.OPEN if Outcome.OPEN in judged else Outcome.HOLDS
+    return Outcome.OPEN if Outcome.OPEN in outcomes else Outcome.HOLDS
 
 
-def _some(judged: Sequence[Outcome]) -> Outcome:
-    if Outcome.HOLDS in judged:
+def _some(outcomes: Sequence[Outcome]) -> Outcome:
+    if Outcome.HOLDS in outcomes:
         return Outcome.HOLDS
-    return Outcome.OPEN if Outcome.OPEN in judged else Outcome.FAILS
+    return Outcome.OPEN if Outcome.OPEN in outcomes else Outcome.FAILS
 
 
 def _rising(check: Check, found: Sequence[Value]) -> Finding:
@@ -179,24 +129,15 @@ def _rising(check: Check, found: Sequence[Value]) -> Finding:
         growth = _shown(ratios[-1][0].estimate(), lambda n: f"{n:.2f}x")
         steps = " → ".join(_number(check, v.estimate().value) for v in row)
         ours.append(f"{steps}, the last {growth} the first")
-    judged = [
-        _either(within(v.estimate(), least, None), within(v.estimate(wide), least, None))
-        for wide in [_confidence(len(ratios))]
-        for v, least in ratios
-    ]
-    return _finding(check, "; ".join(ours), _every(judged), found)
+    outcomes = judged([(v, least, None) for v, least in ratios], Outcome.FAILS)
+    return _finding(check, "; ".join(ours), _every(outcomes), found)
 
 
 def _stable(check: Check, found: Sequence[Value]) -> Finding:
     """No value may be more than `most` times another one."""
     most = check.most or 1.0
     ratios = [_over(max(a, b, key=_mean), min(a, b, key=_mean)) for a, b in combinations(found, 2)]
-    wide = _confidence(len(ratios))
-    judged = [
-        _either(within(r.estimate(), None, most), within(r.estimate(wide), None, most))
-        for r in ratios
-    ]
-    outcome = _every(judged)
+    outcome = _every(judged([(r, None, most) for r in ratios], Outcome.FAILS))
     means = [v.estimate().value for v in found]
     ours = _span(check, min(means), max(means))
     if ratios:
@@ -218,16 +159,16 @@ def _over(above: Value, below: Value) -> Value:
     )
 
 
-def _ours(check: Check, found: Sequence[Value], judged: Sequence[Outcome]) -> str:
+def _ours(check: Check, found: Sequence[Value], outcomes: Sequence[Outcome]) -> str:
     """Return the range of the numbers, and the point that contradicts the claim most clearly."""
     if len(found) == 1:
         return _shown(found[0].estimate(), lambda n: _number(check, n))
     means = [v.estimate().value for v in found]
-    counts = [f"{o} at {n}" for o in Outcome if (n := judged.count(o))]
+    counts = [f"{o} at {n}" for o in Outcome if (n := outcomes.count(o))]
     text = _span(check, min(means), max(means))
     if len(counts) > 1:
         text += f" at {counted(len(found), 'point')}: {', '.join(counts)}"
-    missed = [v for v, o in zip(found, judged, strict=True) if o is Outcome.FAILS]
+    missed = [v for v, o in zip(found, outcomes, strict=True) if o is Outcome.FAILS]
     if missed and len(counts) > 1:
         worst = max(missed, key=lambda v: _distance(check, v.estimate().value))
         shown = _shown(worst.estimate(), lambda n: _number(check, n))

@@ -16,8 +16,9 @@ import orjson
 from reports.experiment.arms import ArmResults, ArmRun, read_arm
 from reports.experiment.claim_figures import claim_figures
 from reports.experiment.claims import Check
-from reports.experiment.judge import Finding, Outcome, judge
+from reports.experiment.judge import Finding, judge
 from reports.experiment.setup import Setup, as_json, notes, setups
+from reports.experiment.significance import Outcome
 from reports.experiment.verdict import outcome_of, verdict
 from reports.figures.drawing import Figure
 from reports.figures.legend import Legend, fastest, highlighted, legend

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.experiment.judge import Finding, Outcome
+from reports.experiment.judge import Finding
+from reports.experiment.significance import Outcome
 from reports.phrasing import counted, listed
 
 BEGINS = {

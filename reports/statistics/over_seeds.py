@@ -12,9 +12,12 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from reports.statistics.bootstrap import CONFIDENCE, Estimate
+
+ROUNDING = 1e-9
+"""Smaller differences are errors of rounding."""
 
 
 def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
@@ -40,6 +43,25 @@ def _half_width(numbers: npt.NDArray[np.float64], confidence: float) -> float:
         return math.nan
     t = float(stdtrit(len(numbers) - 1, (1 + confidence) / 2))
     return t * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+
+
+def low_tail(values: Iterable[float], truth: float) -> float:
+    """Return the probability that the mean over seeds is as low as this one or lower, if the truth
+    is `truth`; NaN for one seed. Positive values are compared by their logarithms."""
+    numbers = np.fromiter(values, dtype=float)
+    if len(numbers) < 2:
+        return math.nan
+    if (numbers > 0).all():
+        if truth <= 0:
+            return 1.0
+        numbers, truth = np.log(numbers), math.log(truth)
+    excess = float(numbers.mean()) - truth
+    error = float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    if abs(excess) <= ROUNDING:
+        return 0.5
+    if error <= ROUNDING:
+        return 0.0 if excess < 0 else 1.0
+    return float(stdtr(len(numbers) - 1, excess / error))
 
 
 def paired_ratio(

@@ -11,7 +11,8 @@ import pytest
 from pydantic import ValidationError
 
 from reports.experiment.claims import Check
-from reports.experiment.judge import Finding, Outcome, judge
+from reports.experiment.judge import Finding, judge
+from reports.experiment.significance import Outcome
 from reports.experiment.verdict import outcome_of, verdict
 
 HOLDS, OPEN, FAILS = Outcome.HOLDS, Outcome.OPEN, Outcome.FAILS
@@ -103,12 +104,14 @@ def test_a_claim_about_every_point_holds_only_if_each_does() -> None:
 
 
 def test_that_one_of_many_points_misses_its_bound_by_chance_does_not_contradict_a_claim() -> None:
-    """The interval of the point is 0.960 to 0.998, below 1. As one of twenty points its confidence
-    is 99.75% and t 19.96 instead of 4.303, so that it reaches 1.07."""
+    """The interval of the point is 0.960 to 0.998, below 1: the probability of a point as low, if
+    the truth were 1, is 0.018, below 0.025. One of twenty must be below 0.025 / 20, and all of
+    twenty below 0.025."""
     below = gains(0.979, 0.9868, 0.9713)
     assert judge(gain(least=1.0), {"arm": below}).outcome is FAILS
     others = {f"arm {n}": gains(2.0, 2.0, 2.0) for n in range(19)}
     assert judge(gain(least=1.0), {**others, "arm": below}).outcome is OPEN
+    assert judge(gain(least=1.0), dict.fromkeys((*others, "arm"), below)).outcome is FAILS
 
 
 def test_a_claim_about_some_point_holds_if_one_point_surely_meets_it() -> None:

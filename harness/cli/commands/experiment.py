@@ -96,7 +96,7 @@ def run_command(
     ] = None,
 ) -> None:
     from harness.experiments import definition as experiments
-    from reports.experiment.judge import Outcome
+    from reports.experiment.significance import Outcome
 
     failed = False
     with one_line_errors("; finished cells are kept, resume with the same command"):

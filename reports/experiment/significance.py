@@ -1,0 +1,99 @@
+"""Judges numbers of several seeds against bounds.
+
+In: numbers by seed, bounds. Out: whether each is surely within its bounds, surely outside, or
+neither.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from reports.statistics.bootstrap import CONFIDENCE, Estimate
+from reports.statistics.over_seeds import ROUNDING, arithmetic_mean, geometric_mean, low_tail
+
+TAIL = (1 - CONFIDENCE) / 2
+"""Probability of an error at each end of an interval."""
+EXACT = 0.5
+"""Tail of a mean that equals the truth."""
+
+
+class Outcome(StrEnum):
+    HOLDS = "holds"
+    OPEN = "cannot be said"
+    FAILS = "does not hold"
+
+
+class Value(NamedTuple):
+    arm: str
+    jps: float
+    """Rate in jobs per second; 0 in a closed loop."""
+    by_seed: Mapping[int, float]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all seeds have the same number, such as a ratio of 1 where nothing waits."""
+        numbers = self.by_seed.values()
+        return len(numbers) > 1 and max(numbers) - min(numbers) <= ROUNDING * abs(max(numbers))
+
+    def estimate(self) -> Estimate:
+        """The geometric mean over seeds; the arithmetic one if a value is not positive."""
+        numbers = list(self.by_seed.values())
+        positive = all(number > 0 for number in numbers)
+        return (geometric_mean if positive else arithmetic_mean)(numbers)
+
+    def low_tail(self, truth: float) -> float:
+        return low_tail(self.by_seed.values(), truth)
+
+
+Bounded = tuple[Value, float | None, float | None]
+"""A value, the least and the most that a claim says of it."""
+
+
+def judged(bounded: Sequence[Bounded], together: Outcome) -> list[Outcome]:
+    """Judge points, one of which decides the claim if it has the outcome `together`."""
+    holding, failing = [_p_within(*b) for b in bounded], [_p_outside(*b) for b in bounded]
+    hold = _level(holding) if together is Outcome.HOLDS else TAIL
+    fail = _level(failing) if together is Outcome.FAILS else TAIL
+    return [
+        Outcome.HOLDS if p <= hold else Outcome.FAILS if q <= fail else Outcome.OPEN
+        for p, q in zip(holding, failing, strict=True)
+    ]
+
+
+def _p_within(value: Value, least: float | None, most: float | None) -> float:
+    """Return the probability of these numbers or clearer ones if the truth is outside the bounds.
+    A number that equals a bound is within it."""
+    tails = (
+        0.0 if least is None else 1 - value.low_tail(least),
+        0.0 if most is None else value.low_tail(most),
+    )
+    return max(0.0 if tail == EXACT and value.is_exact else tail for tail in tails)
+
+
+def _p_outside(value: Value, least: float | None, most: float | None) -> float:
+    """Return the probability of these numbers or clearer ones if the truth is within the bounds."""
+    below = value.low_tail(least) if least is not None else 1.0
+    above = 1 - value.low_tail(most) if most is not None else 1.0
+    return min(below, above)
+
+
+def _level(probabilities: Sequence[float]) -> float:
+    """Return the largest probability that is significant among several (Benjamini and Hochberg,
+    1995); below 0 if none is."""
+    count = len(probabilities)
+    ranked = enumerate(sorted(probabilities), 1)
+    return max((p for rank, p in ranked if p <= rank * TAIL / count), default=-1.0)
+
+
+def within(own: Estimate, least: float | None, most: float | None) -> Outcome:
+    """Return whether an interval is within bounds."""
+    low, high = -math.inf if least is None else least, math.inf if most is None else most
+    if not own.has_interval:
+        return Outcome.OPEN
+    slack = ROUNDING * abs(own.value)
+    if own.low >= low - slack and own.high <= high + slack:
+        return Outcome.HOLDS
+    return Outcome.FAILS if own.high < low - slack or own.low > high + slack else Outcome.OPEN
