@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -56,6 +56,8 @@ ALL = (*_PLAIN, *PUBLISHED_OVER_TIER, _BOUND)
 
 PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
+SECOND = "#2"
+"""End of the name of a variant that is measured a second time."""
 LONGEST_NAME = 120
 """Characters. Folders of cells are named after their variant."""
 
@@ -74,6 +76,8 @@ class Variant:
     source: str
     arguments: tuple[tuple[str, Value], ...] = ()
     """Keyword arguments of the policy's constructor, sorted by name."""
+    same_as: str | None = None
+    """The variant that this one measures a second time, under another name."""
 
     @property
     def policy_path(self) -> str:
@@ -157,6 +161,11 @@ def variant(text: str) -> Variant:
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
     )
+
+
+def second_arm(variant: Variant) -> Variant:
+    """Return the same variant under another name, to measure it twice."""
+    return replace(variant, name=f"{variant.name}{SECOND}", same_as=variant.name)
 
 
 def make_policy(variant: Variant, costs: Costs) -> Policy:

@@ -474,6 +474,14 @@ class SweepSettings:
             "POLICY",
         ),
     ] = None
+    aa: Annotated[
+        bool,
+        Option(
+            "Measure the baseline twice, the second time as NAME#2: the difference of the two is "
+            "the noise of the measurement. For live engines.",
+            RUN,
+        ),
+    ] = False
     load: Load = field(default_factory=Load)
     machine: Machine = field(default_factory=Machine)
     server: Server = field(default_factory=Server)

@@ -24,7 +24,7 @@ from harness.sweep.fingerprint import code_sha256, policy_sha256
 from reports.capacity.slo import DEFAULT_SLO, Slo, parse_slo
 from servers.errors import DoesNotFit, InvalidInput
 from servers.nearest import nearest
-from servers.variants import Variant, variant
+from servers.variants import Variant, second_arm, variant
 
 if TYPE_CHECKING:
     from harness.load.agent_plan import AgentPlan
@@ -131,7 +131,12 @@ class SweepPlan:
         return {
             "format": "turnstile-sweep-1",
             "variants": [
-                {"name": v.name, "description": v.description, **self.variant_json(v)}
+                {
+                    "name": v.name,
+                    "description": v.description,
+                    **self.variant_json(v),
+                    **({} if v.same_as is None else {"same_as": v.same_as}),
+                }
                 for v in self.variants
             ],
             "jps": list(self.rates),
@@ -182,6 +187,8 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
     seeds = tuple(parse_seeds(first.seeds or (DEFAULT_SEEDS if steady else DEFAULT_SEEDS_ONCE)))
     if rates:
         arrivals.draw(workload.programs, rates[0], seeds[0])  # Raises if a recorded one is missing.
+    baseline = _baseline(first.baseline, [variant.name for variant in engines[0][0]])
+    engines = _with_second_arm(engines, baseline, first)
     chosen, engine, left_out = engines[0]
     plan = SweepPlan(
         settings=first,
@@ -193,7 +200,7 @@ def resolve_each(settings: Sequence[SweepSettings]) -> list[SweepPlan]:
         arrivals_text=first.load.arrivals,
         engine=engine,
         workload=workload,
-        baseline=_baseline(first.baseline, [variant.name for variant in chosen]),
+        baseline=baseline,
         code_sha256=code_sha256(agents=agents is not None),
         agents=agents,
         steady=steady,
@@ -218,6 +225,23 @@ def _engines(settings: Sequence[SweepSettings]) -> list[Resolved]:
         more = "; or remove what does not fit from --hardware or --model"
         raise DoesNotFit("; ".join(too_large) + more * (len(settings) > 1))
     return engines
+
+
+def _with_second_arm(
+    engines: Sequence[Resolved], baseline: str, settings: SweepSettings
+) -> list[Resolved]:
+    """Append the baseline under another name, if `--aa` asks for it."""
+    if not settings.aa:
+        return list(engines)
+    if settings.machine.engine in VIRTUAL:
+        raise InvalidInput(
+            "--aa: is for live engines (--engine vllm or a URL); in virtual time a variant that is "
+            "measured twice has exactly the same numbers"
+        )
+    return [
+        ((*chosen, *(second_arm(v) for v in chosen if v.name == baseline)), engine, left_out)
+        for chosen, engine, left_out in engines
+    ]
 
 
 def _shortest(longest: Sequence[Longest]) -> Longest:

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.answer.caveats import caveats_of, short_run
+from reports.answer.noise import noise, second_arms
 from reports.answer.provenance import provenance as provenance_of
+from reports.answer.same_work import different_times
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
 from reports.statistics.bootstrap import Estimate, interval
@@ -50,7 +52,10 @@ def answer(
 ) -> Answer:
     """Return the answer. `also` is one more caveat."""
     baseline, provenance = str(sweep["baseline"]), provenance_of(sweep)
-    caveats = (*filter(None, [also]), *caveats_of(points, results, sweep))
+    different = different_times(results, sweep)
+    caveats = (*filter(None, [also]), *different, *caveats_of(points, results, sweep))
+    arms, every = second_arms(sweep), points
+    points = [p for p in points if p.variant not in arms]
     contenders = [p for p in points if not p.bound]
     if not contenders:
         return Answer(_no_answer(results), (), caveats, provenance)
@@ -72,7 +77,9 @@ def answer(
         *_no_difference(points, baseline),
     ]
     headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
-    caveats = (*short_run(winner, sweep), *caveats)
+    of_noise, within_noise = noise(every, arms, load)
+    findings = [*of_noise, *findings]
+    caveats = (*within_noise, *short_run(winner, sweep), *caveats)
     names = (winner.variant, *tied)
     return Answer(
         headline, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names

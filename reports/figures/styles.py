@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from servers.variants import FORM, LMCACHE, POLICIES
+from servers.variants import FORM, LMCACHE, POLICIES, SECOND
 
 MARKERS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon"),
@@ -83,10 +83,11 @@ def _slot_of_ours(base: str) -> int:
 
 def _parts(name: str) -> tuple[str, str, str]:
     """Return the policy, its arguments and the tier of a variant."""
-    form = FORM.fullmatch(name)
+    first = name.removesuffix(SECOND)
+    form = FORM.fullmatch(first)
     if form is None:
         return name, "", ""
-    return form[1], form[2] or "", form[3] or ""
+    return form[1], (form[2] or "") + name.removeprefix(first), form[3] or ""
 
 
 def _preferred(choices: Sequence[Choice], text: str, used: Collection[Choice]) -> Choice:

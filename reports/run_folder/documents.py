@@ -57,6 +57,8 @@ class _Variant(_Open):
     policy_source: str | None = None
     bound: bool | None = None
     offload: Settings | None = None
+    same_as: Name | None = None
+    """The variant that this one measures a second time."""
 
 
 class _Profile(_Open):

@@ -190,6 +190,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
     written = tomllib.loads(settings_toml(SweepSettings()).decode())
     assert written == {
         "no-capacity": False,
+        "aa": False,
         "policies": "all",
         "arrivals": "poisson",
         "once": False,

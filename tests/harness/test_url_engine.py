@@ -83,6 +83,25 @@ def test_values_that_a_server_does_not_report_are_null_and_not_zero(tmp_path: Pa
     assert (row["hit_ratio"], row["queue_mean_s"], row["preemptions"]) == (None, None, None)
 
 
+def test_the_baseline_is_measured_twice_under_two_names(tmp_path: Path) -> None:
+    with threaded(serving(Server(think_s=0.05))) as url:
+        code, _, err = sweep(tmp_path, url, "--aa")
+    assert succeeded(code, err), err
+    cells = json.loads((tmp_path / "o/cells.json").read_text())
+    assert {cell["variant"] for cell in cells} == {"as-served", "as-served#2"}
+    assert (tmp_path / "o/as-served-2_jps20_seed1/done.json").is_file()
+    answer = json.loads((tmp_path / "o/answer.json").read_text())
+    assert answer["winners"] == ["as-served"]
+    noise = "Noise of the measurement: as-served, measured a second time, is "
+    assert answer["findings"][0].startswith(noise)
+
+
+def test_two_measurements_are_refused_in_virtual_time(tmp_path: Path) -> None:
+    code, _, err = in_process.bench("sweep", "--aa", "--jps", "0.3", "--out", str(tmp_path / "o"))
+    assert code == 2
+    assert err.startswith("bench: --aa: is for live engines")
+
+
 def test_prompts_of_repeated_cells_share_no_prefix(tmp_path: Path) -> None:
     """The server's cache outlives a cell: equal prompts would give hits that agents do not have."""
     server = Server(think_s=0.3)

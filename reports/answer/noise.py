@@ -1,0 +1,57 @@
+"""Compares the policies with the noise of the measurement, if the sweep has an A/A arm (`--aa`).
+
+An A/A arm is the baseline, measured a second time under another name. It takes no part in the
+answer: its speed-up over the baseline is what the machine does to two equal variants.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from reports.phrasing import listed, times
+from reports.statistics.bootstrap import interval
+from reports.statistics.points import Point
+
+
+def second_arms(sweep: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variants that measure another one again, by name."""
+    return {v["name"]: v["same_as"] for v in sweep["variants"] if v.get("same_as")}
+
+
+def noise(
+    points: Sequence[Point], arms: Mapping[str, str], load: str
+) -> tuple[list[str], list[str]]:
+    """Return findings and caveats about the load of the answer."""
+    here = [p for p in points if p.load == load and p.against is not None]
+    findings: list[str] = []
+    caveats: list[str] = []
+    for arm in (p for p in here if p.variant in arms):
+        twice = arm.against
+        if twice is None:
+            continue
+        base = arms[arm.variant]
+        findings.append(
+            f"Noise of the measurement: {base}, measured a second time, is"
+            f" {times(twice.mean.value)} as fast ({interval(twice.mean)})."
+        )
+        size = abs(math.log(twice.mean.value))
+        within = [
+            f"{p.variant} {times(p.against.mean.value)}"
+            for p in here
+            if p.variant not in arms
+            and not p.bound
+            and p.against is not None
+            and abs(math.log(p.against.mean.value)) <= size
+        ]
+        if within:
+            caveats.append(
+                f"Two measurements of {base} differ as much as it differs from {listed(within)}."
+            )
+        if twice.mean.differs_from_one:
+            caveats.append(
+                f"Two measurements of {base} differ significantly, so intervals do not cover all"
+                " of the machine's noise: use more seeds."
+            )
+    return findings, caveats

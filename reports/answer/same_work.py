@@ -1,0 +1,61 @@
+"""Compares the time that the same work took under different variants on a live engine.
+
+In: the jobs of all cells. Out: a caveat for each part of the time that no scheduler decides and
+that differs nevertheless, so that differences of JCTs are partly the machine's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from reports.metrics.cells import Results
+from reports.phrasing import seconds
+from reports.run_folder.turns import VIRTUAL
+
+PARTS = {"tool_s": "tool time", "decode_s": "decode time"}
+MOST = 0.1
+"""Larger relative differences are a caveat."""
+MIN_SHARE = 0.02
+"""Differences below this share of the mean JCT do not matter."""
+
+
+def different_times(results: Results, sweep: Mapping[str, Any]) -> list[str]:
+    """Return at most one sentence per part, about the load with the largest difference.
+
+    None in virtual time, where tools take exactly the time of the trace and steps what the profile
+    says, and none if the model's answers decide the work.
+    """
+    agent = sweep.get("agent")
+    if sweep.get("engine") in VIRTUAL or (isinstance(agent, Mapping) and not agent.get("guided")):
+        return []
+    if results.jobs.empty:
+        return []
+    found: dict[str, tuple[float, str]] = {}
+    for load, jobs in results.jobs.groupby("load", sort=False):
+        for part in PARTS:
+            difference = _difference(jobs, part, str(load))
+            if difference is not None:
+                found[part] = max(difference, found.get(part, difference))
+    return [sentence for _, sentence in found.values()]
+
+
+def _difference(jobs: pd.DataFrame, part: str, load: str) -> tuple[float, str] | None:
+    """Compare the jobs that finished under all variants."""
+    table = jobs.pivot_table(index=["seed", "job_id"], columns="variant", values=part).dropna()
+    if table.empty or len(table.columns) < 2:
+        return None
+    means = table.mean().sort_values()
+    least, most = float(means.iloc[0]), float(means.iloc[-1])
+    if most <= (1 + MOST) * least or most - least < MIN_SHARE * float(jobs["jct_s"].mean()):
+        return None
+    more = f"{most / least - 1:.0%} longer" if least > 0 else "longer"
+    sentence = (
+        f"The {PARTS[part]} of the same jobs is {more} with {means.index[-1]} than with "
+        f"{means.index[0]} at {load} ({seconds(most)} instead of {seconds(least)} per job), so "
+        "part of the difference between variants can be the machine's. --aa measures the baseline "
+        "twice, which shows how much."
+    )
+    return most / max(least, 1e-9), sentence
