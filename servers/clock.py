@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from operator import truediv
+from typing import Final
 
-PS_PER_S = 10**12
+PS_PER_S: Final = 1_000_000_000_000
 """Both engines count whole picoseconds, so that sums of step times are exact."""
-LARGEST_FLOAT_INT = 2**53
-"""All integers up to this one are floats too."""
+LARGEST_FLOAT_INT: Final = 9_007_199_254_740_992
+"""2**53: all integers up to this one are floats too."""
 
 
 def seconds(ps: int) -> float:

@@ -49,6 +49,7 @@ MODULES = (
     "servers/ranked_queue.py",
     "servers/policies/**/*.py",
     "servers/profiles/profile.py",
+    "servers/profiles/rebuild.py",
     "servers/sim/*.py",
     "harness/replay/contents.py",
     "harness/replay/schedule.py",

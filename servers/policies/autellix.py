@@ -29,7 +29,6 @@ import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -49,28 +48,28 @@ class Attained(NamedTuple):
     waited_s: float = 0.0
 
 
-@dataclass(slots=True)
 class Call:
-    program: Attained
-    level: int
-    left_s: float
-    """Remaining part of the level's quantum."""
-    since_s: float
-    """The time at which it began to wait or run."""
-    running: bool = False
-    changes_s: Sequence[float] = ()
-    """Times at which the level changes if no event happens: demotions of a running call, the
-    promotion of a waiting one. `level_at` and `wake_s` both use these times, so they agree."""
-    served_s: float = 0.0
-    waited_s: float = 0.0
-    before_promotion_s: float = 0.0
-    """Service before the last promotion."""
+    def __init__(self, program: Attained, level: int, left_s: float, since_s: float) -> None:
+        self.program = program
+        self.level = level
+        self.left_s = left_s
+        """Remaining part of the level's quantum."""
+        self.since_s = since_s
+        """The time at which it began to wait or run."""
+        self.running = False
+        self.changes_s: Sequence[float] = ()
+        """Times at which the level changes if no event happens: demotions of a running call, the
+        promotion of a waiting one. `level_at` and `wake_s` both use these times, so they agree."""
+        self.served_s = 0.0
+        self.waited_s = 0.0
+        self.before_promotion_s = 0.0
+        """Service before the last promotion."""
 
     def level_at(self, now_s: float) -> int:
-        passed = bisect_right(self.changes_s, now_s)
-        if self.running:
-            return self.level + passed
-        return 0 if passed else self.level
+        changes_s = self.changes_s
+        if not changes_s or now_s < changes_s[0]:
+            return self.level
+        return self.level + bisect_right(changes_s, now_s) if self.running else 0
 
     def next_change_s(self, now_s: float) -> float | None:
         passed = bisect_right(self.changes_s, now_s)

@@ -19,8 +19,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from servers.admission import STEP_TOKENS
 from servers.compiled_core import mypyc_attr
 
+# Compiled, a constructor that is written out is faster than one that `dataclass` generates.
 
-@dataclass(slots=True, eq=False)
+
+@dataclass(slots=True, eq=False, init=False)
 class Request:
     """One turn, as policies see it. Engines write it, policies only read it."""
 
@@ -46,6 +48,32 @@ class Request:
     """Whether a pin retains the KV of its program's previous turn."""
     preempted: bool = False
     """Whether it was preempted and waits to run again."""
+
+    def __init__(
+        self,
+        id: int,
+        program_id: str,
+        index: int,
+        arrival_s: float,
+        program_arrival_s: float,
+        prompt_tokens: int,
+        is_last: bool | None = None,
+        output_tokens: int = 0,
+        tools: tuple[str, ...] = (),
+        pinned: bool = False,
+        preempted: bool = False,
+    ) -> None:
+        self.id = id
+        self.program_id = program_id
+        self.index = index
+        self.arrival_s = arrival_s
+        self.program_arrival_s = program_arrival_s
+        self.prompt_tokens = prompt_tokens
+        self.is_last = is_last
+        self.output_tokens = output_tokens
+        self.tools = tools
+        self.pinned = pinned
+        self.preempted = preempted
 
     @property
     def tool(self) -> str | None:
@@ -92,7 +120,7 @@ def pin(ttl_s: float, *, whole_request: bool = False, **why: float | str | None)
     return Retention("pin" if ttl_s > 0 else "free", max(ttl_s, 0.0), whole_request, why)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, init=False)
 class Pin:
     """The retained KV of a finished turn."""
 
@@ -102,6 +130,14 @@ class Pin:
     """Length of the retained context."""
     pinned_at_s: float
     expires_at_s: float
+
+    def __init__(
+        self, request: Request, tokens: int, pinned_at_s: float, expires_at_s: float
+    ) -> None:
+        self.request = request
+        self.tokens = tokens
+        self.pinned_at_s = pinned_at_s
+        self.expires_at_s = expires_at_s
 
     @property
     def program_id(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
@@ -99,8 +98,15 @@ class Profile:
 
     def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
         """Return the time of a step without that of layers with a window."""
-        compute_ps = max(self.weights_ps, tokens * self.token_ps) + sequences * self.sequence_ps
-        return self.base_ps + compute_ps + context * self.context_ps + pairs * self.pair_ps
+        return self.tokens_ps(tokens) + self.turns_ps(sequences, context, pairs)
+
+    def tokens_ps(self, tokens: int) -> int:
+        """Return the part of a step's time that depends only on its number of tokens."""
+        return self.base_ps + max(self.weights_ps, tokens * self.token_ps)
+
+    def turns_ps(self, sequences: int, context: int, pairs: int) -> int:
+        """Return the other part of a step's time."""
+        return sequences * self.sequence_ps + context * self.context_ps + pairs * self.pair_ps
 
     def increment_ps(self, decodes: int, chunk: int) -> int:
         """How much longer each step takes than the one before it, while the same turns run: each of
@@ -109,7 +115,7 @@ class Profile:
         return decodes * self.context_ps + chunk * chunk * self.pair_ps
 
 
-@dataclass(frozen=True)  # without slots, as cached_property needs
+@dataclass(frozen=True, slots=True)
 class TableProfile(Profile):
     """A profile whose steps follow operator tables, which `Profile` follows less closely.
 
@@ -132,16 +138,16 @@ class TableProfile(Profile):
     prefill_ps: int
     mean_context_ps: int
 
-    @cached_property
-    def _fixed_ps(self) -> dict[int, int]:
-        """base_ps + W(T) by T, for each T that a step had."""
-        return {}
+    def tokens_ps(self, tokens: int) -> int:
+        after = bisect_right(self.knots, tokens, key=itemgetter(0))
+        start, work_ps = self.knots[after - 1]
+        if after == len(self.knots):
+            return self.base_ps + work_ps + (tokens - start) * self.token_ps
+        end, end_ps = self.knots[after]
+        return self.base_ps + work_ps + (tokens - start) * (end_ps - work_ps) // (end - start)
 
-    def step_ps(self, tokens: int, sequences: int, context: int, pairs: int) -> int:
-        fixed_ps = self._fixed_ps.get(tokens)
-        if fixed_ps is None:
-            fixed_ps = self._fixed_ps[tokens] = self.base_ps + self._work_ps(tokens)
-        total_ps = fixed_ps + sequences * self.sequence_ps
+    def turns_ps(self, sequences: int, context: int, pairs: int) -> int:
+        total_ps = sequences * self.sequence_ps
         if not context:
             return total_ps + self.prefill_ps + pairs * self.pair_ps
         total_ps += self.decode_ps + context * self.context_ps
@@ -149,14 +155,6 @@ class TableProfile(Profile):
             mean = context // (sequences - 1)
             return total_ps + mean * self.mean_context_ps + self.prefill_ps + pairs * self.pair_ps
         return total_ps + context // sequences * self.mean_context_ps
-
-    def _work_ps(self, tokens: int) -> int:
-        after = bisect_right(self.knots, tokens, key=itemgetter(0))
-        start, work_ps = self.knots[after - 1]
-        if after == len(self.knots):
-            return work_ps + (tokens - start) * self.token_ps
-        end, end_ps = self.knots[after]
-        return work_ps + (tokens - start) * (end_ps - work_ps) // (end - start)
 
     def increment_ps(self, decodes: int, chunk: int) -> int:
         constant = decodes * self.context_ps + chunk * chunk * self.pair_ps

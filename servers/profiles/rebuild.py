@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from servers.clock import PS_PER_S
+from servers.clock import seconds
 from servers.errors import InvalidInput
 from servers.policies.base import Costs
 from servers.profiles.profile import Profile
@@ -27,12 +27,12 @@ def prefill_ps(profile: Profile, step_tokens: int, tokens: int) -> int:
 
 
 def prefill_s(profile: Profile, step_tokens: int, tokens: int) -> float:
-    return prefill_ps(profile, step_tokens, tokens) / PS_PER_S
+    return seconds(prefill_ps(profile, step_tokens, tokens))
 
 
 def reload_s(profile: Profile, tokens: int) -> float:
     """Return the time to reload from DRAM. Policies do not know which blocks are on an SSD."""
-    cpu_s = (profile.load_ps + tokens * profile.load_token_ps) / PS_PER_S
+    cpu_s = seconds(profile.load_ps + tokens * profile.load_token_ps)
     return cpu_s + tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
 
 

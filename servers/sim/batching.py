@@ -6,8 +6,6 @@ turn that is partly through its prompt, which is the last in order of admission.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from servers.policies.base import Request
 from servers.profiles import Profile
 from servers.sim.decodes import decodes_of
@@ -15,33 +13,48 @@ from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.sequence import Sequence
 
 
-@dataclass(slots=True)
 class Batch:
     """The work of the next step: one token of each decode, and the prompt chunks."""
 
-    chunks: list[tuple[Sequence, int]] = field(default_factory=list)
-    preempted: set[int] = field(default_factory=set)
-    """Ids of requests that were preempted while the batch was assembled."""
-    has_slot: set[int] | None = None
-    """Request ids of the decodes that have a slot for this step's token; None: all decodes."""
-    displaced: list[Sequence] = field(default_factory=list)
-    """Turns preempted through `Policy.displaced`. They are queued again after the batch is
-    assembled."""
-    may_displace: bool = False
-    """Whether the policy may displace a turn at the next step although nothing else changes: the
-    head of the queue fits, a turn was displaced, or the policy was not called."""
-    load_ps: int = 0
-    """CPU time of the admissions of turns that load KV. The step takes this much longer."""
-    skipped: list[Sequence] = field(default_factory=list)
-    """Decodes without a slot for this step. They are added again (`Decodes.join`) after it."""
-    head_may_load: bool = False
-    """Whether the head of the queue, which does not fit, may fit at the next step that allocates
-    a block: if its cached prefix is evicted, it may load its KV from a tier instead of computing
-    its first chunk."""
+    __slots__ = (
+        "chunks",
+        "displaced",
+        "has_slot",
+        "head_may_load",
+        "kept_free",
+        "load_ps",
+        "may_displace",
+        "preempted",
+        "single_step",
+        "skipped",
+    )
 
-    single_step: bool = False
-    """Whether the batch must not be computed in a stride: a model with sliding windows computes a
-    prompt, or its running turns may free the blocks for which the head of the queue waits."""
+    def __init__(self) -> None:
+        self.chunks: list[tuple[Sequence, int]] = []
+        self.preempted: set[int] = set()
+        """Ids of requests that were preempted while the batch was assembled."""
+        self.has_slot: set[int] | None = None
+        """Request ids of the decodes that have a slot for this step's token; None: all decodes."""
+        self.displaced: list[Sequence] = []
+        """Turns preempted through `Policy.displaced`. They are queued again after the batch is
+        assembled."""
+        self.may_displace = False
+        """Whether the policy may displace a turn at the next step although nothing else changes: a
+        turn was displaced, the policy was not called, or the head of the queue may not fit then."""
+        self.kept_free = 0
+        """Number of blocks with which the head of the queue fits. While as many are free, the
+        policy displaces no turn for it."""
+        self.load_ps = 0
+        """CPU time of the admissions of turns that load KV. The step takes this much longer."""
+        self.skipped: list[Sequence] = []
+        """Decodes without a slot for this step. They are added again (`Decodes.join`) after it."""
+        self.head_may_load = False
+        """Whether the head of the queue, which does not fit, may fit at the next step that
+        allocates a block: if its cached prefix is evicted, it may load its KV from a tier instead
+        of computing its first chunk."""
+        self.single_step = False
+        """Whether the batch must not be computed in a stride: a model with sliding windows computes
+        a prompt, or its running turns may free the blocks for which the head of the queue waits."""
 
     def drop(self, sequence: Sequence) -> None:
         self.chunks = [(s, n) for s, n in self.chunks if s is not sequence]

@@ -94,9 +94,11 @@ class Decodes:
     def blocks_needed(self, steps: int, after: int = 0) -> int:
         """Return the number of blocks that the decodes open in `steps` steps, beginning `after`
         steps from now."""
-        cycles, rest = divmod(steps, self._block)
-        needed = cycles * self.count
-        if rest and self.count:
+        if not self.count:
+            return 0
+        rest = steps % self._block
+        needed = steps // self._block * self.count
+        if rest:
             high = -(self.tick + after) % self._block
             low = high - rest + 1
             if low >= 0:

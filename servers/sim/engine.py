@@ -65,6 +65,8 @@ class Engine:
         self._on_end = on_end
         self._on_event = on_event
         self._strides = strides
+        self._tokens_ps: dict[int, int] = {}
+        """`profile.tokens_ps` by number of tokens."""
         self._requests = 0
         self._events: list[tuple[int, bool, int, Sequence]] = []
         """Arrivals and aborts by time; at equal times, first turns of `_programs` come first. The
@@ -173,7 +175,10 @@ class Engine:
             tokens += n
             pairs += n * sequence.computed + n * (n + 1) // 2
         sequences = decodes.count + len(batch.chunks)
-        first_ps = profile.step_ps(tokens, sequences, decodes.context, pairs)
+        tokens_ps = self._tokens_ps.get(tokens)
+        if tokens_ps is None:
+            tokens_ps = self._tokens_ps[tokens] = profile.tokens_ps(tokens)
+        first_ps = tokens_ps + profile.turns_ps(sequences, decodes.context, pairs)
         chunk = batch.chunks[0][1] if batch.chunks else 0
         increment_ps = profile.increment_ps(decodes.count, chunk)
         steps = self._most_steps(batch)
@@ -216,7 +221,8 @@ class Engine:
     def _most_steps(self, batch: Batch) -> int:
         """Return the number of steps in which the batch does not change: no turn finishes before
         the last step, the partial turn computes a full chunk in each, the free blocks suffice, and
-        no block is allocated that could let the head of the queue load its KV."""
+        no block is allocated because of which the head of the queue could load its KV or displace a
+        turn."""
         decodes = self._decodes
         if not self._strides or batch.preempted or batch.may_displace or len(batch.chunks) > 1:
             return 1
@@ -231,7 +237,7 @@ class Engine:
             most = chunks if most is None else min(most, chunks)
         if most is None:
             raise RuntimeError("a batch without members has no steps")
-        free = 0 if batch.head_may_load else self.scheduler.kv.free
+        free = 0 if batch.head_may_load else self.scheduler.kv.free - batch.kept_free
         ahead = self._running.blocks_ahead
         per_decode = (most // self.profile.block_tokens + 1) * len(self.profile.kv_groups)
         if decodes.count * per_decode < free and not batch.chunks:

@@ -105,6 +105,17 @@ class DeviceKV:
                 break
         return hit, idle
 
+    def allocatable_before(self, path: Path, enough: int) -> int:
+        """Return how many blocks can be allocated before blocks of the path's segments are evicted;
+        the count ends at `enough`."""
+        segments = {segment for segment, _ in path}
+        blocks = self._blank
+        for idle in self._queue.values():
+            if blocks >= enough or idle.segment in segments:
+                break
+            blocks += idle.high - idle.low
+        return blocks
+
     def take_hit(self, owner: BlockOwner, depth: int) -> None:
         """Give a resident prefix of `depth` blocks to an owner without blocks."""
         for index, (segment, exit_depth) in enumerate(owner.path):

@@ -14,6 +14,20 @@ from servers.sim.sequence import Phase, Sequence
 from servers.sim.tiers import Tier
 
 
+class BlockDemand:
+    """The blocks that the admission of a waiting turn requires."""
+
+    __slots__ = ("hit", "loads", "needed")
+
+    def __init__(self, hit: int, loads: list[tuple[Tier, int]], needed: int) -> None:
+        self.hit = hit
+        """Depth of its prefix on the device."""
+        self.loads = loads
+        """The tiers that extend the prefix, each with its number of blocks."""
+        self.needed = needed
+        """Number of blocks that must be free."""
+
+
 class Reloads:
     def __init__(self, tiers: list[Tier], kv: DeviceKV, block_tokens: int) -> None:
         self.tiers = tiers
@@ -45,6 +59,19 @@ class Reloads:
         if partial is not None:
             ahead.append(partial)
         return sum(-(-s.target // self._block) - s.owner.blocks for s in ahead)
+
+    def most_needed(self, sequence: Sequence, partial: Sequence | None) -> int:
+        """Return the number of blocks with which a waiting turn can be admitted, while blocks are
+        only allocated and, at most until that number is free, evicted."""
+        path, limit = sequence.owner.path, (sequence.target - 1) // self._block
+        hit, idle = self._kv.lookup(path, limit)
+        needed = -(-sequence.target // self._block) - hit + idle
+        # A load would reserve blocks. An eviction of the turn's own blocks may cause one.
+        reserved = self.reserved_blocks(partial)
+        if self.find(path, limit, hit):
+            return needed + reserved
+        others = self._kv.free - self._kv.allocatable_before(path, self._kv.free - needed)
+        return min(needed + reserved, max(needed, others))
 
     def start(
         self, sequence: Sequence, loads: list[tuple[Tier, int]], now_ps: int, cpu_ps: int

@@ -15,29 +15,16 @@ ahead; two turns that compute the same block share one copy.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from servers.admission import Admission
 from servers.policies.base import Policy
 from servers.policy_runner import Emit, PolicyRunner
 from servers.profiles import Profile
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
-from servers.sim.reloads import Reloads
+from servers.sim.reloads import BlockDemand, Reloads
 from servers.sim.sequence import Phase, Sequence
 from servers.sim.settings import Limits
 from servers.sim.tiers import Tier
-
-
-class BlockDemand(NamedTuple):
-    """The blocks that the admission of a waiting turn requires."""
-
-    hit: int
-    """Depth of its prefix on the device."""
-    loads: list[tuple[Tier, int]]
-    """The tiers that extend the prefix, each with its number of blocks."""
-    needed: int
-    """Number of blocks that must be free."""
 
 
 class Scheduler:
@@ -105,16 +92,17 @@ class Scheduler:
         if self.reloads.loading:
             self.reloads.finish_due(runner.now_ps)
         runner.start_step(self.running.context_tokens)
-        batch = Batch()
+        batch, fitting = Batch(), None
         if runner.displaces and len(runner.waiting):
+            batch.may_displace = True
             if self.running.by_id and not self.reloads.loaded:
-                self._displace(batch)
-            else:
-                batch.may_displace = True
+                fitting = self._displace(batch)
         if not self.running.extend_all(batch):
             self._extend_one_by_one(batch)
         if not batch.preempted:
             self._admit_waiting(batch)
+            if fitting is not None and fitting.view.id in runner.waiting:
+                self._keep_free_for(fitting, batch)
         for sequence in batch.displaced:
             runner.push(sequence)
         return batch
@@ -127,20 +115,31 @@ class Scheduler:
             return done_ps
         return change_ps
 
-    def _displace(self, batch: Batch) -> None:
-        """Preempt the turns that the policy selects until the head of the queue fits."""
+    def _displace(self, batch: Batch) -> Sequence | None:
+        """Preempt the turns that the policy selects until the head of the queue fits. Return the
+        head if it fits anyway."""
         running, head = self.running, self.runner.head()
-        batch.may_displace = True
         while running.by_id and not self._fits(head):
             running.refresh()
             worse = self._policy.displaced(head.view, running.views(), self.runner.now_s)
             if worse is None:
                 batch.may_displace = bool(batch.displaced)
-                return
+                return None
             displaced = running.by_id[worse.id]
             running.remove(displaced, has_slot=False)
             self._lose_kv(displaced)
             batch.displaced.append(displaced)
+        return None if batch.displaced else head
+
+    def _keep_free_for(self, head: Sequence, batch: Batch) -> None:
+        """Let the batch run in a stride while the head of the queue, which waits, fits for sure.
+        Running turns keep their blocks, and an eviction lowers a hit and its idle blocks alike."""
+        batch.may_displace = False
+        if self.reloads.tiers:
+            batch.kept_free = self.reloads.most_needed(head, self.running.partial)
+        else:
+            budget = self.limits.step_tokens - len(self.running.by_id)
+            batch.kept_free = self._demand(head, budget).needed
 
     def _fits(self, head: Sequence) -> bool:
         """Return whether the head could be admitted if each running turn computed one token."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from servers.clock import seconds
 from servers.errors import InvalidInput
@@ -29,7 +29,10 @@ class Phase(IntEnum):
     RECOMPUTE = 5
 
 
-@dataclass(frozen=True, slots=True)
+PHASES: Final = 6
+
+
+@dataclass(slots=True, eq=False, init=False)
 class Submission:
     """A turn as a client sends it."""
 
@@ -43,6 +46,24 @@ class Submission:
     """Names of the tools that its answer calls."""
     future: Future | None = None
     """For policies that are an `Oracle` only."""
+
+    def __init__(
+        self,
+        program_id: str | None,
+        path: Path,
+        prompt_tokens: int,
+        output_tokens: int,
+        is_last: bool | None,
+        tools: tuple[str, ...] = (),
+        future: Future | None = None,
+    ) -> None:
+        self.program_id = program_id
+        self.path = path
+        self.prompt_tokens = prompt_tokens
+        self.output_tokens = output_tokens
+        self.is_last = is_last
+        self.tools = tools
+        self.future = future
 
 
 def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> None:
@@ -130,7 +151,7 @@ class Sequence(EngineTurn):
         self.preemptions = 0
         self.phase = Phase.QUEUE
         self.since_ps = arrived_ps
-        self.spent_ps = [0] * len(Phase)
+        self.spent_ps = [0] * PHASES
         self.arrived = False
         self.first_token_ps: int | None = None
         self.finished_ps: int | None = None

@@ -14,7 +14,8 @@ from servers.profiles import Profile
 from servers.profiles.kv_groups import most_window_blocks
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
-from servers.sim.scheduler import BlockDemand, Scheduler
+from servers.sim.reloads import BlockDemand
+from servers.sim.scheduler import Scheduler
 from servers.sim.sequence import Sequence
 from servers.sim.windows import Hit, WindowKV, WindowOwner
 
@@ -129,6 +130,9 @@ class WindowScheduler(Scheduler):
             window_blocks = min(blocks, most_window_blocks)
         windows = (self._windows.groups - 1) * max(0, window_blocks - hit.depth)
         return blocks - hit.depth + windows + hit.idle
+
+    def _keep_free_for(self, head: Sequence, batch: Batch) -> None:
+        """Compute a single step, since running turns free blocks."""
 
     def _make_room_for_head(self, head: Sequence, budget: int, batch: Batch) -> bool:
         has_room = super()._make_room_for_head(head, budget, batch)
