@@ -115,3 +115,8 @@ def test_context_serve_shares_the_forks_queue_and_victims() -> None:
     assert order(policy, waiting) == ["kept", "old"]
     new, ending = turn("new", program_at=1.0), turn("ending", program_at=2.0, last=True)
     assert policy.victim([new, ending], 0.0) is new
+
+
+def test_a_tool_without_samples_counts_as_one_that_takes_no_time() -> None:
+    why = run(ContinuumPreview(COSTS), turn("p", tools=("ls",)), start=0.0, end=1.0).why
+    assert why == {"tool": "ls", "mean_s": 0.0, "samples": 0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_turns import COSTS, TIERED
 
-from servers.policies.base import Future, Oracle, Pin, Policy, Request
+from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention, pin
 from servers.policies.contract import check
 from servers.variants import make_policy, variants
 
@@ -162,3 +162,21 @@ def test_any_legal_sequence_of_events_is_handled_and_ended_programs_are_forgotte
 def test_every_built_in_variant_passes_the_contract_check(variant: Any) -> None:
     check(variant.policy)
     assert make_policy(variant, COSTS).name == variant.policy.name
+
+
+def test_the_check_shows_a_policy_pins_as_an_engine_does() -> None:
+    """The pin of the first turn, of 1,000 + 50 tokens, lasts 7 s from 3 s on."""
+    seen = set()
+
+    class Sees(Policy):
+        name = "sees"
+
+        def finished(self, request: Request, now_s: float) -> Retention:
+            return pin(7.0)
+
+        def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+            seen.update((p.program_id, p.tokens, p.pinned_at_s, p.expires_at_s) for p in pins)
+            return []
+
+    check(Sees)
+    assert seen == {("a", 1050, 3.0, 10.0)}

@@ -10,7 +10,7 @@ from make_run import turn, write_cell, write_lines, write_sweep
 
 from reports import write_report
 from reports.figures.gantt import gantt
-from reports.metrics.agents import keep_evaluation
+from reports.metrics.agents import keep_evaluation, unequal_work
 from reports.run_folder.read import load_run
 from servers.errors import InvalidRunFolder
 
@@ -98,6 +98,20 @@ def test_cells_with_different_work_get_a_caveat_unless_guided(tmp_path: Path) ->
         sentences = write_report(run).answer
         assert any("from 4 turns (fcfs" in sentence for sentence in sentences) is has_caveat
         assert any("to 7 (continuum" in sentence for sentence in sentences) is has_caveat
+
+
+def test_cells_with_the_same_work_get_no_caveat(tmp_path: Path) -> None:
+    run = load_run(run_of_agents(tmp_path / "same"))
+    assert unequal_work(run) is None
+
+
+def test_the_caveat_names_the_cells_with_the_least_and_the_most_turns(tmp_path: Path) -> None:
+    run = write_sweep(tmp_path, ["fcfs", "continuum", "autellix"], agent=AGENT)
+    for variant, turns in (("fcfs", 3), ("continuum", 5), ("autellix", 2)):
+        write_cell(run, variant, [turn("a", i, float(i)) for i in range(turns)], engine="vllm")
+    assert "from 2 turns (autellix_jps0.5_seed1) to 5 (continuum_jps0.5_seed1)" in (
+        unequal_work(load_run(run)) or ""
+    )
 
 
 def test_an_exit_status_is_text_and_never_markup(tmp_path: Path) -> None:

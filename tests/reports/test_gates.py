@@ -55,6 +55,16 @@ def test_a_client_that_is_late_for_one_hundredth_of_the_jct_passes(tmp_path: Pat
     assert failed_gates(tmp_path, [turn("p0", sent_at_s=0.1, decode_s=9.9)]) == ""
 
 
+@pytest.mark.parametrize("jct_s", [0.1, 1.0, 1000.0])
+def test_the_residual_is_a_share_of_the_programs_time_however_short(
+    tmp_path: Path, jct_s: float
+) -> None:
+    # The parts account for 98% of the time.
+    turns = [turn("p0", decode_s=0.98 * jct_s, finished_at_s=jct_s)]
+    gate = "the parts of a program's time differ from it by 2.0%"
+    assert failed_gates(tmp_path, turns) == gate
+
+
 def test_more_turns_than_the_workload_has_fail_the_cell_too(tmp_path: Path) -> None:
     write_sweep(tmp_path, ["fcfs"])
     turns = [turn("p0"), turn("p1")]

@@ -209,6 +209,11 @@ def test_ttft_counts_from_sending_and_tpot_from_decode_time(tmp_path: Path) -> N
     assert (row["tpot_mean_s"], row["tpot_p95_s"]) == (pytest.approx(0.2), pytest.approx(0.29))
 
 
+def test_an_answer_of_two_tokens_has_a_time_per_token(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0", first_token_at_s=0.5, output_tokens=2, decode_s=0.4)])
+    assert row["tpot_mean_s"] == pytest.approx(0.4)
+
+
 def test_the_hit_bound_is_the_share_of_tokens_that_an_earlier_prompt_had(tmp_path: Path) -> None:
     # Of 400 prompt tokens, 150 were in the previous turn, and 40 in another program's prefix.
     turns = [turn("p0"), turn("p0", 1, 1.0, prompt_tokens=200, kept_tokens=150), turn("p1")]

@@ -62,6 +62,15 @@ def test_the_end_of_a_pin_that_was_not_recorded_counts_nothing(tmp_path: Path) -
     assert (row["pin_block_s"], row["pin_unused_block_s"]) == (10.0, 0.0)
 
 
+@pytest.mark.parametrize("reason", ["replaced", "ended", "expired", "review", "pressure"])
+def test_a_pin_that_ended_for_any_reason_but_its_reuse_was_not_used(
+    tmp_path: Path, reason: str
+) -> None:
+    events = [event(2.0, "pinned", blocks=10), event(3.0, "unpinned", reason=reason)]
+    row = row_of(tmp_path, events)
+    assert (row["pin_block_s"], row["pin_unused_block_s"]) == (10.0, 10.0)
+
+
 def test_only_the_time_between_the_first_arrival_and_the_last_departure_counts(
     tmp_path: Path,
 ) -> None:

@@ -86,6 +86,16 @@ def test_a_single_turn_takes_its_chunks_and_one_step_per_further_token() -> None
     assert simulator.steps == 4
 
 
+@pytest.mark.parametrize("kv_blocks", [4, 100])
+def test_steps_between_which_nothing_can_happen_are_one_stride(kv_blocks: int) -> None:
+    # 16 tokens of prompt and 48 of output fill 4 blocks: a step for the prompt and the first token,
+    # and one stride of 47 steps, which needs every block. Then the engine finds that it is idle.
+    simulator, _, _ = engine(kv_blocks=kv_blocks)
+    simulator.submit(turn("a", 16, 48), 0)
+    simulator.run()
+    assert (simulator.steps, simulator.strides) == (48, 3)
+
+
 def test_a_stopped_engine_returns_after_the_current_step() -> None:
     simulator, ended, _ = engine()
     simulator._on_end = lambda sequence: (ended.append(sequence), simulator.stop())  # type: ignore[assignment, func-returns-value]

@@ -16,12 +16,13 @@ from harness.replay.virtual import replay
 from servers.policies.base import Costs
 from servers.profiles import WindowTimes
 from servers.profiles.kv_groups import Groups, longest_turn, turn_blocks
-from servers.sim import Engine, Segment
+from servers.sim import Engine, Limits, Segment, Sequence, Submission
+from servers.sim.sequence import Phase
 from servers.sim.window_scheduler import WindowScheduler
 from servers.sim.windows import WindowKV, WindowOwner
 from servers.variants import make_policy, variant
 from tests.lines import into
-from tests.sim.worlds import BLOCK, World, worlds
+from tests.sim.worlds import BLOCK, World, profile, worlds
 
 WINDOWS = (None, WindowTimes(40, 91_000, 11_000), WindowTimes(128, 91_000, 11_000))
 """Times of windows need not be those of the groups."""
@@ -67,6 +68,23 @@ def test_the_next_turn_needs_the_blocks_of_all_tokens_before_it_in_its_window(
     kv = WindowKV(100, (window, None), BLOCK)
     kv.release(turn(kv, chain(20), prompt=160, output=40))
     assert kv.blocks - kv._blank == 12 + blocks
+
+
+@pytest.mark.parametrize(("kv_blocks", "beside"), [(16, True), (15, False)])
+def test_a_turn_is_admitted_if_its_prompt_fits_in_the_blocks_of_all_groups(
+    kv_blocks: int, beside: bool
+) -> None:
+    # Each turn has 20 to 32 tokens, 2 blocks in each of 4 groups.
+    ended: list[Sequence] = []
+    machine = replace(profile(kv_blocks), kv_groups=(40, 40, 40, None))
+    fcfs = make_policy(variant("fcfs"), COSTS)
+    engine = Engine(fcfs, machine, Limits(4, 64), on_end=ended.append)
+    for program, at_ps in (("a", 0), ("b", 10_000_000_000)):
+        engine.submit(Submission(program, chain(2), 20, 12, is_last=True), at_ps)
+    engine.run()
+    first, second = ended
+    starts_ps = 10_000_000_000 + second.spent_ps[Phase.QUEUE]
+    assert (starts_ps < (first.finished_ps or 0)) == beside
 
 
 def test_a_window_group_keeps_the_blocks_of_the_last_window_only() -> None:
