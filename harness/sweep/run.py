@@ -21,7 +21,7 @@ from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
-from harness.sweep.search import CapacitySearch
+from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports.phrasing import listed
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
@@ -54,6 +54,7 @@ def run_sweep(
     """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
     repeat a measurement."""
+    refuse_unreachable(plan, folder)
     with claimed(folder, plan.as_json(), settings_files(plan.settings)):
         on_begin()
         search = search_of(plan, folder, reuse)

@@ -41,25 +41,12 @@ class CapacitySearch:
         self._idle: dict[int, Idle] = {
             seed: idle_of(jct._asdict(), slo) for seed, jct in self.idle.items()
         }
-        self._refuse_unreachable()
         self._known: dict[Chain, dict[float, Outcome]] = {}
         self._pending = {self._place(cell): cell for cell in plan.cells()}
         """Cells that were asked for and have not ended."""
         self._failed: set[Place] = set()
         self.cells = self.found_done = 0
         """Cells beyond the rates of `--jps`, and how many were finished before."""
-
-    def _refuse_unreachable(self) -> None:
-        if all(idle.tightest > 1 for idle in self._idle.values()):
-            jct = next(iter(self.idle.values()))
-            values = ", ".join(
-                f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}"
-                for limit in self._slo.limits
-            )
-            raise InvalidInput(
-                f"--slo '{self._slo}': not met even on an idle machine, whose JCT is {values}; "
-                "use a higher limit"
-            )
 
     def next_cells(self, failed: Mapping[str, str]) -> list[Cell]:
         """Return cells that can run now. `failed` has the errors of failed cells by name."""
@@ -126,6 +113,24 @@ class CapacitySearch:
     @staticmethod
     def _place(cell: Cell) -> Place:
         return Place(cell.variant, cell.jps or 0.0, cell.seed)
+
+
+def refuse_unreachable(plan: SweepPlan, folder: Path) -> None:
+    """Raise InvalidInput if the SLO is not met with any seed even on an idle machine. Called before
+    the folder is made. An SLO of multiples of at least one needs no measurement."""
+    slo = plan.slo
+    if slo is None or all(each.unit == "x" and each.value >= 1 for each in slo.limits):
+        return
+    for seed in plan.seeds:
+        jct = idle_jct(plan, seed, folder)
+        if idle_of(jct._asdict(), slo).tightest <= 1:
+            return
+    values = ", ".join(
+        f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}" for limit in slo.limits
+    )
+    raise InvalidInput(
+        f"--slo '{slo}': not met even on an idle machine, whose JCT is {values}; use a higher limit"
+    )
 
 
 def idle_machines(plan: SweepPlan, folder: Path) -> dict[int, Jct]:

@@ -248,13 +248,17 @@ def test_a_users_rates_run_as_given_beside_the_search(tmp_path: Path) -> None:
     assert found.found[0].kind is Kind.FOUND
 
 
-def test_an_slo_that_an_idle_machine_does_not_meet_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("slo", ["mean<=1s", "mean<=2x,p95<=0.9x"])
+def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_and_leaves_no_folder(
+    slo: str, tmp_path: Path
+) -> None:
     with pytest.raises(InvalidInput) as error:
-        run_sweep(search_plan(slo="mean<=1s"), tmp_path / "run", workers=1)
+        run_sweep(search_plan(slo=slo), tmp_path / "run", workers=1)
     assert str(error.value).startswith(
-        "--slo 'mean<=1s': not met even on an idle machine, whose JCT is mean "
+        f"--slo '{slo}': not met even on an idle machine, whose JCT is mean "
     )
-    assert cells_of(tmp_path / "run") == set()
+    assert str(error.value).endswith("; use a higher limit")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_slo_that_only_an_idle_machine_meets_is_never_sustained(tmp_path: Path) -> None:
@@ -266,6 +270,18 @@ def test_a_workload_of_one_job_has_a_capacity(tmp_path: Path) -> None:
     plan = search_plan()
     one = replace(plan, workload=replace(plan.workload, programs=plan.workload.programs[:1]))
     run_sweep(one, tmp_path / "run", workers=1)
+    assert found_in(tmp_path / "run").found[0].kind is Kind.FOUND
+
+
+def test_jobs_without_gaps_have_a_capacity(tmp_path: Path) -> None:
+    """All tool gaps are zero, so a job is never between two turns."""
+    plan = search_plan()
+    jobs = tuple(
+        replace(program, turns=tuple(replace(turn, tool_gap_s=0.0) for turn in program.turns))
+        for program in plan.workload.programs
+    )
+    without = replace(plan, workload=replace(plan.workload, programs=jobs))
+    run_sweep(without, tmp_path / "run", workers=1)
     assert found_in(tmp_path / "run").found[0].kind is Kind.FOUND
 
 
