@@ -55,7 +55,7 @@ RUN_ELSEWHERE = {
     "experiment run --all": "tests/harness/test_experiment.py",
 }
 """Commands that need vLLM, a server or minutes, by part of the command: the test that runs each."""
-SHORTER = {"sweep": ("--once", "--programs", "5"), "experiment": ("--jps", "0.3")}
+SHORTER = {"sweep": ("--once", "--programs", "5"), "experiment": ("--jps", "0.3", "--seeds", "1")}
 """Options appended to a command, so that it runs fewer programs or rates."""
 PRINTED = {
     "my_policies.py": "# my_policies.py",
