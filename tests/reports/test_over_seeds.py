@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from reports.statistics.bootstrap import interval
-from reports.statistics.over_seeds import geometric_mean, paired_ratio
+from reports.statistics.over_seeds import geometric_mean, low_tail, paired_ratio
 
 
 def test_the_interval_is_students_of_the_logarithms() -> None:
@@ -24,6 +24,18 @@ def test_one_seed_has_no_interval_and_says_so() -> None:
     assert math.isnan(found.low)
     assert not found.differs_from_one
     assert interval(found) == "one seed, so no interval"
+
+
+def test_the_tail_of_a_mean_is_students_and_agrees_with_the_interval() -> None:
+    values = np.exp([-0.1, 0.0, 0.1])
+    found = geometric_mean(values)
+    assert low_tail(values, found.high) == pytest.approx(0.025)
+    assert low_tail(values, found.low) == pytest.approx(0.975)
+    assert low_tail(values, 1.0) == 0.5
+    # Not positive, so without logarithms: the mean is 1 and the error 1/√3; t = -√3 has 0.1127.
+    assert low_tail([0.0, 1.0, 2.0], 2.0) == pytest.approx(0.1127, abs=1e-4)
+    assert (low_tail([2.0, 2.0], 3.0), low_tail([2.0, 2.0], 1.0)) == (0.0, 1.0)
+    assert math.isnan(low_tail([2.0], 1.0))
 
 
 def test_a_ratio_is_paired_by_seed() -> None:
