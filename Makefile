@@ -52,11 +52,19 @@ help:  ## print this list
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
+sweep: .venv/installed $(if $(filter all,$(POLICIES)),turnstile_core/core.json)  ## sweep all policies over all rates in virtual time: JPS=0.05..0.9 POLICIES=all
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) --policies $(POLICIES)
 
-# The extension modules are beside the packages, since they belong to these sources.
-compile: .venv/installed-compile  ## compile the simulator into turnstile_core, three times as fast: needs a C compiler, a minute
+# The extension modules are beside the packages, since they belong to these sources. `make sweep` of all
+# policies saves more time with them than they take to compile; of a few policies it does not.
+turnstile_core/core.json: $(shell find servers harness/replay traces -name '*.py') | .venv/installed
+	@if .venv/bin/python -m harness.compile --check 2>/dev/null; then \
+		echo "compiling the simulator (once; half a minute)" >&2; \
+		$(MAKE) -s compile >/dev/null 2>&1 || \
+			echo "the simulator was not compiled, so cells run in Python; make compile says why" >&2; \
+	fi
+
+compile: .venv/installed-compile  ## compile the simulator into turnstile_core, four times as fast: needs a C compiler, a minute
 	$(BIN)/python -m harness.compile
 
 profiles: .venv/installed-test  ## regenerate the step times of operator tables in servers/profiles/tables

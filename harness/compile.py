@@ -1,4 +1,6 @@
-"""Compiles the core of the simulator with mypyc: `python -m harness.compile [FOLDER]`.
+"""Compiles the core of the simulator with mypyc: `python -m harness.compile`.
+
+With `--check` it only tests whether this machine can compile.
 
 In: the sources that `servers.compiled_core` names. Out: a folder of extension modules for this
 Python. Needs a C compiler, mypy and setuptools, and nothing else, so that `setup.py` can use it.
@@ -10,6 +12,7 @@ import json
 import re
 import shutil
 import sys
+import sysconfig
 import tempfile
 from contextlib import chdir
 from pathlib import Path
@@ -29,6 +32,16 @@ INEXACT = re.compile(r"= CPyTagged_TrueDivide\(")
 
 class InexactDivision(Exception):
     """A compiled module divides integers with `/`: use `servers.clock.quotient`."""
+
+
+def obstacle() -> str | None:
+    """Return why nothing can be compiled here, in one line; None if there is a C compiler."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    if shutil.which(compiler) is None:
+        return f"no C compiler: {compiler} is not installed"
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        return "no Python.h: the headers of this Python are not installed"
+    return None
 
 
 def compile_core(folder: Path = FOLDER) -> None:
@@ -72,4 +85,7 @@ def _refuse_inexact_division(c_folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    compile_core(*map(Path, sys.argv[1:2]))
+    if reason := obstacle():
+        sys.exit(f"make compile: {reason}")
+    if sys.argv[1:] != ["--check"]:
+        compile_core()

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.cells.workers import Tick, Ticked, run_jobs
+from harness.compile import obstacle
 from harness.installation import cpu_cores
 from harness.load.settings import Load, Machine, SweepSettings
 from harness.sweep.plan import resolve
@@ -33,11 +33,8 @@ PYTHON = "python"
 @pytest.fixture(scope="module")
 def core(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a core from a wheel. The build runs on a copy, since it writes next to it."""
-    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no C compiler: {compiler} is not installed")
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        pytest.skip("no Python.h: the headers of this Python are not installed")
+    if reason := obstacle():
+        pytest.skip(reason)
     folder = tmp_path_factory.mktemp("wheel")
     for name in PACKAGED:
         ignored = shutil.ignore_patterns("__pycache__")
