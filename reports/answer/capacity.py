@@ -81,6 +81,7 @@ def capacity_answer(
     findings = [
         meaning(asked.slo, asked.idle_mean_s),
         *_jct(point, base_point, base),
+        *_beyond(best, base, points),
         *_others(found, best, asked),
         *_resources(best, base, asked),
         *_reference(found),
@@ -103,8 +104,10 @@ def _compared(
     names: Sequence[str], base: VariantCapacity | None, points: Sequence[Point]
 ) -> tuple[str | None, Point | None, Point | None]:
     """Return the load at which JCTs are compared, and the points of the fastest winner and of the
-    baseline there: the highest load at which both are stable with every seed."""
-    stable = [p for p in points if not p.saturated and p.jps is not None]
+    baseline there: the highest load that the baseline sustains with every seed, and at which both
+    are stable. Above it, JCTs of the baseline differ by factors between seeds."""
+    most = min(base.per_s.values(), default=math.inf) if base is not None else math.inf
+    stable = [p for p in points if not p.saturated and p.jps is not None and p.jps <= most]
     for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.jps or 0))):
         here = [p for p in stable if p.load == load]
         best = min(
@@ -148,7 +151,7 @@ def _headline(
         return f"{who} {len(best)} schedulers {_tie(best)}: they sustain {sustain}."
     if any(each.variant == asked.baseline for each in best):
         return _baseline_wins(best, asked)
-    more = _more_than_baseline(first, asked)
+    more = _more_than_baseline(best, asked)
     if len(best) == 1:
         return f"{first.variant} sustains {rate(value.value)} on {asked.machine}{more}."
     count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
@@ -169,9 +172,12 @@ def _value(each: VariantCapacity) -> Estimate:
     return Estimate(math.nan, math.nan, math.nan) if value is None else value
 
 
-def _more_than_baseline(each: VariantCapacity, asked: Asked) -> str:
+def _more_than_baseline(best: Sequence[VariantCapacity], asked: Asked) -> str:
+    each, ratios = best[0], [other.ratio.value for other in best if other.ratio is not None]
     if each.ratio is None:
         return ""
+    if not equal(best) and times(min(ratios)) != times(max(ratios)):
+        return f", {times(min(ratios))} to {times(max(ratios))} as many as {asked.baseline}"
     return f", {times(each.ratio.value)} as many as {asked.baseline} ({interval(each.ratio)})"
 
 
@@ -234,6 +240,29 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
     return [
         f"At {point.load}{share}, {own} and {seconds(base.jct_mean_s.value)} with"
         f" {base.variant}{ratio}."
+    ]
+
+
+def _beyond(
+    best: Sequence[VariantCapacity], base: VariantCapacity | None, points: Sequence[Point]
+) -> list[str]:
+    """Give the JCT of the fastest winner at the highest rate that no seed of the baseline sustains,
+    and each seed of the winner does."""
+    if base is None or base in best or base.kind is not Kind.FOUND:
+        return []
+    least = max(base.per_s.values())
+    most = {each.variant: min(each.per_s.values(), default=0.0) for each in best}
+    beyond = [
+        (p.jps, -p.jct_mean_s.value, p)
+        for p in points
+        if p.jps is not None and not p.saturated and least < p.jps <= most.get(p.variant, 0.0)
+    ]
+    if not beyond:
+        return []
+    point = max(beyond, key=lambda each: each[:2])[2]
+    return [
+        f"At {point.load}, more than {base.variant} sustains, it is"
+        f" {seconds(point.jct_mean_s.value)} with {point.variant}."
     ]
 
 

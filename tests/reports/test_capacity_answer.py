@@ -182,17 +182,31 @@ def test_a_thousand_jobs_cost_what_the_machine_costs_while_it_finishes_them() ->
     )
 
 
-def test_jcts_are_compared_at_the_highest_rate_at_which_both_are_stable() -> None:
+def test_jcts_are_compared_at_the_highest_rate_that_the_baseline_sustains_with_every_seed() -> None:
     points = [
         point("fcfs", 0.1, 60), point("a", 0.1, 55),
         point("fcfs", 0.2, 90), point("a", 0.2, 60),
+        # Sustained with two of three seeds: the mean is that of the third.
+        point("fcfs", 0.25, 450), point("a", 0.25, 65),
         point("fcfs", 0.3, 500, stable=False), point("a", 0.3, 75),
+        point("fcfs", 0.4, 500, stable=False), point("a", 0.4, 130),
     ]  # fmt: skip
-    answer = answer_of(chains(fcfs=(0.25,) * 3, a=(0.4,) * 3), points=points)
+    answer = answer_of(chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.4, 0.41)), points=points)
     assert answer.load == "0.2 jobs/s"
     assert (
         "At 0.2 jobs/s, 80% of fcfs's capacity, the mean JCT is 60.0 s with a and 90.0 s with fcfs,"
         " 1.5x as long (95% CI 1.4–1.7)." in answer.findings
+    )
+    # 0.3 jobs/s is more than 0.26, and less than 0.39; 0.4 is not.
+    assert "At 0.3 jobs/s, more than fcfs sustains, it is 75.0 s with a." in answer.findings
+
+
+def test_winners_that_are_not_equal_have_a_range_of_ratios() -> None:
+    answer = answer_of(chains(fcfs=(0.2, 0.2, 0.2), a=(0.40, 0.40, 0.40), b=(0.30, 0.42, 0.37)))
+    # (0.30 · 0.42 · 0.37)^(1/3) = 0.360, and ÷ 0.2 = 1.8.
+    assert answer.headline == (
+        "Two schedulers do not differ significantly: a and b. They sustain 0.36 to 0.4 jobs/s on"
+        " b200, 1.8x to 2.0x as many as fcfs."
     )
 
 
