@@ -231,7 +231,7 @@ def _condition(text: str) -> Condition:
     return parse_condition(text)
 
 
-OF_SWEEPS = ("jps", "policies", "seeds", "baseline", "slo", "no_capacity", "aa")
+OF_SWEEPS = ("jps", "policies", "seeds", "baseline", "slo", "no_capacity", "aa", "repeats")
 """Settings of several cells, which `bench run` lacks or names in the singular."""
 RUN_HELP = """Run one cell and print its settings, its result, and where the time went.
 

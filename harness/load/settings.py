@@ -482,6 +482,16 @@ class SweepSettings:
             RUN,
         ),
     ] = False
+    repeats: Annotated[
+        int,
+        Option(
+            "Run each cell N times, so that intervals of one seed cover the machine's variation. "
+            "For live engines.",
+            RUN,
+            "N",
+            min=1,
+        ),
+    ] = 1
     load: Load = field(default_factory=Load)
     machine: Machine = field(default_factory=Machine)
     server: Server = field(default_factory=Server)

@@ -37,7 +37,7 @@ from servers.profiles.models.listed import model_copy
 
 MADE_BY = "made_by"
 """Field of `sweep.json` with the command, the commit and the Python that ran the sweep."""
-GROWING = ("variants", "jps", "seeds", "machines")
+GROWING = ("variants", "jps", "seeds", "repeats", "machines")
 """Fields of `sweep.json` to which a later plan may add values."""
 IGNORED_FIELDS = (
     *(MADE_BY, "baseline", "search", "turnstile_version", "profile_notes"),
@@ -96,7 +96,7 @@ def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder
     for field in [*planned, *stored]:
         if field in IGNORED_FIELDS or stored.get(field) == planned.get(field):
             continue
-        if field in GROWING and _adds_to(stored.get(field), planned.get(field)):
+        if field in GROWING and _adds_to(*(_values(side, field) for side in (stored, planned))):
             continue
         what = _difference(field, stored.get(field), planned.get(field))
         if field in GROWING:
@@ -107,6 +107,11 @@ def _check_extends(planned: Mapping[str, Any], stored: Mapping[str, Any], folder
             f"--out {folder}: contains cells with other settings ({what}); "
             "name another folder, or remove this one"
         )
+
+
+def _values(sweep: Mapping[str, Any], field: str) -> Any:
+    """Return the values of a field; without repeats, each cell runs once."""
+    return sweep.get(field, [1] if field == "repeats" else None)
 
 
 def _adds_to(stored: Any, planned: Any) -> bool:

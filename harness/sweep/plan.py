@@ -46,11 +46,14 @@ class Cell:
     """Jobs per second; None for a closed loop and recorded arrivals, which have no rate."""
     seed: int
     arrivals: str
+    repeat: int = 1
+    """From 1. Repeats of a cell have equal settings."""
 
     @property
     def name(self) -> str:
         load = slug(self.arrivals) if self.jps is None else f"jps{self.jps:g}"
-        return f"{slug(self.variant)}_{load}_seed{self.seed}"
+        repeat = f"_repeat{self.repeat}" if self.repeat > 1 else ""
+        return f"{slug(self.variant)}_{load}_seed{self.seed}{repeat}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +86,15 @@ class SweepPlan:
         """Return the cells in the order in which they run.
 
         High rates come first, because they take longest. If cells run one after the other, the
-        order of the variants rotates, so that a drift of the machine favours none of them.
+        order of the variants rotates, so that a drift of the machine favours none of them. Each
+        repeat begins when all cells have run once more.
         """
         rates = sorted(self.rates, key=lambda jps: -(jps or 0.0))
-        blocks = [(jps, seed) for jps in rates for seed in self.seeds]
+        repeats = range(1, self.settings.repeats + 1)
+        blocks = [(jps, seed, n) for n in repeats for jps in rates for seed in self.seeds]
         return tuple(
-            Cell(variant.name, jps, seed, self.arrivals_text)
-            for index, (jps, seed) in enumerate(blocks)
+            Cell(variant.name, jps, seed, self.arrivals_text, repeat)
+            for index, (jps, seed, repeat) in enumerate(blocks)
             for variant in self._rotated(index)
         )
 
@@ -141,6 +146,7 @@ class SweepPlan:
             ],
             "jps": list(self.rates),
             "seeds": list(self.seeds),
+            **({} if self.settings.repeats == 1 else {"repeats": self._repeats()}),
             **({} if self.slo is None else {"search": {"slo": str(self.slo)}}),
             **self.engine.sweep_json(),
             **self._common_json(),
@@ -150,6 +156,9 @@ class SweepPlan:
             "repairs": [asdict(note) for note in self.workload.repairs],
         }
 
+    def _repeats(self) -> list[int]:
+        return list(range(1, self.settings.repeats + 1))
+
     def cell_json(self, cell: Cell) -> dict[str, Any]:
         variant = self.variant(cell.variant)
         return {
@@ -158,6 +167,7 @@ class SweepPlan:
             **self.variant_json(variant),
             "jps": cell.jps,
             "seed": cell.seed,
+            **({} if cell.repeat == 1 else {"repeat": cell.repeat}),
             **self.engine.cell_json(variant),
             **self._common_json(),
         }
@@ -231,13 +241,14 @@ def _with_second_arm(
     engines: Sequence[Resolved], baseline: str, settings: SweepSettings
 ) -> list[Resolved]:
     """Append the baseline under another name, if `--aa` asks for it."""
+    again = "--aa" if settings.aa else f"--repeats {settings.repeats}"
+    if settings.machine.engine in VIRTUAL and (settings.aa or settings.repeats > 1):
+        raise InvalidInput(
+            f"{again}: is for live engines (--engine vllm or a URL); in virtual time a second "
+            "measurement has exactly the same numbers"
+        )
     if not settings.aa:
         return list(engines)
-    if settings.machine.engine in VIRTUAL:
-        raise InvalidInput(
-            "--aa: is for live engines (--engine vllm or a URL); in virtual time a variant that is "
-            "measured twice has exactly the same numbers"
-        )
     return [
         ((*chosen, *(second_arm(v) for v in chosen if v.name == baseline)), engine, left_out)
         for chosen, engine, left_out in engines

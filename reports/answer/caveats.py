@@ -22,7 +22,8 @@ def short_run(winner: Point, sweep: dict[str, Any]) -> list[str]:
     """Return a caveat if the run is too short for the queue to settle."""
     if winner.jps is None or winner.saturated:
         return []
-    mean_s, jobs = winner.jct_mean_s.value, winner.jobs // len(sweep["seeds"])
+    cells = len(sweep["seeds"]) * len(sweep.get("repeats") or [1])
+    mean_s, jobs = winner.jct_mean_s.value, winner.jobs // cells
     window_s = jobs / winner.jps
     if mean_s * SETTLING_JCTS <= window_s:
         return []
@@ -161,6 +162,12 @@ def _few_seeds(sweep: dict[str, Any], results: Results) -> list[str]:
     seeds = len(sweep["seeds"])
     if seeds >= MIN_SEEDS or not len(results.cells):
         return []
+    repeats = len(sweep.get("repeats") or [1])
+    if seeds == 1 and repeats >= MIN_SEEDS:
+        return [
+            f"One seed, measured {repeats} times: the intervals cover the choice of programs and"
+            " the machine's variation, but not the draw of arrivals. Use several seeds to cover it."
+        ]
     return [
         f"{'One seed' if seeds == 1 else 'Two seeds'}: the intervals cover the"
         " choice of programs, but not the draw of arrivals. Use at least three seeds"

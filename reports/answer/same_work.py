@@ -51,9 +51,10 @@ def _difference(jobs: pd.DataFrame, part: str, load: str) -> tuple[float, str] |
     least, most = float(means.iloc[0]), float(means.iloc[-1])
     if most <= (1 + MOST) * least or most - least < MIN_SHARE * float(jobs["jct_s"].mean()):
         return None
-    more = f"{most / least - 1:.0%} longer" if least > 0 else "longer"
+    more = f"{most / least - 1:.0%} longer" if most < 2 * least else "more than twice as long"
+    than = "than" if most < 2 * least else "as"
     sentence = (
-        f"The {PARTS[part]} of the same jobs is {more} with {means.index[-1]} than with "
+        f"The {PARTS[part]} of the same jobs is {more} with {means.index[-1]} {than} with "
         f"{means.index[0]} at {load} ({seconds(most)} instead of {seconds(least)} per job), so "
         "part of the difference between variants can be the machine's. --aa measures the baseline "
         "twice, which shows how much."

@@ -101,7 +101,10 @@ def read_side(path: Path) -> Side:
 def _of_run(folder: Path) -> Side:
     run = load_run(folder)
     found = collect(run)
-    jobs = found.jobs[JOBS] if len(found.jobs) else pd.DataFrame(columns=JOBS)
+    jobs = found.jobs if len(found.jobs) else pd.DataFrame(columns=JOBS)
+    if "repeat" in jobs:
+        jobs = jobs.groupby(JOBS[:-1], sort=False)["jct_s"].mean().reset_index()
+    jobs = jobs[JOBS]
     jobs = jobs.assign(jct_s=jobs["jct_s"].astype(float).round(DECIMALS))
     invalid = {**dict(found.missing), **found.failed_gates}
     return Side(str(folder), _settings(run.sweep), jobs, invalid, _capacities(run))

@@ -42,7 +42,7 @@ class Results:
     """One row per finished cell, with the columns of `cells.csv`."""
     jobs: pd.DataFrame
     """One row per finished job of each cell, in order of arrival, with the columns cell, variant,
-    load, seed, job_id and `JOB_COLUMNS`."""
+    load, seed, job_id and `JOB_COLUMNS`, and repeat if cells ran several times."""
     missing: tuple[tuple[str, str], ...]
     """Cells without a result, and the reason."""
 
@@ -65,6 +65,9 @@ def collect(run: Run) -> Results:
             continue
         rows.append(found[0])
         jobs.append(found[1])
+    if any(cell.repeat > 1 for cell in run.cells):
+        repeats = {cell.folder.name: cell.repeat for cell in run.cells}
+        rows = [{**row, "repeat": repeats[row["cell"]]} for row in rows]
     return Results(pd.DataFrame(rows), _job_frame(rows, jobs), tuple(sorted(missing)))
 
 
@@ -104,7 +107,8 @@ def _job_frame(rows: Sequence[Mapping[str, Any]], jobs: Sequence[Turns]) -> pd.D
     counts = [len(columns["job_id"]) for columns in jobs]
     of_cells = {
         name: pd.Index([row[name] for row in rows]).repeat(counts)
-        for name in ("cell", "variant", "load", "seed")
+        for name in ("cell", "variant", "load", "seed", "repeat")
+        if name in rows[0]
     }
     of_jobs = {name: np.concatenate([columns[name] for columns in jobs]) for name in jobs[0]}
     return pd.DataFrame(of_cells | of_jobs)

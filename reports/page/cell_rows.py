@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -109,11 +109,15 @@ def against(baseline: str) -> Column:
     return Column("", f"vs {baseline}", "rate", meaning)
 
 
+def _draw(record: Mapping[str, Any]) -> tuple[Any, ...]:
+    return record["load"], record["seed"], record.get("repeat")
+
+
 def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
     """Return a row per cell. Columns are sorted by `sort`."""
     shown = columns(cells)
     records = [{str(k): v for k, v in r.items()} for r in cells.to_dict("records")]
-    base = {(r["load"], r["seed"]): r["jct_mean_s"] for r in records if r["variant"] == baseline}
+    base = {_draw(r): r["jct_mean_s"] for r in records if r["variant"] == baseline}
     rows = []
     for record in records:
         values = [
@@ -123,7 +127,7 @@ def rows(cells: pd.DataFrame, baseline: str) -> list[dict[str, Any]]:
             }
             for column in shown
         ]
-        ratio = base.get((record["load"], record["seed"]), math.nan) / record["jct_mean_s"]
+        ratio = base.get(_draw(record), math.nan) / record["jct_mean_s"]
         text = "–" if math.isnan(ratio) else times(ratio)
         values.insert(1, {"text": text, "sort": _sortable(ratio)})
         rows.append({**record, "values": values, "sort_load": _sortable(record["jps"])})

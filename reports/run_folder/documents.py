@@ -113,6 +113,7 @@ class Sweep(_Machine, MadeBy):
     variants: list[_Variant]
     jps: list[Rate | None] | None
     seeds: list[Count]
+    repeats: list[Count] | None = None
     search: _Search | None = None
     """A sweep that searches capacities has cells at other rates than `jps`, too."""
     baseline: Name
@@ -132,6 +133,7 @@ class CellConfig(_Machine):
     variant: Name
     jps: Rate | None
     seed: Count
+    repeat: Count | None = None
     arrivals: Name
     workload: _Workload
     bound: bool | None = None

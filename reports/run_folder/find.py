@@ -82,7 +82,7 @@ def _summary(folder: Path) -> RunSummary:
         folder,
         datetime.fromtimestamp(written_s, UTC),
         len(done),
-        max(len(names) * len(rates) * len(seeds), len(done)),
+        max(len(names) * len(rates) * len(seeds) * len(sweep.get("repeats") or [1]), len(done)),
         _load(sweep),
         f"{listed(names, at_most=4)}; {_rates(sweep, rates)}; {_seeds(seeds)}",
     )

@@ -34,6 +34,11 @@ class Cell:
     def key(self) -> tuple[str, float | None, int]:
         return self.config["variant"], self.config["jps"], self.config["seed"]
 
+    @property
+    def repeat(self) -> int:
+        """The number of the measurement, from 1, of a cell that runs several times."""
+        return self.config.get("repeat") or 1
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -66,7 +71,7 @@ def load_run(folder: Path) -> Run:
     missing += _not_started(sweep, cells, {name for name, _ in missing})
     finished = sorted(
         (cell for cell in cells if cell.done is not None),
-        key=lambda c: (c.key[1] or 0.0, order[c.key[0]], c.key[2]),
+        key=lambda c: (c.key[1] or 0.0, order[c.key[0]], c.key[2], c.repeat),
     )
     return Run(folder, sweep, tuple(finished), tuple(sorted(missing)))
 
@@ -167,12 +172,13 @@ def _progress(folder: Path) -> str:
 def _not_started(
     sweep: dict[str, Any], cells: Iterable[Cell], unreadable: set[str]
 ) -> list[tuple[str, str]]:
-    started = {cell.key for cell in cells}
+    started = {(*cell.key, cell.repeat) for cell in cells}
     planned = [
-        (variant["name"], jps, seed)
+        (variant["name"], jps, seed, repeat)
         for jps in planned_rates(sweep)
         for variant in sweep["variants"]
         for seed in sweep["seeds"]
+        for repeat in sweep.get("repeats") or [1]
     ]
     arrivals = str(sweep.get("arrivals"))
     names = [cell_name(*key, arrivals) for key in planned if key not in started]
@@ -186,8 +192,8 @@ def planned_rates(sweep: Mapping[str, Any]) -> list[float | None]:
     return rates if rates or sweep.get("search") else [None]
 
 
-def cell_name(variant: str, jps: float | None, seed: int, arrivals: str) -> str:
+def cell_name(variant: str, jps: float | None, seed: int, repeat: int, arrivals: str) -> str:
     """Return the name of a cell's folder."""
     load = arrivals if jps is None else f"jps{jps:g}"
     variant, load = (re.sub(r"[^A-Za-z0-9.+-]+", "-", t).strip("-.") for t in (variant, load))
-    return f"{variant}_{load}_seed{seed}"
+    return f"{variant}_{load}_seed{seed}{f'_repeat{repeat}' if repeat > 1 else ''}"

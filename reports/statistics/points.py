@@ -38,12 +38,30 @@ class Comparison:
 
 def compare(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
     """Compare JCTs; None if no program finished on both sides. Frames have job_id, seed, jct_s."""
-    base, own = paired(baseline, variant)
+    base, own = paired(by_draw(baseline), by_draw(variant))
     if not base.size:
         return None
     programs, seeds = base.shape
     mean, p95 = ratio(base, own), ratio(base, own, 95)
-    return Comparison(programs, seeds, mean, p95, seeds_needed(base, own))
+    needed = math.nan if _repeats_one_seed(variant) else seeds_needed(base, own)
+    return Comparison(programs, seeds, mean, p95, needed)
+
+
+def by_draw(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per program and draw, if cells ran several times.
+
+    Repeats of a single seed are the draws, so that intervals cover the machine's variation. With
+    several seeds, which vary more, a draw is a seed with the mean of its repeats.
+    """
+    if "repeat" not in jobs or jobs["repeat"].max() == 1:
+        return jobs
+    if _repeats_one_seed(jobs):
+        return jobs.assign(seed=jobs["repeat"])
+    return jobs.groupby(["seed", "job_id"])["jct_s"].mean().reset_index()
+
+
+def _repeats_one_seed(jobs: pd.DataFrame) -> bool:
+    return "repeat" in jobs and jobs["repeat"].max() > 1 and jobs["seed"].nunique() == 1
 
 
 def compare_by_seed(baseline: pd.DataFrame, variant: pd.DataFrame) -> Comparison | None:
@@ -74,6 +92,7 @@ def mean_jct(jobs: pd.DataFrame) -> Estimate:
 
     Programs may lack seeds.
     """
+    jobs = by_draw(jobs)
     sums, counts = (
         jobs.groupby("job_id", sort=True)["jct_s"].agg(how).to_numpy(dtype=float)
         for how in ("sum", "count")

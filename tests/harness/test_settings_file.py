@@ -191,6 +191,7 @@ def test_settings_of_server_and_agents_are_written_only_if_not_default() -> None
     assert written == {
         "no-capacity": False,
         "aa": False,
+        "repeats": 1,
         "policies": "all",
         "arrivals": "poisson",
         "once": False,

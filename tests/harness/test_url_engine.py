@@ -96,10 +96,33 @@ def test_the_baseline_is_measured_twice_under_two_names(tmp_path: Path) -> None:
     assert answer["findings"][0].startswith(noise)
 
 
-def test_two_measurements_are_refused_in_virtual_time(tmp_path: Path) -> None:
-    code, _, err = in_process.bench("sweep", "--aa", "--jps", "0.3", "--out", str(tmp_path / "o"))
+@pytest.mark.parametrize("option", ["--aa", "--repeats 2"])
+def test_two_measurements_are_refused_in_virtual_time(option: str) -> None:
+    code, _, err = in_process.bench("sweep", *option.split(), "--jps", "0.3")
     assert code == 2
-    assert err.startswith("bench: --aa: is for live engines")
+    assert err.startswith(f"bench: {option}: is for live engines")
+
+
+def test_each_cell_runs_several_times_and_more_repeats_are_added(tmp_path: Path) -> None:
+    with threaded(serving(Server(think_s=0.05))) as url:
+        for repeats in ("1", "2"):
+            code, _, err = sweep(tmp_path, url, "--repeats", repeats)
+            assert succeeded(code, err), err
+        first = (tmp_path / "o/as-served_jps20_seed1/done.json").stat().st_mtime_ns
+        code, _, err = sweep(tmp_path, url, "--repeats", "3")
+        assert succeeded(code, err), err
+        cells = json.loads((tmp_path / "o/cells.json").read_text())
+        assert [(cell["cell"], cell["repeat"]) for cell in cells] == [
+            ("as-served_jps20_seed1", 1),
+            ("as-served_jps20_seed1_repeat2", 2),
+            ("as-served_jps20_seed1_repeat3", 3),
+        ]
+        assert (tmp_path / "o/as-served_jps20_seed1/done.json").stat().st_mtime_ns == first
+        code, _, err = sweep(tmp_path, url, "--repeats", "2")
+    assert code == 2
+    assert "repeats" in err
+    answer = json.loads((tmp_path / "o/answer.json").read_text())
+    assert any("One seed, measured 3 times" in caveat for caveat in answer["caveats"])
 
 
 def test_prompts_of_repeated_cells_share_no_prefix(tmp_path: Path) -> None:
