@@ -183,7 +183,7 @@ def _bubbles(load: str, jobs: pd.DataFrame, style: Picks, max_points: int) -> Sp
     """Draw the first seed. If there are many programs, a point is the mean of adjacent ones."""
     seed = jobs["seed"].min()
     mine = jobs[jobs["seed"] == seed]
-    mine = mine[mine["repeat"] == 1] if "repeat" in mine else mine
+    mine = mine[mine["repeat"] == mine["repeat"].min()] if "repeat" in mine else mine
     order = mine.groupby("job_id")["arrival_s"].min().sort_values(kind="stable").index
     groups = np.array_split(np.arange(len(order)), min(max_points, len(order)))
     named, data = [_programs(order[group]) for group in groups], []
