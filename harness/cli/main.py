@@ -13,6 +13,7 @@ import signal
 import sys
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,9 @@ from harness.load.settings import LOAD, Execution, OnError, SweepSettings
 from harness.load.settings import RUN as RUN_PANEL
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from harness.cli.until import Run
     from reports.answer.condition import Condition
 
 UsageError: Any = typer.BadParameter.__base__
@@ -207,22 +211,48 @@ def sweep(
             rich_help_panel=RUN_PANEL,
         ),
     ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Add seeds until each capacity ratio is known to this share, such as 5%: half the "
+            "width of its 95% interval. At most 24 seeds.",
+            rich_help_panel=RUN_PANEL,
+        ),
+    ] = None,
     table: TableOption = Tables.BRIEF,
 ) -> None:
     from harness.cli.print_report import print_report
 
     with one_line_errors():
         condition = None if fail_unless is None else _condition(fail_unless)
-    folder, failed = run_from_settings(
-        settings,
-        execution.out,
-        execution.workers,
+    run = partial(
+        run_from_settings,
+        workers=execution.workers,
         stop_on_error=execution.on_error is OnError.STOP,
         reuse=not execution.fresh,
         condition=condition,
     )
+    if until is None:
+        folder, failed = run(settings, execution.out)
+    else:
+        folder, failed = _until(until, settings, execution.out, run)
     with one_line_errors(resume_hint()):
         print_report(folder, failed, condition=condition, full=table is Tables.FULL)
+
+
+def _until(
+    text: str, settings: SweepSettings, out: Path | None, run: Run
+) -> tuple[Path, Mapping[str, str]]:
+    from harness.cli.until import parse_until, refuse_until, run_until, widest_ratio
+    from harness.sweep.folder import default_folder
+    from harness.sweep.plan import resolve
+
+    with one_line_errors():
+        share = parse_until(text)
+        refuse_until(settings, text)
+        folder = out or default_folder(resolve(settings))
+    return run_until(settings, share, folder, run, widest_ratio)
 
 
 def _condition(text: str) -> Condition:

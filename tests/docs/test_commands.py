@@ -36,6 +36,7 @@ from tests.threaded import threaded
 
 ALL = [command for page in PAGES for command in commands(page, "bench")]
 RUN_ELSEWHERE = {
+    "--until": "tests/harness/test_until.py",
     "sweep --slo": "tests/harness/test_capacity_search.py",
     "--policies fcfs,continuum --slo": "tests/harness/test_capacity_search.py",
     "compare --across": "tests/reports/test_across.py",

@@ -1,0 +1,103 @@
+"""`bench sweep --until 5%`: how many seeds each round has, when it ends, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from in_process import bench
+from small import programs
+
+from harness.cli.until import MAX_SEEDS, parse_until, run_until, seeds_for
+from harness.load.settings import SweepSettings
+from servers.errors import InvalidInput
+from traces.formats.native import write_programs
+
+
+def rounds(folder: Path, widths: Sequence[float | None], share: float = 0.05) -> list[str]:
+    """Return the seeds of each round. `widths` are the half widths after the rounds."""
+    ran: list[str] = []
+
+    def run(settings: SweepSettings, folder: Path) -> tuple[Path, dict[str, str]]:
+        seeds = str(settings.seeds)
+        folder.mkdir(exist_ok=True)
+        stored = {"seeds": [int(seed) for seed in seeds.split(",")]}
+        (folder / "sweep.json").write_text(json.dumps(stored))
+        ran.append(seeds)
+        return folder, {}
+
+    run_until(SweepSettings(), share, folder, run, lambda _: widths[len(ran) - 1])
+    return ran
+
+
+def test_seeds_are_added_until_the_intervals_are_narrow(tmp_path: Path) -> None:
+    """±6% with 3 seeds suggests 3 · (6/5)² = 4.3 seeds, so 5."""
+    assert rounds(tmp_path / "run", [0.06, 0.05]) == ["1,2,3", "1,2,3,4,5"]
+
+
+def test_a_repeated_command_continues_with_the_seeds_of_its_folder(tmp_path: Path) -> None:
+    """The second command finds the state in which a killed one left the folder."""
+    assert rounds(tmp_path / "run", [0.06, None]) == ["1,2,3", "1,2,3,4,5"]
+    assert rounds(tmp_path / "run", [0.04]) == ["1,2,3,4,5"]
+
+
+def test_a_round_at_most_doubles_the_seeds_and_the_last_one_has_24() -> None:
+    assert [seeds_for(n, 1.0, 0.05) for n in (1, 3, 6, 12, 20)] == [2, 6, 12, 24, 24]
+    assert seeds_for(1, math.inf, 0.05) == 2
+    assert seeds_for(10, 0.0501, 0.05) == 11
+
+
+def test_it_ends_with_24_seeds_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = rounds(tmp_path / "run", [0.5] * 4)
+    assert [len(seeds.split(",")) for seeds in ran] == [3, 6, 12, MAX_SEEDS]
+    assert "intervals of ratios are ±50% with 24 seeds, the most that --until tries" in (
+        capsys.readouterr().err
+    )
+
+
+def test_without_a_ratio_there_is_nothing_to_narrow(tmp_path: Path) -> None:
+    assert rounds(tmp_path / "run", [None]) == ["1,2,3"]
+
+
+def test_shares_are_percentages_or_numbers() -> None:
+    assert (parse_until("5%"), parse_until("0.05")) == (0.05, 0.05)
+    for text in ("five", "0", "150%", "nan"):
+        with pytest.raises(InvalidInput, match="give a share from 0"):
+            parse_until(text)
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ("--once", "--until 5%: needs a search for capacities; remove --once"),
+        ("--jps 0.1 --no-capacity", "--until 5%: needs a search for capacities; remove --no-cap"),
+        ("--arrivals closed:4", "--until 5%: needs a search for capacities; remove --arrivals clo"),
+        ("--hardware h100,b200", "--until 5%: works on one machine at a time; give one --hardware"),
+    ],
+)
+def test_settings_without_a_search_on_one_machine_are_refused(options: str, line: str) -> None:
+    code, out, err = bench("sweep", "--until", "5%", *options.split())
+    assert (code, out) == (2, "")
+    assert line in err
+
+
+@pytest.mark.acceptance
+def test_a_search_goes_on_with_more_seeds_in_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One seed has no interval, so the second round has two. The same command repeats none."""
+    monkeypatch.chdir(tmp_path)
+    write_programs(Path("t.jsonl"), programs(3))
+    load = ("--traces", "t.jsonl", "--policies", "fcfs,continuum", "--kv-blocks", "200")
+    command = ("sweep", *load, "--seeds", "1", "--until", "90%", "--workers", "1", "--out", "run")
+    code, _, err = bench(*command)
+    assert code == 0, err
+    assert json.loads(Path("run/sweep.json").read_text())["seeds"][:2] == [1, 2]
+    before = sorted(Path("run").iterdir())
+    assert bench(*command)[0] == 0
+    assert sorted(Path("run").iterdir()) == before
