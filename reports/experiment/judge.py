@@ -85,12 +85,11 @@ def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
     """Return a value for each load, by seed. Without a load there is one, at 0."""
     if cells.empty or (column := _column(check)) not in cells:
         return []
-    numbers: dict[tuple[str, float, int], float] = {
-        (row["variant"], 0.0 if pd.isna(row["jps"]) else float(row["jps"]), int(row["seed"])): row[
-            column
-        ]
-        for row in cells.to_dict("records")
-    }
+    numbers: dict[tuple[str, float, int], float] = {}
+    for row in cells.to_dict("records"):
+        has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
+        jps = float(row["jps"]) if has_load else 0.0
+        numbers[row["variant"], jps, int(row["seed"])] = row[column]
     by_load: dict[float, dict[int, float]] = {}
     for (variant, jps, seed), number in numbers.items():
         if variant != check.of or (check.loads and jps not in check.loads):

@@ -121,6 +121,14 @@ def test_a_claim_about_some_point_holds_if_one_point_surely_meets_it() -> None:
     assert judge(gain(least=4.0, where="some"), {**arms, "c": UNSURE}).outcome is OPEN
 
 
+def test_a_capacity_is_one_number_of_a_seed_whatever_rates_its_cells_ran_at() -> None:
+    frame = pd.concat([gains(1.0, 1.0, 1.0), gains(1.0, jps=0.2)])
+    per_s = frame["variant"].map({"fcfs": 0.02, "ours": 0.03}) * (1 + frame["seed"] / 100)
+    check = Check(says="x", of="ours", to="fcfs", metric="capacity_jobs_per_s", least=1.4)
+    found = judge(check, {"arm": frame.assign(capacity_jobs_per_s=per_s)})
+    assert (found.outcome, found.ours) == (HOLDS, "1.50x")
+
+
 def test_a_claim_can_be_restricted_to_loads() -> None:
     arm = pd.concat([SURE, gains(1.0, 1.01, 0.99, jps=0.2)])
     assert judge(gain(least=1.5, loads=[0.1]), {"arm": arm}).outcome is HOLDS
