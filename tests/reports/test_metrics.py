@@ -209,6 +209,11 @@ def test_ttft_counts_from_sending_and_tpot_from_decode_time(tmp_path: Path) -> N
     assert (row["tpot_mean_s"], row["tpot_p95_s"]) == (pytest.approx(0.2), pytest.approx(0.29))
 
 
+def test_ttft_does_not_depend_on_when_a_turn_was_sent(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [turn("p0", 0, 10.0, prefill_s=1.5, first_token_at_s=11.5)])
+    assert row["ttft_mean_s"] == 1.5
+
+
 def test_an_answer_of_two_tokens_has_a_time_per_token(tmp_path: Path) -> None:
     row = row_of(tmp_path, [turn("p0", first_token_at_s=0.5, output_tokens=2, decode_s=0.4)])
     assert row["tpot_mean_s"] == pytest.approx(0.4)
