@@ -169,7 +169,8 @@ def fidelity(
             _compare_existing(context, live or [], sim, out, hardware)
         return
     machine = replace(machine, engine="vllm", hardware=hardware)
-    settings = replace(settings, machine=machine, server=server)
+    # Each repeat is a live run of its own here; the cells of a run are not repeated.
+    settings = replace(settings, machine=machine, server=server, repeats=1)
     _run(settings, out, repeats, execution.workers, within_s)
 
 
