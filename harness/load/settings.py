@@ -114,8 +114,8 @@ class Machine:
         str | None,
         Option(
             "A name from bench list hardware, a TOML file that describes a GPU, or a file from "
-            "bench profile. In virtual time also several, with commas. Default: b200; with vLLM, "
-            "this machine.",
+            "bench profile. In virtual time also several, with commas. Default: a100-80g; with "
+            "vLLM, this machine.",
             MACHINE,
             "NAME|FILE",
             is_list=True,

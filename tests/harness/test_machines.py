@@ -141,7 +141,9 @@ def test_two_models_of_the_same_name_are_refused_and_named() -> None:
         Path(folder, "ours").mkdir(parents=True)
         Path(folder, "ours", "config.json").write_text(json.dumps(CONFIG))
     message = refused("sweep", *LOAD, "--model", "one/ours,two/ours", "--out", "x")
-    assert "--model one/ours,two/ours: both have the same folder, b200_ours; rename one" in message
+    assert (
+        "--model one/ours,two/ours: both have the same folder, a100-80g_ours; rename one" in message
+    )
 
 
 def test_sweep_toml_has_the_lists_and_repeats_the_run_from_any_place(folder: Path) -> None:
@@ -165,7 +167,7 @@ def test_a_config_json_may_be_an_element_and_is_copied() -> None:
     run("sweep", *LOAD, "--model", "llama-3.1-8b,ours.json", "--out", "all")
     Path("ours.json").unlink()
     toml = Path("all/sweep.toml").read_text()
-    assert 'model = [\n    "llama-3.1-8b",\n    "b200_ours/model.json",\n]' in toml
+    assert 'model = [\n    "llama-3.1-8b",\n    "a100-80g_ours/model.json",\n]' in toml
     run("sweep", "all/sweep.toml", "--out", "again")
     assert cells("again") == cells("all")
     assert Path("again/sweep.toml").read_text() == toml
@@ -281,7 +283,10 @@ def test_capacities_are_searched_on_each_machine_and_the_overview_has_them() -> 
     machines = ("--hardware", "a100-80g,h100", "--kv-blocks", "200", "--workers", "1")
     condition = ("--fail-unless", "capacity(fcfs) > 0")
     out = run("sweep", *load, *machines, "--out", "all", *condition)
-    assert "\nsteady state: jobs arrive until one was measured; searching capacities for " in out
+    stated = (
+        "\nsteady state: jobs arrive until all measured jobs have finished; searching capacities"
+    )
+    assert f"{stated} for " in out
     overview = Path("all/report.html").read_text()
     assert "Highest capacity by machine" in overview
     for machine in ("a100-80g", "h100"):
