@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.connection import wait
@@ -17,21 +18,32 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-MIN_ITEMS = 400
-"""With fewer items, starting the processes and their imports takes longer than it saves."""
+WORTH_S = 4.0
+"""Starting the processes and their imports takes about half as long on two cores."""
+TRIAL_S = 0.5
 ITEMS_PER_TASK = 20
 
 
 def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
-    """Yield results in the order of the items. Function, items and results must be picklable."""
-    cores = len(os.sched_getaffinity(0))
-    if len(items) < MIN_ITEMS or cores < 2:
-        yield from map(function, items)
+    """Yield results in the order of the items. Function, items and results must be picklable.
+
+    The first items show how long the others take.
+    """
+    cores, done, spent_s = len(os.sched_getaffinity(0)), 0, 0.0
+    while done < len(items) and (spent_s < TRIAL_S or cores < 2):
+        started_s = time.monotonic()
+        result = function(items[done])
+        spent_s += time.monotonic() - started_s
+        done += 1
+        yield result
+    rest = items[done:]
+    if not rest or (done and spent_s / done * len(rest) < WORTH_S):
+        yield from map(function, rest)
         return
     # Processes are not forked, because NumPy and PyArrow have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_initialize) as pool:
-        yield from pool.map(function, items, chunksize=ITEMS_PER_TASK)
+        yield from pool.map(function, rest, chunksize=ITEMS_PER_TASK)
 
 
 def _initialize() -> None:

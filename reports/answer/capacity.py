@@ -78,10 +78,11 @@ def capacity_answer(
     # Schedulers that tie with the baseline are not compared with it: the differences are noise.
     shown = [asked.baseline] if asked.baseline in names else names
     load, point, base_point = _compared(shown, base, points)
+    beyond = _beyond(best, base, points)
     findings = [
         meaning(asked.slo, asked.idle_mean_s),
         *_jct(point, base_point, base),
-        *_beyond(best, base, points),
+        *_jct_beyond(beyond, asked.baseline),
         *_others(found, best, asked),
         *_resources(best, base, asked),
         *_reference(found),
@@ -95,6 +96,7 @@ def capacity_answer(
         load,
         point,
         base_point,
+        beyond,
         capacities=tuple(found),
         winners=tuple(names),
     )
@@ -245,11 +247,11 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
 
 def _beyond(
     best: Sequence[VariantCapacity], base: VariantCapacity | None, points: Sequence[Point]
-) -> list[str]:
-    """Give the JCT of the fastest winner at the highest rate that no seed of the baseline sustains,
-    and each seed of the winner does."""
+) -> Point | None:
+    """Return the fastest winner at the highest rate that no seed of the baseline sustains, and each
+    seed of the winner does."""
     if base is None or base in best or base.kind is not Kind.FOUND:
-        return []
+        return None
     least = max(base.per_s.values())
     most = {each.variant: min(each.per_s.values(), default=0.0) for each in best}
     beyond = [
@@ -257,11 +259,14 @@ def _beyond(
         for p in points
         if p.jps is not None and not p.saturated and least < p.jps <= most.get(p.variant, 0.0)
     ]
-    if not beyond:
+    return max(beyond, key=lambda each: each[:2])[2] if beyond else None
+
+
+def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
+    if point is None:
         return []
-    point = max(beyond, key=lambda each: each[:2])[2]
     return [
-        f"At {point.load}, more than {base.variant} sustains, it is"
+        f"At {point.load}, more than {baseline} sustains, it is"
         f" {seconds(point.jct_mean_s.value)} with {point.variant}."
     ]
 

@@ -35,6 +35,8 @@ class Answer:
     """The load that the headline is about."""
     winner: Point | None = None
     baseline: Point | None = None
+    beyond: Point | None = None
+    """A winner at a rate that the baseline does not sustain."""
     possible: float | None = None
     """Share of the best bound's gain that the winner achieves."""
     capacities: tuple[VariantCapacity, ...] = ()
@@ -82,7 +84,15 @@ def answer(
     caveats = (*within_noise, *short_run(winner, sweep), *caveats)
     names = (winner.variant, *tied)
     return Answer(
-        headline, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
+        headline,
+        tuple(findings),
+        caveats,
+        provenance,
+        load,
+        winner,
+        base,
+        possible=possible,
+        winners=names,
     )
 
 

@@ -31,7 +31,8 @@ def tiles(answer: Answer, baseline: str) -> list[Tile]:
 
 def _of_capacities(answer: Answer, baseline: str) -> list[Tile]:
     """The capacity of the baseline if no variant has a significantly higher one, else the highest;
-    the ratio of the highest to the baseline's; and a mean JCT."""
+    the ratio of the highest to the baseline's; and a mean JCT, at a rate that the baseline does not
+    sustain if there is one."""
     ranked = sorted(
         (each for each in answer.capacities if each.jobs_per_s is not None and not each.bound),
         key=_jobs_per_s,
@@ -71,9 +72,12 @@ def _named(variant: str) -> str:
 
 
 def _jct(answer: Answer) -> list[Tile]:
-    point, base = answer.winner, answer.baseline
+    point, base, beyond = answer.winner, answer.baseline, answer.beyond
     if point is None or base is None:
         return []
+    if beyond is not None:
+        what = f"mean JCT at {beyond.load} with {beyond.variant}"
+        return [Tile(seconds(beyond.jct_mean_s.value), what, f"{base.variant} does not sustain it")]
     what = f"mean JCT at {point.load} with {point.variant}"
     other = _interval_s(point)
     if base is not point:

@@ -106,13 +106,16 @@
       ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
   }
 
-  // The range of the values, which is fixed so that the places of the names are known.
+  // The range of the values, which is fixed so that the places of the names are known. Intervals are cut off, since
+  // those of a few seeds near a capacity may be a hundred times as long as all values.
   function valueRange(spec, log) {
-    const values = spec.data
-      .flatMap((t) => (hidden(t.meta.variant) || (t.meta.kind === "band" && others.has(t.meta.variant)) ? [] : t.y))
-      .filter((v) => v !== null && (!log || v > 0));
+    const isBand = (trace) => trace.meta.kind === "band";
+    const shown = spec.data.filter((t) => !hidden(t.meta.variant) && !(isBand(t) && others.has(t.meta.variant)));
+    const valuesOf = (traces) => traces.flatMap((t) => t.y).filter((v) => v !== null && (!log || v > 0));
+    const lowest = (values) => values.reduce((a, b) => Math.min(a, b)), highest = (values) => values.reduce((a, b) => Math.max(a, b));
+    const all = valuesOf(shown), values = valuesOf(shown.filter((t) => !isBand(t)));
     if (!values.length) return undefined;
-    const low = values.reduce((a, b) => Math.min(a, b)), high = values.reduce((a, b) => Math.max(a, b));
+    const low = Math.max(lowest(all), lowest(values) / 2), high = Math.min(highest(all), 1.5 * highest(values));
     if (!log) return [0, 1.06 * high || 1];
     const margin = 0.05 * Math.max(Math.log10(high / low), 0.3);
     return [Math.log10(low) - margin, Math.log10(high) + margin];

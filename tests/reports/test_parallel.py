@@ -14,14 +14,18 @@ from pandas.testing import assert_frame_equal
 
 from reports import parallel
 from reports.metrics.cells import collect
-from reports.parallel import MIN_ITEMS, each
+from reports.parallel import each
 from reports.run_folder.read import load_run
 from tests.leaks import descendants, has_ended
 from tests.processes import wait_until
 
 
-def test_results_come_in_the_order_of_the_items_however_many_there_are() -> None:
-    for count in (0, 1, MIN_ITEMS - 1, MIN_ITEMS + 50):
+@pytest.mark.parametrize("trial_s", [parallel.TRIAL_S, 0.0])
+def test_results_come_in_the_order_of_the_items_however_many_there_are(
+    trial_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "TRIAL_S", trial_s)
+    for count in (0, 1, 50):
         assert list(each(math.factorial, range(count))) == list(map(math.factorial, range(count)))
 
 
@@ -31,7 +35,7 @@ def test_many_cells_give_the_same_numbers_on_all_cores_in_the_same_order(
     run = new_run(("fcfs", "continuum"), jps=(0.1, 0.5), seeds=(1, 2), programs=5)
     (run / "fcfs_jps0.1_seed2" / "turns.jsonl").write_text("{}\n")
     alone = collect(load_run(run))
-    monkeypatch.setattr(parallel, "MIN_ITEMS", 1)
+    monkeypatch.setattr(parallel, "TRIAL_S", 0.0)
     monkeypatch.setattr(parallel, "ITEMS_PER_TASK", 2)
     together = collect(load_run(run))
     assert len(together.cells) == 7

@@ -54,6 +54,14 @@ def test_the_mean_jct_is_that_at_the_highest_rate_at_which_both_are_stable() -> 
     )
 
 
+def test_the_mean_jct_is_that_at_a_rate_that_only_the_winner_sustains_if_there_is_one() -> None:
+    points = [point("fcfs", 0.1, 60.0), point("a", 0.1, 60.0), point("a", 0.3, 80.0)]
+    answer = answer_of(chains(fcfs=(0.2,) * 3, a=(0.4,) * 3), points=points)
+    assert tiles(answer, "fcfs")[2] == Tile(
+        "80.0 s", "mean JCT at 0.3 jobs/s with a", "fcfs does not sustain it"
+    )
+
+
 def test_without_a_capacity_there_is_no_tile() -> None:
     never = answer_of(chains(fcfs=(math.nan,) * 3))
     assert never.winners == ()
