@@ -248,14 +248,15 @@ def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | No
 def _beyond(
     best: Sequence[VariantCapacity], base: VariantCapacity | None, points: Sequence[Point]
 ) -> Point | None:
-    """Return the fastest winner at the highest rate that no seed of the baseline sustains, and each
-    seed of the winner does."""
+    """Return the winner with the highest capacity, at the highest rate that no seed of the baseline
+    sustains and each seed of the winner does."""
     if base is None or base in best or base.kind is not Kind.FOUND:
         return None
     least = max(base.per_s.values())
     most = {each.variant: min(each.per_s.values(), default=0.0) for each in best}
+    rank = {each.variant: place for place, each in enumerate(best)}
     beyond = [
-        (p.jps, -p.jct_mean_s.value, p)
+        (p.jps, -rank[p.variant], p)
         for p in points
         if p.jps is not None and not p.saturated and least < p.jps <= most.get(p.variant, 0.0)
     ]

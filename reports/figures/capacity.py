@@ -36,12 +36,12 @@ def capacity(
         },
         "alt": _alt(order),
         "value": "x",
-        "rows": [[each.variant, plain(short(each.variant))] for each, _ in order],
+        "rows": [[each.variant, _label(each)] for each, _ in order],
     }
-    bars = any(value.has_interval for _, value in order)
+    seeds = max((len(each.per_s) for each, value in order if value.has_interval), default=0)
     notes = [
         meaning,
-        "Bars: 95% intervals; ratios, paired by seed, are more certain." if bars else "",
+        f"Bars: 95% intervals over {seeds} seeds." if seeds else "",
         "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest) if rest else "",
     ]
     if any(notes):
@@ -53,6 +53,10 @@ def capacity(
         None,
         terms=("Capacity", "SLO"),
     )
+
+
+def _label(each: VariantCapacity) -> str:
+    return plain(short(each.variant)) + (" (reference)" if each.bound else "")
 
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:
