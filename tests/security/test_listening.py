@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,11 +30,10 @@ def listening(pid: int) -> set[str]:
     """Return the addresses on which a process and its descendants listen."""
     inodes = set()
     for each in (pid, *descendants(pid)):
-        for fd in Path(f"/proc/{each}/fd").iterdir():
-            try:
-                inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(fd)))
-            except OSError:
-                continue
+        with suppress(FileNotFoundError, ProcessLookupError):  # A descendant may have ended.
+            for fd in Path(f"/proc/{each}/fd").iterdir():
+                with suppress(OSError):
+                    inodes |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(fd)))
     rows = [
         line.split()
         for table in ("tcp", "tcp6")
