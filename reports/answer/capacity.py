@@ -96,9 +96,9 @@ def capacity_answer(
         load,
         point,
         base_point,
-        beyond,
         capacities=tuple(found),
         winners=tuple(names),
+        beyond=beyond,
     )
 
 

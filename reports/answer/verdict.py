@@ -35,14 +35,14 @@ class Answer:
     """The load that the headline is about."""
     winner: Point | None = None
     baseline: Point | None = None
-    beyond: Point | None = None
-    """A winner at a rate that the baseline does not sustain."""
     possible: float | None = None
     """Share of the best bound's gain that the winner achieves."""
     capacities: tuple[VariantCapacity, ...] = ()
     """Empty if the run did not search capacities."""
     winners: tuple[str, ...] = ()
     """Variants with the highest capacity, or the fastest at `load` with those that tie."""
+    beyond: Point | None = None
+    """A winner at a rate that the baseline does not sustain."""
 
     @property
     def sentences(self) -> list[str]:
@@ -84,15 +84,7 @@ def answer(
     caveats = (*within_noise, *short_run(winner, sweep), *caveats)
     names = (winner.variant, *tied)
     return Answer(
-        headline,
-        tuple(findings),
-        caveats,
-        provenance,
-        load,
-        winner,
-        base,
-        possible=possible,
-        winners=names,
+        headline, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
     )
 
 

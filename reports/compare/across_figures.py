@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from reports.compare.across import Across, OnMachine
-from reports.figures.drawing import Figure, Spec, Trace, plain
+from reports.figures.drawing import Figure, Spec, Trace, bars, plain
 from reports.figures.styles import Style
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
@@ -112,14 +112,6 @@ def _dots(measure: Measure, across: Across, variant: str, look: Style) -> Trace:
         if each.variant == variant and (value := measure.value(machine, each)) is not None
     ]
     values = [value for _, value in found]
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [value.high - value.value for value in values],
-        "arrayminus": [value.value - value.low for value in values],
-        "thickness": 1.5,
-        "width": 0,
-    }
     return {
         "type": "scatter",
         "orientation": "h",
@@ -129,7 +121,7 @@ def _dots(measure: Measure, across: Across, variant: str, look: Style) -> Trace:
         "y": [label for label, _ in found],
         "mode": "markers",
         "marker": {"symbol": look.marker, "size": 9, "line": {"width": 1.5}},
-        **({"error_x": error} if all(value.has_interval for value in values) else {}),
+        **({"error_x": bars(*values)} if all(value.has_interval for value in values) else {}),
         "text": _hovers(measure, variant, found),
         "hovertemplate": "%{text}<extra></extra>",
         "meta": {"colour": look.colour, "variant": variant, "kind": "dot"},

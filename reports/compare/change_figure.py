@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from reports.compare.regression import Change
-from reports.figures.drawing import Figure, Spec, Trace, plain, short
+from reports.figures.drawing import Figure, Spec, Trace, dot, plain, short
 from reports.figures.styles import Style
 
 
@@ -51,24 +51,8 @@ def _spec(found: Sequence[Change], style: Mapping[str, Style]) -> Spec:
 
 def _dot(change: Change, look: Style) -> Trace:
     value = change.change
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [value.high - value.value],
-        "arrayminus": [value.value - value.low],
-        "thickness": 1.5,
-        "width": 0,
-    }
     limits = f"95% CI {value.low:+.1%} to {value.high:+.1%}" if value.has_interval else "one seed"
-    return {
-        "type": "scatter",
-        "name": plain(change.variant),
-        "x": [value.value],
-        "y": [change.variant],
-        "mode": "markers",
-        "marker": {"symbol": look.marker, "size": 10, "line": {"width": 1.5}},
-        **({"error_x": error} if value.has_interval else {}),
-        "text": [f"<b>{plain(change.variant)}</b><br>{value.value:+.1%}<br>{limits}"],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": change.variant, "kind": "dot"},
-    }
+    hover = f"<b>{plain(change.variant)}</b><br>{value.value:+.1%}<br>{limits}"
+    marker = {"symbol": look.marker, "size": 10}
+    interval = value if value.has_interval else None
+    return dot(change.variant, value.value, interval, look.colour, marker, hover)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.experiment.judge import Finding, Measured
-from reports.figures.drawing import Figure, Spec, Trace, plain, wide_spread
+from reports.figures.drawing import Figure, Spec, Trace, dot, plain, wide_spread
 
 PUBLISHED = "published"
 MAX_POINTS = 40
@@ -71,27 +71,10 @@ def _published_dot(published: Sequence[float]) -> Trace:
 
 def _dot(point: Measured) -> Trace:
     own = point.value
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [own.high - own.value],
-        "arrayminus": [own.value - own.low],
-        "thickness": 1.5,
-        "width": 0,
-    }
     interval = f"<br>95% CI {own.low:.3g} to {own.high:.3g}" if own.has_interval else ""
-    return {
-        "type": "scatter",
-        "name": plain(point.label),
-        "x": [own.value],
-        "y": [point.label],
-        "mode": "markers",
-        "marker": {"symbol": "circle", "size": 10, "line": {"width": 1.5}},
-        **({"error_x": error} if own.has_interval else {}),
-        "text": [f"<b>{plain(point.label)}</b><br>{own.value:.3g}{interval}"],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": "s0", "variant": point.label, "kind": "dot"},
-    }
+    hover = f"<b>{plain(point.label)}</b><br>{own.value:.3g}{interval}"
+    marker = {"symbol": "circle", "size": 10}
+    return dot(point.label, own.value, own if own.has_interval else None, "s0", marker, hover)
 
 
 def _line(value: float) -> dict[str, object]:

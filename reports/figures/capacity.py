@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from reports.figures.drawing import Figure, Spec, Trace, number, plain, short
+from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain, short
 from reports.figures.styles import Style
 from reports.phrasing import times
 from reports.statistics.bootstrap import Estimate, interval
@@ -61,30 +61,10 @@ def _label(each: VariantCapacity) -> str:
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:
     each, value = pair
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [value.high - value.value],
-        "arrayminus": [value.value - value.low],
-        "thickness": 1.5,
-        "width": 0,
-    }
-    return {
-        "type": "scatter",
-        "name": plain(each.variant),
-        "x": [number(value.value)],
-        "y": [each.variant],
-        "mode": "markers",
-        "marker": {
-            "symbol": look.marker,
-            "size": 12 if each.variant in emphasised else 9,
-            "line": {"width": 1.5},
-        },
-        **({"error_x": error} if value.has_interval else {}),
-        "text": [_hover(each, value)],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": each.variant, "kind": "dot"},
-    }
+    marker = {"symbol": look.marker, "size": 12 if each.variant in emphasised else 9}
+    interval = value if value.has_interval else None
+    x = number(value.value)
+    return dot(each.variant, x, interval, look.colour, marker, _hover(each, value))
 
 
 def _hover(each: VariantCapacity, value: Estimate) -> str:

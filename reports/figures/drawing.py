@@ -17,6 +17,8 @@ from typing import Any, NamedTuple, NotRequired, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from reports.statistics.bootstrap import Estimate
+
 SPREAD_FOR_LOG = 6.0
 """An axis is logarithmic at first if its largest value is this many times its smallest."""
 NAME_LETTERS = 24
@@ -91,6 +93,36 @@ def number(value: float) -> float | None:
 def numbers(values: Iterable[float] | npt.NDArray[Any], digits: int = DIGITS) -> list[float | None]:
     """Round to significant digits. NaN becomes a gap in the line."""
     return [None if math.isnan(v) else float(f"{v:.{digits}g}") for v in values]
+
+
+def bars(*values: Estimate) -> dict[str, Any]:
+    """Draw the intervals of the values, one per point of a trace, without ends."""
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": [value.high - value.value for value in values],
+        "arrayminus": [value.value - value.low for value in values],
+        "thickness": 1.5,
+        "width": 0,
+    }
+
+
+def dot(
+    row: str, x: float | None, interval: Estimate | None, colour: str, marker: Trace, hover: str
+) -> Trace:
+    """Draw the point of a row with its interval. `row` is the variant that the page highlights."""
+    return {
+        "type": "scatter",
+        "name": plain(row),
+        "x": [x],
+        "y": [row],
+        "mode": "markers",
+        "marker": {**marker, "line": {"width": 1.5}},
+        **({} if interval is None else {"error_x": bars(interval)}),
+        "text": [hover],
+        "hovertemplate": "%{text}<extra></extra>",
+        "meta": {"colour": colour, "variant": row, "kind": "dot"},
+    }
 
 
 def distribution(

@@ -13,6 +13,7 @@ from reports.figures.drawing import (
     Figure,
     Spec,
     Trace,
+    dot,
     number,
     plain,
     short,
@@ -167,31 +168,13 @@ def _by_variant(
 
 
 def _dot(measure: Measure, point: Point, look: Style, strong: bool) -> Trace:
-    own = point.jct_mean_s
-    error = {
-        "type": "data",
-        "symmetric": False,
-        "array": [own.high - own.value],
-        "arrayminus": [own.value - own.low],
-        "thickness": 1.5,
-        "width": 0,
+    marker = {
+        "symbol": f"{look.marker}-open" if point.saturated else look.marker,
+        "size": 12 if strong else 9,
     }
-    return {
-        "type": "scatter",
-        "name": plain(point.variant),
-        "x": [number(measure.value(point))],
-        "y": [point.variant],
-        "mode": "markers",
-        "marker": {
-            "symbol": f"{look.marker}-open" if point.saturated else look.marker,
-            "size": 12 if strong else 9,
-            "line": {"width": 1.5},
-        },
-        **({"error_x": error} if measure.band else {}),
-        "text": [_hover(point)],
-        "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": look.colour, "variant": point.variant, "kind": "dot"},
-    }
+    interval = point.jct_mean_s if measure.band else None
+    x = number(measure.value(point))
+    return dot(point.variant, x, interval, look.colour, marker, _hover(point))
 
 
 def _hover(point: Point) -> str:
