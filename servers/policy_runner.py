@@ -72,6 +72,8 @@ class PolicyRunner(Generic[Turn, KV]):
         code finds those of a typed object where the base class has them."""
         self.displaces = type(policy).displaced is not Policy.displaced
         """Whether the policy overrides `displaced`."""
+        self.admits = type(policy).admit is not Policy.admit
+        """Whether the policy overrides `admit`, and so may hold turns back."""
         self.now_ps = 0
         self.now_s = 0.0
         self.waiting: RankedQueue[Turn] = RankedQueue()
@@ -94,6 +96,13 @@ class PolicyRunner(Generic[Turn, KV]):
         """For each program that has not ended: arrival time in seconds, and number of turns."""
         self._unranked: list[Turn] = []
         """Waiting turns whose rank is out of date."""
+        self._skipped: list[Turn] = []
+        """Turns that the policy skips in this step, and which are not in `waiting` meanwhile."""
+        self._events_at_first = -1
+        """Number of events when the policy was asked about the first waiting turn in this step."""
+        self._all_held_back: tuple[int, int | None, int] | None = None
+        """Number of events, wake-up time and free tokens when the policy held back all turns; None
+        once another turn waits."""
         self._events_at_review = -1
 
     def set_clock(self, now_ps: int) -> None:
@@ -128,8 +137,10 @@ class PolicyRunner(Generic[Turn, KV]):
         self._stop_waiting(turn)
         self._policy_for(turn).scheduled(view, self.now_s, cached_tokens)
         event = "evicted_to_running" if view.preempted else "waiting_to_running"
-        external = {"external_length": external_tokens} if external_tokens else {}
-        self.record(event, turn, prompt_length=length, hit_length=cached_tokens, **external)
+        fields: dict[str, Any] = {"prompt_length": length, "hit_length": cached_tokens}
+        if external_tokens:
+            fields["external_length"] = external_tokens
+        self.record(event, turn, **fields)
         self.unpin(view.program_id, "reused")
         view.pinned = view.preempted = False
 
@@ -171,9 +182,9 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def end_program(self, program_id: str) -> None:
         """Forget the program, which sends no more turns, and release its pin."""
+        self.unpin(program_id, "ended")
         if self._programs.pop(program_id, None) is not None:
             self.policy.program_ended(program_id, self.now_s)
-        self.unpin(program_id, "ended")
 
     def record(self, event: str, turn: Turn, **fields: Any) -> None:
         """Count an event and emit it."""
@@ -198,6 +209,10 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def push(self, turn: Turn) -> None:
         """Queue a waiting turn for admission, at its current rank."""
+        self._all_held_back = None
+        self._queue(turn)
+
+    def _queue(self, turn: Turn) -> None:
         policy = self._internal_policy if turn.is_internal else self.policy
         self.waiting.push(turn.view.id, policy.rank(turn.view, self.now_s), turn)
 
@@ -206,6 +221,42 @@ class PolicyRunner(Generic[Turn, KV]):
         if self._unranked:
             self._rerank()
         return self.waiting.peek()
+
+    def candidate(self, other_turns: int, free_tokens: int) -> Turn | None:
+        """Return the waiting turn that may be admitted next, or None if none waits or the policy
+        holds back all that do. Engines need this only if `admits`, and call `requeue_skipped` after
+        the last call in a step.
+
+        `other_turns`: the number of running and loading turns. If it is 0, no turn is held back.
+        The policy is not asked again while it would hold back all turns as before."""
+        held = self._all_held_back
+        if other_turns and held is not None:
+            events, wake_ps, free = held
+            if events == self.events and wake_ps == self.wake_ps and free_tokens <= free:
+                return None
+        if not self._skipped:
+            self._events_at_first = self.events
+        while len(self.waiting):
+            head = self.head()
+            if other_turns == 0 or head.is_internal:
+                return head
+            answer = self.policy.admit(head.view, free_tokens, self.now_s)
+            if answer == "run":
+                return head
+            if answer == "stop":
+                break
+            self.waiting.remove(head.view.id)
+            self._skipped.append(head)
+        if self._events_at_first == self.events:
+            self._all_held_back = (self.events, self.wake_ps, free_tokens)
+        return None
+
+    def requeue_skipped(self) -> None:
+        """Queue the turns that the policy skipped, which it then considers again."""
+        for turn in self._skipped:
+            if turn.view.id in self.queued:
+                self._queue(turn)
+        self._skipped.clear()
 
     def needs_rerank(self, turn: Turn) -> bool:
         """Return whether the turn's rank is out of date, so that it may no longer be the head."""
@@ -258,9 +309,9 @@ class PolicyRunner(Generic[Turn, KV]):
 
     def _wake(self) -> None:
         if self.wake_ps is not None and self.wake_ps <= self.now_ps:
-            self._unranked.clear()
-            for turn in list(self.waiting):
-                self.push(turn)
+            for turn in self.waiting.items():
+                if not turn.is_internal and self.policy.rank_changed(turn.view, self.now_s):
+                    self._unranked.append(turn)
         wake_s = self.policy.wake_s(self.now_s)
         if wake_s is None or math.isinf(wake_s):
             self.wake_ps = None
@@ -275,6 +326,7 @@ class PolicyRunner(Generic[Turn, KV]):
         if active is None:
             return False
         self._release_blocks(active.kv)
+        self.policy.unpinned(active.pin, self.now_s)
         self.record("unpinned", active.turn, reason=reason)
         if self.pins.has_waiting_turn(program_id):
             for turn in self.queued.values():
@@ -292,32 +344,46 @@ class PolicyRunner(Generic[Turn, KV]):
         reclaim_when: str = self._attributes.reclaim_when
         return reclaim_when == "pressure" or other_turns == 0
 
-    def reclaim(self, missing: Callable[[], int], spare: str | None = None) -> bool:
+    def _reclaim(
+        self, turn: Turn, missing: Callable[[], int], *, alone: bool, spare: str | None = None
+    ) -> bool:
         """Release pins in the policy's order until `missing()`, in blocks, is at most 0. Release
-        none if all of them would not suffice. The pin of program `spare` is never released."""
-        pins = [active for active in self.pins if active.pin.program_id != spare]
-        if not pins or sum(active.blocks for active in pins) < missing():
+        none if they would not suffice. The pin of program `spare` is never released.
+
+        `alone`: no other turn can free blocks, so that the policy cannot keep a pin."""
+        pins = {a.pin.program_id: a for a in self.pins if a.pin.program_id != spare}
+        if not pins or sum(active.blocks for active in pins.values()) < missing():
             return False
-        for pin in list(self.policy.reclaim([active.pin for active in pins], self.now_s)):
-            self.unpin(pin.program_id, "pressure")
+        policy = self._policy_for(turn)
+        offered = [active.pin for active in pins.values()]
+        chosen = [pin.program_id for pin in policy.reclaim(offered, turn.view, self.now_s)]
+        if alone:
+            chosen += [program_id for program_id in pins if program_id not in chosen]
+        elif sum(pins[program_id].blocks for program_id in chosen) < missing():
+            return False
+        for program_id in chosen:
+            self.unpin(program_id, "pressure")
             if missing() <= 0:
                 break
         return True
 
-    def reclaim_for_running(self, running_turns: int, missing: Callable[[], int]) -> bool:
+    def reclaim_for_running(
+        self, turn: Turn, running_turns: int, missing: Callable[[], int]
+    ) -> bool:
         """Release pins for a running turn; return whether the turn should try again."""
-        return self.may_reclaim(running_turns - 1) and self.reclaim(missing)
+        others = running_turns - 1
+        return self.may_reclaim(others) and self._reclaim(turn, missing, alone=not others)
 
     def reclaim_for_head(self, head: Turn, other_turns: int, missing: Callable[[], int]) -> bool:
         """Release pins for the head of the queue; return whether the queue should try again. Call
         this only if `may_reclaim(other_turns)`. The head's own pin is released only if no other
         turn and no other pin can free memory."""
         own = head.view.program_id
-        if self.reclaim(missing, spare=own):
+        if self._reclaim(head, missing, alone=not other_turns, spare=own):
             return True
         if other_turns:
             return False
-        return self.unpin(own, "pressure") or self.reclaim(lambda: 0)
+        return self.unpin(own, "pressure") or self._reclaim(head, lambda: 0, alone=True)
 
     def _pin(self, turn: Turn, tokens: int, retention: Retention) -> None:
         kv, blocks = self._retain_blocks(turn, retention.whole_request)
@@ -329,4 +395,5 @@ class PolicyRunner(Generic[Turn, KV]):
         else:
             expires_ps = self.now_ps + math.ceil(retention.ttl_s * PS_PER_S)
         self.pins.add(ActivePin(pin, turn, kv, blocks, expires_ps))
+        self.policy.pinned(pin, self.now_s)
         self.record("pinned", turn, ttl_s=ttl_s, blocks=blocks, why=dict(retention.why))

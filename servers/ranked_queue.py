@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from servers.policies.base import Rank
@@ -24,10 +23,9 @@ class RankedQueue(Generic[Item]):
     def __contains__(self, key: int) -> bool:
         return key in self._live
 
-    def __iter__(self) -> Iterator[Item]:
-        """Yield the items in order of first push, not of rank."""
-        for _, item in self._live.values():
-            yield item
+    def items(self) -> list[Item]:
+        """Return the items in order of first push, not of rank."""
+        return [item for _, item in self._live.values()]
 
     def push(self, key: int, rank: Rank, item: Item) -> None:
         """Add an item, or give it a new rank if its key is queued already."""

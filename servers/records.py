@@ -102,6 +102,13 @@ class TurnRecord(Struct, kw_only=True, gc=False):
             "it is not a first turn, or nothing is shared (left out)",
         ),
     ] = UNSET
+    shared_tokens: Annotated[
+        Tokens | UnsetType,
+        meaning(
+            "leading prompt tokens that prompts of other programs may have too, by block hashes",
+            "the trace has none, or nothing is shared (left out)",
+        ),
+    ] = UNSET
     replica: Annotated[
         Count | UnsetType,
         meaning(

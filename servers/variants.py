@@ -3,7 +3,7 @@ or not.
 
 In: the text of `--policies`, a comma list of
 
-    all                       the variants of the sources
+    all                       the built-in variants
     continuum                 a name: one of ours, or an entry point of an installed package
     my_module:MyPolicy        a class of your own, also in the working directory
     continuum(k=50)           with arguments of the policy's constructor
@@ -23,7 +23,7 @@ from typing import Literal
 
 from servers.errors import InvalidPolicy, InvalidVariant, UnknownName
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
-from servers.policies.base import Costs, Oracle, Policy
+from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.registry import Registry, is_path
 
@@ -43,6 +43,13 @@ POLICIES = Registry(
         "context-serve": "servers.policies.context_serve:ContextServe",
         "autellix": "servers.policies.autellix:Autellix",
         "infercept": "servers.policies.infercept:Infercept",
+        "thunderagent": "servers.policies.thunderagent:ThunderAgent",
+        "progress-ttl": "servers.policies.progress_ttl:ProgressTtl",
+        "agentix": "servers.policies.agentix:Agentix",
+        "cachewise": "servers.policies.cachewise:CacheWise",
+        "las": "servers.policies.las:Las",
+        "mori": "servers.policies.mori:Mori",
+        "turnstile": "servers.policies.turnstile:Turnstile",
         "clairvoyant": "servers.policies.clairvoyant:Clairvoyant",
     },
     remedy="give your own as my_module:MyPolicy",
@@ -50,9 +57,17 @@ POLICIES = Registry(
 LMCACHE = "lmcache"
 """The sources' name of `fcfs+`."""
 PUBLISHED_OVER_TIER = (LMCACHE, "autellix+", "infercept+", "continuum+")
+ONLY_OVER_TIER = ("mori",)
+OURS_OVER_TIER = "turnstile+"
 *_PLAIN, _BOUND = POLICIES.built_in
-ALL = (*_PLAIN, *PUBLISHED_OVER_TIER, _BOUND)
-"""Names of the sources' variants, in the order of reports."""
+ALL = (
+    *(name for name in _PLAIN if name not in ONLY_OVER_TIER),
+    *PUBLISHED_OVER_TIER,
+    *(f"{name}+" for name in ONLY_OVER_TIER),
+    OURS_OVER_TIER,
+    _BOUND,
+)
+"""Names of the built-in variants, in the order of reports."""
 
 PARTS = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|.""", re.DOTALL)
 FORM = re.compile(r"([^()+]*)(?:\((.*)\))?(\+native|\+)?", re.DOTALL)
@@ -78,6 +93,12 @@ class Variant:
     """Keyword arguments of the policy's constructor, sorted by name."""
     same_as: str | None = None
     """The variant that this one measures a second time, under another name."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What the variant makes use of."""
+        needs = self.policy.needs
+        return needs if self.offload is None or "tier" in needs else ("tier", *needs)
 
     @property
     def policy_path(self) -> str:
@@ -139,6 +160,11 @@ def variant(text: str) -> Variant:
     if base == LMCACHE and suffix:
         raise InvalidVariant(f"--policies {text}: {LMCACHE} has an offload tier already")
     policy = _load("fcfs" if base == LMCACHE else base)
+    if "tier" in policy.needs and not suffix:
+        raise InvalidVariant(
+            f"--policies {text}: {policy.name} needs an offload tier; write {text.strip()}+ for "
+            f"LMCache, or {text.strip()}+native for vLLM's own offloading"
+        )
     ours = base in POLICIES.built_in or base == LMCACHE
     arguments = check_arguments(policy, parse_arguments(given, text), text) if given else ()
     if arguments or not ours:
@@ -157,7 +183,7 @@ def variant(text: str) -> Variant:
         policy=policy,
         offload="lmcache" if base == LMCACHE else TIERS.get(suffix),
         bound=issubclass(policy, Oracle),
-        description=_description(policy, published, suffix),
+        description=_description(policy, "lmcache" if base == LMCACHE else TIERS.get(suffix)),
         source="Continuum v3, §6.1" if published else policy.source or _where(policy, base),
         arguments=arguments,
     )
@@ -190,12 +216,10 @@ def _name_of_class(policy: type[Policy], text: str) -> str:
     return policy.name
 
 
-def _description(policy: type[Policy], published: bool, suffix: str) -> str:
-    if published:
-        return f"{policy.name} over an offload tier"
+def _description(policy: type[Policy], tier: Tier | None) -> str:
     document = (policy.__doc__ or "").strip().partition("\n")[0]
     plain = document or f"{policy.__qualname__}, which has no description"
-    return f"{plain.rstrip('.')}; over an offload tier ({TIERS[suffix]})" if suffix else plain
+    return f"{plain.rstrip('.')}; over an offload tier ({tier})." if tier else plain
 
 
 def _where(policy: type[Policy], base: str) -> str:

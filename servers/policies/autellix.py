@@ -52,28 +52,39 @@ class Call:
     def __init__(self, program: Attained, level: int, left_s: float, since_s: float) -> None:
         self.program = program
         self.level = level
+        self.entered_s = since_s
+        """When it entered the level."""
         self.left_s = left_s
         """Remaining part of the level's quantum."""
         self.since_s = since_s
         """The time at which it began to wait or run."""
         self.running = False
-        self.changes_s: Sequence[float] = ()
+        self.changes_s: list[float] = []
         """Times at which the level changes if no event happens: demotions of a running call, the
         promotion of a waiting one. `level_at` and `wake_s` both use these times, so they agree."""
         self.served_s = 0.0
         self.waited_s = 0.0
         self.before_promotion_s = 0.0
         """Service before the last promotion."""
+        self.rank: Rank = ()
+        """The latest result of `Autellix.rank`: engines ask for many ranks, of which few change."""
+        self.rank_level = -1
+        """The level in `rank`; -1 before the first."""
 
     def level_at(self, now_s: float) -> int:
         changes_s = self.changes_s
         if not changes_s or now_s < changes_s[0]:
             return self.level
-        return self.level + bisect_right(changes_s, now_s) if self.running else 0
+        return self.level + self.passed(now_s) if self.running else 0
 
-    def next_change_s(self, now_s: float) -> float | None:
-        passed = bisect_right(self.changes_s, now_s)
-        return self.changes_s[passed] if passed < len(self.changes_s) else None
+    def passed(self, now_s: float) -> int:
+        """Return how many of the changes have happened."""
+        passed = 0
+        for change_s in self.changes_s:
+            if now_s < change_s:
+                break
+            passed += 1
+        return passed
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -111,7 +122,7 @@ class Autellix(Policy):
         call.running = True
         quanta_s = (call.left_s, *self._quanta_s[call.level + 1 : -1])
         endless = math.isinf(call.left_s)
-        call.changes_s = () if endless else [now_s + s for s in accumulate(quanta_s)]
+        call.changes_s = [] if endless else [now_s + s for s in accumulate(quanta_s)]
         self._wake_for(request.id, call)
 
     def preempted(self, request: Request, now_s: float) -> None:
@@ -132,10 +143,23 @@ class Autellix(Policy):
     # Decisions ----------------------------------------------------------------------------------
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        return (self._calls[request.id].level_at(now_s), request.arrival_s, request.id)
+        call = self._calls[request.id]
+        level = call.level_at(now_s)
+        if call.rank_level != level:
+            call.rank_level, call.rank = level, (level, request.arrival_s, request.id)
+        return call.rank
+
+    def rank_changed(self, request: Request, now_s: float) -> bool:
+        call = self._calls[request.id]
+        return call.level_at(now_s) != call.level
 
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
-        return max(running, key=lambda r: self.rank(r, now_s))
+        worst, lowest_level = running[0], -1
+        for request in running:
+            level = self._calls[request.id].level_at(now_s)
+            if level > lowest_level or (level == lowest_level and _came_later(request, worst)):
+                worst, lowest_level = request, level
+        return worst
 
     def displaced(self, head: Request, running: Sequence[Request], now_s: float) -> Request | None:
         if not running:
@@ -151,11 +175,11 @@ class Autellix(Policy):
         while wakes:
             at_s, call_id = wakes[0]
             call = self._calls.get(call_id)
-            next_s = None if call is None else call.next_change_s(now_s)
-            if next_s is None:
+            passed = 0 if call is None else call.passed(now_s)
+            if call is None or passed == len(call.changes_s):
                 heapq.heappop(wakes)
-            elif next_s != at_s:
-                heapq.heapreplace(wakes, (next_s, call_id))
+            elif call.changes_s[passed] != at_s:
+                heapq.heapreplace(wakes, (call.changes_s[passed], call_id))
             else:
                 return at_s
         return None
@@ -164,35 +188,35 @@ class Autellix(Policy):
 
     def _wait(self, call_id: int, call: Call, now_s: float) -> None:
         """Start the call's waiting time, and set the time of its promotion to the top level."""
-        call.running, call.since_s, call.changes_s = False, now_s, ()
+        call.running, call.since_s, call.changes_s = False, now_s, []
         if call.level == 0:
             return
         served_s = call.program.served_s + call.served_s
         short_s = self._beta * served_s - call.program.waited_s - call.waited_s
         if short_s <= 0:
-            self._promote(call)
+            self._promote(call, now_s)
         else:
-            call.changes_s = (now_s + short_s,)
+            call.changes_s = [now_s + short_s]
             self._wake_for(call_id, call)
 
     def _stop(self, call: Call, now_s: float) -> None:
         """Add the time until now to the call's waiting time or service."""
-        passed = bisect_right(call.changes_s, now_s)
+        passed = call.passed(now_s)
         if not call.running:
             call.waited_s += now_s - call.since_s
             if passed:
-                promoted_s = call.changes_s[0]
-                self._promote(call)
-                call.waited_s = now_s - promoted_s
+                self._promote(call, call.changes_s[0])
+                call.waited_s = now_s - call.entered_s
         else:
             call.served_s += now_s - call.since_s
-            call.level += passed
+            if passed:
+                call.level, call.entered_s = call.level + passed, call.changes_s[passed - 1]
             last = passed == len(call.changes_s)
             call.left_s = math.inf if last else call.changes_s[passed] - now_s
-        call.since_s, call.changes_s = now_s, ()
+        call.since_s, call.changes_s = now_s, []
 
-    def _promote(self, call: Call) -> None:
-        call.level, call.left_s = 0, self._quanta_s[0]
+    def _promote(self, call: Call, at_s: float) -> None:
+        call.level, call.entered_s, call.left_s = 0, at_s, self._quanta_s[0]
         call.before_promotion_s += call.served_s
         call.served_s = call.waited_s = 0.0
 
@@ -211,3 +235,9 @@ class Autellix(Policy):
     def _wake_for(self, call_id: int, call: Call) -> None:
         if call.changes_s:
             heapq.heappush(self._wakes, (call.changes_s[0], call_id))
+
+
+def _came_later(request: Request, other: Request) -> bool:
+    if request.arrival_s == other.arrival_s:
+        return request.id > other.id
+    return request.arrival_s > other.arrival_s

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from servers.admission import STEP_TOKENS
@@ -95,17 +95,29 @@ SHELL_PREAMBLE = frozenset({"cd", "export", "set", "source", ".", "pushd", "popd
 """Shell commands that only prepare the command that follows."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, init=False)
 class Retention:
     """Whether the KV of a finished turn stays on the device, and the inputs of that decision."""
 
-    kind: Literal["free", "pin"] = "free"
-    ttl_s: float = 0.0
+    kind: Literal["free", "pin"]
+    ttl_s: float
     """Time until the pin expires; `math.inf` if only `review` or memory pressure releases it."""
-    whole_request: bool = False
+    whole_request: bool
     """Whether to retain the partly filled last block too, which no later turn can reuse. Only
     Continuum's public fork does."""
-    why: Mapping[str, float | str | None] = field(default_factory=dict)
+    why: Mapping[str, float | str | None]
+
+    def __init__(
+        self,
+        kind: Literal["free", "pin"] = "free",
+        ttl_s: float = 0.0,
+        whole_request: bool = False,
+        why: Mapping[str, float | str | None] | None = None,
+    ) -> None:
+        self.kind = kind
+        self.ttl_s = ttl_s
+        self.whole_request = whole_request
+        self.why = why or {}
 
 
 FREE = Retention()
@@ -154,10 +166,22 @@ class Costs:
     """Seconds to load n tokens from the offload tier; None without a tier."""
     step_tokens: int = STEP_TOKENS
     """Maximum number of tokens that one step prefills (chunk size)."""
+    kv_tokens: float = math.inf
+    """Tokens of KV that the device holds; infinite if unknown."""
+    decode_step_s: Callable[[int, int], float] | None = None
+    """Seconds of a step that generates one token for each of n turns, which have m tokens of
+    context in total; None if unknown."""
 
     def rebuild_s(self, tokens: int) -> float:
         """Return PrefillReload(r): seconds to load with a tier, else to prefill (v3, §4.1)."""
         return self.prefill_s(tokens) if self.reload_s is None else self.reload_s(tokens)
+
+    def decode_s(self, turns: int, context_tokens: int) -> float:
+        """Return the seconds of a decode step. If the engine does not know its decode steps, they
+        take as long as a prefill of one token for each turn."""
+        if self.decode_step_s is None:
+            return self.prefill_s(turns)
+        return self.decode_step_s(turns, context_tokens)
 
 
 class Future(NamedTuple):
@@ -171,8 +195,13 @@ class Future(NamedTuple):
     """Output tokens of this and all later turns."""
 
 
+Need = Literal["tier", "tool names", "ends of programs", "the future"]
+"""What a policy cannot work without, or uses if it is known: an offload tier, the tools that an
+answer calls, which turn of a program is the last, and the trace's future."""
 Rank = tuple[Any, ...]
 """Numbers that sort ascending. The last one is `request.id`, so that no two ranks are equal."""
+Admit = Literal["run", "skip", "stop"]
+"""An answer of `Policy.admit`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -188,6 +217,10 @@ class Policy:
     """Name on the command line and in reports."""
     source: ClassVar[str] = ""
     """The publication that describes it."""
+    needs: ClassVar[tuple[Need, ...]] = ()
+    """What it makes use of. A policy that needs a tier is refused without one."""
+    checked: ClassVar[str] = ""
+    """How it was compared with the code of its authors; empty if it was not."""
     reclaim_when: Literal["stuck", "pressure"] = "stuck"
     """When pins are reclaimed for a turn that lacks blocks: only if no other turn can free blocks
     ("stuck"), or always ("pressure"). `PolicyRunner.may_reclaim` is the exact rule."""
@@ -217,6 +250,12 @@ class Policy:
     def aborted(self, request: Request, now_s: float) -> None:
         """The client cancelled the turn while it waited or ran; `finished` will not be called."""
 
+    def pinned(self, pin: Pin, now_s: float) -> None:
+        """The engine retained the KV of a finished turn, as `finished` decided."""
+
+    def unpinned(self, pin: Pin, now_s: float) -> None:
+        """The pin ended: a turn of its program was admitted, it expired, or it was released."""
+
     def program_ended(self, program_id: str, now_s: float) -> None:
         """The program sends no more turns. Engines cannot call this if no client reports it."""
 
@@ -227,6 +266,22 @@ class Policy:
         `preempted` changes and when `wake_s` passes; at other times the rank must not change."""
         return (not request.preempted, request.arrival_s, request.id)
 
+    def rank_changed(self, request: Request, now_s: float) -> bool:
+        """Return whether time alone may have changed the rank of a waiting turn since it began to
+        wait. Engines ask when `wake_s` passes."""
+        return True
+
+    def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
+        """Return "run" to admit the waiting turn if it fits, "skip" to hold it back and consider
+        the next turn in rank, or "stop" to admit no more turns in this step.
+
+        Engines call this in order of rank, but not while no turn runs or loads: then the turn of
+        smallest rank is admitted, so that no policy can stop the engine. If pins are released for a
+        turn, it is admitted without being considered again. `free_tokens` is the KV that is neither
+        pinned nor in use by a running turn. It falls while a batch runs: until the next event or
+        `wake_s`, the answer for a turn that still waits may only change to "stop"."""
+        return "run"
+
     def victim(self, running: Sequence[Request], now_s: float) -> Request:
         """Return the turn to preempt when a running turn needs a block and none is free. `running`
         is in order of admission and never empty."""
@@ -236,8 +291,10 @@ class Policy:
         """Return the running turn to preempt for `head`, which does not fit; None for no turn."""
         return None
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
-        """Return the pins in the order in which to release them under memory pressure."""
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
+        """Return the pins that may be released for a running or waiting turn that lacks blocks, in
+        that order. Engines release none of them if all together do not suffice. If no other turn
+        can free blocks they release the pins that are left out too, oldest first."""
         return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
@@ -245,8 +302,9 @@ class Policy:
         return ()
 
     def wake_s(self, now_s: float) -> float | None:
-        """Return the earliest time at which `rank`, `displaced` or `review` may decide differently
-        although no event has happened and the batch's context has only grown; None for never."""
+        """Return the earliest time at which `rank`, `admit`, `displaced` or `review` may decide
+        differently although no event has happened and the batch's context has only grown; None for
+        never."""
         return None
 
 

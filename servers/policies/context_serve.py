@@ -16,10 +16,10 @@ Departs from the note:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import FREE, SHELL_PREAMBLE, Costs, Request, Retention, pin
+from servers.policies.base import FREE, SHELL_PREAMBLE, Costs, Need, Request, Retention, pin
 from servers.policies.continuum_preview import ContinuumPreview
 from servers.policies.estimates.ttl_model import TtlModel
 
@@ -51,6 +51,8 @@ class ContextServe(ContinuumPreview):
 
     name = "context-serve"
     source = "execution note §10.4"
+    needs: ClassVar[tuple[Need, ...]] = ("tool names", "ends of programs")
+    checked: ClassVar[str] = "no: no code is public"
 
     def __init__(self, costs: Costs) -> None:
         super().__init__(costs)

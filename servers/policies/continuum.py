@@ -23,10 +23,10 @@ No other departure from the paper is known.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention
+from servers.policies.base import Costs, Need, Pin, Policy, Rank, Request, Retention
 from servers.policies.estimates.queue_delays import WINDOW
 from servers.policies.estimates.ttl_model import K, TtlModel, Turns
 from servers.policies.program_order import latest_programs_first, pinned_programs_first
@@ -38,6 +38,8 @@ class Continuum(Policy):
 
     name = "continuum"
     source = "Continuum v3, §4-§5"
+    needs: ClassVar[tuple[Need, ...]] = ("tool names", "ends of programs")
+    checked: ClassVar[str] = "no: the authors' fork has no cost model"
 
     def __init__(
         self,
@@ -77,5 +79,5 @@ class Continuum(Policy):
     def rank(self, request: Request, now_s: float) -> Rank:
         return pinned_programs_first(request)
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return latest_programs_first(pins)

@@ -22,9 +22,10 @@ Departs from the fork:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import ClassVar
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
 from servers.policies.estimates.tool_gaps import ToolGaps
 
@@ -44,6 +45,8 @@ class ContinuumPreview(Policy):
 
     name = "continuum-preview"
     source = "implementation analysis, §4-§8"
+    needs: ClassVar[tuple[Need, ...]] = ("tool names", "ends of programs")
+    checked: ClassVar[str] = "yes: by an analysis of the authors' fork"
 
     def __init__(self, costs: Costs) -> None:
         super().__init__(costs)
@@ -78,5 +81,5 @@ class ContinuumPreview(Policy):
         unfinished = [r for r in running if not r.is_last]
         return max(unfinished or running, key=lambda r: r.program_arrival_s)
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return sorted(pins, key=lambda p: (-p.expires_at_s, p.request.id))

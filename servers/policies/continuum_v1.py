@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from typing import Literal
+from typing import ClassVar, Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.moments import Moments
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.turn_counts import TurnCounts
@@ -42,6 +42,8 @@ class ContinuumV1(Policy):
 
     name = "continuum-v1"
     source = "Continuum v1, §4.2-§4.4"
+    needs: ClassVar[tuple[Need, ...]] = ("tool names", "ends of programs")
+    checked: ClassVar[str] = "no: the authors' fork has no such bound"
 
     def __init__(
         self,
@@ -101,7 +103,7 @@ class ContinuumV1(Policy):
     def rank(self, request: Request, now_s: float) -> Rank:
         return pinned_programs_first(request)
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return latest_programs_first(pins)
 
     def _bound(self, tool: str | None) -> tuple[str, Moments, float]:

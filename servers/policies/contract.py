@@ -19,9 +19,35 @@ from servers.policies.arguments import arguments_text
 from servers.policies.base import Costs, Future, Oracle, Pin, Policy, Request, Retention
 from servers.registry import NAME
 
-EVENTS = ("arrived", "scheduled", "preempted", "finished", "aborted", "program_ended")
-DECISIONS = ("rank", "victim", "displaced", "reclaim", "review", "wake_s")
-COSTS = Costs(prefill_s=lambda tokens: tokens / 5000)
+EVENTS = (
+    "arrived",
+    "scheduled",
+    "preempted",
+    "finished",
+    "aborted",
+    "pinned",
+    "unpinned",
+    "program_ended",
+)
+DECISIONS = (
+    "rank",
+    "rank_changed",
+    "admit",
+    "victim",
+    "displaced",
+    "reclaim",
+    "review",
+    "wake_s",
+)
+ANSWERS = ("run", "skip", "stop")
+COSTS = Costs(
+    prefill_s=lambda tokens: tokens / 5000,
+    kv_tokens=100_000,
+    decode_step_s=lambda turns, context_tokens: 0.01 + turns * 1e-4 + context_tokens * 1e-7,
+)
+FREE_TOKENS = 90_000
+HOUR = (71.0, 72.0, 80.0, 200.0, 3671.0)
+"""Times in seconds at which a turn that waits from 71 s on must be admitted at the latest."""
 
 
 def check(policy: type[Policy], arguments: Mapping[str, Any] | None = None) -> None:
@@ -76,8 +102,13 @@ class ContractScenario:
     def __init__(self, policy: type[Policy], arguments: Mapping[str, Any]) -> None:
         self._label = policy.__qualname__
         given = arguments_text(sorted(arguments.items()))
+        costs = (
+            replace(COSTS, reload_s=lambda tokens: tokens / 50_000)
+            if "tier" in policy.needs
+            else COSTS
+        )
         try:
-            self._policy = policy(COSTS, **arguments)
+            self._policy = policy(costs, **arguments)
         except ValueError as error:
             raise InvalidPolicy(f"{self._label}{given}: {error}") from None
         except (Exception, SystemExit) as error:
@@ -114,6 +145,8 @@ class ContractScenario:
         self._decide([other, second, overlapping, cancelled], [], pins, 5.0)
         self._call("aborted", cancelled, 5.5)
         self._admit(second, 6.0)
+        if pin is not None:
+            self._call("unpinned", pin, 6.0)
         self._admit(other, 6.0)
         self._decide([overlapping], [second, other], [], 60.0)
         self._admit(overlapping, 61.0)
@@ -122,6 +155,7 @@ class ContractScenario:
             self._finish(request, 62.0)
         for program_id in "abc":
             self._call("program_ended", program_id, 63.0)
+        self._check_admits()
 
     def _arrive(self, request: Request) -> None:
         if isinstance(self._policy, Oracle):
@@ -139,12 +173,18 @@ class ContractScenario:
         if retention.kind == "free":
             return None
         tokens = request.prompt_tokens + request.output_tokens
-        return Pin(request, tokens, now_s, now_s + retention.ttl_s)
+        pin = Pin(request, tokens, now_s, now_s + retention.ttl_s)
+        self._call("pinned", pin, now_s)
+        return pin
 
     def _decide(
         self, waiting: list[Request], running: list[Request], pins: list[Pin], now_s: float
     ) -> None:
         ranks = [self._rank(request, now_s) for request in waiting]
+        for request in waiting:
+            answer = self._call("admit", request, FREE_TOKENS, now_s)
+            if answer not in ANSWERS:
+                self._reject("admit", answer, '"run", "skip" or "stop"')
         try:
             ranks.sort()
         except TypeError as error:
@@ -155,11 +195,28 @@ class ContractScenario:
                 displaced = self._call("displaced", head, running, now_s)
                 if displaced is not None:
                     self._check_is_running("displaced", displaced, running)
-        self._check_are_pins("reclaim", self._call("reclaim", pins, now_s), pins)
+        for request in (*running, *waiting):
+            self._check_are_pins("reclaim", self._call("reclaim", pins, request, now_s), pins)
         self._check_are_pins("review", self._call("review", pins, 4000, now_s), pins)
         wake_s = self._call("wake_s", now_s)
         if wake_s is not None and not _is_number(wake_s):
             self._reject("wake_s", wake_s, "a time in seconds, or None for never")
+
+    def _check_admits(self) -> None:
+        """Refuse a policy that lets programs run only one at a time, whatever memory is free."""
+        running = Request(5, "d", 0, 70.0, 70.0, 1000)
+        waiting = Request(6, "e", 0, 71.0, 71.0, 1000)
+        self._arrive(running)
+        self._admit(running, 70.0)
+        self._arrive(waiting)
+        answers = [self._call("admit", waiting, FREE_TOKENS, now_s) for now_s in HOUR]
+        if "run" not in answers:
+            self._reject(
+                "admit",
+                answers[-1],
+                f'"run" within an hour for a turn of 1,000 tokens, with {FREE_TOKENS:,} of '
+                f"{COSTS.kv_tokens:,} tokens free and one turn running",
+            )
 
     def _rank(self, request: Request, now_s: float) -> tuple[Any, ...]:
         rank = self._call("rank", request, now_s)
@@ -167,6 +224,7 @@ class ContractScenario:
             self._reject("rank", rank, "a tuple of numbers that ends in request.id")
         if rank[-1] != request.id:
             self._reject("rank", rank, "a tuple that ends in request.id, so that no two are equal")
+        self._call("rank_changed", request, now_s)
         second = self._call("rank", request, now_s)
         if second != rank:
             self._reject("rank", second, f"{rank} as in the call before: it must not change state")

@@ -13,33 +13,43 @@ costs the request its own reload and stalls no other (InferCept: 2 * T_swap(C) *
 an offload tier the choice is between the first two. Discard and swap release the context in the
 same way, since with a tier the engine has a copy already.
 
-Waiting turns: preempted, preserved, then program arrival. The authors' scheduler resumes preserved
-requests among the running ones, and orders the rest by the first arrival of the request, which
-there continues through its tool calls. The keyword `queue_order="turn"` orders waiting turns by
-their own arrival instead, as vLLM's queue does; a preserved context does not move its turn forward.
-With "preserved_turn" it does, and the turns of released contexts are ordered by their own arrival.
+Of the contexts that it pays to release, the one whose release would waste most stays until a turn
+lacks memory; the others are released at once. A running turn that lacks memory takes that context,
+or else the running turn of the latest program arrival is preempted, which may be itself.
+
+Waiting turns (keyword `queue_order`):
+- "program", the default: preserved; then, over a tier, those whose KV is swapped out, preempted or
+  released; then all others; each by arrival of the program. It is the authors' order: there a
+  request continues through its tool calls, so that its arrival is that of the program, resumed
+  preserved requests are among the running ones, and preempted ones go back by arrival.
+- "turn": by arrival of the turn, preempted first, as vLLM's queue orders them. A preserved context
+  does not move its turn forward.
+- "preserved_turn": preserved, then by arrival of the turn.
 Once the next turn has arrived the tool call is over, and `review` no longer releases its context.
 
-The formulas were checked against the authors' code (`vllm/core/scheduler_v2.py`), not against the
-paper's text. Departs from that code:
+The formulas, the order and the victim were checked against the authors' code
+(`vllm/core/scheduler_v2.py`, `policy.py`), not against the paper's text. Departs from that code:
 - its constants of T_fwd are fits to one machine; here they are the profile's;
+- it counts only the marginal time of a recomputed chunk against the batch, here all of it counts;
 - it takes a call's remaining time as known; here it is estimated as above;
-- it keeps the most wasteful context until memory is needed; here that context is released at once;
-- before that it never releases a preserved context for a waiting turn; `reclaim_when="stuck"`, the
-  default, differs only in that it resolves a deadlock, longest since the call first. With
-  "pressure" they are released at every failed admission.
+- it releases and swaps contexts by blocks, from the end; here whole contexts are released;
+- before running turns it preempts those that its limit of tokens or swaps delays in a step. vLLM
+  has no such turns;
+- with nothing waiting it discards the oldest swapped request, which a tier does not need.
+If no other turn can free blocks, further contexts are released, longest since the call first.
+`reclaim_when="stuck"` releases contexts for lack of memory only then, and with "pressure" any
+context may be, greatest waste first.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import ClassVar, Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import FREE, Costs, Pin, Policy, Rank, Request, Retention, pin
+from servers.policies.base import FREE, Costs, Need, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.estimates.recent import Recent
-from servers.policies.program_order import pinned_programs_first
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -48,21 +58,26 @@ class Infercept(Policy):
 
     name = "infercept"
     source = "arXiv:2402.01869, §4; Continuum v3, §6.1"
+    needs: ClassVar[tuple[Need, ...]] = ("ends of programs",)
+    checked: ClassVar[str] = "yes: formulas, order and victim, by reading"
     reviews_pins: ClassVar[bool] = True
 
     def __init__(
         self,
         costs: Costs,
         *,
-        reclaim_when: Literal["stuck", "pressure"] = "stuck",
+        reclaim_when: Literal["overdue", "stuck", "pressure"] = "overdue",
         queue_order: Literal["program", "turn", "preserved_turn"] = "program",
     ) -> None:
         super().__init__(costs)
-        self.reclaim_when = reclaim_when
+        self.reclaim_when = "stuck" if reclaim_when == "stuck" else "pressure"
+        self.keeps_all_but_overdue = reclaim_when == "overdue"
         self.queue_order = queue_order
         self._returned: Recent[None] = Recent()
         """Programs whose tool call has ended and whose next turn has not finished."""
         self._next_release_s = math.inf
+        self._overdue: str | None = None
+        """The program whose context is due, and stays until a turn lacks memory."""
 
     def discard_waste(self, tokens: int, batch_tokens: int) -> float:
         """Return the token-seconds lost by recomputing a context beside a batch."""
@@ -73,10 +88,13 @@ class Infercept(Policy):
         """Return the token-seconds lost by a reload; infinite without an offload tier."""
         return math.inf if self.costs.reload_s is None else self.costs.reload_s(tokens) * tokens
 
+    def release_waste(self, tokens: int, batch_tokens: int) -> float:
+        """Return the token-seconds lost by releasing a context."""
+        return min(self.discard_waste(tokens, batch_tokens), self.swap_waste(tokens))
+
     def held_for_s(self, tokens: int, batch_tokens: int) -> float:
         """Return for how many seconds preserving a context wastes less than releasing it."""
-        waste = min(self.discard_waste(tokens, batch_tokens), self.swap_waste(tokens))
-        return waste / tokens if tokens else 0.0
+        return self.release_waste(tokens, batch_tokens) / tokens if tokens else 0.0
 
     def arrived(self, request: Request, now_s: float) -> None:
         if request.index > 0:
@@ -98,26 +116,48 @@ class Infercept(Policy):
         self._returned.pop(program_id)
 
     def rank(self, request: Request, now_s: float) -> Rank:
-        if self.queue_order == "program":
-            return pinned_programs_first(request)
-        after_pinned = self.queue_order == "preserved_turn" and not request.pinned
-        return (not request.preempted, after_pinned, request.arrival_s, request.id)
+        if self.queue_order == "turn":
+            return (not request.preempted, request.arrival_s, request.id)
+        if self.queue_order == "preserved_turn":
+            return (not request.pinned, request.arrival_s, request.id)
+        tier = self.costs.reload_s is not None
+        swapped = tier and (request.preempted or request.index > 0)
+        return (not request.pinned, not swapped, request.program_arrival_s, request.id)
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
-        return sorted(pins, key=lambda p: (p.pinned_at_s, p.request.id))
+    def rank_changed(self, request: Request, now_s: float) -> bool:
+        return False
+
+    def victim(self, running: Sequence[Request], now_s: float) -> Request:
+        return max(running, key=lambda r: (r.program_arrival_s, r.id))
+
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
+        if self.keeps_all_but_overdue:
+            return [held for held in pins if self._is_overdue(held)]
+        waste = self.release_waste
+        return sorted(pins, key=lambda p: (-waste(p.tokens, 0), p.pinned_at_s, p.request.id))
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
-        released = []
+        released: list[Pin] = []
+        most, kept = 0.0, None
         self._next_release_s = math.inf
         for held in pins:
             if held.program_id in self._returned:
                 continue
-            due_s = held.pinned_at_s + self.held_for_s(held.tokens, batch_tokens)
-            if due_s <= now_s:
-                released.append(held)
-            else:
+            waste = self.release_waste(held.tokens, batch_tokens)
+            due_s = held.pinned_at_s + (waste / held.tokens if held.tokens else 0.0)
+            if due_s > now_s:
                 self._next_release_s = min(self._next_release_s, due_s)
+            elif waste > most:
+                if kept is not None:
+                    released.append(kept)
+                most, kept = waste, held
+            else:
+                released.append(held)
+        self._overdue = None if kept is None else kept.program_id
         return released
+
+    def _is_overdue(self, held: Pin) -> bool:
+        return held.program_id == self._overdue and held.program_id not in self._returned
 
     def wake_s(self, now_s: float) -> float | None:
         """Return the first due time at the last review. A growing batch makes discarding more

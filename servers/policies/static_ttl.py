@@ -11,9 +11,10 @@ FCFS", so they do not. Pins are released in the order of `continuum`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import ClassVar
 
 from servers.compiled_core import mypyc_attr
-from servers.policies.base import FREE, Costs, Pin, Request, Retention, pin
+from servers.policies.base import FREE, Costs, Need, Pin, Request, Retention, pin
 from servers.policies.estimates.queue_delays import WINDOW, QueueDelays
 from servers.policies.estimates.ttl_model import default_ttl_s
 from servers.policies.program_fcfs import ProgramFcfs
@@ -26,6 +27,8 @@ class StaticTtl(ProgramFcfs):
 
     name = "static-ttl"
     source = "Continuum v3, §6.4 and §4.2"
+    needs: ClassVar[tuple[Need, ...]] = ("ends of programs",)
+    checked: ClassVar[str] = "no: its authors published no code of it"
 
     def __init__(self, costs: Costs, *, window: int = WINDOW) -> None:
         super().__init__(costs)
@@ -42,5 +45,5 @@ class StaticTtl(ProgramFcfs):
         ttl_s = default_ttl_s(t_bar_s + rebuild_s)
         return pin(ttl_s, tool=request.tool, T_bar_s=t_bar_s, rebuild_s=rebuild_s)
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return latest_programs_first(pins)

@@ -1,4 +1,5 @@
-"""Cost of rebuilding a context, for policies (Continuum v3, §5.2: offline profile).
+"""Cost of rebuilding a context and of a decode step, for policies (Continuum v3, §5.2: offline
+profile).
 
 In: tokens. Out: seconds. The paper fits a quadratic to measured prefills; here the step formula of
 `Profile` is summed over the chunks, which is exact in virtual time.
@@ -11,6 +12,7 @@ from functools import partial
 from servers.clock import seconds
 from servers.errors import InvalidInput
 from servers.policies.base import Costs
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.profiles.profile import Profile
 
 
@@ -36,6 +38,12 @@ def reload_s(profile: Profile, tokens: int) -> float:
     return cpu_s + tokens * profile.kv_bytes_per_token / profile.dram_bytes_per_s
 
 
+def decode_step_s(profile: Profile, turns: int, context_tokens: int) -> float:
+    """Return the time of a step without prefill. Layers with a window count with their whole
+    context."""
+    return seconds(profile.step_ps(turns, turns, context_tokens, 0))
+
+
 def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
     if step_tokens < 1:
         raise InvalidInput(f"step_tokens {step_tokens}: must be at least 1")
@@ -43,4 +51,6 @@ def costs(profile: Profile, *, step_tokens: int, offload: bool) -> Costs:
         prefill_s=partial(prefill_s, profile, step_tokens),
         reload_s=partial(reload_s, profile) if offload else None,
         step_tokens=step_tokens,
+        kv_tokens=kv_tokens_of(profile, step_tokens),
+        decode_step_s=partial(decode_step_s, profile),
     )

@@ -100,11 +100,8 @@ class Decodes:
         needed = steps // self._block * self.count
         if rest:
             high = -(self.tick + after) % self._block
-            low = high - rest + 1
-            if low >= 0:
-                needed += sum(self._phase[low : high + 1])
-            else:
-                needed += sum(self._phase[: high + 1]) + sum(self._phase[low:])
+            for phase in range(high - rest + 1, high + 1):  # A negative one counts from the end.
+                needed += self._phase[phase]
         return needed
 
 

@@ -238,16 +238,16 @@ class Engine:
         if most is None:
             raise RuntimeError("a batch without members has no steps")
         free = 0 if batch.head_may_load else self.scheduler.kv.free - batch.kept_free
-        ahead = self._running.blocks_ahead
+        running = self._running
         per_decode = (most // self.profile.block_tokens + 1) * len(self.profile.kv_groups)
         if decodes.count * per_decode < free and not batch.chunks:
             return most
-        if ahead(batch, most) <= free:
+        if running.blocks_ahead(batch, most) <= free:
             return most
         fits = 1
         while most - fits > 1:
             middle = (fits + most) // 2
-            if ahead(batch, middle) <= free:
+            if running.blocks_ahead(batch, middle) <= free:
                 fits = middle
             else:
                 most = middle

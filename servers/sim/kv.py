@@ -13,7 +13,7 @@ freed. Depths and counts are in blocks.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Iterator
 
 from servers.sim.window_blocks import Content
 
@@ -40,13 +40,40 @@ class Segment:
 class _Idle:
     """Blocks [low, high) of a segment in the free queue; evicted from the high end."""
 
-    __slots__ = ("high", "key", "low", "segment")
+    __slots__ = ("high", "low", "newer", "older", "segment")
 
-    def __init__(self, segment: Segment, low: int, high: int, key: int) -> None:
+    def __init__(self, segment: Segment, low: int, high: int) -> None:
         self.segment = segment
         self.low = low
         self.high = high
-        self.key = key
+        self.older = self.newer = self
+
+
+class _FreeQueue:
+    """Runs of idle blocks, oldest first: a linked list, as in vLLM, since most leave it from the
+    middle."""
+
+    def __init__(self) -> None:
+        self._ends = _Idle(Segment(0), 0, 0)
+        """Closes the list to a ring: it is newer than the newest and older than the oldest."""
+
+    def __iter__(self) -> Iterator[_Idle]:
+        idle = self._ends.newer
+        while idle is not self._ends:
+            yield idle
+            idle = idle.newer
+
+    def oldest(self) -> _Idle:
+        """Return the run that is evicted first; there must be one."""
+        return self._ends.newer
+
+    def append(self, idle: _Idle) -> None:
+        newest = self._ends.older
+        idle.older, idle.newer = newest, self._ends
+        newest.newer = self._ends.older = idle
+
+    def remove(self, idle: _Idle) -> None:
+        idle.older.newer, idle.newer.older = idle.newer, idle.older
 
 
 Path = tuple[tuple[Segment, int], ...]
@@ -81,8 +108,7 @@ class DeviceKV:
         self.free = blocks
         """Number of blocks that can be allocated: blank or evictable."""
         self._blank = blocks
-        self._queue: OrderedDict[int, _Idle] = OrderedDict()
-        self._serial = 0
+        self._queue = _FreeQueue()
 
     @property
     def used(self) -> int:
@@ -110,7 +136,7 @@ class DeviceKV:
         the count ends at `enough`."""
         segments = {segment for segment, _ in path}
         blocks = self._blank
-        for idle in self._queue.values():
+        for idle in self._queue:
             if blocks >= enough or idle.segment in segments:
                 break
             blocks += idle.high - idle.low
@@ -136,12 +162,11 @@ class DeviceKV:
             return
         blocks -= self._blank
         self._blank = 0
-        queue = self._queue
         while blocks:
-            idle = next(iter(queue.values()))
+            idle = self._queue.oldest()
             size = idle.high - idle.low
             if size <= blocks:
-                del queue[idle.key]
+                self._queue.remove(idle)
                 del idle.segment._idle[0]
                 idle.segment.end = idle.low
                 blocks -= size
@@ -162,10 +187,9 @@ class DeviceKV:
             new = exit_depth if exit_depth < depth else depth
             owners = segment.owners
             if old > segment.start:
-                if owners[old] == 1:
-                    del owners[old]
-                else:
-                    owners[old] -= 1
+                others = owners.pop(old) - 1
+                if others:
+                    owners[old] = others
             twice = min(segment.end, new) - old
             self._retain(segment, new)
             if new > segment.end:
@@ -205,22 +229,21 @@ class DeviceKV:
                 last.low = depth
                 break
             self.free -= last.high - last.low
-            del self._queue[last.key]
+            self._queue.remove(last)
             idle.pop()
         segment.top = depth
 
     def _release_segment(self, segment: Segment, depth: int) -> None:
         owners = segment.owners
-        if owners[depth] > 1:
-            owners[depth] -= 1
+        others = owners.pop(depth) - 1
+        if others:
+            owners[depth] = others
             return
-        del owners[depth]
         if depth < segment.top:
             return
         top = max(owners) if owners else segment.start
-        self._serial += 1
-        idle = _Idle(segment, top, segment.top, self._serial)
+        idle = _Idle(segment, top, segment.top)
         self.free += segment.top - top
         segment.top = top
         segment._idle.append(idle)
-        self._queue[idle.key] = idle
+        self._queue.append(idle)

@@ -19,6 +19,7 @@ from servers.admission import Admission
 from servers.policies.base import Policy
 from servers.policy_runner import Emit, PolicyRunner
 from servers.profiles import Profile
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.sim.batching import Batch, RunningTurns
 from servers.sim.kv import BlockOwner, DeviceKV
 from servers.sim.reloads import BlockDemand, Reloads
@@ -46,8 +47,12 @@ class Scheduler:
         )
         self._policy = policy
         self._block = profile.block_tokens
+        self._kv_blocks = profile.kv_blocks
+        self._kv_tokens = kv_tokens_of(profile, limits.step_tokens)
         self._load_ps, self._load_token_ps = profile.load_ps, profile.load_token_ps
+        self._step_tokens, self._max_num_seqs = limits.step_tokens, limits.max_num_seqs
         self._first_chunk = limits.admission == Admission.FIRST_CHUNK
+        self._context_tokens = self.running.context_tokens
 
     def _build(self, profile: Profile) -> tuple[DeviceKV, RunningTurns]:
         kv = DeviceKV(profile.kv_blocks)
@@ -91,18 +96,22 @@ class Scheduler:
         runner = self.runner
         if self.reloads.loading:
             self.reloads.finish_due(runner.now_ps)
-        runner.start_step(self.running.context_tokens)
+        runner.start_step(self._context_tokens)
         batch, fitting = Batch(), None
         if runner.displaces and len(runner.waiting):
             batch.may_displace = True
             if self.running.by_id and not self.reloads.loaded:
                 fitting = self._displace(batch)
+                if not batch.displaced:
+                    runner.requeue_skipped()
         if not self.running.extend_all(batch):
             self._extend_one_by_one(batch)
         if not batch.preempted:
             self._admit_waiting(batch)
             if fitting is not None and fitting.view.id in runner.waiting:
                 self._keep_free_for(fitting, batch)
+        if runner.admits:
+            runner.requeue_skipped()
         for sequence in batch.displaced:
             runner.push(sequence)
         return batch
@@ -116,9 +125,12 @@ class Scheduler:
         return change_ps
 
     def _displace(self, batch: Batch) -> Sequence | None:
-        """Preempt the turns that the policy selects until the head of the queue fits. Return the
-        head if it fits anyway."""
-        running, head = self.running, self.runner.head()
+        """Preempt the turns that the policy selects until the next turn to admit fits. Return that
+        turn if it fits anyway."""
+        running, head = self.running, self._candidate()
+        if head is None:
+            batch.may_displace = False
+            return None
         while running.by_id and not self._fits(head):
             running.refresh()
             worse = self._policy.displaced(head.view, running.views(), self.runner.now_s)
@@ -138,15 +150,15 @@ class Scheduler:
         if self.reloads.tiers:
             batch.kept_free = self.reloads.most_needed(head, self.running.partial)
         else:
-            budget = self.limits.step_tokens - len(self.running.by_id)
+            budget = self._step_tokens - len(self.running.by_id)
             batch.kept_free = self._demand(head, budget).needed
 
     def _fits(self, head: Sequence) -> bool:
         """Return whether the head could be admitted if each running turn computed one token."""
         running = len(self.running.by_id)
-        if running >= self.limits.max_num_seqs:
+        if running >= self._max_num_seqs:
             return False
-        return self._demand(head, self.limits.step_tokens - running).needed <= self.kv.free
+        return self._demand(head, self._step_tokens - running).needed <= self.kv.free
 
     def _extend_one_by_one(self, batch: Batch) -> None:
         """Allocate the running turns' slots in order of admission, with preemptions. If a turn has
@@ -179,7 +191,7 @@ class Scheduler:
         itself was preempted."""
         runner, running = self.runner, self.running.by_id
         while blocks > self.kv.free:
-            if runner.reclaim_for_running(len(running), lambda: blocks - self.kv.free):
+            if runner.reclaim_for_running(sequence, len(running), lambda: blocks - self.kv.free):
                 continue
             victim = running[self._policy.victim(self.running.views(), runner.now_s).id]
             self._preempt(victim, batch)
@@ -191,20 +203,34 @@ class Scheduler:
 
     def _admit_waiting(self, batch: Batch) -> None:
         runner, running, loaded = self.runner, self.running, self.reloads.loaded
+        head: Sequence | None = None
         while loaded or len(runner.waiting):
-            budget = self.limits.step_tokens - running.decodes.count
+            budget = self._step_tokens - running.decodes.count
             for _, chunk in batch.chunks:
                 budget -= chunk
-            if budget <= 0 or len(running.by_id) >= self.limits.max_num_seqs:
+            if budget <= 0 or len(running.by_id) >= self._max_num_seqs:
                 return
-            head = loaded[0] if loaded else runner.head()
+            if head is None:
+                head = loaded[0] if loaded else self._candidate()
+            if head is None:
+                return
             demand = self._demand(head, budget)
             if demand.needed <= self.kv.free:
                 self._admit(head, demand, budget, batch)
+                head = None
             elif not self._make_room_for_head(head, budget, batch):
                 if self._first_chunk and self.reloads.tiers and not demand.loads:
                     batch.head_may_load = demand.hit > 0
                 return
+            elif runner.needs_rerank(head):
+                head = None
+
+    def _candidate(self) -> Sequence | None:
+        """Return the waiting turn to admit next; None if the policy holds back all of them."""
+        if not self.runner.admits:
+            return self.runner.head() if len(self.runner.waiting) else None
+        others = len(self.running.by_id) + len(self.reloads.loading)
+        return self.runner.candidate(others, self._kv_tokens * self.kv.free // self._kv_blocks)
 
     def _demand(self, sequence: Sequence, budget: int) -> BlockDemand:
         """Return the demand of an admission in a step that may compute `budget` more tokens."""

@@ -8,6 +8,8 @@ import math
 
 def duration_ps(steps: int, first_ps: int, increment_ps: int) -> int:
     """Return Σ first_ps + i · increment_ps over i = 0 … steps - 1."""
+    if steps == 1:
+        return first_ps
     return steps * first_ps + increment_ps * (steps * (steps - 1) // 2)
 
 
@@ -20,8 +22,11 @@ def steps_until(left_ps: int, most: int, first_ps: int, increment_ps: int) -> in
     half = first_ps - 0.5 * increment_ps
     guess = 2 * left_ps / (half + math.sqrt(half * half + 2.0 * increment_ps * left_ps))
     steps = min(max(int(guess), 1), most)
-    while steps > 1 and duration_ps(steps - 1, first_ps, increment_ps) >= left_ps:
+    total_ps = duration_ps(steps, first_ps, increment_ps)
+    while steps > 1 and total_ps - first_ps - (steps - 1) * increment_ps >= left_ps:
         steps -= 1
-    while steps < most and duration_ps(steps, first_ps, increment_ps) < left_ps:
+        total_ps -= first_ps + steps * increment_ps
+    while steps < most and total_ps < left_ps:
+        total_ps += first_ps + steps * increment_ps
         steps += 1
     return steps

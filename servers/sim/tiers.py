@@ -37,7 +37,8 @@ class Tier:
         """Return the depth of the longest stored prefix, in whole chunks, within `limit`."""
         hit = 0
         for segment, exit_depth in path:
-            reach = min(self._ends.get(segment, segment.start), exit_depth, limit)
+            stored = self._ends.get(segment, segment.start)
+            reach = min(min(stored, exit_depth), limit)
             hit = max(hit, reach)
             if reach < exit_depth:
                 break

@@ -114,16 +114,17 @@ class WindowKV(DeviceKV):
     def find(self, owner: WindowOwner, limit: int) -> Hit:
         """Return the longest hit of an owner without blocks, of at most `limit` blocks."""
         contents = owner.contents
-        longest = 0
-        for content in contents[:limit]:
-            if not content.full:
-                break
+        longest, most = 0, min(limit, len(contents))
+        while longest < most and contents[longest].full:
             longest += 1
         depth = self._window_hit(contents, longest)
         owner.boundary = longest if longest > depth else 0
-        idle = sum(not content.full[0].references for content in contents[:depth])
-        for content in contents[self.passed(depth * self._block) : depth]:
-            idle += sum(not copies[0].references for copies in content.windows)
+        idle = 0
+        for position in range(depth):
+            idle += not contents[position].full[0].references
+        for position in range(self.passed(depth * self._block), depth):
+            for copies in contents[position].windows:
+                idle += not copies[0].references
         return Hit(depth, idle)
 
     def _window_hit(self, contents: list[Content], longest: int) -> int:

@@ -33,7 +33,7 @@ class ShortPromptsFirst(Policy):
         worst = max(running, key=lambda r: r.prompt_tokens)
         return worst if worst.prompt_tokens > 4 * head.prompt_tokens else None
 
-    def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+    def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         return sorted(pins, key=lambda p: p.tokens)
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:

@@ -14,6 +14,9 @@ TIERED = Costs(
     prefill_s=lambda tokens: tokens / PER_SECOND,
     reload_s=lambda tokens: tokens / (10 * PER_SECOND),
 )
+SMALL = Costs(prefill_s=COSTS.prefill_s, kv_tokens=10_000)
+"""A context of 3000 tokens takes three tenths of the device and 3 s to rebuild. The room of any
+context for 10 s costs as much as its rebuild."""
 
 _ids = count()
 

@@ -221,7 +221,7 @@ def test_arguments_reach_the_policy() -> None:
         ("continuum-v1(delta=1)", "delta between 0 and 1"),
         ("autellix(beta=0)", "quanta_s and beta must be above 0"),
         ("fcfs(k=1)", "k is not an argument of fcfs, which takes none; remove it"),
-        ("infercept(reclaim_when=never)", "reclaim_when must be stuck or pressure, not never"),
+        ("infercept(reclaim_when=never)", "must be overdue or stuck or pressure, not never"),
     ],
 )
 def test_values_that_a_policy_rejects_are_refused_before_anything_runs(
@@ -269,10 +269,18 @@ def test_continuum_can_estimate_from_other_turns() -> None:
     assert after(Continuum(COSTS, turn_counts="evicted")).model.turns.average == 1.5
 
 
+def test_the_documentation_says_what_every_policy_needs_and_how_it_was_checked() -> None:
+    page = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text()
+    for policy in map(POLICIES.load, POLICIES.built_in):
+        if policy.checked:
+            needs = ", ".join(policy.needs) or "nothing"
+            assert f"| `{policy.name}` | {needs} | {policy.checked} |" in page, policy.name
+
+
 def test_the_documentation_lists_every_argument_of_every_policy() -> None:
     page = (Path(__file__).parents[2] / "docs/reference/policies.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     for name in POLICIES.built_in:
-        _self, _costs, *others = inspect.signature(variant(name).policy.__init__).parameters
+        _self, _costs, *others = inspect.signature(POLICIES.load(name).__init__).parameters
         for argument in others:
             assert any(f"`{name}`" in row and f"`{argument}`" in row for row in rows), argument

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from policy_turns import COSTS, TIERED, held, order, run, turn
+from policy_turns import COSTS, SMALL, TIERED, held, order, run, turn
 
 from servers.policies.base import Future
 from servers.policies.clairvoyant import MARGIN_S, Clairvoyant
@@ -33,28 +33,23 @@ def test_baselines_free_all_kv_and_preempt_the_latest_admitted_turn(
     assert policy.wake_s(0.0) is None
 
 
-def clairvoyant(gap_s: float | None = 1.0) -> tuple[Clairvoyant, float]:
-    policy = Clairvoyant(COSTS)
-    request = turn(tokens=3000)
-    policy.foresee(request, Future(gap_s, 3000, 100))
-    retention = run(policy, request, start=0.0, end=1.0)
-    return policy, retention.ttl_s
-
-
 @pytest.mark.parametrize(
     ("gap_s", "ttl_s"),
     [
-        # Rebuilding takes 3 s, weighted by ten contexts: pinning pays for gaps below 30 s.
+        # Three tenths of the device for 10 s are as much as the whole device for 3 s.
         (0.5, 0.5 + MARGIN_S),
-        (29.9, 29.9 + MARGIN_S),
-        (30.0, 0.0),
+        (9.9, 9.9 + MARGIN_S),
+        (10.0, 0.0),
         (None, 0.0),
     ],
 )
-def test_clairvoyant_pins_for_exactly_the_gap_if_that_beats_rebuilding(
+def test_clairvoyant_pins_for_exactly_the_gap_if_its_room_costs_less_than_the_rebuild(
     gap_s: float | None, ttl_s: float
 ) -> None:
-    assert clairvoyant(gap_s)[1] == ttl_s
+    policy = Clairvoyant(SMALL)
+    request = turn(tokens=3000)
+    policy.foresee(request, Future(gap_s, 3000, 100))
+    assert run(policy, request, start=0.0, end=1.0).ttl_s == ttl_s
 
 
 def test_clairvoyant_orders_turns_without_kv_by_the_least_remaining_work() -> None:
@@ -74,5 +69,5 @@ def test_clairvoyant_orders_turns_without_kv_by_the_least_remaining_work() -> No
 
 def test_clairvoyant_releases_the_pins_needed_last_first() -> None:
     pins = [held(turn(p), until=t) for p, t in (("soon", 2.0), ("late", 9.0), ("later", 5.0))]
-    released = [p.program_id for p in Clairvoyant(TIERED).reclaim(pins, 0.0)]
+    released = [p.program_id for p in Clairvoyant(TIERED).reclaim(pins, turn("z"), 0.0)]
     assert released == ["late", "later", "soon"]

@@ -192,7 +192,7 @@ def test_static_ttl_always_uses_the_default_ttl_for_every_tool() -> None:
 
 def test_pins_are_evicted_with_the_latest_program_arrival_first() -> None:
     pins = [held(turn(p, program_at=at)) for p, at in (("a", 1.0), ("c", 3.0), ("b", 2.0))]
-    released = Continuum(COSTS).reclaim(pins, 0.0)
+    released = Continuum(COSTS).reclaim(pins, turn("z"), 0.0)
     assert [pin.program_id for pin in released] == ["c", "b", "a"]
 
 

@@ -66,7 +66,11 @@ def test_the_victim_is_the_newest_program_that_continues_else_the_newest() -> No
 
 def test_pins_are_evicted_with_the_latest_expiry_first() -> None:
     pins = [held(turn(p), until=t) for p, t in (("a", 4.0), ("b", 6.0), ("c", 5.0))]
-    assert [p.program_id for p in ContinuumPreview(COSTS).reclaim(pins, 0.0)] == ["b", "c", "a"]
+    assert [p.program_id for p in ContinuumPreview(COSTS).reclaim(pins, turn("z"), 0.0)] == [
+        "b",
+        "c",
+        "a",
+    ]
 
 
 def test_overlapping_turns_of_one_program_are_accepted() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -12,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_turns import COSTS, TIERED
 
-from servers.policies.base import Future, Oracle, Pin, Policy, Request, Retention, pin
+from servers.policies.base import Future, Oracle, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.contract import check
 from servers.variants import make_policy, variants
 
 POLICIES = sorted({variant.policy for variant in variants("all")}, key=lambda p: p.name)
 PROGRAMS = ("a", "b", "c")
+SMALL = replace(COSTS, kv_tokens=5000.0)
+"""Costs of a device on which two of these programs fit, for policies that hold turns back."""
 
 event_lists = st.lists(
     st.tuples(
@@ -42,6 +45,8 @@ class Engine:
         self.running: list[Request] = []
         self.pins: dict[str, Pin] = {}
         self.seen: dict[str, tuple[int, float]] = {}
+        self.ranked: dict[int, Rank] = {}
+        """The ranks with which turns began to wait, by request id."""
         self.ids = 0
 
     def apply(self, event: str, which: int, after: float, tools: Any, last: bool | None) -> None:
@@ -53,14 +58,14 @@ class Engine:
             self.waiting.remove(request)
             self.running.append(request)
             self.policy.scheduled(request, self.now, which)
+            self.unpin(request.program_id)
             request.preempted = request.pinned = False
-            self.pins.pop(request.program_id, None)
         elif event == "preempt" and self.running:
             request = self.policy.victim(self.running, self.now)
             self.running.remove(request)
             self.policy.preempted(request, self.now)
             request.preempted = True
-            self.waiting.append(request)
+            self.wait(request)
         elif event == "finish" and self.running:
             request = self.running.pop(which % len(self.running))
             request.tools, request.output_tokens = tools, which
@@ -73,7 +78,7 @@ class Engine:
             self.end(PROGRAMS[which % len(PROGRAMS)])
         elif event == "review":
             for pin in list(self.policy.review(list(self.pins.values()), which, self.now)):
-                del self.pins[pin.program_id]
+                self.unpin(pin.program_id)
 
     def arrive(self, program: str, last: bool | None, tokens: int) -> None:
         index, first = self.seen.get(program, (0, self.now))
@@ -84,23 +89,32 @@ class Engine:
         if isinstance(self.policy, Oracle):
             self.policy.foresee(request, Future(None if last else 1.0, tokens, 50))
         self.policy.arrived(request, self.now)
+        self.wait(request)
+
+    def wait(self, request: Request) -> None:
         self.waiting.append(request)
+        self.ranked[request.id] = self.policy.rank(request, self.now)
 
     def finish(self, request: Request) -> None:
         retention = self.policy.finished(request, self.now)
-        self.pins.pop(request.program_id, None)
+        self.unpin(request.program_id)
         assert retention.ttl_s >= 0
         if retention.kind == "pin" and not request.ends_program:
             tokens = request.prompt_tokens + request.output_tokens
             until = self.now + retention.ttl_s
-            self.pins[request.program_id] = Pin(request, tokens, self.now, until)
+            pin = self.pins[request.program_id] = Pin(request, tokens, self.now, until)
+            self.policy.pinned(pin, self.now)
+
+    def unpin(self, program: str) -> None:
+        if program in self.pins:
+            self.policy.unpinned(self.pins.pop(program), self.now)
 
     def end(self, program: str) -> None:
         for request in [r for r in self.waiting + self.running if r.program_id == program]:
             (self.waiting if request in self.waiting else self.running).remove(request)
             self.policy.aborted(request, self.now)
+        self.unpin(program)
         self.policy.program_ended(program, self.now)
-        self.pins.pop(program, None)
         self.seen.pop(program, None)
 
     def check_answers(self) -> None:
@@ -109,19 +123,29 @@ class Engine:
         assert all(a < b for a, b in pairwise(sorted(ranks)))
         assert all(math.isfinite(x) for rank in ranks for x in rank)
         assert ranks == [self.policy.rank(r, self.now) for r in self.waiting]
+        for request, rank in zip(self.waiting, ranks, strict=True):
+            if not self.policy.rank_changed(request, self.now):
+                assert rank == self.ranked[request.id]
+        answers = [self.policy.admit(r, 1000, self.now) for r in self.waiting]
+        assert {*answers} <= {"run", "skip", "stop"}
+        assert answers == [self.policy.admit(r, 1000, self.now) for r in self.waiting]
         if self.running:
             assert self.policy.victim(self.running, self.now) in self.running
             for head in self.waiting:
                 loser = self.policy.displaced(head, self.running, self.now)
                 assert loser is None or loser in self.running
         pins = list(self.pins.values())
-        assert sorted(map(id, self.policy.reclaim(pins, self.now))) == sorted(map(id, pins))
+        for request in self.waiting + self.running:
+            chosen = [*self.policy.reclaim(pins, request, self.now)]
+            assert {*chosen} <= {*pins}
+            assert len(chosen) == len({*chosen})
         wake_s = self.policy.wake_s(self.now)
         assert wake_s is None or wake_s > self.now
         assert self.policy.wake_s(self.now) == wake_s
         if wake_s is not None and not self.policy.reviews_pins:
             before = math.nextafter(wake_s, -math.inf)
             assert ranks == [self.policy.rank(r, before) for r in self.waiting]
+            assert answers == [self.policy.admit(r, 1000, before) for r in self.waiting]
 
 
 def reachable(state: object) -> Iterator[object]:
@@ -140,7 +164,7 @@ def reachable(state: object) -> Iterator[object]:
             yield from reachable(getattr(state, name))
 
 
-@pytest.mark.parametrize("costs", [COSTS, TIERED], ids=["no tier", "tier"])
+@pytest.mark.parametrize("costs", [COSTS, TIERED, SMALL], ids=["no tier", "tier", "little memory"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda p: p.name)
 @settings(deadline=None, max_examples=80)
 @given(events=event_lists)
@@ -174,7 +198,7 @@ def test_the_check_shows_a_policy_pins_as_an_engine_does() -> None:
         def finished(self, request: Request, now_s: float) -> Retention:
             return pin(7.0)
 
-        def reclaim(self, pins: Collection[Pin], now_s: float) -> Iterable[Pin]:
+        def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
             seen.update((p.program_id, p.tokens, p.pinned_at_s, p.expires_at_s) for p in pins)
             return []
 

@@ -8,23 +8,35 @@ import pytest
 
 from servers.errors import InvalidPlugin, InvalidVariant, UnknownName
 from servers.policies.fcfs import Fcfs
-from servers.variants import ALL, POLICIES, variant, variants
+from servers.variants import ALL, ONLY_OVER_TIER, POLICIES, variant, variants
 
 
 def test_all_has_each_built_in_policy_once_from_stock_vllm_to_the_bound() -> None:
     names = [v.name for v in variants("all")]
     assert names == list(ALL)
-    assert sorted(set(names) & set(POLICIES.built_in)) == sorted(POLICIES.built_in)
+    plain = {name.removesuffix("+") if name[:-1] in ONLY_OVER_TIER else name for name in names}
+    assert sorted(plain & set(POLICIES.built_in)) == sorted(POLICIES.built_in)
     assert (names[0], names[-1]) == ("fcfs", "clairvoyant")
 
 
 def test_variants_with_offload_and_the_bound_are_marked() -> None:
     assert [v.name for v in variants("all") if v.offload] == [
-        "lmcache", "autellix+", "infercept+", "continuum+",
+        "lmcache", "autellix+", "infercept+", "continuum+", "mori+", "turnstile+",
     ]  # fmt: skip
     assert [v.name for v in variants("all") if v.bound] == ["clairvoyant"]
     assert variant("lmcache").policy is Fcfs
     assert all(v.description and v.source for v in variants("all"))
+
+
+def test_a_policy_that_needs_a_tier_is_refused_without_one() -> None:
+    need = [name for name in POLICIES.built_in if "tier" in POLICIES.load(name).needs]
+    assert need == list(ONLY_OVER_TIER)
+    for text in ("mori", "mori(tick_s=2)"):
+        with pytest.raises(InvalidVariant) as refused:
+            variant(text)
+        assert f"mori needs an offload tier; write {text}+ for LMCache" in str(refused.value)
+    assert variant("mori(tick_s=2)+").offload == "lmcache"
+    assert variant("mori+native").offload == "native"
 
 
 def test_names_keep_their_order() -> None:
@@ -114,9 +126,11 @@ def broken(body: str, name: str = '    name = "mine"') -> str:
          "arrived changed request.prompt_tokens: a policy must not"),
         (broken("    def victim(self, running, t): return None"), "one of the requests in"),
         (broken("    def displaced(self, h, running, t): return h"), "displaced returned"),
-        (broken("    def reclaim(self, pins, t): return None"), "an iterable of items of `pins`"),
-        (broken("    def reclaim(self, pins, t): return [1]"), "only items of `pins`"),
+        (broken("    def reclaim(self, pins, r, t): return None"), "an iterable of items"),
+        (broken("    def reclaim(self, pins, r, t): return [1]"), "only items of `pins`"),
         (broken("    def review(self, pins, n, t): return pins"), "set reviews_pins = True"),
+        (broken("    def admit(self, r, free, t): return True"), '"run", "skip" or "stop"'),
+        (broken('    def admit(self, r, free, t): return "skip"'), "within an hour"),
         (broken("    def wake_s(self, t): return 'soon'"), "a time in seconds, or None"),
     ],
     indirect=["module"],

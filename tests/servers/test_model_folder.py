@@ -13,6 +13,8 @@ import pytest
 from servers.errors import InvalidCosts
 from servers.policies.base import Costs
 from servers.profiles import MODELS
+from servers.profiles.files import profile_for
+from servers.profiles.rebuild import decode_step_s
 from servers.profiles.step_times import StepTimes
 from servers.vllm.launch.cost_curve import costs_on, fit, read_costs
 from servers.vllm.models.configs import CONFIGS
@@ -119,6 +121,32 @@ def test_a_quadratic_is_fitted_to_the_costs_of_a_profile() -> None:
     assert curve.linear_s == pytest.approx(2e-4)
     assert curve.quadratic_s == pytest.approx(3e-9)
     assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
+
+
+def test_decode_steps_are_fitted_to_the_batches_that_fit_in_the_kv_memory() -> None:
+    def step_s(turns: int, context_tokens: int) -> float:
+        assert context_tokens <= 50_000
+        return 0.01 + turns * 2e-4 + context_tokens * 1e-7
+
+    curve = fit(Costs(float, kv_tokens=50_000, decode_step_s=step_s), 100_000)
+    fitted = curve.decode_step
+    assert fitted is not None
+    assert fitted.base_s == pytest.approx(0.01)
+    assert fitted.turn_s == pytest.approx(2e-4)
+    assert fitted.context_token_s == pytest.approx(1e-7)
+    assert fit(Costs(float), 100_000).decode_step is None
+
+
+def test_the_fitted_decode_steps_of_an_a100_are_those_of_its_profile_within_a_few_percent() -> None:
+    profile = profile_for("a100-80g", "llama-3.1-8b", step_times=StepTimes.TABLES)
+    curve, _ = costs_on(
+        "llama-3.1-8b", "a100-80g", gpus=None, step_tokens=2048, step_times=StepTimes.TABLES
+    )
+    decode = curve.decode_step
+    assert decode is not None
+    for turns, context in ((1, 2_000), (8, 16_000), (32, 4_000), (128, 1_000)):
+        fitted_s = decode.base_s + decode.turn_s * turns + decode.context_token_s * turns * context
+        assert fitted_s == pytest.approx(decode_step_s(profile, turns, turns * context), rel=0.1)
 
 
 def test_a_faster_machine_has_lower_costs() -> None:

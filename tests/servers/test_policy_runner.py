@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from servers.pin_table import ActivePin, PinTable
-from servers.policies.base import Costs, Pin, Policy, Request, Retention, pin
+from servers.policies.base import Admit, Costs, Pin, Policy, Request, Retention, pin
 from servers.policy_runner import EngineTurn, PolicyRunner
 from servers.ranked_queue import RankedQueue
 
@@ -33,7 +33,7 @@ def test_the_head_of_the_queue_is_always_the_item_with_the_smallest_current_rank
             queue.remove(key)
             ranks.pop(key, None)
         assert len(queue) == len(ranks)
-        assert set(queue) == set(ranks)
+        assert set(queue.items()) == set(ranks)
         if ranks:
             assert queue.peek() == min(ranks, key=lambda k: (ranks[k], k))
 
@@ -149,11 +149,11 @@ def test_pins_may_be_reclaimed_always_or_only_if_no_other_turn_can_free_blocks(
 
 
 def test_reclaim_when_stuck_releases_pins_for_a_running_turn_only_if_it_runs_alone() -> None:
-    recording = RecordingRunner()
+    recording, running = RecordingRunner(), Turn(2, "b")
     recording.serve(Turn(1, "a"))
-    assert not recording.runner.reclaim_for_running(2, lambda: 1)
+    assert not recording.runner.reclaim_for_running(running, 2, lambda: 1)
     assert recording.released == []
-    assert recording.runner.reclaim_for_running(1, lambda: 1)
+    assert recording.runner.reclaim_for_running(running, 1, lambda: 1)
     assert recording.released == ["a"]
 
 
@@ -206,3 +206,69 @@ def test_a_policy_that_returns_no_retention_is_refused() -> None:
     recording = RecordingRunner(Wrong(Costs(prefill_s=float)))
     with pytest.raises(TypeError, match=r"policy wrong: finished\(\) returned None"):
         recording.serve(Turn(1, "a"))
+
+
+class Skips(Policy):
+    """Skips all turns but those in `runs`, and records those that it is asked about."""
+
+    name = "skips"
+    runs = ""
+
+    def __init__(self) -> None:
+        super().__init__(Costs(prefill_s=float))
+        self.asked: list[str] = []
+
+    def admit(self, request: Request, free_tokens: int, now_s: float) -> Admit:
+        self.asked.append(request.program_id)
+        return "run" if request.program_id in self.runs else "skip"
+
+
+def waiting(policy: Policy, programs: str) -> PolicyRunner[Turn, str]:
+    runner = RecordingRunner(policy).runner
+    for number, program_id in enumerate(programs):
+        runner.arrived(turn := Turn(number, program_id))
+        runner.push(turn)
+    return runner
+
+
+def ask(runner: PolicyRunner[Turn, str], other_turns: int, free_tokens: int) -> str | None:
+    found = runner.candidate(other_turns, free_tokens)
+    runner.requeue_skipped()
+    return found and found.view.program_id
+
+
+def test_a_policy_that_held_back_all_turns_is_not_asked_again_while_memory_only_shrinks() -> None:
+    runner = waiting(policy := Skips(), "ab")
+    assert ask(runner, 1, 100) is None
+    assert ask(runner, 1, 100) is None
+    assert ask(runner, 1, 99) is None
+    assert policy.asked == ["a", "b"]
+    assert ask(runner, 1, 101) is None
+    assert policy.asked == ["a", "b", "a", "b"]
+
+
+def test_a_policy_that_held_back_all_turns_is_asked_again_after_an_event() -> None:
+    runner = waiting(policy := Skips(), "ab")
+    assert ask(runner, 1, 100) is None
+    policy.runs = "b"
+    runner.arrived(Turn(9, "c"))
+    assert ask(runner, 1, 100) == "b"
+
+
+def test_a_turn_that_was_skipped_before_an_admission_is_considered_again_in_the_next_step() -> None:
+    runner = waiting(policy := Skips(), "ab")
+    policy.runs = "b"
+    admitted = runner.candidate(1, 100)
+    assert admitted is not None
+    runner.waiting.remove(admitted.view.id)
+    runner.admitted(admitted, 48, 0)
+    policy.runs = "a"
+    assert runner.candidate(2, 100) is None
+    runner.requeue_skipped()
+    assert ask(runner, 2, 100) == "a"
+
+
+def test_turns_that_were_held_back_are_admitted_once_no_other_turn_runs() -> None:
+    runner = waiting(Skips(), "ab")
+    assert ask(runner, 1, 100) is None
+    assert ask(runner, 0, 100) == "a"

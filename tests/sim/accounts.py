@@ -42,7 +42,7 @@ def check_blocks(scheduler: Scheduler) -> None:
 def check_queue(kv: DeviceKV) -> int:
     idle = 0
     by_segment: dict[Segment, int] = {}
-    for entry in kv._queue.values():
+    for entry in kv._queue:
         assert entry.low < entry.high
         assert by_segment.get(entry.segment, entry.segment.end) == entry.high
         by_segment[entry.segment] = entry.low

@@ -30,7 +30,7 @@ class PinsForever(Policy):
     def finished(self, request: Request, now_s: float) -> Retention:
         return pin(float("inf"), whole_request=self.whole)
 
-    def reclaim(self, pins: object, now_s: float) -> list[Pin]:
+    def reclaim(self, pins: object, request: object, now_s: float) -> list[Pin]:
         return sorted(pins, key=lambda p: -p.request.program_arrival_s)  # type: ignore[call-overload, no-any-return]
 
 

@@ -19,6 +19,12 @@ from tests.sim.accounts import check_blocks
 from tests.sim.worlds import World, profile, worlds
 
 VARIANTS = [v.name for v in variants("all")]
+HOLDS_BACK = "tests.sim.holding:HoldsBack"
+EAGER = (
+    "thunderagent(interval_s=0.05)",
+    "progress-ttl(most_rounds=2,resume_after_s=0.5,window=2)",
+)
+"""Policies with settings that matter in worlds of a few seconds."""
 FEW_EXAMPLES = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -46,7 +52,7 @@ def run(
     return turns, events, done
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *EAGER, HOLDS_BACK])
 @FEW_EXAMPLES
 @given(world=worlds())
 def test_every_program_finishes_and_strides_change_nothing(name: str, world: World) -> None:
@@ -61,7 +67,7 @@ def test_every_program_finishes_and_strides_change_nothing(name: str, world: Wor
     }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, HOLDS_BACK])
 @FEW_EXAMPLES
 @given(world=worlds())
 def test_no_block_is_lost_and_all_are_free_at_the_end(name: str, world: World) -> None:

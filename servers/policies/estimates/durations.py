@@ -12,7 +12,6 @@ shift its i. A new sample updates one hull; a query searches only blocks with a 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
 from itertools import accumulate
 from math import isqrt
 
@@ -58,7 +57,8 @@ class Durations:
         best_t = 0.0
         best = self.share_within(0.0) * benefit_s if blocks[0].values[0] <= 0 else 0.0
         previous = min(bisect_left(self._lasts, self._ttl_s), len(blocks) - 1)
-        for index in (previous, *range(len(blocks))):
+        order: list[int] = [previous, *range(len(blocks))]
+        for index in order:
             values = blocks[index].values
             if quotient(through[index], size) * benefit_s - values[0] >= best:
                 within, t = blocks[index].touched_by(slope)
@@ -105,7 +105,9 @@ class _Block:
         self.slopes: list[float] = []
         """Slope from each hull point to the next, strictly increasing."""
         last = len(values)
-        self._extend([(i, t) for i, t in enumerate(values, 1) if i == last or values[i] > t])
+        for count, t in enumerate(values, 1):
+            if count == last or values[count] > t:
+                self._append(count, t)
 
     def touched_by(self, slope: float) -> tuple[int, float]:
         """Return the first hull point that a line of this slope touches from below."""
@@ -124,42 +126,40 @@ class _Block:
         counts, times, slopes = self.counts[cut:], self.times[cut:], self.slopes[cut:]
         del self.counts[cut:], self.times[cut:], self.slopes[max(cut - 1, 0) :]
         if not times:
-            self._extend([(index + 1, t)])
+            self._append(index + 1, t)
             return values
         if times[0] != t:
-            self._extend(self._between(index, bisect_left(values, times[0]), counts[0] + 1))
+            self._append_between(index, bisect_left(values, times[0]), counts[0] + 1)
         counts = [count + 1 for count in counts]
+        self._append(counts[0], times[0])
         if cut:
-            self._extend([(counts[0], times[0])])
             self.counts += counts[1:]
             self.times += times[1:]
             self.slopes += slopes
         else:
-            self._extend(zip(counts, times, strict=True))
+            for i in range(1, len(counts)):
+                self._append(counts[i], times[i])
         return values
 
-    def _between(self, start: int, stop: int, count: int) -> list[tuple[int, float]]:
-        """Return the point of sample `start`, and those points before sample `stop` (whose point is
+    def _append_between(self, start: int, stop: int, count: int) -> None:
+        """Append the point of sample `start`, and those points before sample `stop` (whose point is
         at `count`) that are below the line between the two."""
         values = self.values
         t = values[start]
         rise = (values[stop] - t) / (count - start - 1)
-        below = [
-            (i + 1, values[i])
-            for i in range(start + 1, stop)
-            if values[i] - t < rise * (i - start) and values[i] < values[i + 1]
-        ]
-        return [(start + 1, t), *below]
+        self._append(start + 1, t)
+        for i in range(start + 1, stop):
+            if values[i] - t < rise * (i - start) and values[i] < values[i + 1]:
+                self._append(i + 1, values[i])
 
-    def _extend(self, points: Iterable[tuple[int, float]]) -> None:
-        """Append points at the right end of the hull, and drop points that are then above it."""
+    def _append(self, count: int, t: float) -> None:
+        """Append a point at the right end of the hull, and drop points that are then above it."""
         counts, times, slopes = self.counts, self.times, self.slopes
-        for count, t in points:
-            while times:
-                slope = (t - times[-1]) / (count - counts[-1])
-                if not slopes or slope > slopes[-1]:
-                    slopes.append(slope)
-                    break
-                counts.pop(), times.pop(), slopes.pop()
-            counts.append(count)
-            times.append(t)
+        while times:
+            slope = (t - times[-1]) / (count - counts[-1])
+            if not slopes or slope > slopes[-1]:
+                slopes.append(slope)
+                break
+            counts.pop(), times.pop(), slopes.pop()
+        counts.append(count)
+        times.append(t)

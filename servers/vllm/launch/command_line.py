@@ -14,13 +14,13 @@ from pathlib import Path
 
 from servers.admission import MAX_NUM_SEQS, STEP_TOKENS, Admission
 from servers.errors import CannotServe, InvalidInput
-from servers.profiles import HARDWARE, MODELS, model
+from servers.profiles import HARDWARE, MODELS, costs, model
 from servers.profiles import hardware as find_gpu
 from servers.profiles.files import is_file, measured_for
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 from servers.variants import variant, variants
-from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on
+from servers.vllm.launch.cost_curve import TINY_ON_CPU, CostCurve, costs_on, fit_decode_step
 from servers.vllm.launch.find_vllm import VllmInstallation, gpu_names
 from servers.vllm.launch.offload_tier import Offloading
 from servers.vllm.models.model_folder import ResolvedModel
@@ -251,10 +251,12 @@ def _profile_problem(name: str) -> str:
 
 def _measured_costs(config: ServerConfig, file: str) -> tuple[CostCurve, str]:
     measured = measured_for(file, config.model, config.gpus, config.kv_cache_dtype)
+    exact = costs(measured.profile(), step_tokens=config.step_tokens, offload=False)
     curve = CostCurve(
         **measured.curve.model_dump(),
         reload_s_per_token=measured.reload_s_per_token,
         step_tokens=config.step_tokens,
+        decode_step=fit_decode_step(exact, measured.max_model_len),
     )
     return curve, f"costs measured on {measured.machine}, {measured.date} ({file})"
 

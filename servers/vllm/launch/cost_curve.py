@@ -1,8 +1,11 @@
-"""The cost of rebuilding a context, as the JSON file that the plug-in reads (TURNSTILE_COSTS).
+"""The cost of rebuilding a context and of a decode step, as the JSON file that the plug-in reads
+(TURNSTILE_COSTS).
 
 prefill_s(n) = base_s + linear_s · n + quadratic_s · n², for a prompt of n tokens alone in the
 engine (Continuum v3, §5.2 fits the same curve); reload_s(n) = reload_s_per_token · n, null without
-an offload tier. In: the profile of a machine, a file, or constants for the tiny model on a CPU.
+an offload tier. A step that generates one token for each of n turns, which have m tokens of context
+in total, takes base_s + turn_s · n + context_token_s · m of `decode_step`, null if unknown. In: the
+profile of a machine, a file, or constants for the tiny model on a CPU.
 """
 
 from __future__ import annotations
@@ -18,10 +21,20 @@ from servers.policies.base import Costs
 from servers.profiles import costs
 from servers.profiles import model as model_named
 from servers.profiles.files import profile_for
+from servers.profiles.fit import least_squares
 from servers.profiles.kv_cache_dtype import KvCacheDtype
 from servers.profiles.step_times import StepTimes
 
 FIT_FROM_TOKENS = 256
+FIT_TO_TURNS = 256
+
+
+class DecodeStep(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    base_s: float = Field(ge=0)
+    turn_s: float = Field(ge=0)
+    context_token_s: float = Field(ge=0)
 
 
 class CostCurve(BaseModel):
@@ -32,15 +45,23 @@ class CostCurve(BaseModel):
     quadratic_s: float = Field(ge=0)
     reload_s_per_token: float | None = Field(default=None, ge=0)
     step_tokens: int = Field(default=STEP_TOKENS, ge=1)
+    decode_step: DecodeStep | None = None
 
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1) + "\n")
 
 
-TINY_ON_CPU = CostCurve(base_s=0.01, linear_s=1.2e-4, quadratic_s=1.5e-8, reload_s_per_token=1.5e-5)
+TINY_ON_CPU = CostCurve(
+    base_s=0.01,
+    linear_s=1.2e-4,
+    quadratic_s=1.5e-8,
+    reload_s_per_token=1.5e-5,
+    decode_step=DecodeStep(base_s=5.1e-3, turn_s=2.0e-4, context_token_s=2.2e-7),
+)
 """Measured for the tiny model on two shared cores with vLLM 0.32: prompts of 1000, 4000, 8000 and
 16000 tokens took 0.14, 0.71, 1.95 and 6.2 s; loading 16,383 tokens from LMCache's DRAM took 0.24 s.
-`bench profile` measures the user's machine."""
+Decode steps are those of the profile in docs/fidelity/vllm-0.32-tiny-cpu.json. `bench profile`
+measures the user's machine."""
 
 
 def read_costs(path: Path) -> CostCurve:
@@ -84,4 +105,22 @@ def fit(exact: Costs, longest_tokens: int) -> CostCurve:
         quadratic_s=quadratic_s,
         reload_s_per_token=exact.reload_s and exact.reload_s(longest_tokens) / longest_tokens,
         step_tokens=exact.step_tokens,
+        decode_step=fit_decode_step(exact, longest_tokens),
     )
+
+
+def fit_decode_step(exact: Costs, longest_tokens: int) -> DecodeStep | None:
+    """Fit the decode steps of geometrically spaced batches that fit in the KV memory, also by least
+    squares of the relative error. Return None if `exact` does not know its decode steps."""
+    if exact.decode_step_s is None:
+        return None
+    batches = [
+        (int(turns), int(turns) * int(context))
+        for turns in np.unique(np.geomspace(1, FIT_TO_TURNS, 17).astype(int))
+        for context in np.geomspace(FIT_FROM_TOKENS, longest_tokens, 17)
+        if int(turns) * int(context) <= exact.kv_tokens
+    ]
+    seconds = np.array([exact.decode_step_s(*batch) for batch in batches])
+    terms = np.array([(1, turns, context) for turns, context in batches], float)
+    _, (base_s, turn_s, context_token_s) = least_squares(terms, seconds)
+    return DecodeStep(base_s=base_s, turn_s=turn_s, context_token_s=context_token_s)

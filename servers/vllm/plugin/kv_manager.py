@@ -135,7 +135,9 @@ class ReclaimingKVManager:
         tokens += request.num_computed_tokens + kwargs.get("num_lookahead_tokens", 0)
         tokens = min(tokens, scheduler.max_model_len)
         if runner.reclaim_for_running(
-            len(scheduler.running), lambda: self._missing(request, tokens, kwargs)
+            self._turns[request.request_id],
+            len(scheduler.running),
+            lambda: self._missing(request, tokens, kwargs),
         ):
             return True
         if self._victim is not None:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import vllm
+from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.request_queue import SchedulingPolicy
 from vllm.v1.request import Request, RequestStatus
@@ -33,7 +34,7 @@ from servers.vllm.plugin.kv_manager import (
 )
 from servers.vllm.plugin.request_tags import Turn, read_xargs
 from servers.vllm.plugin.settings import read_policy
-from servers.vllm.plugin.waiting_queue import RankedRequests
+from servers.vllm.plugin.waiting_queue import AdmittedRequests, RankedRequests
 
 FINISHED = frozenset(
     getattr(RequestStatus, name)
@@ -54,8 +55,11 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         check_scheduler(AsyncScheduler, vllm.__version__)
-        policy = self._read_policy()
         super().__init__(*args, **kwargs)
+        self._kv_blocks = self.kv_cache_config.num_blocks - 1
+        """Without vLLM's null block."""
+        self._kv_tokens = self._tokens_of_kv()
+        policy = self._read_policy(self._kv_tokens)
         self._refuse_settings(policy)
         self.turns: dict[str, Turn] = {}
         self._arrivals = 0
@@ -74,14 +78,28 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         self._reclaiming_manager = ReclaimingKVManager(
             self, self.runner, self.turns, self._loading, self._admitted
         )
-        self.waiting = RankedRequests(self.runner, self.turns, self._watch_allocations)
+        queue = self.runner, self.turns, self._watch_allocations
+        self.waiting = (
+            AdmittedRequests(*queue, candidate=self._candidate)
+            if self.runner.admits
+            else RankedRequests(*queue)
+        )
         # Only under this policy does vLLM preempt turns other than the one admitted last.
         self.policy = SchedulingPolicy.PRIORITY
         self._declined: tuple[int, int | None] | None = None
         """Number of events and wake-up time when the policy last declined to displace a turn."""
 
-    def _read_policy(self) -> Policy:
-        return read_policy(os.environ)
+    def _read_policy(self, kv_tokens: int) -> Policy:
+        return read_policy(os.environ, kv_tokens)
+
+    def _tokens_of_kv(self) -> int:
+        """Return the tokens of KV that the device holds. With several groups of layers it is vLLM's
+        own measure: how many turns of the maximum length fit, times that length."""
+        if len(self.kv_cache_config.kv_cache_groups) == 1:
+            return int(self._kv_blocks * self.block_size)
+        turns = get_max_concurrency_for_kv_cache_config(self.vllm_config, self.kv_cache_config)
+        share = self._kv_blocks / self.kv_cache_config.num_blocks
+        return int(turns * share * self.max_model_len)
 
     def _open_log(self) -> EventLog:
         return EventLog(os.environ.get("TURNSTILE_EVENTS"))
@@ -189,14 +207,21 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
         runner.start_step(self._batch_tokens)
         if runner.displaces and self.running and self.may_displace():
             self._displace()
+            if not self.waiting.displaced:
+                runner.requeue_skipped()
         if self._reclaiming_manager.running_turns_fit():
             self.kv_cache_manager = self._stock_manager
         else:
             self._watch_allocations()
+        if runner.admits:
+            self.waiting.in_step = True
         try:
             output = super().schedule(*args, **kwargs)
         finally:
             self.kv_cache_manager = self._stock_manager
+        if runner.admits:
+            self.waiting.in_step = False
+            runner.requeue_skipped()
         displaced, self.waiting.displaced = self.waiting.displaced, None
         if displaced:
             self.waiting.prepend_requests(displaced)
@@ -240,13 +265,22 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
             self._loading.add(request.request_id)
             self.runner.record("loading", turn, tokens=external)
 
+    def _candidate(self) -> Turn | None:
+        """Return the waiting turn to admit next; None if the policy holds back all of them."""
+        others = len(self.running) + len(self._loading)
+        free = self._stock_manager.block_pool.get_num_free_blocks()
+        return self.runner.candidate(others, self._kv_tokens * free // self._kv_blocks)
+
     def _displace(self) -> None:
-        """Preempt the turns that the policy selects until the head of the queue fits. This happens
+        """Preempt the turns that the policy selects until the next turn to admit fits. This happens
         before the step, since vLLM cannot remove a turn from a batch. Displaced turns wait until
         the next step."""
         runner = self.runner
-        head = self.waiting.peek_request()
-        turn = self.turns[head.request_id]
+        turn = self._candidate() if runner.admits else runner.head()
+        if turn is None:
+            self._declined = (runner.events, runner.wake_ps)
+            return
+        head = self.requests[turn.request_id]
         ready = head.status in (RequestStatus.WAITING, RequestStatus.PREEMPTED)
         if turn.is_internal or not ready or self._fits(head):
             return
@@ -263,9 +297,9 @@ class TurnstileScheduler(AsyncScheduler):  # type: ignore[misc]
 
     def may_displace(self) -> bool:
         """Return whether the policy may displace a turn: it overrides `displaced`, turns wait, and
-        an event has happened or `wake_s` has passed since it last declined."""
+        an event has happened or `wake_s` has passed since it last declined or held all back."""
         declined = self._declined == (self.runner.events, self.runner.wake_ps)
-        return self.runner.displaces and bool(self.waiting) and not declined
+        return self.runner.displaces and len(self.waiting) > 0 and not declined
 
     def _fits(self, head: Request) -> bool:
         return len(self.running) < self.max_num_running_reqs and self._reclaiming_manager.fits(head)

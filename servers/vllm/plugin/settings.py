@@ -2,8 +2,10 @@
 
 - `TURNSTILE_POLICY`: a name of `servers.variants`, or a custom policy as my_module:MyPolicy.
 - `TURNSTILE_COSTS`: path of a JSON file `{"base_s", "linear_s", "quadratic_s",
-  "reload_s_per_token", "step_tokens"}`. Prefilling n tokens takes base + linear·n + quadratic·n²
-  seconds; `reload_s_per_token` is null without an offload tier.
+  "reload_s_per_token", "step_tokens", "decode_step": {"base_s", "turn_s", "context_token_s"}}`.
+  Prefilling n tokens takes base + linear·n + quadratic·n² seconds; `reload_s_per_token` is null
+  without an offload tier. A decode step of n turns with m context tokens in total takes
+  base + turn·n + context_token·m seconds; without `decode_step`, policies do not know it.
 - `TURNSTILE_EVENTS`: path of the JSONL file to which engine events are appended; optional.
 """
 
@@ -18,7 +20,8 @@ from servers.policies.base import Costs, Oracle, Policy
 from servers.variants import make_policy, variants
 
 
-def read_policy(environment: Mapping[str, str]) -> Policy:
+def read_policy(environment: Mapping[str, str], kv_tokens: int) -> Policy:
+    """Return the policy of an engine that holds `kv_tokens` tokens of KV."""
     spec = environment.get("TURNSTILE_POLICY", "")
     if not spec:
         raise InvalidEnvironment(
@@ -33,10 +36,10 @@ def read_policy(environment: Mapping[str, str]) -> Policy:
             f"TURNSTILE_POLICY is {spec}: this policy knows the trace's future, so it runs in "
             "virtual time only (--engine sim)"
         )
-    return make_policy(chosen[0], read_costs(environment))
+    return make_policy(chosen[0], _read_costs(environment, kv_tokens))
 
 
-def read_costs(environment: Mapping[str, str]) -> Costs:
+def _read_costs(environment: Mapping[str, str], kv_tokens: int) -> Costs:
     path = environment.get("TURNSTILE_COSTS", "")
     if not path:
         raise InvalidEnvironment(
@@ -49,18 +52,23 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
             f"TURNSTILE_COSTS is {path}: {error}; it must be a JSON file"
         ) from None
 
-    def number(name: str) -> float:
-        value = data.get(name) if isinstance(data, dict) else None
+    def number(*names: str) -> float:
+        value = _get(data, *names)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InvalidEnvironment(
-                f"TURNSTILE_COSTS is {path}: {name} is {value!r}, not a number"
+                f"TURNSTILE_COSTS is {path}: {'.'.join(names)} is {value!r}, not a number"
             )
         return value
 
     base_s, linear_s, quadratic_s = number("base_s"), number("linear_s"), number("quadratic_s")
     step_tokens = int(number("step_tokens"))
-    no_tier = isinstance(data, dict) and data.get("reload_s_per_token") is None
+    no_tier = _get(data, "reload_s_per_token") is None
     reload_s = 0.0 if no_tier else number("reload_s_per_token")
+    no_decodes = _get(data, "decode_step") is None
+    step_s, turn_s, context_token_s = (
+        0.0 if no_decodes else number("decode_step", name)
+        for name in ("base_s", "turn_s", "context_token_s")
+    )
 
     def prefill_s(tokens: int) -> float:
         return base_s + linear_s * tokens + quadratic_s * tokens * tokens
@@ -68,4 +76,20 @@ def read_costs(environment: Mapping[str, str]) -> Costs:
     def reload(tokens: int) -> float:
         return reload_s * tokens
 
-    return Costs(prefill_s, None if no_tier else reload, step_tokens)
+    def decode_step_s(turns: int, context_tokens: int) -> float:
+        return step_s + turn_s * turns + context_token_s * context_tokens
+
+    return Costs(
+        prefill_s,
+        None if no_tier else reload,
+        step_tokens,
+        kv_tokens,
+        None if no_decodes else decode_step_s,
+    )
+
+
+def _get(data: object, *names: str) -> object:
+    """Return the value at a path of names in a JSON value; None if it is absent."""
+    for name in names:
+        data = data.get(name) if isinstance(data, dict) else None
+    return data

@@ -69,3 +69,17 @@ class RankedRequests(RequestQueue):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[Request]:
         return iter(list(self._requests.values()))
+
+
+class AdmittedRequests(RankedRequests):
+    """The queue of a policy that may hold turns back. While vLLM schedules a step, the queue is
+    false unless the policy admits one of its turns, which `peek_request` then returns. The turns
+    that are held back count in its length and stay in it all the time."""
+
+    def __init__(self, *args: Any, candidate: Callable[[], Turn | None]) -> None:
+        super().__init__(*args)
+        self._candidate = candidate
+        self.in_step = False
+
+    def __bool__(self) -> bool:
+        return self._candidate() is not None if self.in_step else super().__bool__()

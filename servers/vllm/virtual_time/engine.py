@@ -19,6 +19,7 @@ from vllm.v1.request import Request, RequestStatus
 from servers.clock import PS_PER_S
 from servers.policies.base import Future, Policy
 from servers.profiles import Profile
+from servers.profiles.kv_groups import kv_tokens_of
 from servers.records import EventRecord
 from servers.sim import Limits, Path, Phase, Segment, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.strides import duration_ps, steps_until
@@ -63,8 +64,18 @@ class Scheduler(TurnstileScheduler):
     """The plug-in with a policy object, a clock and an event log from the caller instead of from
     the environment."""
 
-    def __init__(self, *, policy: Policy, events: Any, clock_ps: Callable[[], int], **kwargs: Any):
+    def __init__(
+        self,
+        *,
+        policy: Policy,
+        events: Any,
+        clock_ps: Callable[[], int],
+        kv_tokens: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """`kv_tokens`: the KV memory in tokens; None: as the plug-in computes it."""
         self._policy_object, self._events = policy, events
+        self._given_kv_tokens = kv_tokens
         self.clock_ps = clock_ps
         self.wall_clock_s = lambda: clock_ps() / PS_PER_S
         self.future: Future | None = None
@@ -76,8 +87,12 @@ class Scheduler(TurnstileScheduler):
         turn.future = self.future
         return turn
 
-    def _read_policy(self) -> Policy:
+    def _read_policy(self, kv_tokens: int) -> Policy:
         return self._policy_object
+
+    def _tokens_of_kv(self) -> int:
+        given = self._given_kv_tokens
+        return super()._tokens_of_kv() if given is None else given
 
     def _open_log(self) -> Any:
         return self._events
@@ -109,6 +124,7 @@ class VirtualVllm:
             policy=policy,
             events=self,
             clock_ps=lambda: self.now_ps,
+            kv_tokens=kv_tokens_of(profile, limits.step_tokens),
         )
         self._runner = self.vllm.runner
         self._on_end = on_end

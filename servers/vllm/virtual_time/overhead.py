@@ -24,8 +24,10 @@ from typing import Any
 
 from servers.policies.base import Costs, pin
 
-ARMS = ["stock", "stock again", "fcfs", "program-fcfs", "continuum", "infercept", "autellix"]
+POLICIES = ["fcfs", "program-fcfs", "continuum", "infercept", "autellix", "turnstile"]
+ARMS = ["stock", "stock again", *POLICIES]
 RUNNING, WAITING, PINNED = 64, 500, 200
+KV_BLOCKS = 100_000
 FREE_BLOCKS = 12
 """Fewer than any waiting prompt needs, and more than the decodes of a step need."""
 STEPS = 20
@@ -39,11 +41,12 @@ def build_arm(name: str) -> Any:
     from servers.variants import make_policy, variant
     from servers.vllm.virtual_time.stepping import build, build_plugged
 
-    sizes = (100_000, RUNNING, 8192)
+    sizes = (KV_BLOCKS, RUNNING, 8192)
     if name.startswith("stock"):
         scheduler = build(AsyncScheduler, *sizes)
     else:
-        policy = make_policy(variant(name), Costs(prefill_s=lambda tokens: tokens / 5000))
+        costs = Costs(prefill_s=lambda tokens: tokens / 5000, kv_tokens=KV_BLOCKS * 16)
+        policy = make_policy(variant(name), costs)
         scheduler = build_plugged(policy, None, *sizes)
         _pin(scheduler)
         now_ps = time.monotonic_ns() * 1000

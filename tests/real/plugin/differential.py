@@ -19,6 +19,7 @@ import os
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,15 +28,25 @@ from vllm.v1.core.block_pool import BlockHashToBlockMap
 from harness.replay.virtual import replay
 from servers.admission import Admission
 from servers.policies.base import Costs
-from servers.sim import Engine
+from servers.profiles import Profile, costs
+from servers.sim import Engine, Limits
 from servers.variants import make_policy, variant, variants
 from servers.vllm.virtual_time.engine import VirtualVllm
 from tests.lines import into
 from tests.real.plugin.random_worlds import World, unruly, windowed, world
 
 POLICIES = [v.name for v in variants("all") if not v.offload]
-COSTS = Costs(prefill_s=lambda tokens: tokens / 50, step_tokens=256)
-"""Prefill is expensive enough that policies pin contexts through most gaps."""
+HOLDING = [
+    f"tests.sim.holding:{policy}"
+    for policy in (
+        "HoldsBack",
+        "HoldsBack(pressure=False)",
+        "HoldsBackAndDisplaces",
+        "LeavesRoom",
+    )
+]
+"""Policies that hold turns back at random."""
+ROTATION = [*POLICIES, *HOLDING]
 
 Step = tuple[int, list[tuple[str, int, int]]]
 """The time in ps, and for each turn in the batch its program, arrival number and tokens."""
@@ -88,8 +99,8 @@ def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Out
     engines = []
 
     def make(**options: Any) -> Any:
-        instance = make_policy(variant(policy), COSTS)
         sizes = played.profile, played.limits
+        instance = make_policy(variant(policy), _costs(*sizes))
         engines.append(kind(instance, *sizes, on_event=into(events), **kwargs, **options))
         return engines[0]
 
@@ -103,6 +114,13 @@ def play(played: World, seed: int, policy: str, kind: Any, **kwargs: Any) -> Out
         {name: done[name] for name in ("finished_programs", "failed_turns", "virtual_s", "steps")},
         engines[0],
     )
+
+
+def _costs(profile: Profile, limits: Limits) -> Costs:
+    """Return costs of the machine on which prefill is expensive enough that policies pin contexts
+    through most gaps."""
+    exact = costs(profile, step_tokens=limits.step_tokens, offload=False)
+    return replace(exact, prefill_s=lambda tokens: tokens / 50)
 
 
 def _line(event: dict[str, Any]) -> str:
@@ -162,9 +180,10 @@ class _CountingCopies:
 
 def check(seed: int, admission: Admission, layers: str) -> Verdict:
     played = world(seed, admission=admission)
+    policy = ROTATION[seed % len(ROTATION)]
     if layers == "full":
-        return compare(seed, POLICIES[seed % len(POLICIES)], played)
-    verdict = compare(seed, POLICIES[seed % len(POLICIES)], windowed(played, seed))
+        return compare(seed, policy, played)
+    verdict = compare(seed, policy, windowed(played, seed))
     return verdict._replace(copies=0)
 
 

@@ -13,11 +13,12 @@ from vllm.config import CacheConfig
 
 from servers.admission import Admission
 from servers.errors import UnsupportedVllm
+from servers.policies.base import Policy
 from servers.sim import Limits
 from servers.variants import variant
 from servers.vllm.virtual_time.engine import VirtualVllm
 from servers.vllm.virtual_time.stepping import free_blocks
-from tests.real.plugin.differential import POLICIES, StepwiseVllm, compare, play
+from tests.real.plugin.differential import HOLDING, POLICIES, StepwiseVllm, compare, play
 from tests.real.plugin.random_worlds import World, windowed, world
 from tests.sim.worlds import profile
 from traces import Program, SharedPrefix, Turn
@@ -26,7 +27,7 @@ from traces import Program, SharedPrefix, Turn
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
     seen = _compare_all(policy, 40, Admission.WHOLE_PROMPT)
-    assert seen["preempted"] > 10
+    assert seen["preempted"] > 10 or _holds_back(policy)
     assert seen["aborted"] > 5
     if variant(policy).policy.reclaim_when == "stuck" and seen["pinned"]:
         assert seen["pinned"] > 50
@@ -34,7 +35,21 @@ def test_every_decision_and_time_equals_virtual_time(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_decision_and_time_equals_virtual_time_under_first_chunk(policy: str) -> None:
-    assert _compare_all(policy, 10, Admission.FIRST_CHUNK)["preempted"] > 5
+    seen = _compare_all(policy, 10, Admission.FIRST_CHUNK)
+    assert seen["preempted"] > 5 or _holds_back(policy)
+
+
+def _holds_back(policy: str) -> bool:
+    """Return whether the policy may hold turns back, so that it rarely has to preempt any."""
+    return variant(policy).policy.admit is not Policy.admit
+
+
+@pytest.mark.parametrize("policy", HOLDING)
+@pytest.mark.parametrize("admission", Admission)
+def test_every_decision_and_time_equals_virtual_time_if_the_policy_holds_turns_back(
+    policy: str, admission: Admission
+) -> None:
+    _compare_all(policy, 11, admission)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -64,7 +79,7 @@ def _compare_all(policy: str, seeds: int, admission: Admission) -> Counter[str]:
     return seen
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES, *HOLDING])
 def test_strides_change_no_result_and_leave_no_blocks_or_turns(policy: str) -> None:
     for seed in range(100, 120):
         admission = Admission.WHOLE_PROMPT if seed < 115 else Admission.FIRST_CHUNK

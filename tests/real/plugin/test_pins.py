@@ -362,7 +362,7 @@ def test_the_policy_gets_pins_from_the_oldest_to_the_newest() -> None:
     seen: list[list[str]] = []
 
     class Recording(Hold):
-        def reclaim(self, pins: Any, now_s: float) -> Any:
+        def reclaim(self, pins: Any, request: Any, now_s: float) -> Any:
             held: list[Pin] = list(pins)
             seen.append([p.program_id for p in held])
             return reversed(held)

@@ -33,11 +33,26 @@ def costs(tmp_path: Path) -> str:
 
 
 def test_a_policy_gets_the_costs_of_the_cost_file(costs: str) -> None:
-    policy = read_policy({"TURNSTILE_POLICY": "continuum", "TURNSTILE_COSTS": costs})
+    policy = read_policy({"TURNSTILE_POLICY": "continuum", "TURNSTILE_COSTS": costs}, 1600)
     assert policy.name == "continuum"
     assert policy.costs.prefill_s(1000) == pytest.approx(0.01 + 0.2 + 0.001)
     assert policy.costs.reload_s is None
     assert policy.costs.step_tokens == 512
+    assert policy.costs.kv_tokens == 1600
+    assert policy.costs.decode_step_s is None
+
+
+def test_a_policy_knows_the_decode_steps_of_a_cost_file_that_has_them(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    decode_step = {"base_s": 0.005, "turn_s": 2e-4, "context_token_s": 1e-7}
+    path.write_text(json.dumps(COSTS | {"decode_step": decode_step}))
+    environment = {"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)}
+    known = read_policy(environment, 1600).costs.decode_step_s
+    assert known is not None
+    assert known(10, 20_000) == pytest.approx(0.005 + 0.002 + 0.002)
+    path.write_text(json.dumps(COSTS | {"decode_step": decode_step | {"turn_s": "fast"}}))
+    with pytest.raises(InvalidEnvironment, match=r"decode_step\.turn_s is 'fast', not a number"):
+        read_policy(environment, 1600)
 
 
 @pytest.mark.parametrize(
@@ -52,14 +67,14 @@ def test_a_policy_gets_the_costs_of_the_cost_file(costs: str) -> None:
 )
 def test_missing_and_invalid_variables_are_named(environment: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidEnvironment, match=message):
-        read_policy(environment)
+        read_policy(environment, 1600)
 
 
 def test_a_cost_file_without_a_number_names_the_number(tmp_path: Path) -> None:
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(COSTS | {"linear_s": None}))
     with pytest.raises(InvalidEnvironment, match="linear_s is None, not a number"):
-        read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)})
+        read_policy({"TURNSTILE_POLICY": "fcfs", "TURNSTILE_COSTS": str(path)}, 1600)
 
 
 def test_the_scheduler_is_configured_by_the_environment(
@@ -69,6 +84,8 @@ def test_the_scheduler_is_configured_by_the_environment(
     monkeypatch.setenv("TURNSTILE_COSTS", costs)
     scheduler = build(plugin.TurnstileScheduler, 100, 8, 512)
     assert scheduler.runner.policy.name == "infercept"
+    # The blocks without vLLM's null block, of 16 tokens each.
+    assert scheduler.runner.policy.costs.kv_tokens == 100 * 16
 
 
 def test_vllms_own_priorities_are_refused(costs: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,195 @@
+"""Least attained service over weighted tokens, as llm-d's router does it.
+
+Source: `llm-d/llm-d-router` at `ebab687`, `pkg/epp/framework/plugins/flowcontrol/fairness/
+program-aware`, strategy `las`. There each program has a queue. The queue with the highest score is
+dispatched next:
+
+    score = w_service * (1 - norm(service)) + w_wait * norm(wait)
+
+service: prompt tokens + 2 * output tokens of the program's finished turns, halved every 60 s;
+wait: time since the turn at the head of the queue arrived;
+norm: range normalised over the queues that are not empty; 0.5 if all values are equal.
+w_service = 0.8, w_wait = 0.2.
+
+All services decay by the same factor and all waits grow by the same amount, and `norm` removes
+both. So the order of the waiting turns is constant until a turn arrives, is admitted or finishes.
+Turns of one program go in order of arrival. KV is freed at the end of a turn, and for memory the
+turn admitted last is preempted: a router decides neither.
+
+Departs from the source:
+- the router reads the ranges at each dispatch. Here they are read again at most once a second
+  (`REFRESH_S`), since each new range ranks all waiting turns again. In between, new turns are
+  ranked with the ranges in use;
+- a router dispatches a turn once. A turn that is preempted afterwards goes first here, as in vLLM,
+  and does not count in the ranges;
+- waits are not rounded to milliseconds;
+- the router picks one of equal scores at random; here the earlier arrival goes first.
+The state of a program is dropped at its end, there after an hour without a finished turn.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar, NamedTuple
+
+from servers.compiled_core import mypyc_attr
+from servers.policies.base import FREE, Costs, Policy, Rank, Request, Retention
+from servers.policies.estimates.recent import Recent
+
+OUTPUT_WEIGHT = 2
+HALF_LIFE_S = 60.0
+WEIGHT_SERVICE = 0.8
+WEIGHT_WAIT = 0.2
+REFRESH_S = 1.0
+"""Ranges are read again at whole multiples of this time."""
+
+
+class Service:
+    """The attained service of a program, in weighted tokens at a time."""
+
+    def __init__(self, tokens: float, at_s: float) -> None:
+        self.tokens = tokens
+        self.at_s = at_s
+
+
+class Ranges(NamedTuple):
+    """Smallest and largest service and head arrival of the programs that wait."""
+
+    at_s: float
+    """The time at which the services are given."""
+    least: float = 0.0
+    most: float = 0.0
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def at(self, at_s: float, half_life_s: float) -> Ranges:
+        """Return the same ranges with the services at a later time."""
+        decay = 2 ** ((self.at_s - at_s) / half_life_s)
+        return self._replace(at_s=at_s, least=self.least * decay, most=self.most * decay)
+
+
+def normalised(value: float, least: float, most: float) -> float:
+    return 0.5 if most == least else (value - least) / (most - least)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Las(Policy):
+    """Programs with the least attained service first, in tokens that decay with time."""
+
+    name = "las"
+    source = "llm-d-router, flow control, program-aware fairness"
+    checked: ClassVar[str] = "yes: against its formula in other words, on 1,000 random queues"
+
+    def __init__(
+        self,
+        costs: Costs,
+        *,
+        half_life_s: float = HALF_LIFE_S,
+        weight_service: float = WEIGHT_SERVICE,
+        weight_wait: float = WEIGHT_WAIT,
+    ) -> None:
+        super().__init__(costs)
+        if half_life_s != 0 and not half_life_s >= REFRESH_S:
+            raise ValueError(f"half_life_s must be 0 (no decay) or at least {REFRESH_S:g}")
+        if not (weight_service >= 0 and weight_wait >= 0):
+            raise ValueError("weight_service and weight_wait must not be negative")
+        self._half_life_s = half_life_s or math.inf
+        self._weight_service = weight_service
+        self._weight_wait = weight_wait
+        self._services: Recent[Service] = Recent()
+        self._waiting: dict[str, dict[int, float]] = {}
+        """For each program, the arrival times of its waiting turns by id, in order of arrival."""
+        self._ranges = Ranges(0.0)
+        """The ranges in use before `_refresh_s`."""
+        self._refresh_s = 0.0
+        """The time from which on the ranges of the programs that wait now are in use."""
+        self._refreshed: Ranges | None = None
+        """Those ranges, once they have been read."""
+
+    # Events -------------------------------------------------------------------------------------
+
+    def arrived(self, request: Request, now_s: float) -> None:
+        # A program that waits alone has the score of the middle, which is right beside any other.
+        alone = not self._waiting or (len(self._waiting) == 1 and now_s >= self._refresh_s)
+        self._keep_ranges(now_s)
+        self._waiting.setdefault(request.program_id, {})[request.id] = request.arrival_s
+        self._changed(now_s)
+        if alone:
+            self._refresh_s = now_s
+
+    def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
+        self._leave_queue(request, now_s)
+
+    def finished(self, request: Request, now_s: float) -> Retention:
+        self._keep_ranges(now_s)
+        cost = request.prompt_tokens + OUTPUT_WEIGHT * request.output_tokens
+        tokens = self._service(request.program_id, now_s) + cost
+        self._services[request.program_id] = Service(tokens, now_s)
+        self._changed(now_s)
+        return FREE
+
+    def aborted(self, request: Request, now_s: float) -> None:
+        self._leave_queue(request, now_s)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        self._keep_ranges(now_s)
+        self._services.pop(program_id)
+        self._changed(now_s)
+
+    # Decisions ----------------------------------------------------------------------------------
+
+    def rank(self, request: Request, now_s: float) -> Rank:
+        score = 0.0 if request.preempted else self.score(request, now_s)
+        return (not request.preempted, -score, request.arrival_s, request.id)
+
+    def score(self, request: Request, now_s: float) -> float:
+        """Return the score of a waiting turn; the highest is admitted next."""
+        ranges = self._ranges if now_s < self._refresh_s else self._read_ranges()
+        service = self._service(request.program_id, ranges.at_s)
+        served = normalised(service, ranges.least, ranges.most)
+        arrived = normalised(request.arrival_s, ranges.first_s, ranges.last_s)
+        return self._weight_service * (1 - served) + self._weight_wait * (1 - arrived)
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self._refresh_s if self._waiting and now_s < self._refresh_s else None
+
+    # Ranges -------------------------------------------------------------------------------------
+
+    def _service(self, program_id: str, at_s: float) -> float:
+        """Return the weighted tokens of a program as they were or would be at a time."""
+        service = self._services.get(program_id)
+        if service is None:
+            return 0.0
+        return float(service.tokens * 2 ** ((service.at_s - at_s) / self._half_life_s))
+
+    def _leave_queue(self, request: Request, now_s: float) -> None:
+        waiting = self._waiting.get(request.program_id)
+        if waiting is None or request.id not in waiting:
+            return
+        self._keep_ranges(now_s)
+        del waiting[request.id]
+        if not waiting:
+            del self._waiting[request.program_id]
+        self._changed(now_s)
+
+    def _read_ranges(self) -> Ranges:
+        if self._refreshed is None:
+            at_s = self._refresh_s
+            services = [self._service(p, at_s) for p in self._waiting]
+            heads_s = [next(iter(turns.values())) for turns in self._waiting.values()]
+            self._refreshed = Ranges(at_s)
+            if services:
+                self._refreshed = Ranges(
+                    at_s, min(services), max(services), min(heads_s), max(heads_s)
+                )
+        return self._refreshed
+
+    def _keep_ranges(self, now_s: float) -> None:
+        """Keep the ranges in use before an event changes the programs that wait."""
+        if now_s >= self._refresh_s:
+            self._ranges = self._read_ranges().at(now_s, self._half_life_s)
+
+    def _changed(self, now_s: float) -> None:
+        """Read the ranges again at the next refresh."""
+        self._refreshed = None
+        self._refresh_s = (math.floor(now_s / REFRESH_S) + 1) * REFRESH_S

@@ -1,0 +1,127 @@
+"""No policy beats the lower bound, in any world (docs/design/lower-bound.md)."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.json import encode
+
+from reports.metrics.alone import Machine, least_job_s, machine_of
+from reports.metrics.jobs import job_columns
+from reports.metrics.lower_bound import lower_bound, srpt_mean_s
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import Turns, read_columns
+from servers.profiles import Profile, TableProfile
+from servers.sim import Limits
+from tests.sim.test_engine_invariants import VARIANTS, run
+from tests.sim.worlds import World, profile, worlds
+from traces import Program, Provenance, Turn
+
+ROUNDING = 1e-9
+EXAMPLES = 40
+
+
+def columns_of(world: World, name: str, folder: Path) -> tuple[Turns, Machine]:
+    """Return the turns of a world under a policy, as a report reads them, and its machine."""
+    records, _, _ = run(world, name)
+    (folder / "turns.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in records))
+    config: dict[str, Any] = {
+        "engine": "sim",
+        "profile": asdict(world.profile),
+        "limits": asdict(world.limits),
+        "offload": world.offload and asdict(world.offload),
+    }
+    cell = Cell(folder, config, None)
+    machine = machine_of(cell)
+    assert machine is not None
+    return read_columns(cell), machine
+
+
+def least_s(turns: Turns, machine: Machine) -> Any:
+    names, codes = np.unique(turns["job_id"].astype(str), return_inverse=True)
+    return least_job_s(turns, codes, len(names), machine)
+
+
+def table(base: Profile) -> TableProfile:
+    """Return a profile by tables, whose steps of 4 tokens are shorter than those of one token."""
+    knots = ((1, 9_500_000_000), (4, 9_000_000_000), (64, 11_000_000_000), (512, 46_000_000_000))
+    numbers = {"decode_ps": 300_000_000, "prefill_ps": 400_000_000, "mean_context_ps": 70_000}
+    return TableProfile(**asdict(base), knots=knots, **numbers)
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(world=worlds(), name=st.sampled_from(VARIANTS), tables=st.booleans())
+def test_no_policy_beats_the_bound_and_no_job_its_least_time(
+    tmp_path_factory: pytest.TempPathFactory, name: str, tables: bool, world: World
+) -> None:
+    if tables:
+        world = replace(world, profile=table(world.profile))
+    turns, machine = columns_of(world, name, tmp_path_factory.mktemp("cell"))
+    jobs = job_columns(turns, machine)
+    by_id = jobs["jct_s"][np.argsort(jobs["job_id"].astype(str))]
+    assert (by_id >= least_s(turns, machine) * (1 - ROUNDING)).all()
+    assert jobs["jct_s"].mean() >= lower_bound(turns, machine).mean_jct_s * (1 - ROUNDING)
+
+
+def one_program(*turns: Turn, **changes: int) -> World:
+    limits = Limits(max_num_seqs=4, step_tokens=64)
+    return World([Program("p", turns)], [0.0], profile(**changes), limits, None)
+
+
+def turn(prompt: int, output: int, kept: int = 0, gap_s: float = 0.0) -> Turn:
+    return Turn(prompt, output, kept, ("ls",), None, gap_s, Provenance.SYNTHESISED)
+
+
+@pytest.mark.parametrize("step_tokens", [16, 64, 2048])
+def test_a_job_alone_takes_its_least_time(tmp_path: Path, step_tokens: int) -> None:
+    # Prompts fill their steps, and contexts their blocks but for the last output token.
+    world = one_program(turn(64, 17, gap_s=0.7), turn(144, 9, kept=80), request_ps=1_000_000)
+    world = replace(world, limits=replace(world.limits, step_tokens=step_tokens))
+    turns, machine = columns_of(world, "fcfs", tmp_path)
+    (jct_s,) = job_columns(turns, machine)["jct_s"]
+    assert least_s(turns, machine) == pytest.approx([jct_s])
+    assert lower_bound(turns, machine).mean_jct_s == pytest.approx(jct_s)
+
+
+def test_the_least_time_is_the_sum_of_its_steps(tmp_path: Path) -> None:
+    # A prompt of 32 tokens in one step: 10 ms, and 32 · 33 ÷ 2 pairs of 3 ns. Two decodes of 33 and
+    # 34 tokens: 10 ms each, and 80 ns per token.
+    turns, machine = columns_of(one_program(turn(32, 3)), "fcfs", tmp_path)
+    assert least_s(turns, machine) == pytest.approx([0.030 + 528 * 3e-9 + 67 * 80e-9])
+
+
+def test_srpt_finishes_the_shorter_job_first_even_if_it_comes_later() -> None:
+    # The job of 5 s has 4 s left when the one of 2 s arrives, which ends at 3; the first ends at 7.
+    assert srpt_mean_s(np.array([0.0, 1.0]), np.array([5.0, 2.0])) == pytest.approx((7 + 2) / 2)
+
+
+def test_many_jobs_at_once_wait_for_each_other_in_the_bound(tmp_path: Path) -> None:
+    # With 64 tokens per step, ten prompts of 640 tokens take 100 steps of 10 ms in all, and so
+    # job k of any order ends after 10 k steps: 55 on average, although one alone takes 10.
+    programs = [Program(f"p{k}", (turn(640, 1),)) for k in range(10)]
+    world = replace(one_program(turn(640, 1)), programs=programs, starts_s=[0.0] * 10)
+    world = replace(world, profile=profile(kv_blocks=4000, pair_ps=0))
+    bound = lower_bound(*columns_of(world, "fcfs", tmp_path))
+    assert bound.mean_jct_s == pytest.approx(0.55)
+    assert bound.jobs_per_s == pytest.approx(10)
+
+
+def test_a_job_in_a_tool_gap_pays_for_its_kv_or_for_computing_it_again(tmp_path: Path) -> None:
+    # Its 160 tokens fill the device for 6 s, or take 2.5 steps of 10 ms to compute again.
+    world = one_program(turn(144, 17, gap_s=6.0), turn(320, 1, kept=160), kv_blocks=21)
+    turns, machine = columns_of(world, "fcfs", tmp_path)
+    without = lower_bound(turns | {"gap_s": np.zeros(2)}, machine)
+    with_gap = lower_bound(turns, machine)
+    assert with_gap.jobs_per_s < without.jobs_per_s
+    assert with_gap.jobs_per_s > 1 / (1 / without.jobs_per_s + 0.025)
+
+
+def test_a_measured_cell_has_no_machine(tmp_path: Path) -> None:
+    assert machine_of(Cell(tmp_path, {"engine": "http://localhost"}, None)) is None
+    assert machine_of(Cell(tmp_path, {"engine": "sim", "profile": {}}, None)) is None
