@@ -9,6 +9,8 @@ from collections.abc import Sequence
 def seconds(value: float) -> str:
     if math.isnan(value):
         return "–"
+    if 0 < value < 0.01:
+        return f"{value:.2g} s"
     return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f} s"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.console import print_message
 
 HEADS = {
-    "policies": ("policy", "description", "source"),
+    "policies": ("policy", "description", "source", "needs", "checked"),
     "hardware": ("GPU", "memory and peak rates", "source"),
     "models": ("model", "size and context", "source"),
     "packs": ("pack", "description"),
@@ -38,9 +38,10 @@ def agent_names() -> list[str]:
     return AGENTS.names()
 
 
-def policies() -> list[tuple[str, str, str]]:
-    """Return name, description and source of each policy. If a policy of an installed package is
-    not usable, its error replaces the description."""
+def policies() -> list[tuple[str, str, str, str, str]]:
+    """Return name, description and source of each policy, what it needs, and how it was checked
+    against its authors' code. If a policy of an installed package is not usable, its error replaces
+    the description."""
     from servers.errors import InvalidPlugin
     from servers.variants import variant
 
@@ -48,9 +49,13 @@ def policies() -> list[tuple[str, str, str]]:
     for name in policy_names():
         try:
             policy = variant(name)
-            rows.append((name, policy.description, policy.source))
+            checked = policy.policy.checked or "no"
+            if policy.needs != policy.policy.needs:
+                checked = f"as {policy.policy.name}, not with the tier"
+            needs = ", ".join(policy.needs) or "nothing"
+            rows.append((name, policy.description, policy.source, needs, checked))
         except InvalidPlugin as error:
-            rows.append((name, str(error), "cannot be used"))
+            rows.append((name, str(error), "cannot be used", "", ""))
     return rows
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from harness.console import print_message
+from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
 
-MAX_SEEDS = 24
-"""Then the search for narrow intervals ends: they shrink with the square root of the seeds."""
 Run = Callable[["SweepSettings", Path], tuple[Path, Mapping[str, str]]]
 
 
@@ -72,13 +71,6 @@ def run_until(
         count = seeds_for(len(seeds), width, share)
         print_message(f"intervals of ratios are ±{width:.0%}: goes on with {count} seeds")
         seeds = [*seeds, *_more(seeds, count - len(seeds))]
-
-
-def seeds_for(count: int, width: float, share: float) -> int:
-    """Return the number of seeds of the next round: as many as the width suggests, at most twice
-    as many, since a width of few seeds is uncertain."""
-    needed = count * min((width / share) ** 2, 2)
-    return min(MAX_SEEDS, max(count + 1, math.ceil(needed)))
 
 
 def first_seeds(settings: SweepSettings, folder: Path) -> list[int]:

@@ -46,6 +46,13 @@ Five make Student's t 2.8; with three it is 4.3."""
 Kind = Literal["sweep", "workload", "pins", "scheduler-overhead", "retention", "parsing"]
 Change = Callable[[SweepSettings], SweepSettings]
 """Applies options of the command line to the settings of an experiment."""
+CHANGEABLE: dict[str, Callable[[SweepSettings], str]] = {
+    "--jps": lambda settings: settings.jps or DEFAULT_JPS,
+    "--seeds": lambda settings: settings.seeds or DEFAULT_SEEDS,
+    "--admission": lambda settings: settings.machine.admission,
+    "--scheduling": lambda settings: settings.machine.scheduling,
+}
+"""What options of the command line can change, besides the engine, as text."""
 
 
 class Strict(BaseModel):
@@ -255,6 +262,19 @@ def _programs(workload: Workload, folder: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_programs(path, workload.draw())
     return path
+
+
+def changed_options(experiment: Experiment, change: Change) -> str:
+    """Return a sentence with the options whose values `change` replaced and with the values in the
+    file; empty if it replaced none."""
+    arms = [experiment.settings(arm) for arm in experiment.all_arms()]
+    changed = []
+    for option, value_of in CHANGEABLE.items():
+        own = dict.fromkeys(value_of(arm) for arm in arms)
+        used = dict.fromkeys(value_of(change(arm)) for arm in arms)
+        if own.keys() != used.keys():
+            changed.append(f"{option} {' or '.join(used)} instead of {' or '.join(own)}")
+    return f"Changed with options: {'; '.join(changed)}." if changed else ""
 
 
 def with_engine(

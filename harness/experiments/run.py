@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.console import print_message
-from harness.experiments.definition import Change, Experiment, plans
+from harness.experiments.definition import Change, Experiment, changed_options, plans
 from harness.experiments.special_kinds import MEASURES
 from harness.experiments.workloads import workload_frames
 from harness.sweep.several import run_several
@@ -47,6 +47,7 @@ def _sweeps(
         )
         for arm in experiment.all_arms()
     ]
-    report = write_experiment(about, arms, experiment.checks, folder)
+    changed = changed_options(experiment, change)
+    report = write_experiment(about, arms, experiment.checks, folder, changed)
     failed = [f"{cell}: {why}".partition("\n")[0] for cell, why in outcome.failed.items()]
     return replace(report, failed=(*failed, *report.failed))

@@ -257,8 +257,8 @@ class Server:
     costs: Annotated[
         Path | None,
         Option(
-            "Prefill costs for policies instead of a profile's: JSON with base_s, linear_s, "
-            "quadratic_s, step_tokens.",
+            "Costs for policies instead of a profile's: JSON with base_s, linear_s, "
+            "quadratic_s, step_tokens, and optionally decode_step.",
             SERVER,
             "FILE",
         ),

@@ -167,6 +167,7 @@ class TurnSchedule:
             gap_provenance=str(previous.gap_provenance) if previous else None,
             wait_s=seconds(run.ready_ps - run.finished_ps),
             system=shared_prefix(run.program, run.turn),
+            shared_tokens=turn.prefixes[-1].tokens if turn.prefixes else UNSET,
         )
         self._send(run, at_ps, record)
 

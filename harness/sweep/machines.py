@@ -23,7 +23,6 @@ from harness.load.settings_file import settings_toml
 from harness.sweep.folder import SETTINGS, claimed, with_copies
 from harness.sweep.plan import SweepPlan, resolve_each
 from harness.sweep.run import Outcome
-from harness.sweep.search import refuse_unreachable
 from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
@@ -108,14 +107,12 @@ def run_machines(
     on_begin: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Run the cells of all machines. `on_begin` is called after all folders passed their checks."""
-    for name, plan in machines.plans.items():
-        refuse_unreachable(plan, folder / name)
-    with claimed(folder, machines.as_json(), machines.settings_files(), MACHINES):
-        return run_several(
-            machines.plans,
-            folder,
-            workers=workers,
-            stop_on_error=stop_on_error,
-            reuse=reuse,
-            on_begin=on_begin,
-        )
+    return run_several(
+        machines.plans,
+        folder,
+        workers=workers,
+        stop_on_error=stop_on_error,
+        reuse=reuse,
+        on_begin=on_begin,
+        claim=claimed(folder, machines.as_json(), machines.settings_files(), MACHINES),
+    )

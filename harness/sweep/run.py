@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from harness.cells.folder import mark_failed, remove_aside
+from harness.cells.job_times import Jct
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import Engine
@@ -54,10 +55,10 @@ def run_sweep(
     """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
     repeat a measurement."""
-    refuse_unreachable(plan, folder)
+    idle = refuse_unreachable(plan, folder)
     with claimed(folder, plan.as_json(), settings_files(plan.settings)):
         on_begin()
-        search = search_of(plan, folder, reuse)
+        search = search_of(plan, folder, idle, reuse)
         todo, found_done = unfinished(plan, folder, reuse)
         if not plan.engine.parallel:
             workers = 1
@@ -70,9 +71,12 @@ def run_sweep(
     return Outcome(folder, len(plan.cells()) + cells, found_done + before, failed)
 
 
-def search_of(plan: SweepPlan, folder: Path, reuse: bool) -> CapacitySearch | None:
-    """Return the search for capacities in a claimed folder; None if the plan has none."""
-    return None if plan.slo is None else CapacitySearch(plan, plan.slo, folder, reuse=reuse)
+def search_of(
+    plan: SweepPlan, folder: Path, idle: Mapping[int, Jct], reuse: bool
+) -> CapacitySearch | None:
+    """Return the search for capacities in a claimed folder; None if the plan has none. `idle` is
+    what `refuse_unreachable` returned."""
+    return None if plan.slo is None else CapacitySearch(plan, plan.slo, folder, idle, reuse=reuse)
 
 
 def no_more(_: Mapping[str, str]) -> Sequence[Any]:

@@ -31,13 +31,16 @@ Take = Callable[[Sequence[Cell]], set[str]]
 class CapacitySearch:
     """The cells of one plan beyond the rates of `--jps`."""
 
-    def __init__(self, plan: SweepPlan, slo: Slo, folder: Path, *, reuse: bool) -> None:
+    def __init__(
+        self, plan: SweepPlan, slo: Slo, folder: Path, idle: Mapping[int, Jct], *, reuse: bool
+    ) -> None:
+        """`idle` has the JCTs on an idle machine that were measured already, by seed."""
         self._plan, self._slo, self._folder = plan, slo, folder
         self._reuse = reuse and plan.cells_reusable
         rates = tuple(jps for jps in plan.rates if jps is not None)
         names = tuple(variant.name for variant in plan.variants)
         self._search = Search(names, plan.baseline, plan.seeds, rates)
-        self.idle = idle_machines(plan, folder)
+        self.idle = idle_machines(plan, folder, idle)
         self._idle: dict[int, Idle] = {
             seed: idle_of(jct._asdict(), slo) for seed, jct in self.idle.items()
         }
@@ -115,16 +118,17 @@ class CapacitySearch:
         return Place(cell.variant, cell.jps or 0.0, cell.seed)
 
 
-def refuse_unreachable(plan: SweepPlan, folder: Path) -> None:
-    """Raise InvalidInput if the SLO is not met with any seed even on an idle machine. Called before
-    the folder is made. An SLO of multiples of at least one needs no measurement."""
-    slo = plan.slo
+def refuse_unreachable(plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+    """Raise InvalidInput if the SLO is not met with any seed even on an idle machine. Return the
+    JCTs that were measured, by seed. Called before the folder is made. An SLO of multiples of at
+    least one needs no measurement."""
+    slo, measured = plan.slo, dict[int, Jct]()
     if slo is None or all(each.unit == "x" and each.value >= 1 for each in slo.limits):
-        return
+        return measured
     for seed in plan.seeds:
-        jct = idle_jct(plan, seed, folder)
+        jct = measured[seed] = idle_jct(plan, seed, folder)
         if idle_of(jct._asdict(), slo).tightest <= 1:
-            return
+            return measured
     values = ", ".join(
         f"{limit.statistic} {seconds(getattr(jct, limit.statistic))}" for limit in slo.limits
     )
@@ -133,11 +137,14 @@ def refuse_unreachable(plan: SweepPlan, folder: Path) -> None:
     )
 
 
-def idle_machines(plan: SweepPlan, folder: Path) -> dict[int, Jct]:
-    """Return the JCT on an idle machine by seed, from finished cells or measured here."""
+def idle_machines(plan: SweepPlan, folder: Path, measured: Mapping[int, Jct]) -> dict[int, Jct]:
+    """Return the JCT on an idle machine by seed, from finished cells or measured before or here."""
     found: dict[int, Jct] = {}
     for path in sorted(folder.glob("*/done.json")):
         seed = read_json(path.with_name("cell.json")).get("seed")
         if seed in plan.seeds and seed not in found and (idle := read_json(path).get("idle_jct_s")):
             found[seed] = Jct(**idle)
-    return {seed: found.get(seed) or idle_jct(plan, seed, folder) for seed in plan.seeds}
+    return {
+        seed: found.get(seed) or measured.get(seed) or idle_jct(plan, seed, folder)
+        for seed in plan.seeds
+    }

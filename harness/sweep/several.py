@@ -6,18 +6,20 @@ In: plans by the name of their folder. Out: the run folders, in a common folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import Outcome, core_for, run_cells, search_of, unfinished
-from harness.sweep.search import CapacitySearch
+from harness.sweep.search import CapacitySearch, refuse_unreachable
 from servers.compiled_core import offered_to_workers
+from servers.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,14 @@ def run_several(
     stop_on_error: bool = False,
     reuse: bool = True,
     on_begin: Callable[[], None] = lambda: None,
+    claim: AbstractContextManager[None] | None = None,
 ) -> Outcome:
-    """Run the cells of all plans. `on_begin` is called after all folders passed their checks."""
+    """Run the cells of all plans. `on_begin` is called after all folders passed their checks.
+    `claim` claims the common folder, and is entered when the plans have passed theirs."""
     todo: list[CellOfSweep] = []
     cells = found_done = 0
-    with ExitStack() as claims:
+    idle = {name: _refused_by_name(name, plan, folder) for name, plan in plans.items()}
+    with claim or nullcontext(), ExitStack() as claims:
         for name, plan in plans.items():
             files = settings_files(plan.settings)
             claims.enter_context(claimed(folder / name, plan.as_json(), files))
@@ -55,7 +60,7 @@ def run_several(
         searches = {
             name: search
             for name, plan in plans.items()
-            if (search := search_of(plan, folder / name, reuse)) is not None
+            if (search := search_of(plan, folder / name, idle[name], reuse)) is not None
         }
         work = {
             name: Work(plan, folder / name, dict(searches[name].idle) if name in searches else {})
@@ -70,6 +75,14 @@ def run_several(
     cells += sum(search.cells for search in searches.values())
     found_done += sum(search.found_done for search in searches.values())
     return Outcome(folder, cells, found_done, failed)
+
+
+def _refused_by_name(name: str, plan: SweepPlan, folder: Path) -> dict[int, Jct]:
+    """Refuse an SLO that an idle machine does not meet with the name of its sweep."""
+    try:
+        return refuse_unreachable(plan, folder / name)
+    except InvalidInput as error:
+        raise InvalidInput(f"{name}: {error}") from None
 
 
 def _next_cells(

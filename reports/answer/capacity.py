@@ -8,61 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from reports.answer.asked import Asked
+from reports.answer.capacity_headline import MOST_NUMBERS, headline, rate, value_of
+from reports.answer.optimum import distance_from_bound, distance_from_rate_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.capacity.slo import Slo
-from reports.phrasing import counted, gpus_in_words, listed, seconds, times
+from reports.phrasing import counted, listed, seconds, times
 from reports.statistics.bootstrap import Estimate, interval
-from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal, winners
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, winners
 from reports.statistics.points import Point
-
-MOST_NAMES = 5
-"""A headline names at most this many schedulers that tie; the table has all."""
-WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What one machine of the sweep costs: one model, on `gpus` GPUs."""
-
-    gpus: int
-    usd_per_h: float
-    """NaN if the hardware has no price."""
-
-    def gpus_for(self, jobs_per_s: float, capacity: float) -> int:
-        # A hair less, so that 3 machines at exactly their capacity are not 4.
-        return self.gpus * math.ceil(jobs_per_s / capacity * (1 - 1e-9))
-
-    def usd_per_1000_jobs(self, capacity: float) -> float:
-        return self.usd_per_h * self.gpus / 3600 / capacity * 1000
-
-
-def price_of(sweep: Mapping[str, Any]) -> Price:
-    price = (sweep.get("gpu") or {}).get("price_usd_per_hour")
-    return Price(sweep.get("gpus") or 1, price if isinstance(price, int | float) else math.nan)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What the capacities of a run are about."""
-
-    slo: Slo
-    idle_mean_s: float
-    baseline: str
-    machine: str
-    price: Price
-    seeds: int
-
-
-def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
-    machine = gpus_in_words(sweep.get("hardware") or "this machine", sweep.get("gpus"))
-    return Asked(
-        slo, idle_mean_s, str(sweep["baseline"]), machine, price_of(sweep), len(sweep["seeds"])
-    )
 
 
 def capacity_answer(
@@ -81,15 +39,19 @@ def capacity_answer(
     beyond = _beyond(best, base, points)
     findings = [
         meaning(asked.slo, asked.idle_mean_s),
+        *_near_capacity(base, points),
         *_jct(point, base_point, base),
         *_jct_beyond(beyond, asked.baseline),
+        *_tied(names),
         *_others(found, best, asked),
         *_resources(best, base, asked),
         *_reference(found),
+        *distance_from_rate_bound(found, points),
+        *distance_from_bound(points, load),
         *_without_number(found),
     ]
     return Answer(
-        _headline(found, best, asked),
+        headline(found, best, asked),
         tuple(findings),
         (*_own_caveats(found, asked), *caveats),
         provenance_of(sweep),
@@ -105,119 +67,18 @@ def capacity_answer(
 def _compared(
     names: Sequence[str], base: VariantCapacity | None, points: Sequence[Point]
 ) -> tuple[str | None, Point | None, Point | None]:
-    """Return the load at which JCTs are compared, and the points of the fastest winner and of the
-    baseline there: the highest load that the baseline sustains with every seed, and at which both
-    are stable. Above it, JCTs of the baseline differ by factors between seeds."""
+    """Return the load at which JCTs are compared, and the points of the highest winner that ran
+    there and of the baseline: the highest load that the baseline sustains with every seed, and at
+    which both are stable. Above it, JCTs of the baseline differ by factors between seeds."""
     most = min(base.per_s.values(), default=math.inf) if base is not None else math.inf
     stable = [p for p in points if not p.saturated and p.jps is not None and p.jps <= most]
     for load in dict.fromkeys(p.load for p in sorted(stable, key=lambda p: -(p.jps or 0))):
-        here = [p for p in stable if p.load == load]
-        best = min(
-            (p for p in here if p.variant in names), key=lambda p: p.jct_mean_s.value, default=None
-        )
-        own = next((p for p in here if base is not None and p.variant == base.variant), None)
+        here = {p.variant: p for p in stable if p.load == load}
+        best = next((here[name] for name in names if name in here), None)
+        own = here.get(base.variant) if base is not None else None
         if best is not None and own is not None:
             return load, best, own
     return (points[0].load if points else None), None, None
-
-
-def rate(value: float) -> str:
-    return f"{value:.3g} jobs/s"
-
-
-def rate_interval(estimate: Estimate) -> str:
-    """Format an interval, such as `95% CI 0.41–0.47`."""
-    if not estimate.has_interval:
-        return "one seed, so no interval"
-    return f"95% CI {estimate.low:.3g}–{estimate.high:.3g}"
-
-
-def _headline(
-    found: Sequence[VariantCapacity],
-    best: Sequence[VariantCapacity],
-    asked: Asked,
-) -> str:
-    if not best:
-        return _no_number(found, asked)
-    if best[0].kind is Kind.ALWAYS:
-        return _always(best, asked)
-    first, value = best[0], _value(best[0])
-    if len([each for each in found if not each.bound]) == 1:
-        return (
-            f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
-            f" ({rate_interval(value)}). The run has no other scheduler."
-        )
-    sustain = f"{_about(best)} on {asked.machine}"
-    if len(best) == len([each for each in found if not each.bound]):
-        who = "All" if equal(best) else "The"
-        return f"{who} {len(best)} schedulers {_tie(best)}: they sustain {sustain}."
-    if any(each.variant == asked.baseline for each in best):
-        return _baseline_wins(best, asked)
-    more = _more_than_baseline(best, asked)
-    if len(best) == 1:
-        return f"{first.variant} sustains {rate(value.value)} on {asked.machine}{more}."
-    count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
-    names = _names([each.variant for each in best])
-    return f"{count} schedulers {_tie(best)}: {names}. They sustain {sustain}{more}."
-
-
-def _about(best: Sequence[VariantCapacity]) -> str:
-    """Return the capacity of variants that tie, or its range if they are not equal."""
-    values = [_value(each).value for each in best]
-    if equal(best):
-        return f"about {rate(max(values))}"
-    return f"{min(values):.3g} to {rate(max(values))}"
-
-
-def _value(each: VariantCapacity) -> Estimate:
-    value = each.jobs_per_s
-    return Estimate(math.nan, math.nan, math.nan) if value is None else value
-
-
-def _more_than_baseline(best: Sequence[VariantCapacity], asked: Asked) -> str:
-    each, ratios = best[0], [other.ratio.value for other in best if other.ratio is not None]
-    if each.ratio is None:
-        return ""
-    if not equal(best) and times(min(ratios)) != times(max(ratios)):
-        return f", {times(min(ratios))} to {times(max(ratios))} as many as {asked.baseline}"
-    return f", {times(each.ratio.value)} as many as {asked.baseline} ({interval(each.ratio)})"
-
-
-def _baseline_wins(best: Sequence[VariantCapacity], asked: Asked) -> str:
-    base = next(each for each in best if each.variant == asked.baseline)
-    sustains = f"{base.variant}, which sustains {rate(_value(base).value)} on {asked.machine}"
-    if len(best) == 1:
-        return f"No scheduler sustains more jobs than {sustains}."
-    others = [each.variant for each in best if each is not base]
-    return f"No scheduler sustains more than {sustains}; {_names(others)} and it {_tie(best)}."
-
-
-def _tie(best: Sequence[VariantCapacity]) -> str:
-    return f"are equal within {EQUAL_WITHIN:.0%}" if equal(best) else "do not differ significantly"
-
-
-def _names(names: Sequence[str]) -> str:
-    return listed(names, at_most=MOST_NAMES)
-
-
-def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
-    kinds = {each.kind for each in found}
-    if kinds == {Kind.NEVER}:
-        return (
-            f"No scheduler sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"
-            f" even by jobs that hardly ever meet. Their mean JCT is {seconds(asked.idle_mean_s)}."
-        )
-    return "The search for capacities has not finished: the same command continues it."
-
-
-def _always(best: Sequence[VariantCapacity], asked: Asked) -> str:
-    rates = [c.sustained for each in best for c in each.by_seed.values() if c.sustained]
-    names = [each.variant for each in best]
-    verb = "meets" if len(names) == 1 else "meet"
-    return (
-        f"{_names(names)} {verb} the SLO {asked.slo} at every rate that was tried, up to"
-        f" {rate(min(rates))} on {asked.machine}: a stricter --slo would separate schedulers."
-    )
 
 
 def meaning(slo: Slo, idle_mean_s: float) -> str:
@@ -226,6 +87,23 @@ def meaning(slo: Slo, idle_mean_s: float) -> str:
         f"Sustained means: {slo.describe()}, and a queue that does not grow. On an idle"
         f" machine the mean JCT is {seconds(idle_mean_s)}."
     )
+
+
+def _near_capacity(base: VariantCapacity | None, points: Sequence[Point]) -> list[str]:
+    """Say why the baseline can miss the SLO at a rate that seems to be its capacity."""
+    if base is None or base.jobs_per_s is None:
+        return []
+    for point in points:
+        if point.variant == base.variant and point.jps is not None:
+            seeds = base.sustained_at(point.jps)
+            if seeds.is_mixed:
+                return [
+                    f"A capacity is the mean over seeds, each with its own jobs and arrivals:"
+                    f" {point.load} is sustained by {base.variant} with {seeds.seeds} of"
+                    f" {seeds.of} seeds, so the mean JCT there is"
+                    f" {seconds(point.jct_mean_s.value)}."
+                ]
+    return []
 
 
 def _jct(point: Point | None, base: Point | None, capacity: VariantCapacity | None) -> list[str]:
@@ -272,12 +150,19 @@ def _jct_beyond(point: Point | None, baseline: str) -> list[str]:
     ]
 
 
+def _tied(names: Sequence[str]) -> list[str]:
+    """Name all winners if the headline does not."""
+    if len(names) <= MOST_NUMBERS:
+        return []
+    return [f"The {len(names)} that tie, the highest first: {listed(names, at_most=len(names))}."]
+
+
 def _others(
     found: Sequence[VariantCapacity], best: Sequence[VariantCapacity], asked: Asked
 ) -> list[str]:
     rest = [
         (each.variant, each.ratio)
-        for each in sorted(found, key=lambda e: -_value(e).value)
+        for each in sorted(found, key=lambda e: -value_of(e).value)
         if each not in best and not each.bound and each.ratio is not None
     ]
     more = [(name, r) for name, r in rest if r.low > 1 and r.value > 1 + EQUAL_WITHIN]
@@ -306,16 +191,16 @@ def _resources(
     shown = [best[0]]
     if base is not None and base.jobs_per_s is not None:
         shown = [base] if base in best else [best[0], base]
-    target = 10.0 ** math.ceil(math.log10(2 * max(_value(each).value for each in shown)))
+    target = 10.0 ** math.ceil(math.log10(2 * max(value_of(each).value for each in shown)))
     gpus = [
-        f"{counted(asked.price.gpus_for(target, _value(each).value), 'GPU')} with {each.variant}"
+        f"{counted(asked.price.gpus_for(target, value_of(each).value), 'GPU')} with {each.variant}"
         for each in shown
     ]
     needs = "1 job/s needs" if target == 1 else f"{target:g} jobs/s need"
     sentences = [f"{needs} {listed(gpus)}."]
     if not math.isnan(asked.price.usd_per_h):
         costs = [
-            f"{asked.price.usd_per_1000_jobs(_value(each).value):.3g} USD with {each.variant}"
+            f"{asked.price.usd_per_1000_jobs(value_of(each).value):.3g} USD with {each.variant}"
             for each in shown
         ]
         sentences.append(f"A thousand jobs cost {listed(costs)}, at capacity.")

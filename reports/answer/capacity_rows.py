@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from reports.answer.capacity import Price
+from reports.answer.asked import Price
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Kind
 from reports.phrasing import times

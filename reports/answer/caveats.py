@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from reports.answer.provenance import without_name
+from reports.answer.starvation import starvation
 from reports.metrics.cells import Results
 from reports.metrics.steady import MIN_THROUGHPUT
 from reports.phrasing import counted, listed, seconds, share
@@ -44,6 +45,7 @@ def caveats_of(points: Sequence[Point], results: Results, sweep: dict[str, Any])
         *_incomplete(results, sweep),
         *_saturated(points),
         *_few_seeds(sweep, results),
+        *_unstable(points, results),
         *_of_cells(points, results, sweep),
     ]
 
@@ -59,7 +61,7 @@ def _incomplete(results: Results, sweep: dict[str, Any]) -> list[str]:
 
 def _of_cells(points: Sequence[Point], results: Results, sweep: dict[str, Any]) -> list[str]:
     return [
-        *_unstable(points, results),
+        *starvation(points, results, str(sweep["baseline"])),
         *_throughput(results),
         *_more_scheduling_time(points, sweep),
     ]

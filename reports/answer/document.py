@@ -11,12 +11,12 @@ from typing import Any
 
 import orjson
 
-from reports.answer.capacity import Price, price_of
+from reports.answer.asked import Price, price_of
 from reports.answer.verdict import Answer
 from reports.capacity.estimate import Capacity
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.capacities import VariantCapacity
-from reports.statistics.points import Point
+from reports.statistics.points import FAIRNESS, Point
 
 ANSWER = "answer.json"
 FORMAT = "turnstile-answer-1"
@@ -89,6 +89,9 @@ def _point(point: Point) -> dict[str, Any]:
         "mean_jct_s": _estimate(point.jct_mean_s),
         **{name: _number(value) for name, value in point.jct_s.items()},
         "speed_up": ratio,
+        "jct_lower_bound_s": _number(point.lower_bound_s),
+        "rate_bound_jobs_per_s": _number(point.rate_bound_jobs_per_s),
+        **{name: _number(point.fairness.get(name, math.nan)) for name in FAIRNESS},
     }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reports.answer.capacity import Price
+from reports.answer.asked import Price
 from reports.answer.speed_ups import MIN_FULL_TINT
 from reports.answer.verdict import NEGLIGIBLE, Answer
 from reports.phrasing import counted, listed, seconds, times

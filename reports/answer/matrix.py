@@ -5,7 +5,7 @@ In: points, and capacities if they were searched. Out: a Rich table that fits th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -16,9 +16,11 @@ from rich.text import Text
 
 from reports.answer.capacity_rows import DASH, CapacityRow
 from reports.phrasing import seconds
+from reports.statistics.capacities import SeedShare, VariantCapacity
 from reports.statistics.points import Point
 
 UNIT = " jobs/s"
+UNSTABLE = "unstable"
 MIN_RATES = 3
 """With fewer rates than these, the matrix leaves out the intervals of capacities first."""
 
@@ -31,6 +33,8 @@ class Matrix:
     """With those that are unstable."""
     rows: Sequence[CapacityRow] = ()
     """Empty if no capacities were searched."""
+    capacities: Sequence[VariantCapacity] = ()
+    """The same as in `rows`."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unbounded = options.update(max_width=10_000)
@@ -42,24 +46,53 @@ class Matrix:
 
     def _layouts(self) -> Iterator[tuple[int, Sequence[str]]]:
         """Yield the number of intervals and the rates of smaller and smaller tables: without the
-        interval of the ratio, then without the lowest rates, then without intervals."""
+        interval of the ratio, then with fewer rates, then without intervals."""
         loads = list(dict.fromkeys(p.load for p in self.points))
-        if self.rows:
-            yield 2, loads
-            yield from ((1, loads[n:]) for n in range(max(len(loads) - MIN_RATES, 0) + 1))
-        yield from ((0, loads[n:]) for n in range(len(loads) + 1))
+        if not self.rows:
+            yield from ((0, loads[n:]) for n in range(len(loads) + 1))
+            return
+        yield 2, loads
+        most = max(len(loads) - MIN_RATES, 0)
+        yield from ((1, _around_the_middle(loads, without)) for without in range(most + 1))
+        yield from ((0, _around_the_middle(loads, n)) for n in range(len(loads) + 1))
 
     def _table(self, loads: Sequence[str], intervals: int, terminal: bool) -> Table:
         table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False)
         table.add_column("policy", no_wrap=True, overflow="ellipsis")
         for head in (*self._heads(intervals), *map(_head, loads)):
             table.add_column(head, justify="right", no_wrap=True)
-        at = {(p.variant, p.load): p for p in self.points}
+        marks: set[str] = set()
+        unstable = False
         for variant, style, values in self._lines(intervals):
-            cells = (variant, *values, *(_jct(at.get((variant, load))) for load in loads))
+            cells = [variant, *values]
+            for load in loads:
+                text, mark = self._jct(variant, load)
+                cells.append(f"{text} {mark}".strip())
+                marks |= {mark} if mark else set()
+                unstable |= text == UNSTABLE
             # Text, not str: Rich would read a name in brackets as markup.
             table.add_row(*map(Text, cells), style=style)
+        table.caption = Text("\n".join(_legend(marks, unstable)))
+        table.caption_justify = "left"
         return table
+
+    def _jct(self, variant: str, load: str) -> tuple[str, str]:
+        """Return the mean JCT, and with how many seeds the rate is sustained unless with all. If
+        it is with some seeds and there is no mean, how many seeds say more than `unstable`."""
+        point = next((p for p in self.points if (p.variant, p.load) == (variant, load)), None)
+        seeds = self._sustained(variant, load)
+        mark = "" if seeds is None or seeds.is_all else str(seeds)
+        if point is not None and not point.unstable:
+            return seconds(point.jct_mean_s.value), mark
+        if seeds is not None and seeds.is_mixed:
+            return "", mark
+        return (DASH if point is None else UNSTABLE), ""
+
+    def _sustained(self, variant: str, load: str) -> SeedShare | None:
+        """Return None without a capacity or a rate."""
+        jps = next((p.jps for p in self.points if p.load == load), None)
+        found = next((each for each in self.capacities if each.variant == variant), None)
+        return None if found is None or jps is None else found.sustained_at(jps)
 
     def _heads(self, intervals: int) -> tuple[str, ...]:
         if not self.rows:
@@ -77,12 +110,19 @@ class Matrix:
             yield from ((name, "dim" if bound else "", ()) for name, bound in bounds.items())
 
 
+def _around_the_middle(loads: Sequence[str], without: int) -> Sequence[str]:
+    """Leave out rates at the ends, the two lowest first, then the two highest: the others are
+    around the capacities."""
+    rounds, more = divmod(without, 4)
+    low, high = 2 * rounds + min(more, 2), 2 * rounds + max(more - 2, 0)
+    return loads[low : len(loads) - high]
+
+
+def _legend(marks: Collection[str], unstable: bool) -> list[str]:
+    lines = [f"{', '.join(sorted(marks))}: so many of the seeds sustain the rate."] if marks else []
+    return [*lines, *([f"{UNSTABLE}: more jobs arrive than finish."] if unstable else [])]
+
+
 def _head(load: str) -> str:
     number = load.removesuffix(UNIT)
     return load if number == load else f"{float(number):.3g}/s"
-
-
-def _jct(point: Point | None) -> str:
-    if point is None:
-        return DASH
-    return "unstable" if point.unstable else seconds(point.jct_mean_s.value)

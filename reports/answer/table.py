@@ -22,7 +22,7 @@ Column = tuple[str, Callable[[Point], str]]
 
 def _flags(point: Point) -> str:
     saturated = "unstable" if point.unstable else "saturated"
-    words = (("bound", point.bound), (saturated, point.saturated), ("GATE", point.failed_gates))
+    words = (("reference", point.bound), (saturated, point.saturated), ("GATE", point.failed_gates))
     return " ".join(word for word, holds in words if holds)
 
 
@@ -42,7 +42,7 @@ COLUMNS: tuple[Column, ...] = (
 
 
 def _interval(point: Point) -> str:
-    if point.against is None:
+    if point.against is None or not point.against.mean.has_interval:
         return ""
     return f"{point.against.mean.low:.2f}–{point.against.mean.high:.2f}"
 

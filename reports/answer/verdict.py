@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.answer.caveats import caveats_of, short_run
-from reports.answer.noise import noise, second_arms
+from reports.answer.noise import noise, noise_at, second_arms
+from reports.answer.optimum import distance_from_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.same_work import different_times
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
-from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.bootstrap import Estimate, interval, widened_by
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Comparison, Point, compare
 from reports.statistics.seeds_needed import advice
@@ -67,13 +68,14 @@ def answer(
     winner = min([p for p in there if not p.saturated] or there, key=_mean_s)
     base = next((p for p in here if p.variant == baseline), None)
     possible, bound_finding = _bound(here, base, winner)
-    tied = _tied(here, winner, results)
+    tied = _tied(here, winner, results, noise_at(every, arms, load).mean)
     findings = [
         *([note] if note else _saturated_baseline(base, winner)),
         *_faster_but_saturated(there, winner),
         *_how_to_separate(winner),
         *_ties(winner, tied),
         *bound_finding,
+        *distance_from_bound(points, load),
         *_others(here, base, winner, tied),
         *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
@@ -168,8 +170,11 @@ def _how_to_separate(winner: Point) -> list[str]:
     return advice(gain.seeds, gain.seeds_needed)
 
 
-def _tied(here: Sequence[Point], winner: Point, results: Results) -> dict[str, Comparison]:
-    """Return the variants that do not differ significantly from the winner."""
+def _tied(
+    here: Sequence[Point], winner: Point, results: Results, noise: float
+) -> dict[str, Comparison]:
+    """Return the variants that do not differ significantly from the winner, or not by more than two
+    measurements of one variant: `noise` is the logarithm of their ratio."""
     jobs = results.jobs[results.jobs["load"] == winner.load]
     best = jobs[jobs["variant"] == winner.variant]
     tied: dict[str, Comparison] = {}
@@ -177,7 +182,7 @@ def _tied(here: Sequence[Point], winner: Point, results: Results) -> dict[str, C
         if point is winner or point.bound or point.against is None:
             continue
         gain = compare(jobs[jobs["variant"] == point.variant], best)
-        if gain is not None and not gain.mean.differs_from_one:
+        if gain is not None and not widened_by(gain.mean, noise).differs_from_one:
             tied[point.variant] = gain
     return tied
 
@@ -195,15 +200,15 @@ def _ties(winner: Point, tied: dict[str, Comparison]) -> list[str]:
 def _bound(
     here: Sequence[Point], base: Point | None, winner: Point
 ) -> tuple[float | None, list[str]]:
-    """Return the winner's share of the best bound's gain, (base - winner) / (base - bound).
+    """Return the winner's share of the best reference's gain, (base - winner) / (base - reference).
 
-    A bound without offload is compared with the best variant without offload.
+    One without offload is compared with the best variant without offload.
     """
     bounds = [p for p in here if p.bound and p.against is not None]
     if not bounds or base is None:
         return None, []
     best = min(bounds, key=_mean_s)
-    gain, name = best.against, f"The bound {best.variant}, which knows the future,"
+    gain, name = best.against, f"The reference {best.variant}, which knows the future,"
     possible_s = _mean_s(base) - _mean_s(best)
     if gain is None or possible_s <= NEGLIGIBLE * _mean_s(base):
         return None, [f"{name} is hardly faster, so a scheduler can gain little here."]
@@ -215,7 +220,7 @@ def _bound(
     note = "" if fastest is winner else f", {'with' if best.offload else 'without'} offload"
     reached = f"{name} reaches {times(gain.mean.value)}{note}"
     if achieved > 1:
-        return None, [f"{reached}, less than {fastest.variant}, so it is not a bound here."]
+        return None, [f"{reached}, less than {fastest.variant}."]
     if fastest is base:
         return None, [f"{reached}, which is the possible gain."]
     finding = f"{reached}; {fastest.variant} achieves {share(achieved)} of that gain."

@@ -1,11 +1,12 @@
 """Says what a workload is, and how it compares with recorded agents.
 
-In: the workload of `sweep.json`. Out: a sentence. The figures of recorded agents are those in the
+In: the workload of `sweep.json`. Out: sentences. The figures of recorded agents are those in the
 recipes that are fitted to them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -18,25 +19,52 @@ QUANTITIES = {
     "tool_gap_s": "gap after a tool",
 }
 """The quantities of a fitted recipe that are compared, by the names of `sweep.json`."""
+MUCH = 2.0
+"""A factor between means from which on a workload is unlike an agent's."""
 
 
 def compared_with_agents(workload: Mapping[str, Any]) -> str:
-    """Return the sentence; an empty one if the jobs are not known before the run."""
+    """Return the sentences; an empty text if the jobs are not known before the run."""
     means = workload.get("means") or {}
     if any(name not in means for name in QUANTITIES):
         return ""
     about = workload.get("about")
-    what = f"The workload is {about}: jobs" if about else "Jobs"
-    others = [
-        f"{name} {real['turns']:.0f}, {real['new_tokens_per_later_turn']:,.0f} and "
-        f"{_seconds(real['tool_gap_s'])}"
-        for name, real in recorded_agents().items()
-    ]
+    what = f"The workload is {about}: a job" if about else "A job"
+    others = [f"{name} {_figures(real)}" for name, real in recorded_agents().items()]
     return (
-        f"{what} have {means['turns']:.0f} turns on average, later turns add "
-        f"{means['new_tokens_per_later_turn']:,.0f} tokens, and tools take "
-        f"{_seconds(means['tool_gap_s'])}; recorded agents: {'; '.join(others)}."
+        f"{what} has {means['turns']:.0f} turns on average, a later turn adds"
+        f" {means['new_tokens_per_later_turn']:,.0f} tokens to the prompt, and a tool call takes"
+        f" {_seconds(means['tool_gap_s'])}. Recorded agents: {'; '.join(others)}."
+        f" {_consequence(workload)}"
+    ).rstrip()
+
+
+def _figures(real: Mapping[str, float]) -> str:
+    return (
+        f"{real['turns']:.0f} turns, {real['new_tokens_per_later_turn']:,.0f} tokens and"
+        f" {_seconds(real['tool_gap_s'])}"
     )
+
+
+def _consequence(workload: Mapping[str, Any]) -> str:
+    """Say what differences mean for the reader; nothing if no quantity differs by `MUCH` from all
+    recorded agents, or if the jobs are the reader's own traces."""
+    means = workload["means"]
+    differs = any(
+        all(_factor(means[name], real[name]) > MUCH for real in recorded_agents().values())
+        for name in QUANTITIES
+    )
+    if not differs or not workload.get("recipe"):
+        return ""
+    return (
+        "With other agents the capacities differ, and the best scheduler can be another one: use"
+        " --traces with recordings of yours."
+    )
+
+
+def _factor(one: float, other: float) -> float:
+    low, high = sorted((one, other))
+    return high / low if low > 0 else math.inf
 
 
 @cache

@@ -2,8 +2,8 @@
 
 In: the outcomes of finished cells. Out: cells that can run at the same time, none at the end. First
 the baseline's capacity is found with each seed. All variants then run at shares of it, where their
-JCTs are compared; this also says roughly where each of their capacities is. Then the searches of
-all variants and seeds continue together.
+JCTs are compared; this also says roughly where each of their capacities is. Those that sustain all
+of them run at higher shares, too. Then the searches of all variants and seeds continue together.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from reports.capacity.ladder import Ends, ends_of, nearest_rung
 
 SHARES = (0.5, 0.7, 0.85, 1.0, 1.2)
 """Of the baseline's capacity: from a light load to one that only better schedulers sustain."""
+HIGHER_SHARES = (1.5, 1.8)
+"""Where only variants and seeds run that sustain all lower shares: their JCTs are measured up to
+their capacities, and the cells narrow their searches."""
 FIRST_JOBS = 4.0
 """Jobs in the system of an idle machine at the rate where the first search starts."""
 
@@ -86,18 +89,49 @@ class Search:
         ]
         if common:
             return common
+        higher = self._higher_cells(known, idle, failed)
+        first_higher = {Chain(place.variant, place.seed) for place in higher}
         others = [
-            Chain(v, seed) for v in self.variants if v != self.baseline for seed in self.seeds
+            chain
+            for v in self.variants
+            for seed in self.seeds
+            if v != self.baseline and (chain := Chain(v, seed)) not in first_higher
         ]
-        return self._next(others, rates, known, idle, start, failed)
+        given = (*rates, *self.higher_rates(known, idle))
+        return higher + self._next(others, given, known, idle, start, failed)
 
     def common_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
         """Return the rates at which all variants run, in ascending order: none before the
         baseline's capacity is known."""
-        if self.given:
-            return self.given
+        return self.given or self._shares(SHARES, known, idle)
+
+    def higher_rates(self, known: Outcomes, idle: Mapping[int, Idle]) -> tuple[float, ...]:
+        """Return the rates at which those run that sustain all lower ones, in ascending order: none
+        if the user gave rates."""
+        return () if self.given else self._shares(HIGHER_SHARES, known, idle)
+
+    def _shares(
+        self, shares: Collection[float], known: Outcomes, idle: Mapping[int, Idle]
+    ) -> tuple[float, ...]:
         at = self.baseline_jobs_per_s(known, idle)
-        return () if at is None else tuple(sorted({nearest_rung(share * at) for share in SHARES}))
+        return () if at is None else tuple(sorted({nearest_rung(share * at) for share in shares}))
+
+    def _higher_cells(
+        self, known: Outcomes, idle: Mapping[int, Idle], failed: Collection[Place]
+    ) -> list[Place]:
+        """Return the next cells at higher rates, at most one of a variant and seed."""
+        lower, higher = self.common_rates(known, idle), self.higher_rates(known, idle)
+        places: list[Place] = []
+        for variant in self.variants:
+            for seed in self.seeds:
+                outcomes = known.get(Chain(variant, seed), {})
+                above = [jps for jps in higher if jps not in outcomes]
+                if not above:
+                    continue
+                below = (*lower, *(jps for jps in higher if jps < above[0]))
+                if all(jps in outcomes and outcomes[jps].sustained for jps in below):
+                    places.append(Place(variant, above[0], seed))
+        return [place for place in places if place not in failed]
 
     def baseline_jobs_per_s(self, known: Outcomes, idle: Mapping[int, Idle]) -> float | None:
         """Return the geometric mean over seeds of the baseline's capacities that were found."""

@@ -30,7 +30,12 @@ class Limit:
     """`x`: times the statistic on an idle machine; otherwise a unit of time."""
 
     def __str__(self) -> str:
-        return f"{self.statistic}<={self.value:g}{self.unit}"
+        return f"{self.statistic}<={self.number}{self.unit}"
+
+    @property
+    def number(self) -> str:
+        """The value without an exponent, which the text of an SLO does not have."""
+        return f"{self.value:.6f}".rstrip("0").rstrip(".")
 
     def limit_s(self, idle_jct_s: Mapping[str, float]) -> float:
         if self.unit == "x":
@@ -41,7 +46,7 @@ class Limit:
         """Return a phrase such as `mean JCT at most 2x that of an idle machine`."""
         name = self.statistic if self.statistic == "mean" else self.statistic.upper()
         limit = "x that of an idle machine" if self.unit == "x" else f" {self.unit}"
-        return f"{name} JCT at most {self.value:g}{limit}"
+        return f"{name} JCT at most {self.number}{limit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from reports.answer.capacity import Price, price_of
+from reports.answer.asked import Price, price_of
 from reports.compare.regression import TRACE
 from reports.phrasing import gpus_in_words, listed
 from reports.run_folder.machines import has_members, read_members

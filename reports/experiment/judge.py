@@ -82,17 +82,21 @@ def _finding(check: Check, ours: str, outcome: Outcome, found: Sequence[Value]) 
 
 
 def _values(check: Check, arm: str, cells: pd.DataFrame) -> list[Value]:
-    """Return a value for each load, by seed. Without a load there is one, at 0."""
+    """Return a value for each load, by seed. Without a load there is one, at 0. Loads at which a
+    side is unstable with some seed have none, since the other seeds are those with lighter work."""
     if cells.empty or (column := _column(check)) not in cells:
         return []
     numbers: dict[tuple[str, float, int], float] = {}
+    unstable: set[float] = set()
     for row in cells.to_dict("records"):
         has_load = check.metric != "capacity_jobs_per_s" and not pd.isna(row["jps"])
         jps = float(row["jps"]) if has_load else 0.0
         numbers[row["variant"], jps, int(row["seed"])] = row[column]
+        if has_load and row.get("unstable") and row["variant"] in (check.of, check.to):
+            unstable.add(jps)
     by_load: dict[float, dict[int, float]] = {}
     for (variant, jps, seed), number in numbers.items():
-        if variant != check.of or (check.loads and jps not in check.loads):
+        if variant != check.of or jps in unstable or (check.loads and jps not in check.loads):
             continue
         other = 1.0 if check.to is None else numbers.get((check.to, jps, seed), math.nan)
         value = number / other if other else math.nan

@@ -21,7 +21,7 @@ from reports.experiment.setup import Setup, as_json, notes, setups
 from reports.experiment.significance import Outcome
 from reports.experiment.verdict import outcome_of, verdict
 from reports.figures.drawing import Figure
-from reports.figures.legend import Legend, fastest, highlighted, legend
+from reports.figures.legend import MAX_ALL_HIGHLIGHTED, Legend, highlighted, legend
 from reports.figures.overview import figures
 from reports.figures.styles import Style, styles
 from reports.page.page import with_figures
@@ -57,23 +57,31 @@ class ExperimentReport:
     """Cells that failed a gate, each with its gates."""
     setups: Mapping[Setup, tuple[str, ...]] = field(default_factory=dict)
     """Names of arms by their setup."""
+    changed: str = ""
+    """A sentence on settings that differ from those of the experiment's file."""
 
 
 def write_experiment(
-    about: ExperimentText, arms: Sequence[ArmRun], checks: Sequence[Check], folder: Path
+    about: ExperimentText,
+    arms: Sequence[ArmRun],
+    checks: Sequence[Check],
+    folder: Path,
+    changed: str = "",
 ) -> ExperimentReport:
+    """`changed` says which settings differ from those of the experiment's file."""
     read = [read_arm(arm, checks) for arm in arms]
     cells = {each.arm.name: each.results.cells for each in read}
     findings = tuple(judge(check, cells) for check in checks)
-    drawn, variants = _figures(read)
+    drawn, variants = _figures(read, checks)
     failed = tuple(
         f"{each.arm.name}: {cell}: {gates}"
         for each in read
         for cell, gates in each.results.failed_gates.items()
     )
     used = setups({each.arm.name: each.sweep for each in read})
-    report = finish(about, findings, folder, drawn, variants, _caveats(read), used)
-    return replace(report, failed=failed)
+    caveats = [*filter(None, [changed]), *_caveats(read)]
+    report = finish(about, findings, folder, drawn, variants, caveats, used)
+    return replace(report, failed=failed, changed=changed)
 
 
 def finish(
@@ -126,16 +134,17 @@ def _as_json(finding: Finding) -> dict[str, Any]:
     return {**{name: getattr(finding, name) for name in names}, "points": points}
 
 
-def _figures(read: Sequence[ArmResults]) -> tuple[list[Figure], Legend]:
-    """Draw one figure over all arms if they differ in a number, otherwise one figure per arm."""
+def _figures(read: Sequence[ArmResults], checks: Sequence[Check]) -> tuple[list[Figure], Legend]:
+    """Draw one figure over all arms if they differ in a number, otherwise one figure per arm. The
+    baseline and the variants of the first claims are highlighted."""
     variants = {v["name"]: v for each in read for v in each.sweep["variants"]}
     baseline = read[0].baseline
     style = styles(variants.values())
     # Each seed has its own programs, so jobs are not paired across seeds, as in a steady state.
     found = [points(each.results, each.baseline, steady=True) for each in read]
     everything = [point for mine in found for point in mine]
-    last = everything[-1].load if everything else None
-    chosen = highlighted(everything, [baseline], fastest(everything, last))
+    claimed = dict.fromkeys(name for check in checks for name in (check.of, check.to) if name)
+    chosen = highlighted(everything, [baseline, *list(claimed)[:MAX_ALL_HIGHLIGHTED]], ())
     shown = legend(list(style), style, chosen, [baseline])
     drawn: list[Figure] = []
     if all(each.arm.x is not None for each in read):

@@ -15,6 +15,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import to_builtins
 
+from reports.metrics.alone import machine_of
 from reports.metrics.jobs import jobs_of
 from reports.metrics.steady import measured_turns
 from reports.metrics.waterfall import WATERFALL
@@ -54,7 +55,7 @@ JOBS: dict[str, Kind] = {
     "job_id": "text",
     **dict.fromkeys(("arrival_s", "departure_s", "jct_s", "bubble_s", "late_s"), "number"),
     "failed": "flag",
-    **dict.fromkeys((*WATERFALL, "slowdown"), "number"),
+    **dict.fromkeys((*WATERFALL, "least_s", "slowdown"), "number"),
     "measured": "flag",
 }
 """The columns of `reports.metrics.jobs.jobs_of`. The JCT of a failed job is meaningless, as is that
@@ -78,7 +79,8 @@ def rows_of(cell: Cell, name: str, unstable: bool) -> tuple[list[Row], list[Row]
     every_turn = read_turns(cell)
     kept = measured_turns(cell, {str(name): every_turn[name].to_numpy() for name in every_turn})
     measured = frozenset() if unstable else frozenset(kept["job_id"])
-    frame = jobs_of(every_turn).reset_index().assign(measured=lambda f: f["job_id"].isin(measured))
+    columns = jobs_of(every_turn, machine_of(cell)).reset_index()
+    frame = columns.assign(measured=lambda f: f["job_id"].isin(measured))
     jobs: list[Any] = frame.astype(object).where(frame.notna(), None).to_dict("records")
     turns = map(to_builtins, read_records(cell.folder / "turns.jsonl", TurnRecord))
     return (

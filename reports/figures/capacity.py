@@ -11,8 +11,11 @@ from reports.figures.drawing import Figure, Spec, Trace, dot, number, plain, sho
 from reports.figures.styles import Style
 from reports.phrasing import times
 from reports.statistics.bootstrap import Estimate, interval
-from reports.statistics.capacities import VariantCapacity
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity
 
+TIE = (
+    f"Bold: these tie, not significantly lower than the highest, or by at most {EQUAL_WITHIN:.0%}."
+)
 Found = tuple[VariantCapacity, Estimate]
 
 
@@ -21,8 +24,10 @@ def capacity(
     style: Mapping[str, Style],
     emphasised: Collection[str],
     meaning: str = "",
+    winners: Collection[str] = (),
 ) -> Figure | None:
-    """Return None if no capacity is a number. `meaning` says what a sustained rate is."""
+    """Return None if no capacity is a number. `meaning` says what a sustained rate is. The names of
+    `winners` are bold."""
     found = [(each, value) for each in capacities if (value := each.jobs_per_s) is not None]
     if not found:
         return None
@@ -36,11 +41,12 @@ def capacity(
         },
         "alt": _alt(order),
         "value": "x",
-        "rows": [[each.variant, _label(each)] for each, _ in order],
+        "rows": [[each.variant, _label(each, winners)] for each, _ in order],
     }
     seeds = max((len(each.per_s) for each, value in order if value.has_interval), default=0)
     notes = [
         meaning,
+        TIE if len(winners) > 1 else "",
         f"Bars: 95% intervals over {seeds} seeds." if seeds else "",
         "Without a number: " + ", ".join(f"{e.variant} ({e.kind})" for e in rest) if rest else "",
     ]
@@ -55,8 +61,11 @@ def capacity(
     )
 
 
-def _label(each: VariantCapacity) -> str:
-    return plain(short(each.variant)) + (" (reference)" if each.bound else "")
+def _label(each: VariantCapacity, winners: Collection[str]) -> str:
+    name = plain(short(each.variant))
+    if each.variant in winners:
+        name = f"<b>{name}</b>"
+    return f"{name} (reference)" if each.bound else name
 
 
 def _dot(pair: Found, look: Style, emphasised: Collection[str]) -> Trace:

@@ -19,6 +19,7 @@ from reports.figures.drawing import (
     short,
     wide_spread,
 )
+from reports.figures.slo_lines import Mark, SloLines, band_note
 from reports.figures.styles import Style
 from reports.phrasing import seconds, share, times
 from reports.statistics.bootstrap import interval
@@ -34,18 +35,22 @@ class Measure(NamedTuple):
     log: bool
     note: str
     terms: tuple[str, ...]
+    statistic: str = ""
+    """Of an SLO."""
 
 
 MEASURES = (
     Measure(
         *("jct-mean", "Mean JCT", "seconds", lambda p: p.jct_mean_s.value, True, True),
-        "The mean time from a job's arrival to its last token. Less is better.",
+        "Mean time from a job's arrival to its last token: less is better.",
         ("JCT", "95% CI"),
+        "mean",
     ),
     Measure(
         *("jct-p95", "P95 JCT", "seconds", lambda p: p.jct_s["jct_p95_s"], False, True),
         "95% of the jobs finish within this time. Less is better.",
         ("JCT", "P95"),
+        "p95",
     ),
     Measure(
         *("throughput", "Throughput", "jobs/s", lambda p: p.throughput_jobs_per_s, False, False),
@@ -61,19 +66,28 @@ MEASURES = (
 
 
 def figures(
-    points: Sequence[Point], style: Mapping[str, Style], emphasised: Sequence[str]
+    points: Sequence[Point],
+    style: Mapping[str, Style],
+    emphasised: Sequence[str],
+    slo: SloLines | None = None,
 ) -> list[Figure]:
     """Draw metrics against the rate, or by variant if there is one load or loads are not rates.
 
-    Metrics that no point has are left out.
+    Metrics that no point has are left out. Against the rate, JCTs have a line at the limit of the
+    SLO, and end there at the capacity of their variant.
     """
     by_rate = len({p.load for p in points}) > 1 and all(p.jps is not None for p in points)
-    draw = _against_rate if by_rate else _by_variant
+
+    def draw(measure: Measure) -> Spec:
+        if by_rate:
+            return _against_rate(measure, points, style, emphasised, slo)
+        return _by_variant(measure, points, style, emphasised)
+
     return [
         Figure(
             measure.id,
             f"{measure.title} against rate" if by_rate else measure.title,
-            {"": draw(measure, points, style, emphasised)},
+            {"": draw(measure)},
             wide_spread(map(measure.value, points)) if measure.log else None,
             terms=measure.terms,
         )
@@ -87,45 +101,69 @@ def _against_rate(
     points: Sequence[Point],
     style: Mapping[str, Style],
     emphasised: Sequence[str],
+    slo: SloLines | None,
 ) -> Spec:
     traces: list[Trace] = []
+    banded: list[str] = []
     for name in dict.fromkeys(p.variant for p in points):
         mine = [p for p in points if p.variant == name]
-        if name in emphasised and measure.band:
-            traces.append(_band(mine, style[name].colour))
-        traces.append(_line(measure, mine, style[name]))
-    layout = {
-        "xaxis": {"title": {"text": "jobs per second"}},
-        "yaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
-    }
-    alt = _alt(measure, points, "Line chart, one line per variant")
+        ends: list[Mark] = []
+        if slo is not None and slo.ends_lines(measure.statistic):
+            mine = [p for p in mine if slo.is_sustained(p)]
+            ends = slo.capacity_mark(name, measure.statistic, style[name])
+        within = [
+            p for p in mine if p.jct_mean_s.has_interval and (slo is None or slo.is_sustained(p))
+        ]
+        if name in emphasised and measure.band and within:
+            traces.append(_band(within, style[name].colour))
+            banded.append(name)
+        if mine or ends:
+            traces.append(_line(measure, name, mine, style[name], ends))
+    notes = [measure.note, *band_note(banded)]
+    if slo is not None and measure.statistic in slo.limits_s:
+        traces.append(slo.limit(measure.statistic, [x for trace in traces for x in trace["x"]]))
+        notes += slo.notes(measure.statistic)
     return {
         "data": traces,
-        "layout": layout,
-        "alt": alt,
+        "layout": {
+            "xaxis": {"title": {"text": "jobs per second"}},
+            "yaxis": {"title": {"text": f"{measure.title}, {measure.axis}"}, "rangemode": "tozero"},
+        },
+        "alt": _alt(measure, points, "Line chart, one line per variant"),
         "value": "y",
         "labelled": True,
-        "note": measure.note,
+        "note": " ".join(notes),
     }
 
 
-def _line(measure: Measure, mine: Sequence[Point], style: Style) -> Trace:
+def _line(
+    measure: Measure, name: str, mine: Sequence[Point], style: Style, ends: Sequence[Mark]
+) -> Trace:
+    marks = sorted(
+        [*(_mark(measure, p, style) for p in mine if p.jps is not None), *ends],
+        key=lambda mark: mark.jps,
+    )
     return {
         "type": "scatter",
-        "name": plain(mine[0].variant),
-        "x": [p.jps for p in mine],
-        "y": [number(measure.value(p)) for p in mine],
+        "name": plain(name),
+        "x": [mark.jps for mark in marks],
+        "y": [mark.value for mark in marks],
         "mode": "lines+markers",
         "line": {"width": 2.5, "dash": style.dash},
         "marker": {
-            "symbol": [f"{style.marker}-open" if p.saturated else style.marker for p in mine],
+            "symbol": [mark.symbol for mark in marks],
             "size": 8,
             "line": {"width": 1.5},
         },
-        "text": [_hover(p) for p in mine],
+        "text": [mark.text for mark in marks],
         "hovertemplate": "%{text}<extra></extra>",
-        "meta": {"colour": style.colour, "variant": mine[0].variant, "kind": "line"},
+        "meta": {"colour": style.colour, "variant": name, "kind": "line"},
     }
+
+
+def _mark(measure: Measure, point: Point, style: Style) -> Mark:
+    symbol = f"{style.marker}-open" if point.saturated else style.marker
+    return Mark(point.jps or 0.0, number(measure.value(point)), symbol, _hover(point))
 
 
 def _band(mine: Sequence[Point], colour: str) -> Trace:

@@ -6,9 +6,11 @@ arguments, prefer what a digest of their name selects and take the next style if
 the page has that one.
 
 - The colour is that of the policy. `fcfs` is s0 (ink), policies that know the future are s1 (grey),
-  and the others follow in the order of the registry. The colours are in
-  `reports/templates/report.css`. They differ also for readers with any kind of colour blindness.
-- The marker is that of the policy too, so that colour is never the only difference.
+  and the others follow in the order of the registry, from the first colour again after the last.
+  The colours are in `reports/templates/report.css`. They differ also for readers with any kind of
+  colour blindness.
+- The marker is that of the policy too, so that colour is never the only difference. Policies that
+  share a colour have different markers.
 - A line is dashed with an offload tier, and dotted if the policy knows the future.
 """
 
@@ -22,11 +24,13 @@ from servers.variants import FORM, LMCACHE, POLICIES, SECOND
 
 MARKERS = (
     *("circle", "square", "diamond", "triangle-up", "triangle-down", "pentagon"),
-    *("hexagon", "star", "hourglass", "bowtie"),
+    *("hexagon", "star", "hourglass", "bowtie", "cross"),
 )
 INK, GREY, FIRST_COLOUR = 0, 1, 2
 COLOURS = 10
 """Number of colours besides ink and grey."""
+SHIFT = 3
+"""Markers between policies of one colour; no divisor of the number of markers."""
 _STOCK, *_PUBLISHED, _BOUND = POLICIES.built_in
 OURS = (_STOCK, LMCACHE, *_PUBLISHED)
 Choice = TypeVar("Choice")
@@ -57,7 +61,7 @@ def styles(variants: Iterable[Mapping[str, Any]]) -> dict[str, Style]:
             found[name] = Style(GREY, "x", "dot")
             continue
         slot = slots[base]
-        marker = MARKERS[(slot if slot == INK else slot - 1) % len(MARKERS)]
+        marker = MARKERS[(slot if slot == INK else slot - 1 + _shift(base)) % len(MARKERS)]
         if arguments:
             used = {marker, *(style.marker for style in found.values() if style.slot == slot)}
             marker = _preferred(MARKERS, base + arguments, used)
@@ -79,6 +83,12 @@ def _slots(names: Sequence[str]) -> dict[str, int]:
 def _slot_of_ours(base: str) -> int:
     place = OURS.index(base)
     return INK if place == 0 else FIRST_COLOUR + (place - 1) % COLOURS
+
+
+def _shift(base: str) -> int:
+    """Return by how many markers a policy that reuses a colour differs from the first with it."""
+    rounds = (OURS.index(base) - 1) // COLOURS if base in OURS else 0
+    return SHIFT * rounds
 
 
 def _parts(name: str) -> tuple[str, str, str]:

@@ -13,8 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from reports.metrics.alone import Machine, machine_of
+from reports.metrics.fairness import fairness
 from reports.metrics.gates import failed_gates, residual
 from reports.metrics.jobs import job_columns
+from reports.metrics.lower_bound import lower_bound
 from reports.metrics.pins import pin_time
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.metrics.steady import (
@@ -33,7 +36,7 @@ from servers.errors import InvalidRunFolder
 PERCENTILES = (50, 90, 95, 99)
 EDGE = 0.2
 """Share of the jobs that the steady window leaves out at each end."""
-JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "slowdown")
+JOB_COLUMNS = ("arrival_s", "jct_s", "bubble_s", *WATERFALL, "least_s", "slowdown")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +96,12 @@ def measure(cell: Cell, unstable: str | None) -> Measured:
     """Return the numbers of a cell. If it is unstable, it has no jobs, because their JCT would
     depend on when the cell ended. Raises InvalidRunFolder."""
     every_turn = read_columns(cell)
-    turns = measured_turns(cell, every_turn)
-    jobs = job_columns(turns)
+    turns, machine = measured_turns(cell, every_turn), machine_of(cell)
+    jobs = job_columns(turns, machine)
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
+    row |= _bounds(row, turns, machine)
     return Measured(row, turns, jobs)
 
 
@@ -143,7 +147,7 @@ def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None
         "queue_mean_s": _mean(done["bubble_s"]),
         "preemptions": float(turns["preemptions"].sum()),
         **_pins(cell, jobs, span),
-        **_fairness(done["slowdown"]),
+        **fairness(done, good),
         "failed_turns": int(failed.sum()),
         **_trend(cell, turns, jobs, unstable),
         "residual": residual(turns, jobs),
@@ -231,13 +235,19 @@ def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
     }
 
 
-def _fairness(slowdown: Column) -> dict[str, float]:
-    """Return the mean slowdown and Jain's index (Σx)² / (n Σx²) of x = 1 / slowdown."""
-    if not len(slowdown):
-        return {"slowdown_mean": math.nan, "jain_index": math.nan}
-    speed = 1 / slowdown
-    jain = speed.sum() ** 2 / (len(speed) * (speed**2).sum())
-    return {"slowdown_mean": float(slowdown.mean()), "jain_index": float(jain)}
+def _bounds(row: dict[str, Any], turns: Turns, machine: Machine | None) -> dict[str, float]:
+    """Return what no schedule can beat; NaN without a machine, if turns failed, and in a closed
+    loop, in which jobs arrive when others finish."""
+    closed = row["load"].startswith("closed")
+    if machine is None or closed or row["failed_turns"] or not row["jobs"]:
+        names = ("jct_bound_s", "jct_over_bound", "rate_bound_jobs_per_s")
+        return dict.fromkeys(names, math.nan)
+    mean_s, jobs_per_s = lower_bound(turns, machine)
+    return {
+        "jct_bound_s": mean_s,
+        "jct_over_bound": row["jct_mean_s"] / mean_s,
+        "rate_bound_jobs_per_s": jobs_per_s,
+    }
 
 
 def _trend(

@@ -45,7 +45,7 @@ def waterfall(turns: Turns, codes: Column, arrival_s: Column, departure_s: Colum
     return sums
 
 
-def slowdown(jct_s: Column, parts: Turns) -> Column:
+def estimated_slowdown(jct_s: Column, parts: Turns) -> Column:
     """Return JCT ÷ (JCT − the parts in `SAVABLE`). NaN if the engine does not report them."""
     least_s = jct_s - sum(parts[part] for part in SAVABLE)
     found = np.full(len(jct_s), np.nan)

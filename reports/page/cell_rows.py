@@ -70,9 +70,25 @@ COLUMNS = (
         "Mean time that the turns of a job waited in the queue.",
     ),
     Column(
+        *("jct_over_bound", "JCT over bound", "rate"),
+        "Mean JCT divided by a lower bound that no schedule of these jobs can beat.",
+    ),
+    Column(
         *("slowdown_mean", "Slowdown", "rate"),
-        "Mean of each job's JCT divided by its JCT without waiting, reloads, "
-        "recomputation and preemptions.",
+        "Mean of each job's JCT divided by the least time that it needs alone on the machine.",
+    ),
+    Column(
+        *("slowdown_p99", "Slowdown P99", "rate"),
+        "99% of the jobs have at most this slowdown.",
+    ),
+    Column(*("slowdown_max", "Slowdown max.", "rate"), "The largest slowdown of a job."),
+    Column(
+        *("queue_max_s", "Longest wait", "time"),
+        "The longest time that a turn waited for its first admission.",
+    ),
+    Column(
+        *("jct_longest_tenth_s", "JCT of longest", "time"),
+        "Mean JCT of the tenth of the jobs that need the most time alone.",
     ),
     Column("jain_index", "Fairness", "rate", "Jain's index: 1 if all jobs are slowed equally."),
     Column(

@@ -56,9 +56,12 @@ TERMS: dict[str, str] = {
     "Policy": "The rules by which a scheduler orders turns, preempts them and keeps their KV.",
     "Variant": "A policy with or without an offload tier.",
     "Baseline": "The variant that the others are compared with.",
-    "Bound": (
+    "Reference": (
         "A policy that knows the future, as no real system can. It shows how much a scheduler "
         "could gain."
+    ),
+    "Lower bound": (
+        "A mean JCT that no schedule of the same jobs can beat, which follows from the profile."
     ),
     "Load": "A rate, or another arrival process.",
     "Cell": "One variant under one load with one seed.",
@@ -98,7 +101,8 @@ TERMS: dict[str, str] = {
         "sent it."
     ),
     "Slowdown": (
-        "A job's JCT divided by its JCT without waiting, reloads, recomputation and preemptions."
+        "A job's JCT divided by the least time that it needs alone on the machine. On a live "
+        "server: by its JCT without waiting, reloads, recomputation and preemptions."
     ),
 }
 """Definitions by term, some with the words that it abbreviates."""

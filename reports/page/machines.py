@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.answer.capacity import price_of
+from reports.answer.asked import price_of
 from reports.answer.machines import OnMachine, by_load, headline, matrix, unlike_step_times
 from reports.page.environment import environment
 from reports.page.write import REPORT, Report, write, write_cells

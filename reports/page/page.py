@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment
 
-from reports.answer.capacity import price_of
+from reports.answer.asked import price_of
 from reports.answer.capacity_rows import capacity_rows, page_rows
 from reports.answer.provenance import basis, command, facts, heading, left_out
 from reports.answer.speed_ups import grid
@@ -26,13 +26,18 @@ from reports.metrics.agents import agent_rows
 from reports.metrics.cells import Results
 from reports.page.cell_rows import against, columns, rows
 from reports.page.environment import environment
+from reports.page.fairness_rows import HEADS, fairness_rows
 from reports.page.packed import packed, packed_plotly
+from reports.page.schedulers import Schedulers
 from reports.page.tiles import tiles
 from reports.run_folder.read import Run
+from reports.run_folder.turns import VIRTUAL
 from reports.statistics.points import Point
 
 MOST_CAVEATS = 3
 """The first screen has at most this many caveats; the others follow further down."""
+MOST_NAMES = 12
+"""The first screen lists at most this many schedulers; of more it links the list."""
 LEFT_OUT: Mapping[str, Mapping[str, str]] = {
     "overview": {"hits": "The cache-hit ratio is not drawn: this server does not report it."},
     "job_time": {
@@ -104,11 +109,13 @@ def page(
         .get_template("report.html.j2")
         .render(
             answer=answer,
+            schedulers=Schedulers(run.sweep["variants"], str(run.sweep["baseline"])),
             machines=machines,
             basis=basis(run.sweep),
             tiles=tiles(answer, str(run.sweep["baseline"])),
             caveats=_caveats(answer, run),
             most_caveats=MOST_CAVEATS,
+            most_names=MOST_NAMES,
             capacities=page_rows(capacity_rows(answer, price_of(run.sweep))),
             baseline=str(run.sweep["baseline"]),
             heading=heading(run.sweep),
@@ -118,6 +125,9 @@ def page(
             columns=columns(results.cells),
             against=against(str(run.sweep["baseline"])),
             rows=rows(results.cells, str(run.sweep["baseline"])),
+            fairness_heads=HEADS,
+            measured=str(run.sweep.get("engine")) not in VIRTUAL,
+            fairness=fairness_rows(points, answer.load),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,
             gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],

@@ -76,13 +76,17 @@ def _jct(answer: Answer) -> list[Tile]:
     if point is None or base is None:
         return []
     if beyond is not None:
-        what = f"mean JCT at {beyond.load} with {beyond.variant}"
-        return [Tile(seconds(beyond.jct_mean_s.value), what, f"{base.variant} does not sustain it")]
-    what = f"mean JCT at {point.load} with {point.variant}"
-    other = _interval_s(point)
+        sure = f"at {_at(beyond)}, which {base.variant} does not sustain"
+        return [Tile(seconds(beyond.jct_mean_s.value), f"mean JCT with {beyond.variant}", sure)]
+    other = f"; {_interval_s(point)}" if point.jct_mean_s.has_interval else ""
     if base is not point:
-        other = f"{base.variant}: {seconds(base.jct_mean_s.value)}"
-    return [Tile(seconds(point.jct_mean_s.value), what, other)]
+        other = f"; {base.variant}: {seconds(base.jct_mean_s.value)}"
+    sure = f"at {_at(point)}{other}"
+    return [Tile(seconds(point.jct_mean_s.value), f"mean JCT with {point.variant}", sure)]
+
+
+def _at(point: Point) -> str:
+    return point.load if point.jps is None else f"{point.jps:.3g} jobs/s"
 
 
 def _of_speed_up(answer: Answer) -> list[Tile]:

@@ -13,11 +13,13 @@ from pathlib import Path
 import orjson
 import pandas as pd
 
-from reports.answer.capacity import asked_of, capacity_answer, meaning, price_of
+from reports.answer.asked import asked_of, price_of
+from reports.answer.capacity import capacity_answer, meaning
 from reports.answer.capacity_rows import capacity_rows
 from reports.answer.caveats import of_results
 from reports.answer.document import ANSWER, document
 from reports.answer.matrix import Matrix
+from reports.answer.noise import second_arms, with_noise
 from reports.answer.shown_cells import answer_cells, named_cells
 from reports.answer.table import ResultTable
 from reports.answer.verdict import Answer, answer
@@ -26,6 +28,7 @@ from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
 from reports.figures.memory import memory
 from reports.figures.overview import figures
+from reports.figures.slo_lines import SloLines
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import tool_gaps
 from reports.metrics.agents import unequal_work
@@ -76,8 +79,9 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     named = named_cells(run, results, shown)
     baseline = str(run.sweep["baseline"])
     search = searched(run)
-    shown_results = results if search is None else search.at_common_rates(results)
-    found = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
+    shown_results = results if search is None else search.at_shown_rates(results)
+    measured = points(shown_results, baseline, steady=bool(run.sweep.get("steady_state")))
+    found = with_noise(measured, second_arms(run.sweep))
     result = _answer(run, shown_results, found, search)
     style = styles(run.sweep["variants"])
     drawn = _draw(run, shown_results, found, result, style, named, search)
@@ -91,7 +95,7 @@ def write(run_folder: Path, shown: Sequence[str] = ()) -> Report:
     return Report(
         run_folder / REPORT,
         result.sentences,
-        Matrix(shown_points, rows),
+        Matrix(shown_points, rows, result.capacities),
         ResultTable(shown_points, baseline),
         failed,
         results.missing,
@@ -141,10 +145,13 @@ def _draw(
     first = next(iter(cells.values()), None)
     inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
-    sustained = capacity(result.capacities, style, strong, rates)
+    by_name = {} if search is None else {each.variant: each for each in search.found}
+    chosen = not run.sweep["jps"]
+    slo = None if search is None else SloLines(search.limits_s, by_name, chosen)
+    sustained = capacity(result.capacities, style, strong, rates, result.winners)
     return Drawn(
         [] if sustained is None else [sustained],
-        figures(found, style, list(strong)),
+        figures(found, style, list(strong), slo),
         job_time(results.jobs, style, list(strong), result.load),
         [figure for figure in inside if figure is not None],
     )

@@ -29,7 +29,7 @@ PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
 TURN_FIELDS = (
     *("program_id", "turn", "job_id", "job_index", "scheduled_at_s", "sent_at_s", "finished_at_s"),
-    *("first_token_at_s", "kept_tokens"),
+    *("first_token_at_s", "kept_tokens", "shared_tokens"),
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """The fields that reports use."""
@@ -85,11 +85,19 @@ def _columns(records: Sequence[TurnRecord], texts: dict[str, str]) -> Turns:
     rows = zip(*map(attrgetter(*TURN_FIELDS), records), strict=True)
     columns = dict(zip(TURN_FIELDS, rows, strict=True))
     columns["job_index"] = tuple(None if v is UNSET else v for v in columns["job_index"])
+    columns["shared_tokens"] = tuple(map(_shared_tokens, records))
     found = {field: np.array(columns[field], dtype=float) for field in NUMBERS}
     for field in TEXTS:
         values = [None if v is None else texts.setdefault(v, v) for v in columns[field]]
         found[field] = np.array(values, dtype=object)
     return found
+
+
+def _shared_tokens(record: TurnRecord) -> int:
+    """Return how many leading prompt tokens other programs may have too."""
+    shared = 0 if record.shared_tokens is UNSET else record.shared_tokens
+    system = record.system
+    return shared if system is UNSET or system is None else max(shared, system.tokens)
 
 
 def _refuse_null(path: Path, turns: Turns, failed: Column, nullable: Sequence[str]) -> None:

@@ -65,7 +65,14 @@ def widened(spread: Estimate, by_seed: Floats, confidence: float = CONFIDENCE) -
     if seeds < MIN_SEEDS:
         return spread
     t = float(stdtrit(seeds - 1, (1 + confidence) / 2))
-    half = t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds)
+    return widened_by(spread, t * float(np.log(by_seed).std(ddof=1)) / math.sqrt(seeds))
+
+
+def widened_by(spread: Estimate, half: float) -> Estimate:
+    """Combine `spread` with an independent error of a ratio, whose logarithm is at most `half`. A
+    value without an interval gets that of the error."""
+    if not spread.has_interval:
+        spread = Estimate(spread.value, spread.value, spread.value)
     down = math.log(spread.value / min(spread.low, spread.value))
     up = math.log(max(spread.high, spread.value) / spread.value)
     return Estimate(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +21,26 @@ ROUNDING = 1e-9
 """Smaller differences are errors of rounding."""
 
 
-def geometric_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> Estimate:
+class Prior(NamedTuple):
+    """What is known of the variation between seeds before any of them is measured."""
+
+    deviation: float
+    """Of the logarithms."""
+    weight: int
+    """For how many degrees of freedom the deviation counts beside those of the seeds."""
+
+
+UNKNOWN = Prior(0.0, 0)
+
+
+def geometric_mean(
+    values: Iterable[float], confidence: float = CONFIDENCE, prior: Prior = UNKNOWN
+) -> Estimate:
     """Return the geometric mean of positive values of different seeds. One seed has no interval:
     its limits are NaN."""
     logs = np.log(np.fromiter(values, dtype=float))
     value = float(np.exp(logs.mean()))
-    half = _half_width(logs, confidence)
+    half = _half_width(logs, confidence, prior)
     return Estimate(value, value * math.exp(-half), value * math.exp(half))
 
 
@@ -34,15 +49,17 @@ def arithmetic_mean(values: Iterable[float], confidence: float = CONFIDENCE) -> 
     interval: its limits are NaN."""
     numbers = np.fromiter(values, dtype=float)
     value = float(numbers.mean())
-    half = _half_width(numbers, confidence)
+    half = _half_width(numbers, confidence, UNKNOWN)
     return Estimate(value, value - half, value + half)
 
 
-def _half_width(numbers: npt.NDArray[np.float64], confidence: float) -> float:
+def _half_width(numbers: npt.NDArray[np.float64], confidence: float, prior: Prior) -> float:
     if len(numbers) < 2:
         return math.nan
-    t = float(stdtrit(len(numbers) - 1, (1 + confidence) / 2))
-    return t * float(numbers.std(ddof=1)) / math.sqrt(len(numbers))
+    degrees = len(numbers) - 1 + prior.weight
+    squares = float(numbers.var(ddof=0)) * len(numbers) + prior.weight * prior.deviation**2
+    t = float(stdtrit(degrees, (1 + confidence) / 2))
+    return t * math.sqrt(squares / degrees / len(numbers))
 
 
 def low_tail(values: Iterable[float], truth: float) -> float:
@@ -65,11 +82,14 @@ def low_tail(values: Iterable[float], truth: float) -> float:
 
 
 def paired_ratio(
-    above: Mapping[int, float], below: Mapping[int, float], confidence: float = CONFIDENCE
+    above: Mapping[int, float],
+    below: Mapping[int, float],
+    confidence: float = CONFIDENCE,
+    prior: Prior = UNKNOWN,
 ) -> Estimate | None:
     """Return the ratio of two sides with values by seed, over the seeds of both; None if there are
     none."""
     seeds = sorted(above.keys() & below.keys())
     if not seeds:
         return None
-    return geometric_mean((above[seed] / below[seed] for seed in seeds), confidence)
+    return geometric_mean((above[seed] / below[seed] for seed in seeds), confidence, prior)

@@ -6,16 +6,20 @@ In: cells and jobs. Out: points (docs/design/statistics.md, "Speed-up").
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from reports.metrics.cells import Results, jct_percentiles
+from reports.metrics.fairness import LONGEST_TENTH, THIRDS
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.seeds_needed import seeds_needed
+
+MAXIMA = ("slowdown_max", "queue_max_s")
+FAIRNESS = ("slowdown_p99", *MAXIMA, *THIRDS, LONGEST_TENTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,12 @@ class Point:
     against: Comparison | None
     """Comparison with the baseline under the same load; None for the baseline itself, if the
     baseline has no result or no steady state: its JCT then depends on the length of the run."""
+    lower_bound_s: float = math.nan
+    """Mean over seeds of the mean JCT that no schedule can beat; NaN if it is unknown."""
+    rate_bound_jobs_per_s: float = math.nan
+    """Mean over seeds of the rate above which no schedule has a steady state; NaN if unknown."""
+    fairness: Mapping[str, float] = field(default_factory=dict)
+    """`FAIRNESS`, over the jobs of all seeds: the largest maximum, and means of the others."""
 
     @property
     def unstable(self) -> bool:
@@ -171,9 +181,26 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 bool(cells["saturated"].any()),
                 bool((cells["failed_gates"] != "").any()),
                 against,
+                _mean_over_seeds(cells["jct_bound_s"], steady),
+                _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),
+                _fairness(cells),
             )
         )
     return found
+
+
+def _mean_over_seeds(values: pd.Series[float], steady: bool) -> float:
+    """Return the same kind of mean as that of JCTs; NaN if a seed has no value."""
+    if values.isna().any():
+        return math.nan
+    return geometric_mean(values.tolist()).value if steady else float(values.mean())
+
+
+def _fairness(cells: pd.DataFrame) -> dict[str, float]:
+    return {
+        name: float(cells[name].max() if name in MAXIMA else cells[name].mean(skipna=False))
+        for name in FAIRNESS
+    }
 
 
 def with_unstable(points: Sequence[Point], results: Results) -> list[Point]:

@@ -6,8 +6,8 @@ all variants ran. The functions are those that the search itself uses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from reports.capacity.estimate import Outcome
 from reports.capacity.outcomes import idle_of, outcome_of
@@ -30,12 +30,27 @@ class Searched:
     found: tuple[VariantCapacity, ...]
     rates: tuple[float, ...]
     """At which all variants ran, or will."""
+    higher: Mapping[float, frozenset[str]] = field(default_factory=dict)
+    """Rates above these, with the variants that ran with all seeds."""
+    limits_s: Mapping[str, float] = field(default_factory=dict)
+    """The limit of each statistic of the SLO, in seconds; the geometric mean over seeds."""
 
     def at_common_rates(self, results: Results) -> Results:
         """Return the results without the cells of single searches."""
+        return self._only(results, {})
+
+    def at_shown_rates(self, results: Results) -> Results:
+        """Return also those at higher rates of the variants that ran there with all seeds."""
+        return self._only(results, self.higher)
+
+    def _only(self, results: Results, higher: Mapping[float, frozenset[str]]) -> Results:
         if results.cells.empty or not self.rates:
             return results
-        cells = results.cells[results.cells["jps"].isin(self.rates)]
+        rates, variants = results.cells["jps"], results.cells["variant"]
+        shown = rates.isin(self.rates)
+        for jps, names in higher.items():
+            shown |= (rates == jps) & variants.isin(names)
+        cells = results.cells[shown]
         jobs = results.jobs[results.jobs["cell"].isin(cells["cell"])]
         return replace(results, cells=cells.reset_index(drop=True), jobs=jobs)
 
@@ -50,7 +65,7 @@ def searched(run: Run) -> Searched | None:
     except InvalidInput as error:
         reason = str(error).removeprefix("--slo ")
         raise InvalidRunFolder(f"{run.folder}/sweep.json: search.slo {reason}") from None
-    known, idle = _cells(run, slo)
+    known, idle, idle_jct_s = _cells(run, slo)
     if not idle:
         return None
     baseline = str(run.sweep["baseline"])
@@ -67,6 +82,8 @@ def searched(run: Run) -> Searched | None:
         geometric_mean(machine.mean_s for machine in idle.values()).value,
         tuple(capacities(found, variants, baseline)),
         given or _complete(known, plan) or plan.common_rates(known, idle),
+        _higher(known, plan, idle),
+        _limits_s(slo, idle_jct_s.values()),
     )
 
 
@@ -78,13 +95,40 @@ def _complete(known: Known, plan: Search) -> tuple[float, ...]:
     return tuple(sorted(set.intersection(*rates)))
 
 
-def _cells(run: Run, slo: Slo) -> tuple[Known, Mapping[int, Idle]]:
+def _higher(known: Known, plan: Search, idle: Mapping[int, Idle]) -> dict[float, frozenset[str]]:
+    """Return the higher rates with the variants that ran there with all seeds, without rates at
+    which none did."""
+    found = {
+        jps: frozenset(
+            variant
+            for variant in plan.variants
+            if all(jps in known.get(Chain(variant, seed), {}) for seed in plan.seeds)
+        )
+        for jps in plan.higher_rates(known, idle)
+    }
+    return {jps: names for jps, names in found.items() if names}
+
+
+def _limits_s(slo: Slo, idle_jct_s: Collection[Mapping[str, float]]) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for limit in slo.limits:
+        value = geometric_mean(limit.limit_s(idle) for idle in idle_jct_s).value
+        limits[limit.statistic] = min(value, limits.get(limit.statistic, value))
+    return limits
+
+
+def _cells(
+    run: Run, slo: Slo
+) -> tuple[Known, Mapping[int, Idle], Mapping[int, Mapping[str, float]]]:
+    """Return the outcomes, the idle machine of each seed, and its JCT by statistic."""
     known: dict[Chain, dict[float, Outcome]] = {}
     idle: dict[int, Idle] = {}
+    idle_jct_s: dict[int, Mapping[str, float]] = {}
     for cell in run.cells:
         variant, jps, seed = cell.key
         if jps is None or not cell.done or "idle_jct_s" not in cell.done:
             continue
+        idle_jct_s.setdefault(seed, cell.done["idle_jct_s"])
         idle.setdefault(seed, idle_of(cell.done["idle_jct_s"], slo))
         known.setdefault(Chain(variant, seed), {})[jps] = outcome_of(jps, cell.done, slo)
-    return known, idle
+    return known, idle, idle_jct_s

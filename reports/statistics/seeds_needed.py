@@ -15,6 +15,8 @@ from reports.statistics.bootstrap import CONFIDENCE, MIN_SEEDS, Floats
 
 DIFFERENCE = 0.05
 POWER = 0.9
+MAX_SEEDS = 24
+"""Then the search for narrow intervals ends: they shrink with the square root of the seeds."""
 
 
 def seeds_needed(
@@ -42,6 +44,14 @@ def seeds_needed(
         return math.inf
     needed = (students**2 * of_seeds + normal**2 * of_jobs / programs) / room
     return float(max(MIN_SEEDS, math.ceil(needed)))
+
+
+def seeds_for(count: int, width: float, share: float) -> int:
+    """Return the number of seeds of the next round of `--until`, after `count` seeds whose widest
+    interval has a half width of `width`: as many as the width suggests, at most twice as many,
+    since a width of few seeds is uncertain."""
+    needed = count * min((width / share) ** 2, 2)
+    return min(MAX_SEEDS, max(count + 1, math.ceil(needed)))
 
 
 def _variances(base_s: Floats, own_s: Floats) -> tuple[float, float, float]:

@@ -54,6 +54,7 @@
     const painted = { ...kept(trace), visible: shown, showlegend: false };
     if (kind === "band") painted.fillcolor = fade(colour, 0.14);
     if (kind === "area") painted.fillcolor = fade(colour, 0.55);
+    if (kind === "limit") painted.textfont = { color: colour, size: 12 };
     if (kind === "total") painted.textfont = { color: colour, size: 13 };
     if (kind === "part") painted.marker = { color: colour, line: { color: css("--card"), width: 1 } };
     if (kind === "segment") painted.marker = { color: colour, line: { width: 0 } };
@@ -98,11 +99,11 @@
   }
 
   // One variant a row, the first on top.
-  function rowAxis(spec) {
+  function rowAxis(spec, dense) {
     if (!spec.rows) return {};
     const shown = spec.rows.filter(([name]) => !hidden(name)).reverse();
     const names = shown.map(([name]) => name);
-    return { showgrid: false, categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: 12.5 },
+    return { showgrid: false, categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: dense ? 11 : 12.5 },
       ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
   }
 
@@ -131,6 +132,9 @@
     return [low < high / 4 ? Math.min(0, low) : low - margin, high + margin];
   }
 
+  // Names of variants with options differ at their ends.
+  const shortened = (name) => (name.length <= 18 ? name : `${name.slice(0, 7)}…${name.slice(-10)}`);
+
   // The names of the highlighted lines at their right ends, moved apart where they would overlap.
   function names(spec, range, log, height) {
     const place = (v) => ((log ? Math.log10(v) : v) - range[0]) / (range[1] - range[0]) * height;
@@ -154,7 +158,7 @@
     return groups.flatMap(({ sum, members }) => members.map((end, k) => {
       const shift = sum / members.length + apart * (k - (members.length - 1) / 2) - end.at;
       const moved = Math.abs(shift) > 1;
-      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: end.t.name, xanchor: "left",
+      return { x: end.x, y: log ? Math.log10(end.y) : end.y, text: shortened(end.t.name), xanchor: "left",
         showarrow: true, arrowhead: 0, arrowwidth: moved ? 1 : 0.01, arrowcolor: css(`--${end.t.meta.colour}`), standoff: 5,
         ax: 18, ay: -shift, font: { size: 13, color: css("--ink") } };
     }));
@@ -165,7 +169,7 @@
     const log = Boolean(scale) && pressed(scale);
     const across = spec.value === "x";
     const value = log ? decades(spec, (across ? 2.2 : 3.5) - (narrow ? 1 : 0)) : { type: "linear" };
-    const rows = rowAxis(spec);
+    const rows = rowAxis(spec, isFirst(id) && (spec.rows || []).length > 16);
     const labels = !spec.labelled ? [] : spec.data
       .filter((t) => t.meta.kind === "line" && !others.has(t.meta.variant)).map((t) => t.meta.variant.length);
     const labelled = !narrow && labels.length > 0 && labels.length <= mostNames;
@@ -196,9 +200,10 @@
   // The picture of the answer is lower, so that it fits on the first screen with the caveats.
   const isFirst = (id) => Boolean(document.getElementById(id).closest(".answer"));
   function heightOf(id, spec, row) {
-    if (!spec.rows) return spec.height || (isFirst(id) ? 330 : 380);
+    if (!spec.rows) return spec.height || (isFirst(id) ? 300 : 380);
     const rows = Math.max(2, spec.rows.filter(([name]) => !hidden(name)).length);
-    return 84 + (isFirst(id) && rows > 10 ? 18 : row) * rows;
+    if (!isFirst(id)) return 84 + row * rows;
+    return rows > 8 ? 80 + (rows > 16 ? 13.5 : 16) * rows : Math.max(84 + row * rows, Math.min(300, 84 + 62 * rows));
   }
 
   // plotly fills the element, also after the window is resized.

@@ -59,9 +59,22 @@ def test_on_a_phone_tables_break_no_word_and_scroll_beside_their_first_column(
         assert first.bounding_box() == before
 
 
+def test_on_a_phone_the_claims_of_an_experiment_are_as_wide_as_the_page(
+    report: Path, tmp_path: Path, opened: Open
+) -> None:
+    path = an_experiment(report.parent, tmp_path)
+    page = opened(path, viewport={"width": 360, "height": 800}).page
+    for cell in page.locator(".stacked tbody :is(th, td)").all():
+        box = cell.bounding_box()
+        assert box is not None
+        assert box["x"] + box["width"] <= 360 - 16
+        assert cell.evaluate("cell => cell.scrollWidth <= cell.clientWidth")
+
+
 def an_experiment(run: Path, folder: Path) -> Path:
     about = ExperimentText("small", "A small one", "no source", "", "fast is fast", "", "")
-    check = Check(says="continuum is faster", of="continuum", to="fcfs", least=1.0)
+    says = "continuum is faster than infercept(queue_order=turn)+"
+    check = Check(says=says, of="continuum", to="fcfs", least=1.0)
     return write_experiment(about, [ArmRun("all", None, (run,))], [check], folder).path
 
 

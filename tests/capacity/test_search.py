@@ -83,6 +83,29 @@ def test_all_variants_have_all_seeds_at_the_common_rates() -> None:
     assert all(jps in known[Chain(v, seed)] for v in VARIANTS for seed in SEEDS for jps in rates)
 
 
+def test_only_those_that_sustain_all_lower_shares_run_at_one_and_a_half_times_and_more() -> None:
+    """The mean capacity of fcfs is 0.3389 and that of continuum 0.9 · 0.5^0.25 = 0.757, which is
+    2.2 times as much; autellix sustains 0.35 · 0.5^0.25 = 0.294."""
+    known, _ = run()
+    rates = SEARCH.higher_rates(known, IDLE)
+    assert rates == pytest.approx([1.5 * 0.3389, 1.8 * 0.3389], rel=0.03)
+    for seed in SEEDS:
+        assert known[Chain("continuum", seed)].keys() >= set(rates)
+        assert max(known[Chain("autellix", seed)]) < rates[0]
+
+
+def test_a_seed_that_does_not_sustain_a_higher_rate_runs_at_none_above_it() -> None:
+    """The limit of continuum is 1.4 times that of fcfs: less than 1.5 times the mean with seed 1,
+    and with seed 2, of which all is 1.1 times as much, more than 1.5 and less than 1.8 times."""
+    limits = {**LIMITS, "continuum": 0.4 * 1.4}
+    known, _ = run(limits=limits)
+    low, high = SEARCH.higher_rates(known, IDLE)
+    ran = {seed: known[Chain("continuum", seed)].keys() & {low, high} for seed in (1, 2)}
+    assert ran == {1: {low}, 2: {low, high}}
+    found = chain_capacity(known[Chain("continuum", 1)].values(), IDLE[1])
+    assert found.jobs_per_s == pytest.approx(0.4 * 1.4 * 0.5**0.25, rel=0.01)
+
+
 def test_the_cells_of_a_search_are_few() -> None:
     known, rounds = run()
     assert sum(len(outcomes) for outcomes in known.values()) <= 9 * 5 + 9 * 4
@@ -93,6 +116,7 @@ def test_a_users_rates_run_alone_beside_the_searches_and_narrow_them() -> None:
     search = Search(VARIANTS, "fcfs", SEEDS, given=(0.3, 0.9))
     known, rounds = run(search)
     assert search.common_rates(known, IDLE) == (0.3, 0.9)
+    assert search.higher_rates(known, IDLE) == ()
     for chain, outcomes in known.items():
         assert chain_capacity(outcomes.values(), IDLE[chain.seed]).kind is Kind.FOUND
     assert all(0.3 < p.jps < 0.9 for places in rounds for p in places if p.variant != "autellix")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from decimal import Decimal
 
-from reports.capacity.slo import Limit, parse_slo
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.capacity.slo import STATISTICS, Limit, parse_slo
 from servers.errors import InvalidInput
 
 IDLE_S = {"mean": 40.0, "p50": 30.0, "p90": 80.0, "p95": 100.0, "p99": 150.0}
@@ -27,6 +31,25 @@ def test_the_text_of_an_slo_is_read_as_the_same_slo() -> None:
     slo = parse_slo("mean <= 2.0x, p95<=300s")
     assert str(slo) == "mean<=2x,p95<=300s"
     assert parse_slo(str(slo)) == slo
+
+
+@given(
+    st.sampled_from(STATISTICS),
+    st.decimals(min_value="0.000001", max_value="999999999.999999", places=6),
+    st.sampled_from(["x", "s", "min", "h"]),
+)
+def test_no_limit_is_too_large_or_too_small_for_its_own_text(
+    statistic: str, value: Decimal, unit: str
+) -> None:
+    slo = parse_slo(f"{statistic}<={value:f}{unit}")
+    assert parse_slo(str(slo)) == slo
+
+
+def test_a_limit_of_a_million_has_no_exponent() -> None:
+    assert str(parse_slo("mean<=1000000x")) == "mean<=1000000x"
+    assert parse_slo("mean<=1000000x").describe() == (
+        "mean JCT at most 1000000x that of an idle machine"
+    )
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def finished(run: Path) -> dict[str, FileVersion]:
 
 def broken(run: Path) -> list[tuple[str, dict[str, bytes]]]:
     """Return the files of each cell that is not finished."""
-    cells = [path for path in run.glob("*_seed1") if not (path / "done.json").exists()]
+    cells = [path for path in run.glob("*_seed?") if not (path / "done.json").exists()]
     return [(cell.name, below(cell)) for cell in cells]
 
 

@@ -44,7 +44,10 @@ TASKS = b"\n".join(
         {"id": "b", "task": "run", "workspace": ".", "image": "docker.io/x:1"},
     )
 )
-COSTS = b'{"base_s": 0.01, "linear_s": 1e-4, "quadratic_s": 1e-8, "reload_s_per_token": 1e-5}'
+COSTS = (
+    b'{"base_s": 0.01, "linear_s": 1e-4, "quadratic_s": 1e-8, "reload_s_per_token": 1e-5, '
+    b'"decode_step": {"base_s": 0.005, "turn_s": 2e-4, "context_token_s": 1e-7}}'
+)
 BASELINE = orjson.dumps(
     {"format": "turnstile-baseline-1", "engine": "sim", "hardware": "a100-80g", "seeds": [1],
      "cells": [{"variant": "fcfs", "load": "0.1 jobs/s", "seed": 1, "jct_s": {"a": 1.5, "b": 2.0}},

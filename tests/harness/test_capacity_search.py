@@ -15,14 +15,19 @@ from rich.console import Console
 from small import contents, small_plan
 
 from harness.cells import workers
+from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
 from harness.load.settings import Load, Machine, SweepSettings
+from harness.sweep import search
 from harness.sweep.cell import Work, run_cell
+from harness.sweep.idle import idle_jct
 from harness.sweep.plan import Cell, SweepPlan, resolve
 from harness.sweep.run import run_sweep
+from harness.sweep.search import CapacitySearch, refuse_unreachable
 from reports import write_report
 from reports.answer.condition import evaluate, parse_condition
 from reports.answer.table import ResultTable
+from reports.capacity import ladder
 from reports.capacity.estimate import Kind
 from reports.capacity.ladder import nearest_rung
 from reports.capacity.slo import parse_slo
@@ -261,9 +266,55 @@ def test_an_slo_that_an_idle_machine_does_not_meet_is_refused_and_leaves_no_fold
     assert not (tmp_path / "run").exists()
 
 
+def test_an_idle_machine_is_measured_once_for_each_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[int] = []
+
+    def counted(plan: SweepPlan, seed: int, folder: Path) -> Jct:
+        measured.append(seed)
+        return idle_jct(plan, seed, folder)
+
+    monkeypatch.setattr(search, "idle_jct", counted)
+    plan = search_plan(seeds=(1, 2), slo="mean<=1000s")
+    assert plan.slo is not None
+    folder = tmp_path / "run"
+    CapacitySearch(plan, plan.slo, folder, refuse_unreachable(plan, folder), reuse=False)
+    assert sorted(measured) == [1, 2]
+
+
 def test_an_slo_that_only_an_idle_machine_meets_is_never_sustained(tmp_path: Path) -> None:
     run_sweep(search_plan(slo="p99<=1x"), tmp_path / "run", workers=1)
     assert found_in(tmp_path / "run").found[0].kind is Kind.NEVER
+
+
+def test_an_slo_that_everything_meets_at_any_rate_ends_and_says_up_to_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that mostly wait for a tool of an hour: 64 of them at a time hardly ever meet. A search
+    goes to 4,096, which takes minutes."""
+    monkeypatch.setattr(ladder, "MOST_JOBS", 64.0)
+    plan = search_plan()
+    jobs = tuple(
+        replace(program, turns=(replace(program.turns[0], tool_gap_s=3600.0), program.turns[1]))
+        for program in plan.workload.programs
+    )
+    idle = replace(plan, workload=replace(plan.workload, programs=jobs))
+    run_sweep(idle, tmp_path / "run", workers=1)
+    assert found_in(tmp_path / "run").found[0].kind is Kind.ALWAYS
+    assert (
+        write_report(tmp_path / "run")
+        .answer[0]
+        .startswith("fcfs meets the SLO mean<=2x at every rate that was tried, up to 0.01")
+    )
+
+
+def test_the_report_of_a_very_loose_slo_reads_it_again(tmp_path: Path) -> None:
+    """The queue alone then decides."""
+    run_sweep(search_plan(slo="mean<=1000000x"), tmp_path / "run", workers=1)
+    found = found_in(tmp_path / "run")
+    assert found.found[0].kind is Kind.FOUND
+    assert str(found.slo) == "mean<=1000000x"
 
 
 def test_a_workload_of_one_job_has_a_capacity(tmp_path: Path) -> None:

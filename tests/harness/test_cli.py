@@ -257,6 +257,17 @@ def test_list_has_heads_of_columns_on_a_terminal(
     assert len(heads) == len(getattr(catalogue, kind)()[0])
 
 
+def test_the_list_of_policies_says_what_each_needs_and_how_it_was_checked() -> None:
+    rows = {row[0]: row[3:] for row in catalogue.policies()}
+    assert rows["infercept"] == (
+        "ends of programs",
+        "yes: formulas, order and victim, by reading",
+    )
+    assert rows["infercept+"] == ("tier, ends of programs", "as infercept, not with the tier")
+    assert rows["mori+"] == ("tier, ends of programs", "no: no code is public")
+    assert rows["program-fcfs"] == ("nothing", "no")
+
+
 def test_doctor_finds_our_own_packages() -> None:
     code, out, err = bench_here("doctor")
     rows = [line.split("\t") for line in out.splitlines()]

@@ -11,8 +11,9 @@ import pytest
 from in_process import bench
 from small import programs
 
-from harness.cli.until import MAX_SEEDS, parse_until, run_until, seeds_for
+from harness.cli.until import parse_until, run_until
 from harness.load.settings import SweepSettings
+from reports.statistics.seeds_needed import MAX_SEEDS, seeds_for
 from servers.errors import InvalidInput
 from traces.formats.native import write_programs
 

@@ -90,6 +90,9 @@ def test_the_policy_of_a_server_gets_the_measured_costs(path: Path) -> None:
     curve, message = policy_costs(config, vllm)
     assert (curve.base_s, curve.linear_s, curve.quadratic_s) == pytest.approx((0.02, 1e-4, 1e-8))
     assert (curve.step_tokens, curve.reload_s_per_token) == (512, None)
+    decode = curve.decode_step
+    assert decode is not None
+    assert decode.context_token_s == pytest.approx(2e-7, rel=0.01)
     assert message == f"costs measured on cpu, 2 cores, 2026-01-02T03:04:05Z ({path})"
 
 

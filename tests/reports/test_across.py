@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from reports.answer.capacity import Price
+from reports.answer.asked import Price
 from reports.capacity.estimate import Capacity, Kind
 from reports.capacity.search import Chain
 from reports.compare.across import Across, OnMachine, read_across

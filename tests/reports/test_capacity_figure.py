@@ -54,3 +54,15 @@ def test_a_capacity_that_is_no_number_is_named_below_the_figure() -> None:
     assert figure.spec["note"] == "Without a number: none (never)"
     assert len(figure.spec["data"]) == 1
     assert capacity([of("none", math.nan)], STYLE, []) is None
+
+
+def test_the_names_of_variants_that_tie_are_bold_and_the_figure_says_so() -> None:
+    found = [of("fcfs", 0.2, 0.2), of("a", 0.3, 0.3)]
+    figure = capacity(found, STYLE, ["a"], winners=["a", "fcfs"])
+    assert figure is not None
+    assert [label for _, label in figure.spec["rows"]] == ["<b>a</b>", "<b>fcfs</b>"]
+    assert figure.spec["note"].startswith("Bold: these tie, not significantly lower than the high")
+    alone = capacity(found, STYLE, ["a"], winners=["a"])
+    assert alone is not None
+    assert [label for _, label in alone.spec["rows"]] == ["<b>a</b>", "fcfs"]
+    assert "tie" not in alone.spec["note"]

@@ -77,6 +77,19 @@ def test_the_interval_is_students_t_of_the_logarithms_of_ratios_paired_by_seed()
     assert point.value.high == pytest.approx(2 * math.exp(half))
 
 
+def test_a_rate_at_which_either_side_is_unstable_with_some_seed_is_not_judged() -> None:
+    grew = gains(9.0, 9.0, 9.0, jps=0.2).assign(unstable=["", "the backlog grew", "", "", "", ""])
+    frame = pd.concat([SURE.assign(unstable=""), grew])
+    (point,) = judge(gain(most=3.0), {"arm": frame}).points
+    assert point.value.value == pytest.approx((2.0 * 2.1 * 1.9) ** (1 / 3))
+
+
+def test_a_rate_at_which_another_policy_is_unstable_is_judged() -> None:
+    other = cells(third=[5.0] * 3).assign(unstable="the backlog grew")
+    frame = pd.concat([SURE.assign(unstable=""), other])
+    assert len(judge(gain(most=3.0), {"arm": frame}).points) == 1
+
+
 def test_a_common_factor_of_a_seed_cancels_in_a_ratio() -> None:
     """Seed 2 draws programs that take a hundred times as long under both."""
     frame = cells(fcfs=[20.0, 2100.0, 19.0], ours=[10.0, 1000.0, 10.0])

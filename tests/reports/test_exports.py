@@ -202,7 +202,7 @@ def test_tables_hold_every_turn_and_job_of_all_cells(simulated: Path, tmp_path: 
     assert [{name: row[name] for name in line} for row, line in zip(turns, lines, strict=True)] == (
         lines
     )
-    expected = [j for cell in run.cells for j in jobs_of(read_turns(cell))["jct_s"]]
+    expected = [j for cell in run.cells for j in jobs_of(read_turns(cell), None)["jct_s"]]
     assert [job["jct_s"] for job in jobs] == expected
     assert {(row["cell"], row["variant"], row["jps"], row["seed"]) for row in turns} == {
         (cell.folder.name, *cell.key) for cell in run.cells
@@ -261,7 +261,7 @@ def test_the_forks_own_analysis_finds_our_jct(simulated: Path, tmp_path: Path) -
     except for the part of a step that passes before the scheduler sees an arrival."""
     for path in export(simulated, "timestamps", tmp_path).paths:
         cell = next(c for c in load_run(simulated).cells if c.folder.name == path.parent.name)
-        ours_s = jobs_of(read_turns(cell))["jct_s"].to_dict()
+        ours_s = jobs_of(read_turns(cell), None)["jct_s"].to_dict()
         for job, history in json.loads(path.read_bytes()).items():
             arrivals, departures = (
                 [event[key] for event in history if key in event]

@@ -98,3 +98,25 @@ def test_an_arm_that_measures_the_baseline_again_shows_the_noise_and_never_wins(
     )
     assert "differ significantly, so intervals do not cover" in report.result.caveats[1]
     assert "fcfs#2" in (tmp_path / "report.html").read_text()
+
+
+def test_a_gain_that_is_smaller_than_the_difference_of_two_equal_variants_is_none(
+    tmp_path: Path,
+) -> None:
+    """The same run with and without the second measurement: all jobs are alike, so the 6% have an
+    interval without width, and 10% of noise make it 1.06 ÷ 1.1 to 1.06 · 1.1."""
+    jcts = {"fcfs": 5.0, "continuum": 4.7}
+    alone = write_report(live_run(tmp_path / "alone", jcts)).result
+    assert alone.headline.startswith("At 0.5 jobs/s continuum is 1.06x faster than fcfs")
+    twice = live_run(tmp_path / "twice", jcts | {"fcfs#2": 4.5}, same_as={"fcfs#2": "fcfs"})
+    result = write_report(twice).result
+    assert result.headline.startswith(
+        "At 0.5 jobs/s no scheduler differs significantly from fcfs: the fastest, continuum, is"
+        " 1.06x as fast (95% CI 0.96–1.16)."
+    )
+
+
+def test_a_gain_that_is_larger_than_the_noise_stays_one(tmp_path: Path) -> None:
+    jcts = {"fcfs": 5.0, "continuum": 2.5, "fcfs#2": 4.9}
+    result = write_report(live_run(tmp_path, jcts, same_as={"fcfs#2": "fcfs"})).result
+    assert result.headline.startswith("At 0.5 jobs/s continuum is 1.8x faster than fcfs")

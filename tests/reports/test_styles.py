@@ -18,7 +18,7 @@ from reports.compare.history import add, read_history
 from reports.compare.history_page import draw
 from reports.experiment.arms import ArmRun
 from reports.experiment.page import ExperimentText, write_experiment
-from reports.figures.styles import COLOURS, Style, styles
+from reports.figures.styles import COLOURS, OURS, Style, styles
 from servers.variants import ALL
 
 CSS = (Path(__file__).parents[2] / "reports/templates/report.css").read_text()
@@ -41,10 +41,11 @@ def test_variants_of_a_policy_share_colour_and_marker_and_differ_in_the_dash() -
     assert [style.dash for style in found.values()] == ["solid", "dash", "dashdot"]
 
 
-def test_no_two_policies_share_a_colour_or_a_marker() -> None:
+def test_no_two_policies_share_both_colour_and_marker() -> None:
     policies = [s for name, s in styles_of(*ALL).items() if not name.endswith("+")]
-    assert len({style.slot for style in policies}) == len(policies) == 11
-    assert len({style.marker for style in policies}) == 11
+    assert len({(style.slot, style.marker) for style in policies}) == len(policies)
+    first = styles_of(*OURS[: COLOURS + 1]).values()
+    assert len({style.slot for style in first}) == len({style.marker for style in first}) == 11
 
 
 def test_policies_that_know_the_future_are_grey_and_dotted() -> None:

@@ -1,24 +1,49 @@
-"""The sentence about the workload in a report."""
+"""The sentences about the workload in a report."""
 
 from __future__ import annotations
 
 from reports.answer.workload import compared_with_agents, recorded_agents
 
 MEANS = {"turns": 10.94, "new_tokens_per_later_turn": 6567.7, "tool_gap_s": 0.93}
-REAL = "recorded agents: mini-swe-agent 40, 321 and 1.8 s; claude-code 48, 2,093 and 48 s."
+REAL = (
+    "Recorded agents: mini-swe-agent 40 turns, 321 tokens and 1.8 s; claude-code 48 turns, 2,093"
+    " tokens and 48 s."
+)
+CONSEQUENCE = (
+    "With other agents the capacities differ, and the best scheduler can be another one: use"
+    " --traces with recordings of yours."
+)
 
 
-def test_a_pack_is_described_and_compared_with_recorded_agents() -> None:
-    workload = {"name": "swe-bench", "about": "a reading of a table", "means": MEANS}
+def test_numbers_of_the_workload_and_of_recorded_agents_have_units_and_a_consequence() -> None:
+    workload = {
+        "name": "swe-bench",
+        "recipe": "swe-bench",
+        "about": "a reading of a table",
+        "means": MEANS,
+    }
     assert compared_with_agents(workload) == (
-        "The workload is a reading of a table: jobs have 11 turns on average, later turns add "
-        f"6,568 tokens, and tools take 0.9 s; {REAL}"
+        "The workload is a reading of a table: a job has 11 turns on average, a later turn adds"
+        f" 6,568 tokens to the prompt, and a tool call takes 0.9 s. {REAL} {CONSEQUENCE}"
     )
 
 
-def test_own_traces_are_compared_too() -> None:
+def test_a_workload_like_a_recorded_agent_has_no_consequence() -> None:
+    """Each mean is within a factor of two of that of mini-swe-agent."""
+    means = {"turns": 40.0, "new_tokens_per_later_turn": 300.0, "tool_gap_s": 2.0}
+    sentence = compared_with_agents({"recipe": "mini-swe-agent", "means": means})
+    assert sentence.endswith(REAL)
+
+
+def test_own_traces_are_compared_too_and_need_no_others() -> None:
     sentence = compared_with_agents({"name": "mine", "means": MEANS})
-    assert sentence.startswith("Jobs have 11 turns on average, later turns add 6,568 tokens, and")
+    assert sentence.startswith("A job has 11 turns on average, a later turn adds 6,568 tokens to")
+    assert sentence.endswith(REAL)
+
+
+def test_tools_that_take_no_time_are_compared_too() -> None:
+    means = MEANS | {"tool_gap_s": 0.0}
+    assert "a tool call takes 0.0 s" in compared_with_agents({"recipe": "r", "means": means})
 
 
 def test_nothing_is_said_of_jobs_that_are_not_known() -> None:

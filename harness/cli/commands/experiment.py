@@ -130,6 +130,8 @@ def _print_report(experiment: Experiment, report: ExperimentReport) -> None:
     from reports.experiment.setup import sentences
 
     print(f"{experiment.name}: {experiment.title}\n  {report.verdict}")
+    if report.changed:
+        print(f"  {report.changed}")
     for finding in report.findings:
         published = f"; published {finding.published}" if finding.published else ""
         reading = f"{finding.reading}: " if finding.reading else ""

@@ -19,13 +19,8 @@ MIB = 1 << 20
 
 def processes_of(boxed: Boxed) -> int:
     """Count the host's processes that name the workspace: bubblewrap, its child, the forwarder."""
-    return len(
-        [
-            pid
-            for path in Path("/proc").glob("[0-9]*/cmdline")
-            if (pid := path.parent.name) and boxed.workspace.name in contents(path)
-        ]
-    )
+    pids = filter(str.isdecimal, os.listdir("/proc"))
+    return sum(boxed.workspace.name in contents(Path("/proc", pid, "cmdline")) for pid in pids)
 
 
 def contents(path: Path) -> str:

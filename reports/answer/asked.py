@@ -1,0 +1,54 @@
+"""What the capacities of a run are about: the SLO, the machine and its price.
+
+In: `sweep.json`. Out: values that sentences, tables and figures share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reports.capacity.slo import Slo
+from reports.phrasing import gpus_in_words
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What one machine of the sweep costs: one model, on `gpus` GPUs."""
+
+    gpus: int
+    usd_per_h: float
+    """NaN if the hardware has no price."""
+
+    def gpus_for(self, jobs_per_s: float, capacity: float) -> int:
+        # A hair less, so that 3 machines at exactly their capacity are not 4.
+        return self.gpus * math.ceil(jobs_per_s / capacity * (1 - 1e-9))
+
+    def usd_per_1000_jobs(self, capacity: float) -> float:
+        return self.usd_per_h * self.gpus / 3600 / capacity * 1000
+
+
+def price_of(sweep: Mapping[str, Any]) -> Price:
+    price = (sweep.get("gpu") or {}).get("price_usd_per_hour")
+    return Price(sweep.get("gpus") or 1, price if isinstance(price, int | float) else math.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the capacities of a run are about."""
+
+    slo: Slo
+    idle_mean_s: float
+    baseline: str
+    machine: str
+    price: Price
+    seeds: int
+
+
+def asked_of(sweep: Mapping[str, Any], slo: Slo, idle_mean_s: float) -> Asked:
+    machine = gpus_in_words(sweep.get("hardware") or "this machine", sweep.get("gpus"))
+    return Asked(
+        slo, idle_mean_s, str(sweep["baseline"]), machine, price_of(sweep), len(sweep["seeds"])
+    )

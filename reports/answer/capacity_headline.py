@@ -1,0 +1,141 @@
+"""Writes the first sentence about capacities: who wins or ties, how many jobs/s, and the ratio.
+
+In: capacities over seeds, and the winners among them. Out: a text of at most about 36 words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from reports.answer.asked import Asked
+from reports.capacity.estimate import Kind
+from reports.phrasing import counted, listed, seconds, times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.capacities import EQUAL_WITHIN, VariantCapacity, equal
+
+MOST_NAMES = 5
+"""A headline names at most this many schedulers that tie; the table has all."""
+MOST_NUMBERS = 4
+"""At most this many schedulers that tie have their capacities in the headline."""
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def rate(value: float) -> str:
+    return f"{value:.3g} jobs/s"
+
+
+def rate_interval(estimate: Estimate) -> str:
+    """Format an interval, such as `95% CI 0.41–0.47`."""
+    if not estimate.has_interval:
+        return "one seed, so no interval"
+    return f"95% CI {estimate.low:.3g}–{estimate.high:.3g}"
+
+
+def headline(
+    found: Sequence[VariantCapacity], best: Sequence[VariantCapacity], asked: Asked
+) -> str:
+    if not best:
+        return _no_number(found, asked)
+    open_searches = [each for each in found if each.kind is Kind.OPEN and not each.bound]
+    sentence = _of_finished(found, best, asked)
+    if not open_searches:
+        return sentence
+    schedulers = counted(len(open_searches), "scheduler")
+    return f"The search has not finished for {schedulers}. So far: {sentence}"
+
+
+def _of_finished(
+    found: Sequence[VariantCapacity], best: Sequence[VariantCapacity], asked: Asked
+) -> str:
+    if best[0].kind is Kind.ALWAYS:
+        return _always(best, asked)
+    first, value = best[0], value_of(best[0])
+    contenders = len([each for each in found if not each.bound])
+    if contenders == 1:
+        return (
+            f"{first.variant} sustains {rate(value.value)} on {asked.machine}"
+            f" ({rate_interval(value)}). The run has no other scheduler."
+        )
+    everyone = len(best) == contenders
+    if not everyone and any(each.variant == asked.baseline for each in best):
+        return _baseline_wins(best, asked)
+    if len(best) == 1:
+        more = _more(best, asked)
+        return f"{first.variant} sustains {rate(value.value)} on {asked.machine}{more}."
+    return _ties(best, asked, everyone)
+
+
+def _ties(best: Sequence[VariantCapacity], asked: Asked, everyone: bool) -> str:
+    """Name variants that tie, each number with its variant: a range of numbers would read as an
+    interval. Equal ones have one number."""
+    count = WORDS[len(best)].capitalize() if len(best) < len(WORDS) else str(len(best))
+    who = f"{'All' if equal(best) else 'The'} {len(best)}" if everyone else count
+    tie = f"{who} schedulers {_tie(best)}"
+    high, low = best[0], best[-1]
+    most, least = rate(value_of(high).value), f"{value_of(low).value:.3g}"
+    if equal(best):
+        names = "" if everyone else f": {_names([each.variant for each in best])}"
+        more = "" if everyone else _more([high], asked)
+        return f"{tie}{names}. They sustain about {most} on {asked.machine}{more}."
+    if len(best) <= MOST_NUMBERS:
+        others = [f"{each.variant} {value_of(each).value:.3g}" for each in best[1:]]
+        all_of_them = listed([f"{high.variant} sustains {most}", *others])
+        more = "" if everyone else _more(best, asked)
+        return f"{tie}: on {asked.machine} {all_of_them}{more}."
+    above, below = ("", "") if everyone else (_more([each], asked) for each in (high, low))
+    return (
+        f"{tie}, from {high.variant}, which sustains {most} on {asked.machine}{above}, to"
+        f" {low.variant} with {least}{below}."
+    )
+
+
+def _more(best: Sequence[VariantCapacity], asked: Asked) -> str:
+    """Compare with the baseline; the ratio of a single variant has its interval."""
+    ratios = [each.ratio for each in best if each.ratio is not None]
+    if len(ratios) < len(best):
+        return ""
+    certain = f" ({interval(ratios[0])})" if len(best) == 1 else ""
+    return f", {listed([times(r.value) for r in ratios])} as many as {asked.baseline}{certain}"
+
+
+def value_of(each: VariantCapacity) -> Estimate:
+    value = each.jobs_per_s
+    return Estimate(math.nan, math.nan, math.nan) if value is None else value
+
+
+def _baseline_wins(best: Sequence[VariantCapacity], asked: Asked) -> str:
+    base = next(each for each in best if each.variant == asked.baseline)
+    sustains = f"{base.variant}, which sustains {rate(value_of(base).value)} on {asked.machine}"
+    if len(best) == 1:
+        return f"No scheduler sustains more jobs than {sustains}."
+    others = [each.variant for each in best if each is not base]
+    return f"No scheduler sustains more than {sustains}; {_names(others)} and it {_tie(best)}."
+
+
+def _tie(best: Sequence[VariantCapacity]) -> str:
+    return f"are equal within {EQUAL_WITHIN:.0%}" if equal(best) else "do not differ significantly"
+
+
+def _names(names: Sequence[str]) -> str:
+    return listed(names, at_most=MOST_NAMES)
+
+
+def _no_number(found: Sequence[VariantCapacity], asked: Asked) -> str:
+    kinds = {each.kind for each in found}
+    if kinds == {Kind.NEVER}:
+        return (
+            f"No scheduler sustains any rate on {asked.machine}: the SLO {asked.slo} is not met"
+            f" even by jobs that hardly ever meet. Their mean JCT is {seconds(asked.idle_mean_s)}."
+        )
+    return "The search for capacities has not finished: the same command continues it."
+
+
+def _always(best: Sequence[VariantCapacity], asked: Asked) -> str:
+    rates = [c.sustained for each in best for c in each.by_seed.values() if c.sustained]
+    names = [each.variant for each in best]
+    verb = "meets" if len(names) == 1 else "meet"
+    return (
+        f"{_names(names)} {verb} the SLO {asked.slo} at every rate that was tried, up to"
+        f" {rate(min(rates))} on {asked.machine}: a stricter --slo would separate schedulers."
+    )

@@ -1,0 +1,190 @@
+"""Computes what no schedule of the same jobs can beat: a lower bound of their mean JCT, and a rate.
+
+In: the measured turns of a cell in virtual time, whose jobs arrive whether or not others finish,
+and its machine. Out: seconds, and jobs per second. docs/design/lower-bound.md derives both.
+
+Each job is charged for what it needs of two resources under any schedule: the time of the engine's
+steps, and the KV memory over time. A share `compute` of the first and 1 − `compute` of the second,
+as a fraction of the device, are the work of the job on a machine of unit speed. No schedule
+finishes such jobs sooner on average than SRPT, the shortest remaining processing time first
+(Schrage, 1968). Of the turns after a cut in each job, their least time counts instead of their
+work. Any prices, shares and cuts give a bound; the largest is returned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from reports.metrics.alone import (
+    Floats,
+    Machine,
+    Work,
+    attention_ps,
+    least_turn_s,
+    prefill_s,
+    triangle,
+    work_of,
+)
+from reports.metrics.jobs import extremes
+from reports.run_folder.turns import Column, Turns
+from servers.clock import PS_PER_S
+from servers.profiles import TableProfile
+
+TOKEN_PRICES = (0.0, 0.5, 0.9, 1.0)
+"""Of the best time per token."""
+MEMORY_PRICES = (0.0, 0.5, 1.0)
+"""Of the least fixed time of a step: what the contexts of its decodes pay together."""
+COMPUTE = (1.0, 0.9, 0.75, 0.5, 0.25)
+CUTS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Of the least time of a root program."""
+
+
+class Bound(NamedTuple):
+    mean_jct_s: float
+    """No schedule has a lower mean JCT with these arrivals."""
+    jobs_per_s: float
+    """Above this rate, such jobs bring more work than any schedule can do."""
+
+
+class Prices(NamedTuple):
+    """What a turn pays, in seconds, for the time of a step that depends only on its number of
+    tokens. No batch pays more in all than its step takes."""
+
+    prompt_token_s: float
+    decode_s: float
+    context_token_s: float
+    """For each token of a decode's context that no other program shares."""
+
+
+def lower_bound(turns: Turns, machine: Machine) -> Bound:
+    """Return the bounds for the jobs of these turns, all of which finished."""
+    codes, names = pd.factorize(turns["job_id"])
+    arrival_s, _ = extremes(codes, len(names), turns)
+    order = np.lexsort((turns["turn"], turns["program_id"] != turns["job_id"], codes))
+    turns, codes = {name: values[order] for name, values in turns.items()}, codes[order]
+    root = turns["program_id"] == turns["job_id"]
+    least_s = np.where(root, least_turn_s(turns, machine) + turns["gap_s"], 0.0)
+    total_s = np.bincount(codes, least_s, len(names))
+    passed = _running_sum(least_s, codes) / total_s[codes]
+    mean_s, most_work_s = 0.0, 0.0
+    for work_s in _work_of_turns(turns, machine):
+        most_work_s = max(most_work_s, float(work_s.sum()) / len(names))
+        for cut in CUTS:
+            before = (root & (passed <= cut)) if cut < 1 else np.ones(len(root), bool)
+            worked_s = np.bincount(codes, np.where(before, work_s, 0.0), len(names))
+            after_s = float(np.where(before, 0.0, least_s).sum()) / len(names)
+            if _fifo_mean_s(arrival_s, worked_s) + after_s > mean_s:  # SRPT is at most that
+                mean_s = max(mean_s, srpt_mean_s(arrival_s, worked_s) + after_s)
+    return Bound(mean_s, 1 / most_work_s)
+
+
+def _running_sum(values: Floats, codes: Column) -> Floats:
+    """Return the sum up to each value, of those with the same code. Codes are sorted."""
+    sums = np.cumsum(values)
+    return np.asarray(sums - (sums - values)[np.searchsorted(codes, codes)])
+
+
+def _work_of_turns(turns: Turns, machine: Machine) -> Iterator[Floats]:
+    """Yield the work of each turn for each of `COMPUTE`."""
+    profile, work, shared = machine.profile, work_of(turns, machine), _shared(turns)
+    own_contexts = np.maximum(work.contexts - work.decodes * shared, 0.0)
+    totals = [float(column.sum()) for column in (work.new, work.decodes, own_contexts)]
+    prices = max(_prices(machine), key=lambda each: np.dot(each, totals))
+    steps_ps = (work.decodes + np.ceil(work.new / machine.step_tokens)) * profile.sequence_ps
+    steps_ps += work.contexts * profile.context_ps + attention_ps(work, machine)
+    if profile.window is not None:
+        steps_ps += work.window_contexts(profile.window.tokens) * profile.window.context_ps
+    computed_s = work.new * prices.prompt_token_s + work.decodes * prices.decode_s
+    computed_s += own_contexts * prices.context_token_s + steps_ps / PS_PER_S
+    yield computed_s
+    if not np.isfinite(machine.kv_tokens):
+        return
+    own_cached = np.maximum(work.cached - shared, 0.0)
+    running = own_contexts * machine.decode_step_s(work.prompt + 1)
+    running = (running + own_cached * prefill_s(work, machine)) / machine.kv_tokens
+    for compute in COMPUTE[1:]:
+        again_s = compute * prices.prompt_token_s
+        gap_s = _gap_s(work, shared, turns["gap_s"], machine, compute, again_s)
+        yield compute * computed_s + (1 - compute) * running + gap_s
+
+
+def _shared(turns: Turns) -> Column:
+    """Return the most tokens that any prompt of a turn's program shares with other programs."""
+    codes, names = pd.factorize(turns["program_id"])
+    most = np.zeros(len(names))
+    np.maximum.at(most, codes, turns["shared_tokens"])
+    return most[codes]
+
+
+def _prices(machine: Machine) -> Iterator[Prices]:
+    """Yield prices that no batch exceeds: the fixed time of a step with T tokens, D of which are
+    decodes, is at least (T − D) · token_s + D · decode_s, and a reserve if D > 0. As the own
+    contexts of the decodes fit on the device, they pay at most the reserve."""
+    fixed_s = machine.fixed_s
+    tokens = np.arange(1, len(fixed_s) + 1)
+    extra_token_s = extra_decode_s = 0.0
+    if isinstance(profile := machine.profile, TableProfile):
+        extra_token_s = profile.prefill_ps / PS_PER_S / machine.step_tokens
+        extra_decode_s = profile.decode_ps / PS_PER_S / machine.max_num_seqs
+    for share, memory in product(TOKEN_PRICES, MEMORY_PRICES):
+        token_s = share * machine.token_s
+        reserve_s = memory * float(fixed_s.min())
+        rest_s = fixed_s - reserve_s - token_s * tokens
+        decodes = np.where(rest_s > 0, np.minimum(tokens, machine.max_num_seqs), 1)
+        decode_s = token_s + float((rest_s / decodes).min())
+        if decode_s >= 0:
+            yield Prices(
+                token_s + extra_token_s,
+                decode_s + extra_decode_s,
+                reserve_s / machine.kv_tokens,
+            )
+
+
+def _gap_s(
+    work: Work, shared: Column, gap_s: Column, machine: Machine, compute: float, again_s: float
+) -> Floats:
+    """Return the work for the cached tokens that no other program shares: each was held during the
+    tool gap, or is computed again, or is reloaded. `again_s` is the price of computing a token,
+    besides its query-key pairs."""
+    profile = machine.profile
+    held_s = (1 - compute) * gap_s / machine.kv_tokens
+    if machine.offload:
+        held_s = np.minimum(held_s, compute * profile.load_token_ps / PS_PER_S)
+    # A token has as many pairs as its position, so those up to `again` are computed again.
+    pair_s = compute * profile.pair_ps / PS_PER_S
+    most_pairs = (held_s - again_s) / pair_s if pair_s else np.where(held_s > again_s, np.inf, 0.0)
+    start = np.minimum(shared, work.cached)
+    again = np.clip(np.floor(most_pairs), start, work.cached)
+    pairs = triangle(again) - triangle(start)
+    return np.asarray((again - start) * again_s + pairs * pair_s + (work.cached - again) * held_s)
+
+
+def _fifo_mean_s(arrival_s: Column, work_s: Column) -> float:
+    """Return the mean time in system of jobs on one machine in order of arrival."""
+    order = np.argsort(arrival_s, kind="stable")
+    arrivals, ends = arrival_s[order], np.cumsum(work_s[order])
+    ends += np.maximum.accumulate(arrivals - ends + work_s[order])
+    return float((ends - arrivals).mean())
+
+
+def srpt_mean_s(arrival_s: Column, work_s: Column) -> float:
+    """Return the mean time in system of jobs on one machine with preemption under SRPT."""
+    order = np.argsort(arrival_s, kind="stable")
+    arrivals, works = arrival_s[order].tolist(), work_s[order].tolist()
+    waiting: list[float] = []
+    ends_s, now_s = 0.0, 0.0
+    for at_s, work in zip([*arrivals, np.inf], [*works, 0.0], strict=True):
+        while waiting and now_s + waiting[0] <= at_s:
+            now_s += heapq.heappop(waiting)
+            ends_s += now_s - arrivals[0]
+        if waiting:
+            heapq.heapreplace(waiting, waiting[0] - (at_s - now_s))
+        now_s = at_s
+        heapq.heappush(waiting, work)
+    return (ends_s - float(np.sum(arrival_s - arrivals[0]))) / len(arrivals)

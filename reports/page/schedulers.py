@@ -1,0 +1,88 @@
+"""Explains the names of schedulers on a page: a link from each name to one sentence about it.
+
+In: the variants of `sweep.json`. Out: rows of a list, a legend, and text with links.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup, escape
+
+from reports.phrasing import listed
+from servers.policies.fcfs import Fcfs
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    name: str
+    anchor: str
+    sentence: str
+    source: str
+
+
+class Schedulers:
+    """The schedulers of a run, in its order."""
+
+    def __init__(self, variants: Sequence[Mapping[str, Any]], baseline: str) -> None:
+        self.rows = [
+            Scheduler(
+                str(variant["name"]),
+                f"scheduler-{number}",
+                str(variant.get("description") or ""),
+                str(variant.get("policy_source") or ""),
+            )
+            for number, variant in enumerate(variants, start=1)
+        ]
+        self._by_name = {row.name: row for row in self.rows}
+        self._baseline = baseline
+        self._tiers = [_tier(variant["offload"]) for variant in variants if variant.get("offload")]
+        self._bounds = [str(variant["name"]) for variant in variants if variant.get("bound")]
+        self._unmarked = [
+            str(v["name"]) for v in variants if v.get("offload") and "+" not in str(v["name"])
+        ]
+
+    def linked(self, text: str) -> Markup:
+        """Return a text whose names of schedulers are links. A name is a whole word: `continuum` is
+        not part of `continuum+`."""
+        names = sorted(self._by_name, key=len, reverse=True)
+        if not names:
+            return escape(text)
+        words = re.compile(rf"(?<![\w+()-])(?:{'|'.join(map(re.escape, names))})(?![\w+(]|-\w)")
+        parts: list[Markup] = []
+        end = 0
+        for match in words.finditer(text):
+            parts += [escape(text[end : match.start()]), self.link(match[0])]
+            end = match.end()
+        return Markup("").join([*parts, escape(text[end:])])
+
+    def link(self, name: str) -> Markup:
+        row = self._by_name[name]
+        link = Markup('<a class="scheduler" href="#{}" title="{}">{}</a>')
+        return link.format(row.anchor, row.sentence, row.name)
+
+    def legend(self) -> list[str]:
+        """Return what a reader needs to know about the names, in short."""
+        notes = []
+        if Fcfs.name in self._by_name:
+            notes.append(f"{Fcfs.name} is stock vLLM")
+        if self._baseline in self._by_name:
+            notes.append(f"{self._baseline} is the baseline")
+        if len(notes) == 2 and self._baseline == Fcfs.name:
+            notes = [f"{Fcfs.name} is stock vLLM, the baseline"]
+        if self._tiers:
+            marks = ["+"] if len(self._unmarked) < len(self._tiers) else []
+            notes.append(
+                f"{listed([*marks, *self._unmarked])}: with an offload tier in {self._tiers[0]}"
+            )
+        if self._bounds:
+            know = "knows" if len(self._bounds) == 1 else "know"
+            notes.append(f"{listed(self._bounds)} {know} the future and cannot win")
+        return notes
+
+
+def _tier(offload: Mapping[str, Any]) -> str:
+    return "host memory and on SSD" if offload.get("ssd_gb") else "host memory"

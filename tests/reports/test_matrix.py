@@ -1,0 +1,58 @@
+"""The matrix of a terminal: no cell contradicts the capacity in its row."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from test_capacity_answer import answer_of, chains, point
+
+from reports.answer.asked import Price
+from reports.answer.capacity_rows import capacity_rows
+from reports.answer.matrix import Matrix
+from reports.statistics.points import Point
+
+CAPACITIES = chains(fcfs=(0.24, 0.25, 0.26), a=(0.39, 0.40, 0.43))
+
+
+def lines(points: list[Point]) -> list[str]:
+    answer = answer_of(CAPACITIES, points=points)
+    matrix = Matrix(points, capacity_rows(answer, Price(1, 1.0)), answer.capacities)
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(matrix)
+    return [line.rstrip() for line in console.export_text().splitlines()]
+
+
+def unstable(variant: str, jps: float) -> Point:
+    return point(variant, jps, float("nan"), stable=False)
+
+
+def test_a_jct_that_not_all_seeds_support_has_the_number_of_seeds_that_sustain_the_rate() -> None:
+    """Seeds sustain rates up to 98% of their capacities: 0.245 is one of them with two of three
+    seeds of fcfs, and 0.4 with one of three seeds of a."""
+    points = [
+        point("fcfs", 0.1, 60), point("a", 0.1, 60),
+        point("fcfs", 0.245, 450), point("a", 0.245, 65),
+        unstable("fcfs", 0.3), point("a", 0.3, 75),
+        unstable("a", 0.4),
+    ]  # fmt: skip
+    head, a, fcfs, marks, unstable_line = lines(points)
+    assert head.split()[-4:] == ["0.1/s", "0.245/s", "0.3/s", "0.4/s"]
+    assert " ".join(a.split()[-7:]) == "60.0 s 65.0 s 75.0 s 1/3"
+    assert " ".join(fcfs.split()[-7:]) == "60.0 s 450 s 2/3 unstable –"
+    assert marks == "1/3, 2/3: so many of the seeds sustain the rate."
+    assert unstable_line == "unstable: more jobs arrive than finish."
+
+
+def test_without_such_cells_there_is_no_legend() -> None:
+    assert len(lines([point("fcfs", 0.1, 60), point("a", 0.1, 60)])) == 3
+
+
+def test_a_narrow_terminal_keeps_the_rates_around_the_capacities() -> None:
+    rates = (0.1, 0.15, 0.2, 0.23, 0.3, 0.35, 0.38)
+    points = [point(name, jps, 60) for jps in rates for name in ("fcfs", "a")]
+    answer = answer_of(CAPACITIES, points=points)
+    console = Console(width=72, record=True, file=io.StringIO())
+    console.print(Matrix(points, capacity_rows(answer, Price(1, 1.0)), answer.capacities))
+    head = console.export_text().splitlines()[0].split()
+    assert head[-3:] == ["0.2/s", "0.23/s", "0.3/s"]

@@ -1,0 +1,72 @@
+"""Names of schedulers on a page: each is a link to a sentence, and a legend explains the plus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from make_run import make_run, turn, write_cell, write_sweep
+
+from reports.page.schedulers import Schedulers
+from reports.page.write import write
+
+DRAM = {"dram_gb": 100.0, "ssd_gb": 0.0}
+FCFS = {"name": "fcfs", "description": "Stock vLLM.", "policy_source": "v3"}
+CONTINUUM = {"name": "continuum", "description": "KV is kept.", "policy_source": ""}
+PLUS = {"name": "continuum+", "description": "KV is kept; tier.", "offload": DRAM}
+LMCACHE = {"name": "lmcache", "description": "Stock vLLM; tier.", "offload": DRAM}
+BOUND = {"name": "clairvoyant", "description": "Knows.", "bound": True}
+
+
+def test_each_name_in_a_sentence_is_a_link_to_its_own_sentence() -> None:
+    schedulers = Schedulers([FCFS, CONTINUUM, PLUS], "fcfs")
+    assert schedulers.linked("continuum+ beats continuum, not continuum-v1 or fcfs.") == (
+        '<a class="scheduler" href="#scheduler-3" title="KV is kept; tier.">continuum+</a> beats'
+        ' <a class="scheduler" href="#scheduler-2" title="KV is kept.">continuum</a>, not'
+        " continuum-v1 or"
+        ' <a class="scheduler" href="#scheduler-1" title="Stock vLLM.">fcfs</a>.'
+    )
+
+
+def test_names_and_sentences_are_text_and_never_markup() -> None:
+    evil = {"name": "<b>x", "description": '"><script>'}
+    text = str(Schedulers([evil], "fcfs").linked("<i> <b>x"))
+    assert text == (
+        '&lt;i&gt; <a class="scheduler" href="#scheduler-1"'
+        ' title="&#34;&gt;&lt;script&gt;">&lt;b&gt;x</a>'
+    )
+
+
+def test_the_legend_names_stock_vllm_the_baseline_the_offload_tier_and_the_bound() -> None:
+    assert Schedulers([FCFS, CONTINUUM, PLUS, LMCACHE, BOUND], "fcfs").legend() == [
+        "fcfs is stock vLLM, the baseline",
+        "+ and lmcache: with an offload tier in host memory",
+        "clairvoyant knows the future and cannot win",
+    ]
+    assert Schedulers([FCFS, CONTINUUM, LMCACHE], "continuum").legend() == [
+        "fcfs is stock vLLM",
+        "continuum is the baseline",
+        "lmcache: with an offload tier in host memory",
+    ]
+    ssd = PLUS | {"offload": DRAM | {"ssd_gb": 500.0}}
+    assert Schedulers([CONTINUUM, ssd], "continuum").legend() == [
+        "continuum is the baseline",
+        "+: with an offload tier in host memory and on SSD",
+    ]
+
+
+def test_every_link_of_a_page_has_a_target(tmp_path: Path) -> None:
+    make_run(tmp_path, ["fcfs", "continuum", "lmcache"], [0.05, 0.9], programs=20)
+    page = write(tmp_path).path.read_text()
+    for number in (1, 2, 3):
+        assert f'href="#scheduler-{number}"' in page
+        assert page.count(f'id="scheduler-{number}"') == 1
+
+
+def test_many_schedulers_are_not_listed_on_the_first_screen_but_linked(tmp_path: Path) -> None:
+    names = ["fcfs", *(f"p{k}" for k in range(12))]
+    write_cell(write_sweep(tmp_path, names), "fcfs", [turn()])
+    page = write(tmp_path).path.read_text()
+    shown = page[page.index('<p class="names">') :].partition("</p>")[0]
+    assert '<a href="#schedulers">What each of the 13 does</a>' in shown
+    assert "p3" not in shown
+    assert '<h2 id="schedulers">' in page
