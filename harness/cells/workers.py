@@ -6,6 +6,7 @@ its own job fails. All workers end when the parent process ends.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -22,10 +23,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from servers.errors import FULL, CannotWrite, CellFailed
+from servers.processes.deferred import sigterm_deferred
 
 Job = TypeVar("Job")
 Tick = Callable[[int, str], None]
 """Reports the progress of a job in units that the caller chooses, and its current stage."""
+RARE_COLLECTIONS = 20_000, 20, 100
+"""Thresholds of the garbage collector. A simulated cell drops hardly any cycles before its end, and
+with Python's thresholds the search for them takes half the time of a model with windows."""
 STOP_TIMEOUT_S = 30.0
 """Time for a worker to end its processes after SIGTERM before it is killed."""
 
@@ -135,19 +140,34 @@ def _exit_message(exit_code: int | None) -> str:
 def _start(run: Callable[[Any, Job, Tick], None], shared: Any) -> _Worker:
     context = multiprocessing.get_context("spawn")
     parent_end, worker_end = context.Pipe()
-    process = context.Process(target=_serve, args=(worker_end, run, shared), daemon=True)
+    process = context.Process(target=_work, args=(worker_end, run, shared), daemon=True)
     # Workers ignore Ctrl-C, which the terminal sends to all processes; the parent handles it.
     previous_handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process.start()
+        with sigterm_deferred():
+            process.start()
     finally:
         signal.signal(signal.SIGINT, previous_handler)
     worker_end.close()
     return _Worker(process, parent_end)
 
 
-def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
+def _work(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
+    """Serve jobs in a process of its own."""
     threading.Thread(target=_exit_with_parent, daemon=True).start()
+    gc.freeze()
+    gc.set_threshold(*RARE_COLLECTIONS)
+
+    def run_and_collect(shared: Any, job: Job, tick: Tick) -> None:
+        try:
+            run(shared, job, tick)
+        finally:
+            gc.collect()
+
+    _serve(pipe, run_and_collect, shared)
+
+
+def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any) -> None:
     while True:
         try:
             job: Job = pipe.recv()
