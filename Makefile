@@ -22,14 +22,16 @@ PROGRAMS ?= 10000
 SOAK_TURNS ?= 50000
 KILLS ?= 200
 OUT ?=
+RUNS ?=
+SEEDS ?= 1..60
 VLLM_PYTHON ?= .venv-vllm/bin/python
 BIN := .venv/bin
 # -q twice hides pip's warnings about the package index; errors still show. Packages are compiled in
 # one step after installation (COMPILE), by all cores. Without bytecode on disk every process that may
 # not write any (a sandbox, PYTHONDONTWRITEBYTECODE=1) compiles all that it imports again: 1.5 s for
-# each report, a minute for each start of vLLM.
+# each report, a minute for each start of vLLM. Tests of packages are a third of their code.
 PIP_INSTALL := -m pip install --disable-pip-version-check -q -q --no-compile
-COMPILE := -m compileall -qq -j 0
+COMPILE := -m compileall -qq -j 0 -x /tests/
 PYTEST := $(BIN)/pytest -q --benchmark-disable
 # One worker per core. The tests of a file share its fixtures, so they stay on one worker; files begin in
 # the order of tests/conftest.py, the longest first.
@@ -46,19 +48,19 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles capacities coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
 
 install: .venv/installed  ## install what `bench` needs into .venv
 
-sweep: .venv/installed $(if $(filter all,$(POLICIES)),turnstile_core/core.json)  ## search how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
+sweep: .venv/installed$(if $(filter all,$(POLICIES)),-compile turnstile_core/core.json)  ## search how many jobs/s each policy sustains: POLICIES=all HARDWARE=h100 JPS=0.05..0.9
 	@$(BIN)/bench sweep $(if $(JPS),--jps $(JPS)) $(if $(HARDWARE),--hardware $(HARDWARE)) --policies $(POLICIES)
 
 # The extension modules are beside the packages, since they belong to these sources. `make sweep` of all
 # policies saves more time with them than they take to compile; of a few policies it does not.
-turnstile_core/core.json: $(shell find servers harness/replay traces -name '*.py') | .venv/installed
+turnstile_core/core.json: $(shell find servers harness/replay traces -name '*.py') | .venv/installed-compile
 	@if .venv/bin/python -m harness.compile --check 2>/dev/null; then \
 		echo "compiling the simulator (once; half a minute)" >&2; \
 		$(MAKE) -s compile >/dev/null 2>&1 || \
@@ -72,6 +74,13 @@ profiles: .venv/installed-test  ## regenerate the step times of operator tables 
 	$(BIN)/python -m harness.calibrate.shipped_profiles
 	$(BIN)/python -m harness.calibrate.step_times_page > docs/reference/step-times.md
 	$(BIN)/python -m harness.calibrate.step_times_picture > docs/reference/step-times.svg
+
+capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
+	$(BIN)/python -m reports.compare.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md
+
+coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
+	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage
+	$(BIN)/python -m reports.statistics.coverage runs/coverage
 
 results: .venv/installed  ## check that a sweep in virtual time equals .ci/baseline.json.gz exactly
 	@OUT=$(OUT) .ci/results

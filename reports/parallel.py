@@ -15,6 +15,8 @@ from multiprocessing.connection import wait
 from threading import Thread
 from typing import TypeVar
 
+from servers.processes.deferred import sigterm_deferred
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -43,7 +45,9 @@ def each(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[
     # Processes are not forked, because NumPy and PyArrow have threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(cores, mp_context=context, initializer=_initialize) as pool:
-        yield from pool.map(function, rest, chunksize=ITEMS_PER_TASK)
+        with sigterm_deferred():  # which starts the processes
+            results = pool.map(function, rest, chunksize=ITEMS_PER_TASK)
+        yield from results
 
 
 def _initialize() -> None:
