@@ -48,7 +48,7 @@ OPENHANDS_PYTHON ?= $(shell for p in python3.12 python3.13 python3.14 python3 \
 # Python then keeps the bytecode of our own modules as well.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install sweep compile profiles capacities coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
+.PHONY: help install sweep compile profiles capacities job-times coverage results baseline test test-all test-real differential crash crash-live reliability fuzz audit environments vllm agents openhands bench scale soak docs picture plotly end-to-end clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -77,6 +77,9 @@ profiles: .venv/installed-test  ## regenerate the step times of operator tables 
 
 capacities: .venv/installed  ## add the capacities of sweeps to docs/reference/capacities.md: RUNS='runs/one runs/two'
 	$(BIN)/python -m reports.compare.capacities_page docs/reference/capacities.json $(RUNS) > docs/reference/capacities.md
+
+job-times: .venv/installed  ## add sweeps with --jps LOW,HIGH to docs/reference/job-times.md: RUNS='runs/one runs/two'
+	$(BIN)/python -m reports.compare.job_times_page docs/reference/job-times.json $(RUNS) > docs/reference/job-times.md
 
 coverage: .venv/installed turnstile_core/core.json  ## measure how often intervals of three seeds hold the truth: SEEDS=1..60, some minutes
 	$(BIN)/bench sweep --policies fcfs,continuum --jps 0.01,0.014 --seeds $(SEEDS) --out runs/coverage

@@ -105,7 +105,7 @@ def page(sweeps: Sequence[Sweep]) -> str:
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
 
 
@@ -125,7 +125,7 @@ def _recorded(sweeps: Sequence[Sweep]) -> Iterator[str]:
         *("median", "largest", "significant"),
     )
     rows = [_summary(each, pair) for each, of_set in pairs for pair in of_set]
-    yield from _table(head, rows)
+    yield from table(head, rows)
     yield ""
     for each, of_set in pairs:
         if of_set:
@@ -172,7 +172,7 @@ def _pair_table(pair: Pair) -> list[str]:
         *("policy", "recorded, jobs/s", "recipe, jobs/s", "difference"),
         *(f"recorded, times {BASELINE}", f"recipe, times {BASELINE}"),
     )
-    return _table(
+    return table(
         head,
         [
             [
@@ -203,7 +203,7 @@ def _others(sweeps: Sequence[Sweep]) -> Iterator[str]:
         variants = _ordered(dict.fromkeys(name for sweep in here for name in sweep.by_seed), here)
         yield f"### `{workload}`"
         yield ""
-        yield from _table(
+        yield from table(
             ["policy", *map(_machine, here)],
             [
                 [_name(name, here[0]), *(f"{_capacity(s, name)}{_gain(s, name)}" for s in here)]
@@ -269,7 +269,7 @@ def _commands(sweeps: Sequence[Sweep]) -> list[str]:
         ]
         for sweep in sweeps
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def main(data: Path, runs: Sequence[Path]) -> None:

@@ -1,0 +1,134 @@
+"""Collects job completion times of many sweeps at two loads (docs/reference/job-times.json).
+
+In: run folders of sweeps with two rates, `--jps LOW,HIGH`. Out: a JSON file, a `LoadedSweep` per
+workload and machine.
+"""
+
+from __future__ import annotations
+
+import csv
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import orjson
+
+from reports.answer.document import ANSWER
+from reports.statistics.bootstrap import Estimate
+from reports.statistics.over_seeds import geometric_mean, paired_ratio
+
+CELLS = "cells.csv"
+
+
+class JobTimes(msgspec.Struct, frozen=True, array_like=True):
+    """Of the measured jobs of a cell in steady state."""
+
+    mean_s: float
+    p95_s: float
+    p99_s: float
+    slowdown_max: float
+    """The largest completion time ÷ that of the same job alone on an idle machine."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """The cells of all variants at one rate."""
+
+    jobs_per_s: float
+    by_seed: dict[str, dict[str, JobTimes | None]]
+    """By variant and seed; None if the cell is unstable: its job times grow with the run."""
+
+    def stable(self, variant: str, metric: str) -> dict[int, float]:
+        """Return a metric of `JobTimes` by seed, for seeds with a steady state."""
+        return {
+            int(seed): getattr(times, metric)
+            for seed, times in self.by_seed.get(variant, {}).items()
+            if times is not None
+        }
+
+    def unstable(self, variant: str) -> int:
+        """Return with how many seeds there is no steady state."""
+        return sum(times is None for times in self.by_seed.get(variant, {}).values())
+
+    def estimate(self, variant: str, metric: str = "mean_s") -> Estimate | None:
+        """Return the mean over seeds; None unless all of them have a steady state."""
+        values = self.stable(variant, metric)
+        return geometric_mean(values.values()) if values and not self.unstable(variant) else None
+
+    def ratio(self, variant: str, to: str, metric: str = "mean_s") -> Estimate | None:
+        """Return the metric of one variant ÷ that of another, paired by seed; None unless both
+        have a steady state with all seeds."""
+        if self.unstable(variant) or self.unstable(to):
+            return None
+        return paired_ratio(self.stable(variant, metric), self.stable(to, metric))
+
+
+class LoadedSweep(msgspec.Struct, frozen=True, kw_only=True):
+    """Two loads of one workload on one machine."""
+
+    workload: str
+    """A recipe, or the folder of a recorded set."""
+    recorded: bool
+    hardware: str
+    code_sha256: str
+    references: list[str]
+    low: Load
+    high: Load
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        return self.workload, self.recorded, self.hardware
+
+
+def loaded_sweep(folder: Path) -> LoadedSweep:
+    """Read the run folder of a sweep with two rates, the lower one first."""
+    answer = orjson.loads((folder / ANSWER).read_bytes())
+    workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
+    provenance = answer["provenance"]
+    settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
+    low, high = settings["jps"].split(",")
+    rows = list(_rows(folder))
+    return LoadedSweep(
+        workload=workload.get("recipe") or workload["name"],
+        recorded="recipe" not in workload,
+        hardware=provenance["hardware"],
+        code_sha256=provenance["code_sha256"],
+        references=answer["references"],
+        low=_load(rows, float(low)),
+        high=_load(rows, float(high)),
+    )
+
+
+def _rows(folder: Path) -> Iterator[Mapping[str, str]]:
+    with (folder / CELLS).open(newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _load(rows: Iterable[Mapping[str, str]], jobs_per_s: float) -> Load:
+    by_seed: dict[str, dict[str, JobTimes | None]] = {}
+    for row in rows:
+        if row["jps"] and float(row["jps"]) == jobs_per_s:
+            by_seed.setdefault(row["variant"], {})[row["seed"]] = _times(row)
+    return Load(jobs_per_s, by_seed)
+
+
+def _times(row: Mapping[str, str]) -> JobTimes | None:
+    if row["steady"] != "True":
+        return None
+    names = ("jct_mean_s", "jct_p95_s", "jct_p99_s", "slowdown_max")
+    return JobTimes(*(float(f"{float(row[name]):.4g}") for name in names))
+
+
+def read_loaded(path: Path) -> list[LoadedSweep]:
+    return msgspec.json.decode(path.read_bytes(), type=list[LoadedSweep])
+
+
+def merged_loads(old: Iterable[LoadedSweep], new: Iterable[LoadedSweep]) -> list[LoadedSweep]:
+    """Return the sweeps of both in the order of their keys; a new one replaces an old one."""
+    by_key = {sweep.key: sweep for sweep in (*old, *new)}
+    return [by_key[key] for key in sorted(by_key)]
+
+
+def write_loaded(path: Path, sweeps: Sequence[LoadedSweep]) -> None:
+    lines = b",\n".join(msgspec.json.encode(sweep) for sweep in sweeps)
+    path.write_bytes(b"[\n" + lines + b"\n]\n")
