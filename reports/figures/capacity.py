@@ -42,6 +42,7 @@ def capacity(
         "alt": _alt(order),
         "value": "x",
         "rows": [[each.variant, _label(each, winners)] for each, _ in order],
+        "complete": True,
     }
     seeds = max((len(each.per_s) for each, value in order if value.has_interval), default=0)
     notes = [

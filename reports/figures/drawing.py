@@ -47,6 +47,8 @@ class Spec(TypedDict):
     """Whether highlighted lines have their names at their right ends."""
     rows: NotRequired[list[list[str]]]
     """Variant and label from top to bottom, if each variant has its own row."""
+    complete: NotRequired[bool]
+    """Whether rows stay while the reader hides the variants that are not highlighted."""
 
 
 class KeyEntry(NamedTuple):

@@ -25,6 +25,7 @@
   // Names of the variants that are not highlighted.
   const others = new Set(chips.filter((chip) => !pressed(chip)).map((chip) => chip.dataset.variant));
   const hidden = (variant) => others.has(variant) && pressed(hideOthers);
+  const rowsOf = (spec) => spec.rows.filter(([name]) => spec.complete || !hidden(name));
   const paperWidth = 680;
   const mostNames = 8;
 
@@ -47,10 +48,10 @@
     return { ...trace, x: only(trace.x), y: only(trace.y), text: only(trace.text) };
   }
 
-  function paint(trace) {
+  const paint = (spec) => (trace) => {
     const kind = trace.meta.kind, other = kind !== "dot" && others.has(trace.meta.variant);
     const colour = css(other ? "--muted" : `--${trace.meta.colour}`);
-    const shown = !hidden(trace.meta.variant) && !(other && kind === "band");
+    const shown = (spec.complete || !hidden(trace.meta.variant)) && !(other && kind === "band");
     const painted = { ...kept(trace), visible: shown, showlegend: false };
     if (kind === "band") painted.fillcolor = fade(colour, 0.14);
     if (kind === "area") painted.fillcolor = fade(colour, 0.55);
@@ -66,7 +67,7 @@
       if (trace.x.length > 1) painted.mode = "lines";
     }
     return painted;
-  }
+  };
 
   // From the back: other variants, intervals, highlighted variants.
   function ordered(data) {
@@ -101,7 +102,7 @@
   // One variant a row, the first on top.
   function rowAxis(spec, dense) {
     if (!spec.rows) return {};
-    const shown = spec.rows.filter(([name]) => !hidden(name)).reverse();
+    const shown = rowsOf(spec).reverse();
     const names = shown.map(([name]) => name);
     return { showgrid: false, categoryorder: "array", categoryarray: names, tickvals: names, tickfont: { color: css("--ink"), size: dense ? 11 : 12.5 },
       ticktext: shown.map(([, label]) => label), range: [-0.6, names.length - 0.4] };
@@ -201,7 +202,7 @@
   const isFirst = (id) => Boolean(document.getElementById(id).closest(".answer"));
   function heightOf(id, spec, row) {
     if (!spec.rows) return spec.height || (isFirst(id) ? 300 : 380);
-    const rows = Math.max(2, spec.rows.filter(([name]) => !hidden(name)).length);
+    const rows = Math.max(2, rowsOf(spec).length);
     if (!isFirst(id)) return 84 + row * rows;
     return rows > 8 ? 80 + (rows > 16 ? 13.5 : 16) * rows : Math.max(84 + row * rows, Math.min(300, 84 + 62 * rows));
   }
@@ -221,7 +222,7 @@
     div.setAttribute("aria-label", spec.alt);
     size(id, spec);
     if (note) note.textContent = spec.note || "";
-    Plotly.react(div, ordered(spec.data).map(paint), layoutOf(id, name, spec, narrow), config);
+    Plotly.react(div, ordered(spec.data).map(paint(spec)), layoutOf(id, name, spec, narrow), config);
   }
 
   // Figures are drawn one by one with a pause between, so that the page stays responsive.
@@ -270,7 +271,7 @@
     root.classList.add("paper");
     const { name, spec } = chosen(id);
     const inLegend = (t) => !spec.labelled && ["line", "area", "part", "segment"].includes(t.meta.kind);
-    const data = ordered(spec.data).map(paint).map((t) => ({
+    const data = ordered(spec.data).map(paint(spec)).map((t) => ({
       ...t, showlegend: inLegend(t) && t.visible && !others.has(t.meta.variant),
     }));
     const height = (spec.rows ? heightOf(id, spec, 22) : spec.height || 340) + 20;

@@ -24,7 +24,10 @@ from typing import Any
 
 from servers.policies.base import Costs, pin
 
-POLICIES = ["fcfs", "program-fcfs", "continuum", "infercept", "autellix", "turnstile"]
+POLICIES = [
+    *("fcfs", "program-fcfs", "continuum", "infercept", "autellix", "agentix", "las"),
+    *("thunderagent", "progress-ttl", "cachewise", "turnstile"),
+]
 ARMS = ["stock", "stock again", *POLICIES]
 RUNNING, WAITING, PINNED = 64, 500, 200
 KV_BLOCKS = 100_000
