@@ -29,8 +29,10 @@ from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.model_executor.models.registry import ModelRegistry
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
+from vllm.v1.kv_cache_interface import KVCacheSpec
 
 from servers.profiles import MODELS, Model
+from servers.profiles.kv_cache_dtype import KvCacheDtype, with_kv_cache
 from servers.profiles.models.config import model_of
 from servers.vllm.models.configs import text_config
 
@@ -130,7 +132,9 @@ SHRUNKEN = {
 }
 
 
-def vllm_config(config: Mapping[str, Any], folder: Path) -> VllmConfig:
+def vllm_config(
+    config: Mapping[str, Any], folder: Path, kv_cache_dtype: str = "auto"
+) -> VllmConfig:
     (folder / "config.json").write_text(json.dumps(config))
     architecture = config["architectures"][0]
     # Otherwise vLLM starts a process for each architecture, which takes seconds.
@@ -143,6 +147,7 @@ def vllm_config(config: Mapping[str, Any], folder: Path) -> VllmConfig:
         max_model_len=2048,
         enforce_eager=True,
         skip_tokenizer_init=True,
+        kv_cache_dtype=kv_cache_dtype,
     )
     made = arguments.create_engine_config()
     made.cache_config.kv_cache_layout = "LBNHC"  # the engine does this when it starts
@@ -190,6 +195,22 @@ def layers(llm: Model) -> Counter[tuple[int | None, int]]:
     return found
 
 
+def kv_specs(config: VllmConfig) -> dict[str, KVCacheSpec]:
+    """Return the KV of each layer of the model that was built last."""
+    return {
+        layer: spec
+        for layer, each in get_layers_from_vllm_config(config, AttentionLayerBase).items()
+        if (spec := each.get_kv_cache_spec(config)) is not None
+    }
+
+
+def layers_of_vllm(specs: Mapping[str, KVCacheSpec]) -> Counter[tuple[int | None, int]]:
+    return Counter(
+        (getattr(spec, "sliding_window", None), spec.page_size_bytes // spec.block_size)
+        for spec in specs.values()
+    )
+
+
 @pytest.mark.parametrize("name", SHRUNKEN)
 def test_weights_and_kv_are_those_of_vllm(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -198,17 +219,10 @@ def test_weights_and_kv_are_those_of_vllm(
     llm = model_of(SHRUNKEN[name], name)
     with set_current_vllm_config(config):
         module = built(config, monkeypatch)
-        specs = {
-            layer: spec
-            for layer, each in get_layers_from_vllm_config(config, AttentionLayerBase).items()
-            if (spec := each.get_kv_cache_spec(config)) is not None
-        }
+        specs = kv_specs(config)
         [pool] = get_kv_cache_configs(config, [specs], [MEMORY])
     assert weight_bytes(module) == llm.weight_bytes
-    assert layers(llm) == Counter(
-        (getattr(spec, "sliding_window", None), spec.page_size_bytes // spec.block_size)
-        for spec in specs.values()
-    )
+    assert layers(llm) == layers_of_vllm(specs)
     if len(llm.kinds) == 1:
         per_token = llm.kinds[0].bytes_per_token()
         # vLLM's multi-head latent attention on a CPU without AMX has blocks of 16 tokens.
@@ -217,3 +231,14 @@ def test_weights_and_kv_are_those_of_vllm(
         heads = config.model_config.get_num_kv_heads(SimpleNamespace(tensor_parallel_size=gpus))
         entries = llm.kinds[0].entries * llm.kinds[0].entry_bytes * llm.kinds[0].layers
         assert llm.kinds[0].bytes_per_token(gpus) == gpus * heads * entries
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-12b", "deepseek-v3"])
+def test_kv_in_fp8_has_the_bytes_of_vllm(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = vllm_config(SHRUNKEN[name], tmp_path, "fp8")
+    llm = with_kv_cache(model_of(SHRUNKEN[name], name), KvCacheDtype.FP8)
+    with set_current_vllm_config(config):
+        built(config, monkeypatch)
+        assert layers(llm) == layers_of_vllm(kv_specs(config))
