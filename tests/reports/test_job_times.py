@@ -74,14 +74,14 @@ def test_turnstile_is_compared_with_continuum_and_with_what_the_reference_gains(
     )
     (row,) = rows(text, "turnstile against continuum")
     ratio = "0.60 (0.60–0.60)"
-    assert row == ["weka, recorded", "H100", "0.2", ratio, ratio, "80%", "1.00 (1.00–1.00)"]
+    assert row == ["recorded weka", "H100", "0.2", ratio, ratio, "80%", "1.00 (1.00–1.00)"]
 
 
 def test_a_policy_without_a_steady_state_has_no_mean_and_no_ratio() -> None:
     text = page([sweep(continuum=(200.0, None), turnstile=(120.0, 120.0))])
     (row,) = rows(text, "turnstile against continuum")
     assert row[3:6] == ["continuum unstable 1/2", "continuum unstable 1/2", "–"]
-    turnstile, continuum = rows(text, "weka, recorded on H100")
+    turnstile, continuum = rows(text, "recorded weka on H100")
     assert turnstile == ["turnstile", "120 (120–120)", "", "240", "360", "4", "10"]
     assert continuum == ["continuum", "unstable 1/2", "", "", "", "", "10"]
 
@@ -89,14 +89,14 @@ def test_a_policy_without_a_steady_state_has_no_mean_and_no_ratio() -> None:
 def test_policies_over_a_tier_are_relative_to_continuum_over_a_tier() -> None:
     both = {"continuum+": (100.0, 100.0), "turnstile+": (50.0, 50.0), "lmcache": (200.0, 200.0)}
     text = page([sweep(**both)])
-    found = {row[0]: row[2] for row in rows(text, "weka, recorded on H100")}
+    found = {row[0]: row[2] for row in rows(text, "recorded weka on H100")}
     assert found == {
         "turnstile+": "0.50 (0.50–0.50)",
         "continuum+": "",
         "lmcache": "2.00 (2.00–2.00)",
     }
     assert rows(text, "turnstile+ over an offload tier") == [
-        ["weka, recorded", "H100", "0.50 (0.50–0.50)", "–"]
+        ["recorded weka", "H100", "0.50 (0.50–0.50)", "–"]
     ]
 
 
