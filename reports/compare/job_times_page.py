@@ -39,8 +39,8 @@ def page(sweeps: Sequence[LoadedSweep]) -> str:
             "",
             "How long jobs take on one GPU with llama-3.1-8b at two loads: about half of the rate "
             "that fcfs sustains, and about 90% of the [capacity](capacities.md) of the best "
-            "policy. All numbers are simulated in virtual time and are geometric means over seeds; those "
-            "in parentheses are 95% intervals. Ratios are paired by seed. *Slowdown* is a job's "
+            "policy. All numbers are simulated in virtual time and are geometric means over "
+            "seeds; those in parentheses are 95% intervals. Ratios are paired by seed. *Slowdown* is a job's "
             "completion time ÷ that of the same job alone on the machine. *unstable 2/5*: with "
             "two of five seeds there is no steady state, so that job times grow with the length of "
             "the run and no mean exists. The *reference*, `clairvoyant`, knows the future and has "
