@@ -8,8 +8,9 @@ so that no program waits for ever.
 Order: pinned programs first, then program arrival. The program that arrived last is preempted.
 Retention: the pin lasts for the t that maximises P(S <= t) - a * E[min(S, t)], where S is the time
 of the tool and a = context / (KV tokens * rebuild_s): a hit saves the rebuild, and the room costs
-its share of the device for as long as it is held. With at most `k` calls of a tool, S is over all
-tools; with at most `k` calls in all, the pin lasts 1 / a.
+its share of the device for as long as it is held. Over a tier, rebuild_s is that of a reload, and
+for the share of contexts that the tier loses, that of a prefill (`estimates.lost_share`). With at
+most `k` calls of a tool, S is over all tools; with at most `k` calls in all, the pin lasts 1 / a.
 Pins are released for a turn that lacks blocks only if no other turn can free any, latest program
 first.
 """
@@ -33,6 +34,7 @@ from servers.policies.base import (
     pin,
 )
 from servers.policies.estimates.gap_worth import GapWorth
+from servers.policies.estimates.lost_share import LostShare
 from servers.policies.estimates.tool_gaps import ToolGaps
 from servers.policies.estimates.ttl_model import K
 from servers.policies.estimates.working_sets import WorkingSets, reserve_turns_of
@@ -59,6 +61,7 @@ class Turnstile(Policy):
         self._gaps = ToolGaps()
         self._all_tools = GapWorth()
         self._by_tool: dict[str, GapWorth] = {}
+        self._lost = LostShare() if costs.reload_s is not None else None
 
     def arrived(self, request: Request, now_s: float) -> None:
         self.working_sets.arrived(request)
@@ -70,6 +73,8 @@ class Turnstile(Policy):
 
     def scheduled(self, request: Request, now_s: float, cached_tokens: int) -> None:
         self.working_sets.started(request, cached_tokens)
+        if self._lost is not None:
+            self._lost.scheduled(request, cached_tokens)
 
     def preempted(self, request: Request, now_s: float) -> None:
         self.working_sets.stopped(request)
@@ -83,10 +88,20 @@ class Turnstile(Policy):
             return FREE
         self._gaps.opened(request.program_id, request.tool, now_s)
         context_tokens = request.prompt_tokens + request.output_tokens
-        rebuild_s = self.costs.rebuild_s(context_tokens)
+        if self._lost is not None:
+            self._lost.finished(request.program_id, context_tokens)
+        rebuild_s = self._rebuild_s(context_tokens)
         room_s = self.costs.kv_tokens * rebuild_s / context_tokens
         stage, ttl_s = self._ttl_s(request.tool, room_s)
         return pin(ttl_s, tool=request.tool, stage=stage, room_s=room_s, rebuild_s=rebuild_s)
+
+    def _rebuild_s(self, context_tokens: int) -> float:
+        """Return the seconds that a pin of this context saves on average."""
+        kept_s = self.costs.rebuild_s(context_tokens)
+        if self._lost is None:
+            return kept_s
+        lost = self._lost.share
+        return (1 - lost) * kept_s + lost * self.costs.prefill_s(context_tokens)
 
     def _ttl_s(self, tool: str | None, room_s: float) -> tuple[str, float]:
         """Return how the TTL was chosen, and the TTL. `room_s` is 1 / a."""
@@ -107,6 +122,8 @@ class Turnstile(Policy):
     def program_ended(self, program_id: str, now_s: float) -> None:
         self.working_sets.ended(program_id)
         self._gaps.forget(program_id)
+        if self._lost is not None:
+            self._lost.ended(program_id)
 
     def rank(self, request: Request, now_s: float) -> Rank:
         # A preempted turn holds nothing, so it may not fit. Before the pinned programs it would

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from policy_turns import SMALL, held, order, run, tool_call, turn
 
 from servers.errors import InvalidPolicy
 from servers.policies.contract import check
+from servers.policies.estimates.lost_share import LostShare
 from servers.policies.turnstile import Turnstile
 
 
@@ -71,3 +74,31 @@ def test_the_last_turn_is_not_pinned() -> None:
 def test_impossible_arguments_are_refused(argument: str, value: float) -> None:
     with pytest.raises(InvalidPolicy, match=f"{argument} must be at least 0, not {value}"):
         check(Turnstile, {argument: value})
+
+
+def test_over_a_tier_a_hit_is_worth_a_prefill_as_often_as_the_tier_has_lost_the_context() -> None:
+    """Loading 3,000 tokens takes 0.3 s and a prefill 3 s, and 1 / a is kv_tokens / 3,000 times the
+    mean of both. One lost context of 128 moves the share to 1 / 128."""
+    policy = Turnstile(replace(SMALL, reload_s=lambda tokens: tokens / 10_000))
+    first = run(policy, turn("p", tokens=3000), start=0.0, end=1.0)
+    assert first.ttl_s == pytest.approx(1.0)
+    back = turn("p", index=1, tokens=3500)
+    policy.arrived(back, 2.0)
+    policy.scheduled(back, 2.0, 1400)
+    second = run(policy, turn("q", tokens=3000), start=3.0, end=4.0)
+    assert second.ttl_s == pytest.approx((127 * 1.0 + 1 * 10.0) / 128)
+
+
+@pytest.mark.parametrize(
+    ("cached_tokens", "pinned", "share"),
+    [(1500, False, 0.0), (1400, True, 0.0), (0, False, 1 / 128)],
+)
+def test_a_context_is_lost_if_less_than_half_of_it_is_cached_although_nothing_kept_it(
+    cached_tokens: int, pinned: bool, share: float
+) -> None:
+    lost = LostShare()
+    lost.finished("p", 3000)
+    lost.scheduled(turn("p", index=1, tokens=3500, pinned=pinned), cached_tokens)
+    assert lost.share == pytest.approx(share)
+    lost.scheduled(turn("p", index=2, tokens=4000), 0)  # nothing is known of the turn before
+    assert lost.share == pytest.approx(share)
