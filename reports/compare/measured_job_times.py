@@ -70,7 +70,8 @@ class LoadedSweep(msgspec.Struct, frozen=True, kw_only=True):
     """A recipe, or the folder of a recorded set."""
     recorded: bool
     hardware: str
-    code_sha256: str
+    code_sha256: dict[str, str]
+    """By variant: the code with which its cells ran."""
     references: list[str]
     low: Load
     high: Load
@@ -88,14 +89,15 @@ def loaded_sweep(folder: Path) -> LoadedSweep:
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
     low, high = settings["jps"].split(",")
     rows = list(_rows(folder))
+    loads = _load(rows, float(low)), _load(rows, float(high))
     return LoadedSweep(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
         hardware=provenance["hardware"],
-        code_sha256=provenance["code_sha256"],
+        code_sha256=dict.fromkeys(loads[1].by_seed, provenance["code_sha256"]),
         references=answer["references"],
-        low=_load(rows, float(low)),
-        high=_load(rows, float(high)),
+        low=loads[0],
+        high=loads[1],
     )
 
 
@@ -124,9 +126,25 @@ def read_loaded(path: Path) -> list[LoadedSweep]:
 
 
 def merged_loads(old: Iterable[LoadedSweep], new: Iterable[LoadedSweep]) -> list[LoadedSweep]:
-    """Return the sweeps of both in the order of their keys; a new one replaces an old one."""
-    by_key = {sweep.key: sweep for sweep in (*old, *new)}
+    """Return the sweeps of both in the order of their keys. A new one replaces the same variants of
+    an old one with the same loads, and all of one with other loads."""
+    by_key: dict[tuple[str, bool, str], LoadedSweep] = {}
+    for sweep in (*old, *new):
+        before = by_key.get(sweep.key)
+        by_key[sweep.key] = sweep if before is None else _updated(before, sweep)
     return [by_key[key] for key in sorted(by_key)]
+
+
+def _updated(old: LoadedSweep, new: LoadedSweep) -> LoadedSweep:
+    if (old.low.jobs_per_s, old.high.jobs_per_s) != (new.low.jobs_per_s, new.high.jobs_per_s):
+        return new
+    return msgspec.structs.replace(
+        new,
+        code_sha256=old.code_sha256 | new.code_sha256,
+        references=sorted({*old.references, *new.references}),
+        low=Load(new.low.jobs_per_s, old.low.by_seed | new.low.by_seed),
+        high=Load(new.high.jobs_per_s, old.high.by_seed | new.high.by_seed),
+    )
 
 
 def write_loaded(path: Path, sweeps: Sequence[LoadedSweep]) -> None:

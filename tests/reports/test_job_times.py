@@ -43,12 +43,12 @@ def load(jobs_per_s: float, **means_s: tuple[float | None, ...]) -> Load:
     )
 
 
-def sweep(**high_s: tuple[float | None, ...]) -> LoadedSweep:
+def sweep(code: str = "0123", **high_s: tuple[float | None, ...]) -> LoadedSweep:
     return LoadedSweep(
         workload="weka",
         recorded=True,
         hardware="h100",
-        code_sha256="0123",
+        code_sha256=dict.fromkeys(high_s, code),
         references=["clairvoyant"],
         low=load(0.1, **dict.fromkeys(high_s, (10.0, 10.0))),
         high=load(0.2, **high_s),
@@ -121,3 +121,12 @@ def test_a_run_folder_gives_the_cells_at_its_two_rates(tmp_path: Path) -> None:
     }
     write_loaded(tmp_path / "file.json", merged_loads([sweep()], [found]))
     assert read_loaded(tmp_path / "file.json") == [found, sweep()]
+
+
+def test_a_new_sweep_with_the_same_loads_replaces_the_variants_that_it_has() -> None:
+    old = sweep(continuum=(200.0,), turnstile=(150.0,))
+    new = sweep("4567", turnstile=(120.0,))
+    [both] = merged_loads([old], [new])
+    assert both.code_sha256 == {"continuum": "0123", "turnstile": "4567"}
+    assert both.high.stable("continuum", "mean_s") == {1: 200.0}
+    assert both.high.stable("turnstile", "mean_s") == {1: 120.0}
