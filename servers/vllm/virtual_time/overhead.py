@@ -28,7 +28,7 @@ POLICIES = [
     *("fcfs", "program-fcfs", "continuum", "infercept", "autellix", "agentix", "las"),
     *("thunderagent", "progress-ttl", "turnstile"),
 ]
-"""Not cachewise, which gives up pins for a turn that does not fit, so that each step admits some."""
+"""Not cachewise, which gives up pins for a turn that does not fit: each step then admits some."""
 ARMS = ["stock", "stock again", *POLICIES]
 RUNNING, WAITING, PINNED = 64, 500, 200
 KV_BLOCKS = 100_000
