@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from reports.capacity.estimate import Kind
 from reports.compare.measured_capacities import (
+    Measured,
     Sweep,
     merged,
     read_sweeps,
@@ -134,7 +135,7 @@ def _recorded(sweeps: Sequence[Sweep]) -> Iterator[str]:
             yield f"Recorded: {each.about}."
             yield ""
         for pair in of_set:
-            yield f"**{_machine(pair.recorded)}**"
+            yield f"**{machine(pair.recorded)}**"
             yield ""
             yield from _pair_table(pair)
             yield ""
@@ -142,9 +143,9 @@ def _recorded(sweeps: Sequence[Sweep]) -> Iterator[str]:
 
 def _pairs(each: RecordedSet, sweeps: Sequence[Sweep]) -> Iterator[Pair]:
     by_key = {sweep.key: sweep for sweep in sweeps}
-    for machine in MACHINES:
-        recorded = by_key.get((each.folder, True, machine))
-        recipe = by_key.get((each.recipe, False, machine))
+    for name in MACHINES:
+        recorded = by_key.get((each.folder, True, name))
+        recipe = by_key.get((each.recipe, False, name))
         if recorded is not None and recipe is not None:
             yield Pair(recorded, recipe)
 
@@ -158,7 +159,7 @@ def _summary(each: RecordedSet, pair: Pair) -> list[str]:
     differ = [name for name, ratio in found.items() if ratio.differs_from_one]
     return [
         f"`{each.recipe}`",
-        _machine(pair.recorded),
+        machine(pair.recorded),
         f"{len(near)} of {len(found)}",
         f"{len(surely)} of {len(found)}",
         f"{median(shares.values()):+.0%}" if shares else DASH,
@@ -199,12 +200,12 @@ def _others(sweeps: Sequence[Sweep]) -> Iterator[str]:
     yield ""
     for workload in names:
         of_machine = {s.hardware: s for s in sweeps if not s.recorded and s.workload == workload}
-        here = [of_machine[machine] for machine in MACHINES if machine in of_machine]
+        here = [of_machine[name] for name in MACHINES if name in of_machine]
         variants = _ordered(dict.fromkeys(name for sweep in here for name in sweep.by_seed), here)
         yield f"### `{workload}`"
         yield ""
         yield from table(
-            ["policy", *map(_machine, here)],
+            ["policy", *map(machine, here)],
             [
                 [_name(name, here[0]), *(f"{_capacity(s, name)}{_gain(s, name)}" for s in here)]
                 for name in variants
@@ -228,7 +229,7 @@ def _name(variant: str, sweep: Sweep) -> str:
     return f"*{variant}*" if variant in sweep.references else variant
 
 
-def _machine(sweep: Sweep) -> str:
+def machine(sweep: Measured) -> str:
     return MACHINES.get(sweep.hardware, sweep.hardware)
 
 
@@ -247,7 +248,11 @@ def _difference(ratio: Estimate | None) -> str:
 
 def _times(sweep: Sweep, variant: str) -> str:
     ratio = None if variant == BASELINE else sweep.ratio(variant, BASELINE)
-    return "" if ratio is None else f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    return "" if ratio is None else interval(ratio)
+
+
+def interval(ratio: Estimate) -> str:
+    return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _gain(sweep: Sweep, variant: str) -> str:

@@ -12,16 +12,15 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from reports.compare.capacities_page import DASH, MACHINES, table
+from reports.compare.capacities_page import DASH, MACHINES, interval, machine, table
+from reports.compare.measured_capacities import write_sweeps
 from reports.compare.measured_job_times import (
     Load,
     LoadedSweep,
     loaded_sweep,
     merged_loads,
     read_loaded,
-    write_loaded,
 )
-from reports.statistics.bootstrap import Estimate
 
 OURS, OTHER, REFERENCE = "turnstile", "continuum", "clairvoyant"
 OVER_A_TIER = ("turnstile+", ("continuum+", "infercept+"))
@@ -79,10 +78,6 @@ def _name(sweep: LoadedSweep) -> str:
     return f"recorded {sweep.workload}" if sweep.recorded else f"`{sweep.workload}`"
 
 
-def _machine(sweep: LoadedSweep) -> str:
-    return MACHINES.get(sweep.hardware, sweep.hardware)
-
-
 def _summary(sweeps: Sequence[LoadedSweep]) -> list[str]:
     head = (
         *("workload", "machine", "jobs/s", "mean JCT", "P95 JCT"),
@@ -93,7 +88,7 @@ def _summary(sweeps: Sequence[LoadedSweep]) -> list[str]:
         [
             [
                 _name(each),
-                _machine(each),
+                machine(each),
                 f"{each.high.jobs_per_s:.3g}",
                 _ratio(each.high, OURS, OTHER, "mean_s"),
                 _ratio(each.high, OURS, OTHER, "p95_s"),
@@ -112,7 +107,7 @@ def _tier_summary(sweeps: Sequence[LoadedSweep]) -> list[str]:
         [
             [
                 _name(each),
-                _machine(each),
+                machine(each),
                 *(_ratio(each.high, ours, other, "mean_s") for other in others),
             ]
             for each in sweeps
@@ -124,17 +119,13 @@ def _ratio(load: Load, ours: str, other: str, metric: str) -> str:
     """Return the ratio with its interval, or which of the two is unstable."""
     ratio = load.ratio(ours, other, metric)
     if ratio is not None:
-        return _interval(ratio)
+        return interval(ratio)
     unstable = [f"{name} {_unstable(load, name)}" for name in (ours, other) if load.unstable(name)]
     return ", ".join(unstable) or DASH
 
 
 def _unstable(load: Load, variant: str) -> str:
     return f"unstable {load.unstable(variant)}/{len(load.by_seed[variant])}"
-
-
-def _interval(ratio: Estimate) -> str:
-    return f"{ratio.value:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
 
 
 def _share_of_gain(load: Load) -> str:
@@ -149,7 +140,7 @@ def _share_of_gain(load: Load) -> str:
 
 def _details(sweep: LoadedSweep) -> Iterator[str]:
     load = sweep.high
-    yield f"## {_name(sweep)} on {_machine(sweep)}"
+    yield f"## {_name(sweep)} on {machine(sweep)}"
     yield ""
     yield (
         f"At {load.jobs_per_s:.3g} jobs/s; the last column at {sweep.low.jobs_per_s:.3g}. Relative "
@@ -190,7 +181,7 @@ def _row(sweep: LoadedSweep, name: str) -> list[str]:
 def _relative(load: Load, name: str) -> str:
     other = OTHER + TIER if name.endswith(TIER) or name == STOCK_OVER_A_TIER else OTHER
     ratio = load.ratio(name, other) if name != other else None
-    return _interval(ratio) if ratio is not None else ""
+    return interval(ratio) if ratio is not None else ""
 
 
 def _value(load: Load, name: str, metric: str) -> str:
@@ -201,7 +192,7 @@ def _value(load: Load, name: str, metric: str) -> str:
 def main(data: Path, runs: Sequence[Path]) -> None:
     old = read_loaded(data) if data.exists() else []
     sweeps = merged_loads(old, [loaded_sweep(run) for run in runs])
-    write_loaded(data, sweeps)
+    write_sweeps(data, sweeps)
     print(page(sweeps), end="")
 
 

@@ -22,13 +22,22 @@ NOT_LISTED = ("--traces", "--hardware", "--policies", "--workers", "--out")
 """Options of which the file has the values in other fields, or that affect no result."""
 
 
-class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The capacities of one workload on one machine."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured of one workload on one machine."""
 
     workload: str
     """A recipe, or the folder of a recorded set."""
     recorded: bool
     hardware: str
+
+    @property
+    def key(self) -> tuple[str, bool, str]:
+        return self.workload, self.recorded, self.hardware
+
+
+class Sweep(Measured, frozen=True, kw_only=True):
+    """The capacities of one workload on one machine."""
+
     options: str
     """Of `bench sweep`, except for those in `NOT_LISTED`."""
     programs: int
@@ -40,10 +49,6 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds, which know the future."""
     by_seed: dict[str, dict[str, float | Kind]]
     """By variant and seed: jobs per second, or the kind of a capacity that is no number."""
-
-    @property
-    def key(self) -> tuple[str, bool, str]:
-        return self.workload, self.recorded, self.hardware
 
     def per_s(self, variant: str) -> dict[int, float]:
         """Return jobs per second by seed; empty unless the capacity is found with each of them."""
@@ -115,6 +120,6 @@ def merged(old: Iterable[Sweep], new: Iterable[Sweep]) -> list[Sweep]:
     return [by_key[key] for key in sorted(by_key)]
 
 
-def write_sweeps(path: Path, sweeps: Sequence[Sweep]) -> None:
+def write_sweeps(path: Path, sweeps: Sequence[Measured]) -> None:
     lines = b",\n".join(msgspec.json.encode(sweep) for sweep in sweeps)
     path.write_bytes(b"[\n" + lines + b"\n]\n")

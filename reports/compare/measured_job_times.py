@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 import orjson
 
 from reports.answer.document import ANSWER
+from reports.compare.measured_capacities import Measured
 from reports.statistics.bootstrap import Estimate
 from reports.statistics.over_seeds import geometric_mean, paired_ratio
 
@@ -63,22 +64,14 @@ class Load(msgspec.Struct, frozen=True):
         return paired_ratio(self.stable(variant, metric), self.stable(to, metric))
 
 
-class LoadedSweep(msgspec.Struct, frozen=True, kw_only=True):
+class LoadedSweep(Measured, frozen=True, kw_only=True):
     """Two loads of one workload on one machine."""
 
-    workload: str
-    """A recipe, or the folder of a recorded set."""
-    recorded: bool
-    hardware: str
     code_sha256: dict[str, str]
     """By variant: the code with which its cells ran."""
     references: list[str]
     low: Load
     high: Load
-
-    @property
-    def key(self) -> tuple[str, bool, str]:
-        return self.workload, self.recorded, self.hardware
 
 
 def loaded_sweep(folder: Path) -> LoadedSweep:
@@ -145,8 +138,3 @@ def _updated(old: LoadedSweep, new: LoadedSweep) -> LoadedSweep:
         low=Load(new.low.jobs_per_s, old.low.by_seed | new.low.by_seed),
         high=Load(new.high.jobs_per_s, old.high.by_seed | new.high.by_seed),
     )
-
-
-def write_loaded(path: Path, sweeps: Sequence[LoadedSweep]) -> None:
-    lines = b",\n".join(msgspec.json.encode(sweep) for sweep in sweeps)
-    path.write_bytes(b"[\n" + lines + b"\n]\n")

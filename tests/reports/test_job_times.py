@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 
 from reports.compare.job_times_page import page
+from reports.compare.measured_capacities import write_sweeps
 from reports.compare.measured_job_times import (
     JobTimes,
     Load,
@@ -14,7 +15,6 @@ from reports.compare.measured_job_times import (
     loaded_sweep,
     merged_loads,
     read_loaded,
-    write_loaded,
 )
 from tests.docs.pages import DOCS
 
@@ -119,7 +119,7 @@ def test_a_run_folder_gives_the_cells_at_its_two_rates(tmp_path: Path) -> None:
         "fcfs": {"1": None},
         "turnstile": {"1": JobTimes(100.1, 200.0, 250.0, 2.0)},
     }
-    write_loaded(tmp_path / "file.json", merged_loads([sweep()], [found]))
+    write_sweeps(tmp_path / "file.json", merged_loads([sweep()], [found]))
     assert read_loaded(tmp_path / "file.json") == [found, sweep()]
 
 
