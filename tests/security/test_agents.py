@@ -102,13 +102,21 @@ OURS_ON_PATH = {
 def test_files_in_a_locked_folder_are_estimated_from_the_space_that_the_disk_has_lost(
     ordinary: Boxed,
 ) -> None:
-    """The `du` of an ordinary user cannot read folders that the user's program has locked."""
+    """The `du` of an ordinary user cannot read folders that the user's program has locked.
+
+    Other tests change the usage of the same disk: hence a limit that they do not reach within
+    milliseconds, and up to 20 files, for growth may be hidden by space that others free.
+    """
     script = (
-        "import os, sys; from pathlib import Path; from agents.sandbox.files import DiskUsage\n"
-        "Path('locked').mkdir(); Path('locked/big').write_bytes(os.urandom(40 << 20))\n"
-        "os.chmod('locked', 0); watched = DiskUsage(Path('.'), 20 << 20)\n"
-        "print(watched.exceeded_limit())\n"
-        "Path('more').write_bytes(os.urandom(30 << 20)); os.sync(); print(watched.exceeded_limit())"
+        "import os; from pathlib import Path; from agents.sandbox.files import DiskUsage\n"
+        "def write(name):\n"
+        "    with open(name, 'wb') as file: os.posix_fallocate(file.fileno(), 0, 100 << 20)\n"
+        "os.mkdir('locked'); write('locked/big'); os.chmod('locked', 0)\n"
+        "watched = DiskUsage(Path('.'), 80 << 20); print(watched.exceeded_limit())\n"
+        "for number in range(20):\n"
+        "    write(f'more {number}'); exceeded = watched.exceeded_limit()\n"
+        "    if exceeded: break\n"
+        "print(exceeded)"
     )
     ran = subprocess.run(
         ["/usr/bin/python3", "-c", script],
@@ -119,7 +127,7 @@ def test_files_in_a_locked_folder_are_estimated_from_the_space_that_the_disk_has
         user=ordinary.uid,
         check=False,
     )
-    assert ran.stdout.split("\n")[:2] == ["None", "0.0195312 GiB of files"], ran.stderr
+    assert ran.stdout.split("\n")[:2] == ["None", "0.078125 GiB of files"], ran.stderr
     remove_workspace(ordinary.workspace / "locked")
 
 
