@@ -48,6 +48,7 @@ MODULES = (
     "servers/policy_runner.py",
     "servers/ranked_queue.py",
     "servers/policies/**/*.py",
+    "servers/routers/*.py",
     "servers/profiles/profile.py",
     "servers/profiles/rebuild.py",
     "servers/sim/*.py",

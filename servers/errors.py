@@ -117,6 +117,10 @@ class InvalidPolicy(InvalidPlugin):
     """A policy breaks the contract of `servers.policies.base.Policy`, or lacks an argument."""
 
 
+class InvalidRouter(InvalidPlugin):
+    """A router breaks the contract of `servers.routers.base.Router`, or lacks an argument."""
+
+
 class InvalidVariant(InvalidInput):
     """`--policies` is malformed, or names the same policy twice."""
 

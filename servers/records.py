@@ -113,7 +113,14 @@ class TurnRecord(Struct, kw_only=True, gc=False):
         Count | UnsetType,
         meaning(
             "index of the server that served the turn, from 0",
-            "the cell runs in virtual time (left out)",
+            "the cell runs one replica in virtual time (left out)",
+        ),
+    ] = UNSET
+    held_s: Annotated[
+        Seconds | UnsetType,
+        meaning(
+            "how long the router held the turn back, which is part of `queue_s`",
+            "there is no router in virtual time (left out)",
         ),
     ] = UNSET
     first_token_at_s: Annotated[
@@ -180,7 +187,14 @@ class EventRecord(Struct, kw_only=True, gc=False):
     t: Annotated[Seconds, meaning("time of the event")]
     event: Annotated[str, meaning("name of the event, below")]
     program_id: Annotated[str, meaning("program of the turn")]
-    turn: Annotated[Count, meaning("position of the turn in its program, from 0")]
+    turn: Annotated[
+        Count,
+        meaning("position of the turn in its program, from 0; with `replica`, of its turns there"),
+    ]
+    replica: Annotated[
+        Count | UnsetType,
+        meaning("index of the replica, from 0", "there is one, or the event is live (left out)"),
+    ] = UNSET
     prompt_length: Annotated[
         Tokens | UnsetType,
         meaning("prompt tokens, and tokens generated before a preemption", NOT_ADMISSION),

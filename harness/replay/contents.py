@@ -82,3 +82,21 @@ class Contents:
             shared.append((segment, prefix.tokens))
             begins = prefix.tokens
         return shared, begins
+
+
+class ProgramPaths:
+    """The paths of one program in several trees of contents, each drawn when it is needed."""
+
+    def __init__(self, trees: Sequence[Contents], program: Program) -> None:
+        self._trees, self._program = trees, program
+        self._drawn: dict[int, tuple[Iterator[Path], int, Path]] = {}
+        """By tree: the further paths, and the latest with the number of its turn."""
+
+    def of_turn(self, turn: int, tree: int) -> Path:
+        """Return the path of a turn, which is not before that of the last call with this tree."""
+        drawn = self._drawn.get(tree)
+        paths, latest, path = drawn or (self._trees[tree].paths(self._program), -1, ())
+        while latest < turn:
+            latest, path = latest + 1, next(paths)
+        self._drawn[tree] = paths, latest, path
+        return path

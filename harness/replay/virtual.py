@@ -7,16 +7,17 @@ per turn and a summary. Each turn is sent exactly when it is due (`harness.repla
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from harness.replay.contents import Contents
+from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.schedule import ActiveJob, ActiveProgram, TurnSchedule
 from harness.replay.steady import SteadyWindow
 from servers.clock import seconds
 from servers.policies.base import Future
 from servers.profiles import Profile
 from servers.records import TurnRecord
-from servers.sim import Path, Phase, Submission, Usage
+from servers.sim import Phase, Submission, Usage
 from servers.sim import Sequence as Served
 from traces import Program, Turn
 
@@ -28,12 +29,16 @@ OnEnd = Callable[[Served], None]
 
 
 class VirtualEngine(Protocol):
-    """`servers.sim.Engine`, or vLLM's own scheduler in virtual time."""
+    """`servers.sim.Engine`, several behind a router, or vLLM's own scheduler in virtual time."""
 
     @property
     def profile(self) -> Profile: ...
     @property
     def now_ps(self) -> int: ...
+    @property
+    def trees(self) -> int:
+        """Number of trees of contents: one, or with replicas one of each and of the router."""
+
     @property
     def steps(self) -> int: ...
     @property
@@ -78,10 +83,11 @@ class Replay:
         self.left_out = 0
         self._bound = bound
         self._on_turn = on_turn
-        self._contents = Contents(self.engine.profile.block_tokens)
+        trees = self.engine.trees
+        self._contents = [Contents(self.engine.profile.block_tokens) for _ in range(trees)]
         self._sent: dict[Served, tuple[ActiveProgram, TurnRecord]] = {}
-        self._upcoming: dict[str, tuple[Iterator[Path], list[Future]]] = {}
-        """By active program: the paths of its next turns, and all its `Future`s for a bound."""
+        self._upcoming: dict[str, tuple[ProgramPaths, list[Future]]] = {}
+        """By active program: the paths of its turns, and all its `Future`s for a bound."""
         self.usage: list[Usage] = []
         self._usage_every = 1
         self._usage_seen = 0
@@ -127,16 +133,18 @@ class Replay:
         program, turn = run.program, run.next_turn
         if not run.turn:
             futures = _futures(program.turns) if self._bound else []
-            self._upcoming[program.id] = self._contents.paths(program), futures
+            self._upcoming[program.id] = ProgramPaths(self._contents, program), futures
         paths, futures = self._upcoming[program.id]
+        one = len(self._contents) == 1
         submission = Submission(
             program.id,
-            next(paths),
+            paths.of_turn(run.turn, 0) if one else (),
             turn.prompt_tokens,
             turn.output_tokens,
             is_last=run.is_last,
             tools=turn.tools,
             future=futures[run.turn] if self._bound else None,
+            path_on=None if one else partial(paths.of_turn, run.turn),
         )
         served = self.engine.submit(submission, at_ps + self.engine.profile.request_ps)
         self._sent[served] = (run, record)
@@ -145,6 +153,9 @@ class Replay:
         run, record = self._sent.pop(served)
         _refuse_changed_request(served)
         _measure(record, served, self.engine.profile.request_ps)
+        if len(self._contents) > 1:
+            record.replica = served.replica
+            record.held_s = seconds(served.held_ps)
         self._on_turn(record)
         self._sample_usage()
         if served.finished_ps is None:

@@ -4,15 +4,18 @@ In: a policy, a profile, limits, and turns with their submission times. Out: fin
 turns, and events.
 """
 
-from servers.sim.engine import Engine
+from servers.sim.engine import Engine, OnEvent
+from servers.sim.fleet import Fleet
 from servers.sim.kv import Path, Segment
 from servers.sim.sequence import Phase, Sequence, Submission, Usage, refuse_unfit
 from servers.sim.settings import Limits, Offload
 
 __all__ = [
     "Engine",
+    "Fleet",
     "Limits",
     "Offload",
+    "OnEvent",
     "Path",
     "Phase",
     "Segment",

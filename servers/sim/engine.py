@@ -74,15 +74,32 @@ class Engine:
         self._programs: Iterator[object] = iter(())
         self._submits_first_turn = False
         """Whether the next item of `_programs` is calling `submit`."""
+        self._ended_programs: list[str] = []
         self._serial = 0
         self._stopped = False
+        self._batch: Batch | None = None
+        """The batch that is being computed, in `_batch_steps` steps until `due_ps`."""
+        self._batch_steps = 0
+        self._first_ps = self._increment_ps = 0
+        """Duration of its first step, and by how much each of its steps is longer than the one
+        before."""
+        self.due_ps = 0
+
+    @property
+    def trees(self) -> int:
+        """Number of trees of contents."""
+        return 1
 
     def submit(self, submission: Submission, at_ps: int) -> Sequence:
         """Queue a turn for arrival at `at_ps`. Raises InvalidInput if it could never run."""
         refuse_unfit(submission, self.profile, self.scheduler.limits.step_tokens)
         sequence = Sequence(submission, at_ps)
-        self._push(at_ps, sequence)
+        self.deliver(sequence, at_ps)
         return sequence
+
+    def deliver(self, sequence: Sequence, at_ps: int) -> None:
+        """Queue a turn that fits for arrival at `at_ps`."""
+        self._push(at_ps, sequence)
 
     def abort(self, sequence: Sequence, at_ps: int) -> None:
         """Cancel a turn at `at_ps`, after its arrival. This has no effect once it has ended."""
@@ -102,6 +119,10 @@ class Engine:
         """End a program of which no turn was submitted with `is_last`."""
         self._runner.end_program(program_id)
 
+    def end_program_later(self, program_id: str) -> None:
+        """End it when the next batch begins."""
+        self._ended_programs.append(program_id)
+
     def stop(self) -> None:
         """End `run` early, after the current step. Turns that have not ended then are dropped."""
         self._stopped = True
@@ -112,25 +133,90 @@ class Engine:
         Advancing the iterator `programs` must submit the first turn of the next program. It is
         advanced when the previous first turn has arrived, so first turns must be in order of
         time."""
-        scheduler = self.scheduler
         self._programs = iter(programs)
         self._begin_next()
         while not self._stopped:
-            self._runner.set_clock(self.now_ps)
+            if self.begin_batch():
+                self.finish_batch()
+            elif (wake_ps := self.wake_ps()) is None:
+                return
+            else:
+                self.now_ps = wake_ps
+
+    def begin_batch(self) -> bool:
+        """Take the turns that have arrived, and begin to compute a batch, until `due_ps`. Return
+        False if there is nothing to compute."""
+        decodes = self._decodes
+        self._runner.set_clock(self.now_ps)
+        for program_id in self._ended_programs:
+            self._runner.end_program(program_id)
+        self._ended_programs.clear()
+        while True:
             while self._events and self._events[0][0] <= self.now_ps:
                 _, later, _, sequence = heapq.heappop(self._events)
                 self._arrive_or_abort(sequence)
                 if not later:
                     self._begin_next()
-            batch = scheduler.schedule()
+            batch = self.scheduler.schedule()
             self.strides += 1
-            has_lost_turns = batch.preempted or batch.displaced
-            if self._decodes.count or batch.chunks:
-                self._compute(batch)
-            elif not has_lost_turns and not self._skip_idle_time():
-                return
+            if decodes.count or batch.chunks:
+                self._plan(batch)
+                return True
             for sequence in batch.skipped:
-                self._decodes.join(sequence)
+                decodes.join(sequence)
+            if not (batch.preempted or batch.displaced):
+                return False
+
+    def finish_batch(self) -> None:
+        """Advance the clock to the end of the batch, and end the turns that are complete."""
+        batch, steps = self._batch, self._batch_steps
+        if batch is None:
+            raise RuntimeError("no batch is being computed")
+        self._batch = None
+        if steps > 1:
+            self._running.allocate_ahead(batch, steps)
+        self.now_ps = self.due_ps
+        self.steps += steps
+        self._runner.set_clock(self.now_ps)
+        self._collect(batch, steps)
+        for sequence in batch.skipped:
+            self._decodes.join(sequence)
+
+    def interrupt(self, at_ps: int) -> None:
+        """End the batch with its first step that ends at `at_ps` or later, for an event that was
+        not known when it began."""
+        if self._batch is not None and self._batch_steps > 1 and at_ps < self.due_ps:
+            first_ps, increment_ps = self._first_ps, self._increment_ps
+            self._batch_steps = steps = steps_until(
+                at_ps - self.now_ps, self._batch_steps, first_ps, increment_ps
+            )
+            self.due_ps = self.now_ps + duration_ps(steps, first_ps, increment_ps)
+
+    def used_blocks_at(self, at_ps: int) -> int:
+        """Return the blocks in use at a time before `due_ps`, or now."""
+        used = self.scheduler.kv.used
+        if self._batch is None or self._batch_steps == 1:
+            return used
+        steps = steps_until(
+            at_ps - self.now_ps, self._batch_steps, self._first_ps, self._increment_ps
+        )
+        return used + self._running.blocks_ahead(self._batch, steps)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a batch is being computed."""
+        return self._batch is not None
+
+    def wake_ps(self) -> int | None:
+        """Return when an idle engine has work: at the next arrival or completed load; None: never.
+        An idle vLLM runs no steps, so pins do not expire in the meantime. Raises RuntimeError."""
+        reloads = self.scheduler.reloads
+        times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
+        if times:
+            return max(self.now_ps, min(times))
+        if len(self._runner.waiting) or reloads.loaded:
+            raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
+        return None
 
     def _begin_next(self) -> None:
         self._submits_first_turn = True
@@ -153,22 +239,10 @@ class Engine:
             self.scheduler.abort(sequence)
             self._on_end(sequence)
 
-    def _skip_idle_time(self) -> bool:
-        """Advance the clock to the next arrival or completed load; return False if there is none.
-        An idle vLLM runs no steps, so pins do not expire in the meantime."""
-        reloads = self.scheduler.reloads
-        times = [queue[0][0] for queue in (self._events, reloads.loading) if queue]
-        if not times:
-            if len(self._runner.waiting) or reloads.loaded:
-                raise RuntimeError("turns wait, no turn runs, and nothing will free memory")
-            return False
-        self.now_ps = max(self.now_ps, min(times))
-        return True
-
     # Steps --------------------------------------------------------------------------------------
 
-    def _compute(self, batch: Batch) -> None:
-        """Run the batch for as many steps as possible without a decision in between."""
+    def _plan(self, batch: Batch) -> None:
+        """Begin the batch, with as many steps as possible without a decision in between."""
         profile, decodes = self.profile, self._decodes
         tokens, pairs = decodes.count, 0
         for sequence, n in batch.chunks:
@@ -188,11 +262,9 @@ class Engine:
             steps = self._windows.window_steps(batch.chunks, steps)
         if steps > 1:
             steps = self._steps_until_event(steps, first_ps, increment_ps)
-            self._running.allocate_ahead(batch, steps)
-        self.now_ps += duration_ps(steps, first_ps, increment_ps) + batch.load_ps
-        self.steps += steps
-        self._runner.set_clock(self.now_ps)
-        self._collect(batch, steps)
+        self._batch, self._batch_steps = batch, steps
+        self._first_ps, self._increment_ps = first_ps, increment_ps
+        self.due_ps = self.now_ps + duration_ps(steps, first_ps, increment_ps) + batch.load_ps
 
     def _collect(self, batch: Batch, steps: int) -> None:
         """Record the progress of `steps` computed steps, and end the complete turns."""

@@ -5,6 +5,7 @@ Lengths are in tokens, times in picoseconds.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -46,6 +47,9 @@ class Submission:
     """Names of the tools that its answer calls."""
     future: Future | None = None
     """For policies that are an `Oracle` only."""
+    path_on: Callable[[int], Path] | None = None
+    """With several replicas: returns the path in the tree of contents of a replica, or in that of
+    the router, of which the number is that of the replicas."""
 
     def __init__(
         self,
@@ -56,6 +60,7 @@ class Submission:
         is_last: bool | None,
         tools: tuple[str, ...] = (),
         future: Future | None = None,
+        path_on: Callable[[int], Path] | None = None,
     ) -> None:
         self.program_id = program_id
         self.path = path
@@ -64,6 +69,7 @@ class Submission:
         self.is_last = is_last
         self.tools = tools
         self.future = future
+        self.path_on = path_on
 
 
 def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> None:
@@ -112,12 +118,14 @@ class Sequence(EngineTurn):
         "finish_tick",
         "finished_ps",
         "first_token_ps",
+        "held_ps",
         "hits",
         "joined_computed",
         "joined_tick",
         "owner",
         "phase",
         "preemptions",
+        "replica",
         "since_ps",
         "spent_ps",
         "submission",
@@ -149,6 +157,10 @@ class Sequence(EngineTurn):
         self.hits: list[tuple[str, int]] | None = None
         """Cached tokens at the first admission, by tier; None before it."""
         self.preemptions = 0
+        self.replica = 0
+        """The replica that serves it."""
+        self.held_ps = 0
+        """How long the router held it back, which is part of its time in the queue."""
         self.phase = Phase.QUEUE
         self.since_ps = arrived_ps
         self.spent_ps = [0] * PHASES

@@ -32,7 +32,7 @@ class Checked(Engine):
 
     growing = 0
 
-    def _compute(self, batch: Batch) -> None:
+    def _plan(self, batch: Batch) -> None:
         running = self.scheduler.running
         running.refresh()
         skipped = {id(sequence) for sequence in batch.skipped}
@@ -45,12 +45,12 @@ class Checked(Engine):
         self.growing += any(context < window.tokens for context in contexts) if window else 0
         chunks = [(chunk, sequence.computed) for sequence, chunk in batch.chunks]
         first_ps = self.profile.batch_ps(chunks, contexts)
-        begin_ps, steps = self.now_ps, self.steps
-        super()._compute(batch)
-        if self.steps == steps + 1:
-            assert self.now_ps - begin_ps == first_ps + batch.load_ps
+        super()._plan(batch)
+        duration_ps = self.due_ps - self.now_ps
+        if self._batch_steps == 1:
+            assert duration_ps == first_ps + batch.load_ps
         else:
-            assert self.now_ps - begin_ps >= first_ps * (self.steps - steps)
+            assert duration_ps >= first_ps * self._batch_steps
 
 
 @pytest.mark.parametrize("name", ["fcfs", "continuum", "continuum+", "infercept"])

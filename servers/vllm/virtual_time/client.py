@@ -100,6 +100,9 @@ class VllmProcess:
 class RemoteVllm:
     """vLLM in a `VllmProcess`, with the interface of `servers.sim.Engine`."""
 
+    trees = 1
+    """Number of trees of contents."""
+
     def __init__(
         self,
         process: VllmProcess,

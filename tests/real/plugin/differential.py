@@ -59,7 +59,7 @@ class StepwiseSim(Engine):
         super().__init__(*args, strides=False, **kwargs)
         self.batches: list[Step] = []
 
-    def _compute(self, batch: Any) -> None:
+    def _plan(self, batch: Any) -> None:
         chunks = {s.view.id: n for s, n in batch.chunks}
         skipped = {s.view.id for s in batch.skipped}
         turns = [
@@ -68,7 +68,7 @@ class StepwiseSim(Engine):
             if s.view.id in chunks or (s.joined_tick is not None and s.view.id not in skipped)
         ]
         self.batches.append((self.now_ps, sorted(turns, key=str)))
-        super()._compute(batch)
+        super()._plan(batch)
 
 
 class StepwiseVllm(VirtualVllm):

@@ -1,0 +1,128 @@
+"""The contract of a router: the decisions that it makes and the values that it sees.
+
+A router stands in front of the replicas of one model. Like a policy it is pure: it takes plain
+values and `now_s`, reads no clock and does no I/O, and knows nothing of the future. The replicas'
+own schedulers stay as they are. Times are seconds since the start, lengths are tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import ClassVar
+
+from servers.compiled_core import mypyc_attr
+
+# Compiled, a constructor that is written out is faster than one that `dataclass` generates.
+
+Runs = tuple[tuple[Hashable, int], ...]
+"""A prompt as runs of tokens: what identifies the contents of each run, together with those before
+it, and the token at which the prompt leaves the run."""
+
+
+class RoutedTurn:
+    """One turn, as routers see it. They only read it."""
+
+    __slots__ = (
+        "arrival_s",
+        "id",
+        "index",
+        "is_last",
+        "output_tokens",
+        "program_id",
+        "prompt_tokens",
+        "replica",
+        "runs",
+    )
+
+    def __init__(
+        self,
+        id: int,
+        program_id: str,
+        index: int,
+        arrival_s: float,
+        prompt_tokens: int,
+        is_last: bool | None,
+        runs: Runs = (),
+    ) -> None:
+        self.id = id
+        """Unique, in order of arrival."""
+        self.program_id = program_id
+        self.index = index
+        """Number of earlier turns of this program."""
+        self.arrival_s = arrival_s
+        self.prompt_tokens = prompt_tokens
+        self.is_last = is_last
+        self.runs = runs
+        """Empty unless the router `needs_runs`."""
+        self.replica = -1
+        """The replica that serves it; -1 before it was sent."""
+        self.output_tokens = 0
+        """Complete when `finished` is called."""
+
+
+class Replica:
+    """What a router knows of one replica."""
+
+    __slots__ = ("index", "kv_tokens", "reported_s", "running", "turns", "used_tokens", "waiting")
+
+    def __init__(self, index: int, kv_tokens: int) -> None:
+        self.index = index
+        self.kv_tokens = kv_tokens
+        """Tokens that fit into the KV memory of the device."""
+        self.turns = 0
+        """Turns that were sent to it and have not ended. The router knows this by itself."""
+        self.running = self.waiting = 0
+        """Turns, by its latest load report."""
+        self.used_tokens = 0
+        """Tokens of KV that turns and pins hold, by its latest load report."""
+        self.reported_s = 0.0
+        """When it made that report."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Router:
+    """A router derives from this class and defines `route`."""
+
+    name: ClassVar[str]
+    source: ClassVar[str] = ""
+    """Where the algorithm is published."""
+    needs_runs: ClassVar[bool] = False
+    """Whether it compares the contents of prompts."""
+    report_s: float | None = None
+    """Time between load reports of the replicas. 0: each decision finds a fresh one. None: the
+    router uses no reports."""
+    period_s: float | None = None
+    """Time between calls of `tick`; None: it is not called."""
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        """Raise ValueError for arguments out of range."""
+        self.replicas = replicas
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        """Return the replica that serves a turn that has arrived, or None to hold the turn back
+        until `resumed` or `tick` returns it."""
+        raise NotImplementedError
+
+    def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        """Return turns that were held back and now go to a replica. Called after each end of a turn
+        or program."""
+        return ()
+
+    def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        """Return the same, every `period_s`."""
+        return ()
+
+    def finished(self, turn: RoutedTurn, now_s: float) -> None:
+        """A turn has ended on `turn.replica`."""
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        """The program's last turn has ended, and `finished` was called for it."""
+
+
+def least_busy(replicas: Sequence[Replica]) -> int:
+    """Return the replica with the fewest turns; of several, the first."""
+    best = replicas[0]
+    for replica in replicas:
+        if replica.turns < best.turns:
+            best = replica
+    return best.index

@@ -1,0 +1,97 @@
+"""A turn goes where most of its prompt was seen before, unless the load is out of balance.
+
+Source: the cache-aware policy of SGLang's gateway and of vllm-router (`--policy cache_aware`), with
+its default constants. The router has a shadow of each replica's prefix cache: the prompts that it
+sent there, the least recently used given up beyond the replica's KV. It asks no replica.
+
+1. If the replica with the most turns has more than `balance_turns` more than the one with the
+   fewest, and more than `balance_ratio` times as many, the one with the fewest serves the turn.
+2. Else, if a replica has seen more than `threshold` of the prompt, the one that has seen most.
+3. Else the one of which the shadow is smallest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+
+from servers.compiled_core import mypyc_attr
+from servers.routers.base import Replica, RoutedTurn, Router, Runs, least_busy
+
+THRESHOLD = 0.5
+BALANCE_TURNS = 32
+BALANCE_RATIO = 1.1
+
+
+class Shadow:
+    """The prompts that one replica was sent, in runs."""
+
+    def __init__(self, most_tokens: int) -> None:
+        self.tokens = 0
+        self._most_tokens = most_tokens
+        self._runs: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
+        """By run: its first and last token; the least recently used run first."""
+
+    def known(self, runs: Runs) -> int:
+        """Return how many leading tokens of a prompt it was sent before."""
+        known = 0
+        for run, end in runs:
+            if (found := self._runs.get(run)) is None:
+                break
+            known = min(found[1], end)
+            if known < end:
+                break
+        return known
+
+    def add(self, runs: Runs) -> None:
+        begin = 0
+        for run, end in runs:
+            _, before = self._runs.pop(run, (begin, begin))
+            self._runs[run] = begin, max(before, end)
+            self.tokens += max(before, end) - before
+            begin = end
+        while self.tokens > self._most_tokens and len(self._runs) > 1:
+            _, (first, last) = self._runs.popitem(last=False)
+            self.tokens -= last - first
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PrefixAware(Router):
+    """A turn goes where most of its prompt was seen before, unless turns pile up there."""
+
+    name = "prefix-aware"
+    source = "SGLang's gateway and vllm-router, --policy cache_aware"
+    needs_runs = True
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        *,
+        threshold: float = THRESHOLD,
+        balance_turns: int = BALANCE_TURNS,
+        balance_ratio: float = BALANCE_RATIO,
+    ) -> None:
+        super().__init__(replicas)
+        if not 0 <= threshold <= 1:
+            raise ValueError(f"threshold must be from 0 to 1, not {threshold}")
+        self._threshold = threshold
+        self._balance_turns = balance_turns
+        self._balance_ratio = balance_ratio
+        self._shadows = [Shadow(replica.kv_tokens) for replica in replicas]
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        chosen = self._chosen(turn)
+        self._shadows[chosen].add(turn.runs)
+        return chosen
+
+    def _chosen(self, turn: RoutedTurn) -> int:
+        turns = [replica.turns for replica in self.replicas]
+        fewest, most = min(turns), max(turns)
+        if most - fewest > self._balance_turns and most > self._balance_ratio * fewest:
+            return least_busy(self.replicas)
+        indices = range(len(self.replicas))
+        known = [shadow.known(turn.runs) for shadow in self._shadows]
+        best = max(indices, key=lambda index: (known[index], -turns[index], -index))
+        if known[best] > self._threshold * turn.prompt_tokens:
+            return best
+        return min(indices, key=lambda index: (self._shadows[index].tokens, turns[index], index))

@@ -1,0 +1,28 @@
+"""Turns go to the replicas in turn, whatever their load and contents.
+
+The default of many load balancers, and of vllm-router (`--policy round_robin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from servers.compiled_core import mypyc_attr
+from servers.routers.base import Replica, RoutedTurn, Router
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RoundRobin(Router):
+    """Each turn goes to the next replica."""
+
+    name = "round-robin"
+    source = "vllm-router, --policy round_robin"
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        super().__init__(replicas)
+        self._next = 0
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        chosen = self._next
+        self._next = (chosen + 1) % len(self.replicas)
+        return chosen

@@ -1,0 +1,273 @@
+"""Programs are paused and resumed on several replicas so that contexts fit (ThunderAgent).
+
+Source: github.com/ThunderAgent-org/ThunderAgent (commit a7eef77), `scheduler/router.py` and
+`backend/state.py`. As in the policy of the same name, a program *reasons* while a turn of it waits
+or runs, and *acts* between its turns; it is active on one replica, or paused. Active programs use
+
+    used = reasoning tokens + acting_weight * acting tokens + 100 per program
+
+of the KV of their replica, where a program's tokens are those of its latest turn. A new program
+goes to the replica with the fewest such tokens of those where it fits, if no program is paused;
+else it is paused. Every 5 s (`interval_s`)
+
+1. paused programs are chosen whose tokens and 100 each fit into all that is left on all replicas:
+   those with a waiting turn first, but for new ones, then new ones, then acting ones, in each group
+   the smallest first, as they were when paused. Then the largest of the chosen is placed first, on
+   the replica with the most room; one that fits on none stays paused;
+2. on each replica that uses more than it has, acting programs are paused, the smallest first, until
+   it fits. If they do not suffice, its reasoning programs are paused when their turns end.
+
+A turn that has been held back for 30 min (`resume_after_s`) resumes its program, on the replica
+where it was, and a new one on that with the fewest programs. `acting_decay=true` counts the tokens
+of an acting program 2^-t times in step 1, t seconds after its turn.
+
+The smallest first starves (issue #46 there). `order="arrival"` replaces size in the choice of
+step 1 and in step 2 by the program's arrival: programs with a waiting turn resume before acting
+ones, the oldest first, and nobody is passed over; the latest are paused first.
+
+Departures from the authors' code: tokens are those of the engine, which the authors estimate from
+characters; the output counts when a turn has ended; a program with several open turns acts when the
+last of them has ended; a program ends with its last turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from servers.compiled_core import mypyc_attr
+from servers.routers.base import Replica, RoutedTurn, Router
+
+INTERVAL_S = 5.0
+RESUME_AFTER_S = 1800.0
+PROGRAM_TOKENS = 100
+"""Tokens that are added for each program."""
+
+
+class Program:
+    def __init__(self, arrival_s: float) -> None:
+        self.arrival_s = arrival_s
+        self.tokens = 0
+        """Prompt of its latest turn, and the turn's output once it has ended."""
+        self.paused_tokens = 0
+        """`tokens` when it was paused."""
+        self.turns = 0
+        """Number of turns that have arrived."""
+        self.open_turns = 0
+        """Number of turns that wait or run; 0 while it acts."""
+        self.acting_since_s = 0.0
+        self.home: int | None = None
+        """The replica on which it is active, or was before it was paused."""
+        self.paused = False
+        self.marked = False
+        """Whether it is paused at the end of its turn."""
+        self.held: list[RoutedTurn] = []
+        """Its turns that are held back."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ThunderAgent(Router):
+    """Programs are paused while contexts exceed the KV of the replicas; every 5 s."""
+
+    name = "thunderagent"
+    source = "ThunderAgent-org/ThunderAgent, scheduler/router.py"
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        *,
+        order: Literal["size", "arrival"] = "size",
+        interval_s: float = INTERVAL_S,
+        acting_weight: float = 1.0,
+        acting_decay: bool = False,
+        resume_after_s: float = RESUME_AFTER_S,
+    ) -> None:
+        super().__init__(replicas)
+        if interval_s <= 0 or resume_after_s <= 0:
+            raise ValueError("interval_s and resume_after_s are seconds, and must be above 0")
+        if acting_weight < 0:
+            raise ValueError(f"acting_weight must be at least 0, not {acting_weight}")
+        self.period_s = interval_s
+        self._by_arrival = order == "arrival"
+        self._acting_weight = acting_weight
+        self._acting_decay = acting_decay
+        self._resume_after_s = resume_after_s
+        self._programs: dict[str, Program] = {}
+        self._paused: dict[str, Program] = {}
+        self._active: list[dict[str, Program]] = [{} for _ in replicas]
+        """The active programs of each replica."""
+
+    # Turns --------------------------------------------------------------------------------------
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        program = self._programs.get(turn.program_id)
+        if program is None:
+            program = self._programs[turn.program_id] = Program(now_s)
+        program.turns += 1
+        program.open_turns += 1
+        program.tokens = turn.prompt_tokens
+        if program.turns == 1:
+            home = self._room_for_new(program)
+            if home is None:
+                self._add_paused(turn.program_id, program)
+            else:
+                self._activate(turn.program_id, program, home)
+        if program.paused:
+            program.held.append(turn)
+            return None
+        return program.home
+
+    def finished(self, turn: RoutedTurn, now_s: float) -> None:
+        program = self._programs.get(turn.program_id)
+        if program is None:
+            return
+        program.open_turns -= 1
+        program.tokens = turn.prompt_tokens + turn.output_tokens
+        if program.open_turns:
+            return
+        program.acting_since_s = now_s
+        if program.marked and not program.paused:
+            self._pause(turn.program_id, program)
+
+    def program_ended(self, program_id: str, now_s: float) -> None:
+        program = self._programs.pop(program_id, None)
+        if program is None:
+            return
+        self._paused.pop(program_id, None)
+        if program.home is not None:
+            self._active[program.home].pop(program_id, None)
+
+    def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        resumed: list[tuple[str, Program, int]] = []
+        if self._paused:
+            resumed = self._overdue(now_s) + self._choose(now_s)
+        sent: list[tuple[RoutedTurn, int]] = []
+        for program_id, program, home in resumed:
+            if self._paused.pop(program_id, None) is None:
+                continue
+            self._activate(program_id, program, home)
+            sent += [(turn, home) for turn in program.held]
+            program.held = []
+        for index in range(len(self.replicas)):
+            if self._room(index) < 0:
+                self._pause_until_it_fits(index)
+        return sent
+
+    # Choices ------------------------------------------------------------------------------------
+
+    def _room_for_new(self, program: Program) -> int | None:
+        """Return the replica with the fewest tokens in use where a new program fits."""
+        if self._paused:
+            return None
+        best: int | None = None
+        fewest = 0
+        for index in range(len(self.replicas)):
+            used = self._active_tokens(index)
+            fits = self._room(index) >= program.tokens + PROGRAM_TOKENS
+            if fits and (best is None or used < fewest):
+                best, fewest = index, used
+        return best
+
+    def _overdue(self, now_s: float) -> list[tuple[str, Program, int]]:
+        """Return the paused programs with a turn that was held back for too long."""
+        return [
+            (program_id, program, self._fewest_programs() if program.home is None else program.home)
+            for program_id, program in self._paused.items()
+            if program.held and now_s - program.held[0].arrival_s >= self._resume_after_s
+        ]
+
+    def _fewest_programs(self) -> int:
+        return min(range(len(self.replicas)), key=lambda index: (len(self._active[index]), index))
+
+    def _choose(self, now_s: float) -> list[tuple[str, Program, int]]:
+        """Return paused programs that fit, and the replica for each (best fit decreasing)."""
+        rooms = {}
+        for index in range(len(self.replicas)):
+            if (room := self._room_at(index, now_s)) > PROGRAM_TOKENS:
+                rooms[index] = room
+        left, chosen = sum(rooms.values()), list[tuple[str, Program]]()
+        for program_id, program in sorted(self._paused.items(), key=self._resume_rank):
+            needed = program.tokens + PROGRAM_TOKENS
+            if needed <= left:
+                chosen.append((program_id, program))
+                left -= needed
+            elif self._by_arrival:
+                break
+        if not self._by_arrival:
+            chosen.sort(key=lambda item: -item[1].tokens)
+        placed = []
+        for program_id, program in chosen:
+            needed = program.tokens + PROGRAM_TOKENS
+            if not rooms:
+                break
+            home = max(rooms, key=lambda index: (rooms[index], -index))
+            if needed > rooms[home]:
+                if self._by_arrival:
+                    break
+                continue
+            placed.append((program_id, program, home))
+            rooms[home] -= needed
+            if rooms[home] <= PROGRAM_TOKENS:
+                del rooms[home]
+        return placed
+
+    def _resume_rank(self, item: tuple[str, Program]) -> tuple[int, float]:
+        program = item[1]
+        if self._by_arrival:
+            return (0 if program.held else 1), program.arrival_s
+        group = 1 if program.turns == 1 else 0 if program.open_turns else 2
+        return group, program.paused_tokens
+
+    def _pause_until_it_fits(self, index: int) -> None:
+        active = list(self._active[index].items())
+        acting = [item for item in active if not item[1].open_turns]
+        for program_id, program in sorted(acting, key=self._pause_rank):
+            self._pause(program_id, program)
+            if self._room(index) >= 0:
+                return
+        for _, program in active:
+            program.marked = program.marked or program.open_turns > 0
+
+    def _pause_rank(self, item: tuple[str, Program]) -> float:
+        return -item[1].arrival_s if self._by_arrival else item[1].tokens
+
+    # Accounts -----------------------------------------------------------------------------------
+
+    def _active_tokens(self, index: int) -> int:
+        reasoning, acting = 0, 0
+        for program in self._active[index].values():
+            if program.open_turns:
+                reasoning += program.tokens
+            else:
+                acting += program.tokens
+        return int(reasoning + self._acting_weight * acting)
+
+    def _room(self, index: int) -> int:
+        """Return the tokens that are left on a replica; negative if it uses more than it has."""
+        used = self._active_tokens(index) + len(self._active[index]) * PROGRAM_TOKENS
+        return self.replicas[index].kv_tokens - used
+
+    def _room_at(self, index: int, now_s: float) -> int:
+        """Return the same as resumes count it."""
+        if not self._acting_decay:
+            return self._room(index)
+        tokens = 0.0
+        for program in self._active[index].values():
+            decay = 1.0 if program.open_turns else 2.0 ** (program.acting_since_s - now_s)
+            tokens += program.tokens * decay
+        used = int(tokens) + len(self._active[index]) * PROGRAM_TOKENS
+        return self.replicas[index].kv_tokens - used
+
+    def _activate(self, program_id: str, program: Program, home: int) -> None:
+        program.home, program.paused = home, False
+        self._active[home][program_id] = program
+
+    def _pause(self, program_id: str, program: Program) -> None:
+        if program.home is not None:
+            del self._active[program.home][program_id]
+        self._add_paused(program_id, program)
+
+    def _add_paused(self, program_id: str, program: Program) -> None:
+        program.paused, program.marked = True, False
+        program.paused_tokens = program.tokens
+        self._paused[program_id] = program

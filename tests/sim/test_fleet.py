@@ -1,0 +1,198 @@
+"""Several replicas behind a router: the decisions are those of single steps, whoever decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.replay.virtual import Replay, replay
+from servers.errors import InvalidRouter
+from servers.routers.base import Replica, RoutedTurn, Router
+from servers.routers.least_loaded import LeastLoaded
+from servers.routers.power_of_two import PowerOfTwo
+from servers.routers.prefix_aware import PrefixAware
+from servers.routers.round_robin import RoundRobin
+from servers.routers.sticky import Sticky
+from servers.routers.thunderagent import ThunderAgent
+from servers.sim import Engine, Limits
+from servers.sim.fleet import Fleet
+from tests.lines import into
+from tests.sim.accounts import check_blocks
+from tests.sim.test_engine_invariants import FEW_EXAMPLES, policy_for, run
+from tests.sim.worlds import World, profile, worlds
+from traces import Program, Provenance, Turn
+
+Build = Callable[[Sequence[Replica]], Router]
+ROUTERS: dict[str, Build] = {
+    "round-robin": RoundRobin,
+    "least-loaded": LeastLoaded,
+    "least-loaded(load=kv)": partial(LeastLoaded, load="kv", report_s=0.3),
+    "least-loaded(load=kv,report_s=0)": partial(LeastLoaded, load="kv", report_s=0.0),
+    "power-of-two": PowerOfTwo,
+    "sticky": Sticky,
+    "prefix-aware": partial(PrefixAware, balance_turns=1),
+    "thunderagent": partial(ThunderAgent, interval_s=0.07),
+    "thunderagent(order=arrival)": partial(ThunderAgent, interval_s=0.07, order="arrival"),
+}
+POLICIES = ("fcfs", "continuum", "turnstile", "infercept+")
+
+
+def build(
+    world: World, policy: str, router: Build, replicas: int, *, strides: bool = True
+) -> partial[Fleet]:
+    offload = world.offload if "+" in policy else None
+    engines = [
+        partial(
+            Engine,
+            policy_for(policy, world.profile, world.limits.step_tokens, bool(offload)),
+            world.profile,
+            world.limits,
+            offload,
+            strides=strides,
+        )
+        for _ in range(replicas)
+    ]
+    return partial(Fleet, router, engines)
+
+
+def play(
+    world: World, policy: str, router: Build, replicas: int, *, strides: bool = True
+) -> tuple[list[dict[str, Any]], dict[str, object]]:
+    turns: list[dict[str, Any]] = []
+    fleet = build(world, policy, router, replicas, strides=strides)
+    done = replay(world.programs, world.starts_s, None, fleet, into(turns))
+    return turns, done
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+@FEW_EXAMPLES
+@given(world=worlds(offload=True), replicas=st.integers(2, 3), policy=st.sampled_from(POLICIES))
+def test_every_program_finishes_and_strides_change_nothing(
+    name: str, world: World, replicas: int, policy: str
+) -> None:
+    turns, done = play(world, policy, ROUTERS[name], replicas)
+    assert done["finished_programs"] == len(world.programs)
+    single_turns, single_done = play(world, policy, ROUTERS[name], replicas, strides=False)
+    assert turns == single_turns
+    assert done["virtual_s"] == single_done["virtual_s"]
+    assert done["steps"] == single_done["steps"]
+
+
+@FEW_EXAMPLES
+@given(world=worlds(offload=True), policy=st.sampled_from(POLICIES))
+def test_one_replica_behind_a_router_is_an_engine_without_one(world: World, policy: str) -> None:
+    turns, done = play(world, policy, RoundRobin, replicas=1)
+    for turn in turns:
+        assert (turn.pop("replica"), turn.pop("held_s")) == (0, 0.0)
+    world = world if "+" in policy else World(*world_fields(world), offload=None)
+    alone_turns, _, alone_done = run(world, policy)
+    assert turns == alone_turns
+    assert {**done, "strides": None} == {**alone_done, "strides": None}
+
+
+def world_fields(world: World) -> tuple[Any, ...]:
+    return world.programs, world.starts_s, world.profile, world.limits
+
+
+@FEW_EXAMPLES
+@given(world=worlds(), name=st.sampled_from(list(ROUTERS)), policy=st.sampled_from(POLICIES[:3]))
+def test_no_replica_loses_a_block_and_all_are_free_at_the_end(
+    world: World, name: str, policy: str
+) -> None:
+    ran = Replay(
+        world.programs, build(world, policy, ROUTERS[name], 3), lambda _: None, bound=False
+    )
+    ran.engine.run(ran.starting(world.starts_s, None))
+    assert isinstance(ran.engine, Fleet)
+    for engine in ran.engine.engines:
+        check_blocks(engine.scheduler)
+        assert engine.scheduler.kv.used == engine.scheduler.runner.pins.blocks
+        assert not len(engine.scheduler.runner.waiting)
+    assert [replica.turns for replica in ran.engine.replicas] == [0, 0, 0]
+
+
+def programs(count: int, turns: int, tokens: int = 64, gap_s: float = 1.0) -> list[Program]:
+    """Programs of which each turn adds `tokens` tokens and answers with 16."""
+    made = []
+    for number in range(count):
+        each, context = [], 0
+        for _ in range(turns):
+            prompt = context + tokens
+            each.append(Turn(prompt, 16, context, (), None, gap_s, Provenance.SYNTHESISED))
+            context = prompt + 16
+        made.append(Program(f"p{number}", tuple(each)))
+    return made
+
+
+def world_of(made: list[Program], kv_blocks: int, apart_s: float = 0.1) -> World:
+    starts_s = [apart_s * number for number in range(len(made))]
+    return World(made, starts_s, profile(kv_blocks), Limits(), None)
+
+
+def test_a_sticky_program_finds_all_of_its_kv_and_a_scattered_one_does_not() -> None:
+    world = world_of(programs(4, turns=5), kv_blocks=400)
+    sticky, _ = play(world, "fcfs", Sticky, 2)
+    scattered, _ = play(world, "fcfs", RoundRobin, 3)
+    for turn in sticky:
+        assert turn["device_hit_tokens"] == (turn["kept_tokens"] - 1) // 16 * 16 or not turn["turn"]
+    homes = {turn["program_id"]: {t["replica"] for t in sticky} for turn in sticky}
+    assert all(len(replicas) == 2 for replicas in homes.values()), "both replicas are used"
+    assert sum(t["device_hit_tokens"] for t in scattered) < sum(
+        t["device_hit_tokens"] for t in sticky
+    )
+
+
+def test_a_prefix_aware_router_sends_a_turn_where_its_context_is() -> None:
+    world = world_of(programs(6, turns=5), kv_blocks=400)
+    turns, _ = play(world, "fcfs", PrefixAware, 3)
+    homes: dict[str, set[int]] = {}
+    for turn in turns:
+        homes.setdefault(turn["program_id"], set()).add(turn["replica"])
+    assert {len(replicas) for replicas in homes.values()} == {1}
+    assert set().union(*homes.values()) == {0, 1, 2}
+
+
+def test_thunderagent_holds_programs_back_that_do_not_fit() -> None:
+    """Two replicas of 20 blocks, 320 tokens. A new program of 150 tokens needs 250, so that each
+    replica takes one, and the third waits until 5 s, when the first two have ended."""
+    made = programs(3, turns=1, tokens=150)
+    turns, _ = play(world_of(made, kv_blocks=20, apart_s=0.05), "fcfs", ThunderAgent, 2)
+    held = {turn["program_id"]: turn["held_s"] for turn in turns}
+    assert held["p0"] == held["p1"] == 0
+    assert held["p2"] == pytest.approx(5 - 0.1)
+
+
+class Never(Router):
+    name = "never"
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        return None
+
+
+class Elsewhere(Router):
+    name = "elsewhere"
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        return 7
+
+
+class Ticking(Never):
+    period_s = 60.0
+
+
+@pytest.mark.parametrize(
+    ("router", "message"),
+    [
+        (Never, "never holds back 1 turns for ever"),
+        (Ticking, "never holds back 1 turns for ever"),
+        (Elsewhere, "elsewhere sends a turn of p0 to replica 7; there are 2"),
+    ],
+)
+def test_a_router_that_breaks_its_contract_ends_the_run(router: Build, message: str) -> None:
+    with pytest.raises(InvalidRouter, match=message):
+        play(world_of(programs(1, turns=1), kv_blocks=100), "fcfs", router, 2)
