@@ -17,15 +17,18 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from servers.errors import InvalidPolicy, InvalidVariant, UnknownName
+from servers.errors import InvalidPolicy, InvalidRouter, InvalidVariant, UnknownName
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
 from servers.policies.base import Costs, Need, Oracle, Policy
 from servers.policies.contract import check, check_class
 from servers.registry import Registry, is_path
+from servers.routing import DEFAULT as DEFAULT_ROUTER
+from servers.routing import NamedRouter, named_router
 
 Tier = Literal["lmcache", "native"]
 TIERS: dict[str, Tier] = {"+": "lmcache", "+native": "native"}
@@ -93,6 +96,8 @@ class Variant:
     """Keyword arguments of the policy's constructor, sorted by name."""
     same_as: str | None = None
     """The variant that this one measures a second time, under another name."""
+    router: NamedRouter | None = None
+    """What distributes the turns over several replicas."""
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -192,6 +197,21 @@ def variant(text: str) -> Variant:
 def second_arm(variant: Variant) -> Variant:
     """Return the same variant under another name, to measure it twice."""
     return replace(variant, name=f"{variant.name}{SECOND}", same_as=variant.name)
+
+
+def behind_routers(chosen: Iterable[Variant], routers: str | None) -> list[Variant]:
+    """Return each variant behind each of the routers of a comma list: `continuum@sticky`. Raise
+    UnknownName or InvalidRouter."""
+    named = [named_router(text) for text in split(routers or DEFAULT_ROUTER)]
+    names = [each.name for each in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidRouter(f"--router {routers}: {name} is given twice; give it once")
+    return [
+        replace(each, name=f"{each.name}@{router.name}", router=router)
+        for each in chosen
+        for router in named
+    ]
 
 
 def make_policy(variant: Variant, costs: Costs) -> Policy:

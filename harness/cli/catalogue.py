@@ -6,6 +6,7 @@ from harness.console import print_message
 
 HEADS = {
     "policies": ("policy", "description", "source", "needs", "checked"),
+    "routers": ("router", "description", "source"),
     "hardware": ("GPU", "memory and peak rates", "source"),
     "models": ("model", "size and context", "source"),
     "packs": ("pack", "description"),
@@ -57,6 +58,14 @@ def policies() -> list[tuple[str, str, str, str, str]]:
         except InvalidPlugin as error:
             rows.append((name, str(error), "cannot be used", "", ""))
     return rows
+
+
+def routers() -> list[tuple[str, str, str]]:
+    """Return name, description and source of each router."""
+    from servers.routing import ROUTERS, named_router
+
+    found = [(name, named_router(name).router) for name in ROUTERS.names()]
+    return [(name, (router.__doc__ or "").strip(), router.source) for name, router in found]
 
 
 def hardware() -> list[tuple[str, str, str]]:

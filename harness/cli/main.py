@@ -354,6 +354,7 @@ for _name, _help in SUB_APPS.items():
 
 class Listing(StrEnum):
     POLICIES = "policies"
+    ROUTERS = "routers"
     HARDWARE = "hardware"
     MODELS = "models"
     PACKS = "packs"
@@ -364,7 +365,7 @@ class Listing(StrEnum):
 def list_(
     listing: Annotated[Listing, typer.Argument(metavar="THING", help="What to list.")],
 ) -> None:
-    """List policies, hardware, models, packs, or the runs under runs/ by load and date.
+    """List policies, routers, hardware, models, packs, or the runs under runs/ by load and date.
 
     The option --hardware of other commands also takes a TOML file that describes another GPU:
     see docs/howto/my-gpu.md.

@@ -28,8 +28,8 @@ from servers.profiles.machines.gpu_file import gpu_of_file
 from servers.profiles.measured import Measured
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
-from servers.sim import Engine, Limits, Offload
-from servers.variants import Variant, make_policy, variants
+from servers.sim import Engine, Fleet, Limits, Offload, OnEvent
+from servers.variants import Variant, behind_routers, make_policy, variants
 
 DEFAULT_HARDWARE, DEFAULT_MODEL = "a100-80g", "llama-3.1-8b"
 """A machine on which schedulers differ: docs/design/statistics.md, Workload, machine and SLO."""
@@ -58,6 +58,8 @@ class SimEngine:
     """Longest context of the model on any machine; None if unknown from a measured profile."""
     offloads: bool = False
     """Whether a variant of the sweep has an offload tier."""
+    replicas: int = 1
+    """Machines of this kind, with the whole model each."""
     name: str = "sim"
     parallel: bool = True
     cells_reusable: bool = True
@@ -90,9 +92,10 @@ class SimEngine:
         return Longest(tokens, f"the {tokens} that {self.model} on {self.hardware} can hold here")
 
     def describe(self) -> str:
+        replicas = "" if self.replicas == 1 else f"{self.replicas} replicas, each "
         return (
             f"engine sim: virtual time, {self.profile.provenance} profile of {self.model} "
-            f"on {self.machine}; this run uses no GPU"
+            f"on {replicas}{self.machine}; this run uses no GPU"
         )
 
     @property
@@ -133,7 +136,8 @@ class SimEngine:
             "engine": self.name,
             "hardware": self.hardware,
             "model": self.model,
-            "gpus": self.gpus,
+            "gpus": None if self.gpus is None else self.gpus * self.replicas,
+            **({} if self.replicas == 1 else {"replicas": self.replicas}),
             "limits": asdict(self.limits),
             "scheduling": self.scheduling,
             **({} if auto else {"kv_cache_dtype": self.kv_cache_dtype}),
@@ -154,9 +158,21 @@ class SimEngine:
             profile, step_tokens=self.limits.step_tokens, offload=bool(variant.offload)
         )
         offload = self.offload if variant.offload else None
-        policy = make_policy(variant, policy_costs)
-        engine = partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
-        return run_virtual(job, engine, on_turn)
+
+        def engine(on_event: OnEvent) -> partial[Engine]:
+            policy = make_policy(variant, policy_costs)
+            return partial(Engine, policy, profile, self.limits, offload, on_event=on_event)
+
+        if variant.router is None:
+            return run_virtual(job, engine(on_event), on_turn)
+        engines = [engine(partial(_of_replica, index, on_event)) for index in range(self.replicas)]
+        fleet = partial(Fleet, variant.router, engines)
+        return {**run_virtual(job, fleet, on_turn), "kv_blocks": self.replicas * profile.kv_blocks}
+
+
+def _of_replica(index: int, on_event: OnEvent, event: EventRecord) -> None:
+    event.replica = index
+    on_event(event)
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:
@@ -171,12 +187,19 @@ def _profile_json(profile: Profile) -> dict[str, Any]:
 
 
 def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:
+    settings.server.refuse_unsupported("sim", ("replicas", "router"))
     chosen = tuple(variants(settings.policies))
+    if settings.server.replicas > 1:
+        chosen = tuple(behind_routers(chosen, settings.server.router))
+    elif settings.server.router is not None:
+        raise InvalidInput(
+            f"--router {settings.server.router}: distributes turns over several replicas; add "
+            "--replicas with at least 2, or remove it"
+        )
     return chosen, sim_engine(settings, chosen), ()
 
 
 def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
-    settings.server.refuse_unsupported("sim")
     machine = settings.machine
     found = resolve_profile(machine)
     offload = Offload(_offload_gb(machine, found), machine.ssd_gb)
@@ -199,6 +222,7 @@ def sim_engine(settings: SweepSettings, chosen: Sequence[Variant]) -> SimEngine:
         found.notes,
         model_limit=None if found.file else model(machine.model or DEFAULT_MODEL).max_model_len,
         offloads=any(v.offload for v in chosen),
+        replicas=settings.server.replicas,
     )
 
 

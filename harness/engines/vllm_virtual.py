@@ -106,6 +106,7 @@ def virtual_engine(
         _refuse_tier(variant)
         check_loads(variant.policy_spec, vllm.python)
 
+    settings.server.refuse_unsupported("vllm-virtual")
     chosen, left_out = split_supported(settings.policies, check)
     return chosen, VirtualEngine(sim_engine(settings, chosen), vllm), left_out
 

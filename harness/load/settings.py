@@ -264,8 +264,25 @@ class Server:
         ),
     ] = None
     replicas: Annotated[
-        int, Option("Parallel servers; each job uses one of them.", SERVER, "N", min=1)
+        int,
+        Option(
+            "Servers of the same model. In virtual time --router distributes the turns; else each "
+            "job uses one of them.",
+            SERVER,
+            "N",
+            min=1,
+        ),
     ] = 1
+    router: Annotated[
+        str | None,
+        Option(
+            "Comma-separated routers in front of several --replicas in virtual time: round-robin, "
+            "least-loaded, power-of-two, sticky, prefix-aware, thunderagent, or your classes, "
+            "optionally with arguments. Each policy runs behind each of them. Default: sticky.",
+            SERVER,
+            "NAMES",
+        ),
+    ] = None
     ready_within_s: Annotated[
         float, Option("Fail the cell if a server takes longer to start.", SERVER, "SECONDS", min=1)
     ] = 900.0

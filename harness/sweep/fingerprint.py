@@ -23,6 +23,7 @@ REPLAY_SOURCES = (
     "servers/*.py",
     "servers/policies",
     "servers/profiles",
+    "servers/routers",
     "servers/sim",
     "servers/vllm/launch/command_line.py",
     "servers/vllm/models",

@@ -129,6 +129,7 @@ class SweepPlan:
             "policy_source": variant.source,
             "policy_sha256": policy_sha256(variant),
             "bound": variant.bound,
+            **({} if variant.router is None else {"router": variant.router.as_json()}),
             "offload": self.engine.offload_json(variant),
         }
 
@@ -342,7 +343,7 @@ def _rates(jps: str | None, arrivals: Arrivals, text: str) -> tuple[float | None
 def _baseline(given: str | None, names: Sequence[str]) -> str:
     if given is None:
         return DEFAULT_BASELINE if DEFAULT_BASELINE in names else names[0]
-    if "(" in given:
+    if "(" in given and "@" not in given:
         given = variant(given).name
     if given not in names:
         close = nearest(given, names)

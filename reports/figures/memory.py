@@ -50,7 +50,8 @@ def _spec(label: str, cell: Cell) -> Spec:
     usage = np.asarray(_usage(cell), dtype=float)
     t, used, pinned, waiting, running, *tiers = usage[thinned(len(usage), MAX_POINTS)].T
     x = [round(float(v), 2) for v in t]
-    blocks = (cell.config.get("profile") or {}).get("kv_blocks")
+    profile, done = cell.config.get("profile") or {}, cell.done or {}
+    blocks = done.get("kv_blocks") or profile.get("kv_blocks")
     held = [
         _area(x, used - pinned, 0, "blocks held by turns"),
         _area(x, pinned, 1, "blocks pinned between turns"),

@@ -101,7 +101,7 @@ def measure(cell: Cell, unstable: str | None) -> Measured:
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
-    row |= _bounds(row, turns, machine)
+    row |= _bounds(row, turns, None if cell.config.get("replicas") else machine)
     return Measured(row, turns, jobs)
 
 
@@ -227,7 +227,7 @@ def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
         return dict.fromkeys(("pin_block_s", "pin_unused_block_s", "pinned_ratio"), math.nan)
     held, unused = pin_time(cell, begin_s, end_s)
     profile, done = cell.config.get("profile") or {}, cell.done or {}
-    blocks = profile.get("kv_blocks") or done.get("kv_blocks") or math.nan
+    blocks = done.get("kv_blocks") or profile.get("kv_blocks") or math.nan
     return {
         "pin_block_s": held,
         "pin_unused_block_s": unused,
@@ -236,8 +236,8 @@ def _pins(cell: Cell, jobs: Turns, span: Span) -> dict[str, float]:
 
 
 def _bounds(row: dict[str, Any], turns: Turns, machine: Machine | None) -> dict[str, float]:
-    """Return what no schedule can beat; NaN without a machine, if turns failed, and in a closed
-    loop, in which jobs arrive when others finish."""
+    """Return what no schedule can beat; NaN without a machine or with several, if turns failed, and
+    in a closed loop, in which jobs arrive when others finish."""
     closed = row["load"].startswith("closed")
     if machine is None or closed or row["failed_turns"] or not row["jobs"]:
         names = ("jct_bound_s", "jct_over_bound", "rate_bound_jobs_per_s")

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 from servers.policies.base import Costs, Pin, Policy, Rank, Request, Retention, pin
 from servers.policies.continuum import Continuum
+from servers.routers.base import Replica, RoutedTurn, Router
 
 
 class ShortPromptsFirst(Policy):
@@ -51,3 +52,31 @@ class PatientContinuum(Continuum):
     def finished(self, request: Request, now_s: float) -> Retention:
         decision = super().finished(request, now_s)
         return pin(2 * decision.ttl_s, **decision.why)
+
+
+class LongPromptsLast(Router):
+    """Holds long prompts back until another turn ends, or for a second."""
+
+    name = "long-prompts-last"
+    report_s = 0.5
+    period_s = 1.0
+    needs_runs = True
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        super().__init__(replicas)
+        self._held: list[RoutedTurn] = []
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        if turn.prompt_tokens > 20_000 and turn.runs:
+            self._held.append(turn)
+            return None
+        return self._emptiest()
+
+    def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        return [(self._held.pop(), self._emptiest())] if self._held else ()
+
+    def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        return self.resumed(now_s)
+
+    def _emptiest(self) -> int:
+        return min(self.replicas, key=lambda each: (each.used_tokens, each.turns)).index

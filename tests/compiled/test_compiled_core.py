@@ -17,7 +17,7 @@ import pytest
 from harness.cells.workers import Tick, Ticked, run_jobs
 from harness.compile import obstacle
 from harness.installation import cpu_cores
-from harness.load.settings import Load, Machine, SweepSettings
+from harness.load.settings import Load, Machine, Server, SweepSettings
 from harness.sweep.plan import resolve
 from harness.sweep.run import run_sweep
 from servers.compiled_core import CHOICE, WORKER, find_core, offered_to_workers
@@ -107,6 +107,16 @@ SWEEPS = {
         jps="1",
         load=Load(programs=8, once=True),
         machine=Machine(hardware="a100-80g", model="gpt-oss-20b", kv_blocks=20_000),
+    ),
+    "replicas behind routers, of which one is from outside": replace(
+        SHORT_OF_MEMORY,
+        policies="fcfs,turnstile",
+        jps="0.2",
+        server=Server(
+            replicas=3,
+            router="round-robin,least-loaded(load=kv),power-of-two,sticky,prefix-aware,thunderagent,"
+            "tests.compiled.derived:LongPromptsLast",
+        ),
     ),
     "policies from outside": replace(
         SHORT_OF_MEMORY,

@@ -97,6 +97,13 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         ("--out /dev/null", "--out /dev/null: is a file"),
         ("--out /dev/null/run", "cannot write /dev/null/run: not a directory"),
         ("--out /proc/run", "cannot write /proc/run: "),
+        (
+            "--router sticky",
+            r"--router sticky: distributes turns over several replicas; add",
+        ),
+        ("--replicas 2 --router stiky", r"no router is called 'stiky'\. Did you mean sticky\?"),
+        ("--replicas 2 --router sticky(k=1)", r"k is not an argument of sticky, which takes"),
+        ("--engine vllm-virtual --router sticky", r"--router: not supported by --engine vllm-virt"),
         ("--out ..", r"--out \.\.: contains files that are not a run"),
     ],
 )

@@ -1,0 +1,71 @@
+"""Routers by name: the text of `--router`, a comma list of names with arguments.
+
+In: `sticky`, `thunderagent(order=arrival)`, or `my_module:MyRouter`. Out: a `NamedRouter` each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from servers.errors import InvalidRouter, UnknownName
+from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
+from servers.registry import Registry, is_path
+from servers.routers.base import Replica, Router
+
+ROUTERS = Registry(
+    kind="router",
+    group="turnstile.routers",
+    built_in={
+        "round-robin": "servers.routers.round_robin:RoundRobin",
+        "least-loaded": "servers.routers.least_loaded:LeastLoaded",
+        "power-of-two": "servers.routers.power_of_two:PowerOfTwo",
+        "sticky": "servers.routers.sticky:Sticky",
+        "prefix-aware": "servers.routers.prefix_aware:PrefixAware",
+        "thunderagent": "servers.routers.thunderagent:ThunderAgent",
+    },
+    remedy="give your own as my_module:MyRouter",
+    option="--router",
+)
+DEFAULT = "sticky"
+"""The router of several replicas if none is named, as with live replicas."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRouter:
+    name: str
+    """With its arguments: `thunderagent(order=arrival)`."""
+    router: type[Router]
+    arguments: tuple[tuple[str, Value], ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.name,
+            "router": f"{self.router.__module__}:{self.router.__qualname__}",
+            "source": self.router.source,
+        }
+
+    def __call__(self, replicas: Sequence[Replica]) -> Router:
+        return self.router(replicas, **dict(self.arguments))
+
+
+def named_router(text: str) -> NamedRouter:
+    """Raise UnknownName, InvalidRouter or InvalidPlugin."""
+    base, parenthesis, rest = text.strip().partition("(")
+    if parenthesis and not rest.endswith(")"):
+        raise InvalidRouter(f"--router {text}: write NAME or NAME(argument=value, …)")
+    if not is_path(base) and base not in ROUTERS.names():
+        raise UnknownName(ROUTERS.unknown(base, ROUTERS.names()))
+    router = ROUTERS.load(base)
+    if not (isinstance(router, type) and issubclass(router, Router)):
+        raise InvalidRouter(
+            f"--router {text}: is not a router; derive a class from servers.routers.base.Router"
+        )
+    label = f"--router {text}"
+    arguments = check_arguments(router, parse_arguments(rest[:-1], label), label)
+    try:
+        router([Replica(0, 1), Replica(1, 1)], **dict(arguments))
+    except ValueError as error:
+        raise InvalidRouter(f"{label}: {error}") from None
+    name = router.name if is_path(base) else base
+    return NamedRouter(name + arguments_text(arguments), router, arguments)
