@@ -101,6 +101,9 @@ class Scheduler(TurnstileScheduler):
 class VirtualVllm:
     """Submit turns, then call `run`. `on_end` may submit more turns, for its time or later."""
 
+    trees = 1
+    """Number of trees of contents."""
+
     def __init__(
         self,
         policy: Policy,
