@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from reports.answer.asked import Price
+from reports.answer.speed_headline import NEGLIGIBLE
 from reports.answer.speed_ups import MIN_FULL_TINT
-from reports.answer.verdict import NEGLIGIBLE, Answer
+from reports.answer.verdict import Answer
 from reports.phrasing import counted, listed, seconds, times
 from reports.run_folder.machines import Member
 from reports.statistics.bootstrap import interval

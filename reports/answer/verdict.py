@@ -15,15 +15,13 @@ from reports.answer.noise import noise, noise_at, second_arms
 from reports.answer.optimum import distance_from_bound
 from reports.answer.provenance import provenance as provenance_of
 from reports.answer.same_work import different_times
+from reports.answer.speed_headline import NEGLIGIBLE, headline, names_all
 from reports.metrics.cells import Results
 from reports.phrasing import listed, seconds, share, times
-from reports.statistics.bootstrap import Estimate, interval, widened_by
+from reports.statistics.bootstrap import Estimate, widened_by
 from reports.statistics.capacities import VariantCapacity
 from reports.statistics.points import Comparison, Point, compare
 from reports.statistics.seeds_needed import advice
-
-NEGLIGIBLE = 0.02
-"""Smaller relative differences between mean JCTs do not matter in practice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +67,26 @@ def answer(
     base = next((p for p in here if p.variant == baseline), None)
     possible, bound_finding = _bound(here, base, winner)
     tied = _tied(here, winner, results, noise_at(every, arms, load).mean)
+    level = [p for p in there if p.variant in tied]
+    named = names_all(winner, level)
     findings = [
         *([note] if note else _saturated_baseline(base, winner)),
         *_faster_but_saturated(there, winner),
         *_how_to_separate(winner),
-        *_ties(winner, tied),
+        *_ties(winner, tied, named=named),
         *bound_finding,
         *distance_from_bound(points, load),
-        *_others(here, base, winner, tied),
+        *_others(here, base, winner, tied, named=named),
         *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
     ]
-    headline = _headline(winner, base, baseline, len({p.variant for p in contenders}))
+    sentence = headline(winner, level, base, baseline, len({p.variant for p in contenders}))
     of_noise, within_noise = noise(every, arms, load)
     findings = [*of_noise, *findings]
     caveats = (*within_noise, *short_run(winner, sweep), *caveats)
     names = (winner.variant, *tied)
     return Answer(
-        headline, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
+        sentence, tuple(findings), caveats, provenance, load, winner, base, possible, winners=names
     )
 
 
@@ -113,38 +113,6 @@ def _headline_load(contenders: Sequence[Point]) -> tuple[str, str | None]:
 
 def _at(points: Sequence[Point], load: str) -> list[Point]:
     return [p for p in points if p.load == load]
-
-
-def _place(load: str) -> str:
-    return f"At {load}" if load.endswith("jobs/s") else f"With {load} arrivals"
-
-
-def _headline(winner: Point, base: Point | None, baseline: str, variants: int) -> str:
-    place, name, mean = _place(winner.load), winner.variant, winner.jct_mean_s
-    p95 = winner.jct_s["jct_p95_s"]
-    jct = f"mean job completion time (JCT) is {seconds(mean.value)}, and {seconds(p95)} at P95"
-    if variants == 1:
-        return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
-    if base is None:
-        return f"{place} {name} is fastest: its {jct}. The baseline {baseline} has no result here."
-    if winner is base or winner.against is None:
-        return f"{place} no scheduler is faster than {baseline}: its {jct}."
-    gain = winner.against
-    if gain.mean.value <= 1 + NEGLIGIBLE:
-        return (
-            f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
-            f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
-        )
-    if not gain.mean.differs_from_one:
-        return (
-            f"{place} no scheduler differs significantly from {baseline}: the fastest, {name}, is"
-            f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
-        )
-    return (
-        f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"
-        f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
-        f" (JCT) is {seconds(mean.value)} instead of {seconds(base.jct_mean_s.value)}."
-    )
 
 
 def _saturated_baseline(base: Point | None, winner: Point) -> list[str]:
@@ -181,20 +149,23 @@ def _tied(
     for point in here:
         if point is winner or point.bound or point.against is None:
             continue
+        if point.saturated and not winner.saturated:
+            continue
         gain = compare(jobs[jobs["variant"] == point.variant], best)
         if gain is not None and not widened_by(gain.mean, noise).differs_from_one:
             tied[point.variant] = gain
     return tied
 
 
-def _ties(winner: Point, tied: dict[str, Comparison]) -> list[str]:
+def _ties(winner: Point, tied: dict[str, Comparison], *, named: bool) -> list[str]:
+    """Name the variants that tie, unless the headline names them, and say how many seeds would
+    separate them."""
     if not tied:
         return []
     needed = max(gain.seeds_needed for gain in tied.values())
     more = advice(max(gain.seeds for gain in tied.values()), needed)
-    return [
-        " ".join([f"No significant difference from {winner.variant}: {listed(list(tied))}.", *more])
-    ]
+    names = f"No significant difference from {winner.variant}: {listed(list(tied))}."
+    return [" ".join(more if named else [names, *more])] if more or not named else []
 
 
 def _bound(
@@ -232,15 +203,25 @@ def _mean_s(point: Point) -> float:
 
 
 def _others(
-    here: Sequence[Point], base: Point | None, winner: Point, tied: Collection[str]
+    here: Sequence[Point],
+    base: Point | None,
+    winner: Point,
+    tied: Collection[str],
+    *,
+    named: bool,
 ) -> list[str]:
-    """Compare the other variants with the baseline. `tied` ones are not named as similar again."""
+    """Compare the other variants with the baseline. `tied` ones are not named as similar again, nor
+    as faster if the headline names them."""
     rest = sorted(
         (p for p in here if p not in (winner, base) and not p.bound and p.against is not None),
         key=_mean_s,
     )
     rated = [(p.variant, p.against.mean) for p in rest if p.against is not None]
-    faster = [r for r in rated if r[1].low > 1 and r[1].value > 1 + NEGLIGIBLE]
+    faster = [
+        r
+        for r in rated
+        if r[1].low > 1 and r[1].value > 1 + NEGLIGIBLE and not (named and r[0] in tied)
+    ]
     slower = [r for r in rated if r[1].high < 1 and r[1].value < 1 - NEGLIGIBLE]
     similar = [r[0] for r in rated if r not in faster + slower and r[0] not in tied]
     name = "the baseline" if base is None else base.variant

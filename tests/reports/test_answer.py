@@ -90,7 +90,41 @@ def test_a_rival_within_the_interval_is_named(tmp_path: Path) -> None:
     run = run_of(
         tmp_path, fcfs=idle(60.0, up), continuum=idle(20.0, up), infercept=idle(20.1, up[::-1])
     )
-    assert "No significant difference from continuum: infercept." in answer_of(run).findings
+    found = answer_of(run)
+    assert found.headline == (
+        "At 0.5 jobs/s two schedulers do not differ significantly: the mean job completion time"
+        " (JCT) is 29.5 s with continuum and 29.6 s with infercept, 2.4x and 2.3x faster than fcfs"
+        " with 69.5 s."
+    )
+    assert not [finding for finding in found.findings if "infercept" in finding]
+
+
+def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Path) -> None:
+    # The offsets of 20 jobs are 0 to 19 s, in another order for each variant: means 9.5 s higher.
+    up = [float(k) for k in range(20)]
+    names = ["continuum", "infercept", "autellix", "las", "turnstile"]
+    run = run_of(
+        tmp_path,
+        fcfs=idle(60.0, up),
+        **{name: idle(20 + k / 10, up[4 * k :] + up[: 4 * k]) for k, name in enumerate(names)},
+    )
+    found = answer_of(run)
+    assert found.headline == (
+        "At 0.5 jobs/s five schedulers do not differ significantly: the mean job completion time"
+        " (JCT) is from 29.5 s with continuum to 29.9 s with turnstile, 2.4x and 2.3x faster than"
+        " fcfs with 69.5 s."
+    )
+    assert (
+        "No significant difference from continuum: infercept, autellix, las and turnstile."
+        in found.findings
+    )
+
+
+def test_a_saturated_variant_does_not_tie_with_one_that_is_not(tmp_path: Path) -> None:
+    # Both finish jobs in 20 s on average: autellix by waits of 0, 2, … 38 s and 1 s of decode.
+    run = run_of(tmp_path, fcfs=idle(60.0), continuum=idle(20.0, [0.1] * 20), autellix=swamped(2.0))
+    found = answer_of(run)
+    assert found.winners == ("continuum",)
 
 
 def test_a_variant_that_ties_with_the_winner_is_named_in_one_finding(tmp_path: Path) -> None:

@@ -1,0 +1,88 @@
+"""Writes the first sentence about one rate: who is fastest or ties, by how much, and how fast.
+
+In: the points of the rate. Out: a text of at most about 50 words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reports.answer.capacity_headline import MOST_NUMBERS, WORDS
+from reports.phrasing import listed, seconds, times
+from reports.statistics.bootstrap import Estimate, interval
+from reports.statistics.points import Point
+
+NEGLIGIBLE = 0.02
+"""Smaller relative differences between mean JCTs do not matter in practice."""
+
+
+def headline(
+    winner: Point, tied: Sequence[Point], base: Point | None, baseline: str, variants: int
+) -> str:
+    """`tied`: variants that do not differ significantly from the winner. `variants`: number of
+    those compared, without references."""
+    place, name = _place(winner.load), winner.variant
+    jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
+    if variants == 1:
+        return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
+    if base is None:
+        return f"{place} {name} is fastest: its {jct}. The baseline {baseline} has no result here."
+    if winner is base or winner.against is None:
+        return f"{place} no scheduler is faster than {baseline}: its {jct}."
+    gain = winner.against
+    if gain.mean.value <= 1 + NEGLIGIBLE:
+        return (
+            f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
+            f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
+        )
+    if not gain.mean.differs_from_one:
+        return (
+            f"{place} no scheduler differs significantly from {baseline}: the fastest, {name}, is"
+            f" {times(gain.mean.value)} as fast ({interval(gain.mean)}). Its {jct}."
+        )
+    if tied:
+        return _ties(place, [winner, *tied], base)
+    return (
+        f"{place} {name} is {times(gain.mean.value)} faster than {baseline} on average"
+        f" ({interval(gain.mean)}) and {times(gain.p95.value)} at P95: the mean job completion time"
+        f" (JCT) is {_mean(winner)} instead of {_mean(base)}."
+    )
+
+
+def names_all(winner: Point, tied: Sequence[Point]) -> bool:
+    """Return whether the headline names each of the variants that tie with the winner."""
+    gain = winner.against
+    faster = gain is not None and gain.mean.value > 1 + NEGLIGIBLE and gain.mean.differs_from_one
+    return faster and 0 < len(tied) < MOST_NUMBERS
+
+
+def _ties(place: str, best: Sequence[Point], base: Point) -> str:
+    """Give each variant its number, as a range would read as an interval."""
+    best = sorted(best, key=lambda point: point.jct_mean_s.value)
+    count = WORDS[len(best)] if len(best) < len(WORDS) else str(len(best))
+    shown = best if len(best) <= MOST_NUMBERS else [best[0], best[-1]]
+    means = [f"{_mean(point)} with {point.variant}" for point in shown]
+    range_of = listed(means) if len(shown) == len(best) else f"from {means[0]} to {means[1]}"
+    gains = list(dict.fromkeys(times(_gain(point).value) for point in shown))
+    return (
+        f"{place} {count} schedulers do not differ significantly: the mean job completion time"
+        f" (JCT) is {range_of}, {listed(gains)} faster than {base.variant} with {_mean(base)}."
+    )
+
+
+def _gain(point: Point) -> Estimate:
+    if point.against is None:
+        raise ValueError(f"{point.variant} was not compared with the baseline")
+    return point.against.mean
+
+
+def _mean(point: Point) -> str:
+    return seconds(point.jct_mean_s.value)
+
+
+def _p95(point: Point) -> str:
+    return seconds(point.jct_s["jct_p95_s"])
+
+
+def _place(load: str) -> str:
+    return f"At {load}" if load.endswith("jobs/s") else f"With {load} arrivals"
