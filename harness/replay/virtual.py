@@ -263,11 +263,13 @@ def replay_stream(
 
 
 def _summary(run: Replay) -> dict[str, object]:
+    of_replicas = [point.replica_blocks for point in run.usage]
     return {
         "finished_programs": run.schedule.finished_programs,
         "failed_turns": run.schedule.failed_turns,
         "virtual_s": seconds(run.engine.now_ps),
         "steps": run.engine.steps,
         "strides": run.engine.strides,
-        "usage": [tuple(point) for point in run.usage],
+        "usage": [tuple(point)[:-1] for point in run.usage],
+        **({"replica_blocks": of_replicas} if any(of_replicas) else {}),
     }

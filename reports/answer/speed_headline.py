@@ -17,13 +17,19 @@ NEGLIGIBLE = 0.02
 
 
 def headline(
-    winner: Point, tied: Sequence[Point], base: Point | None, baseline: str, variants: int
+    there: Sequence[Point],
+    winner: Point,
+    tied: Sequence[Point],
+    base: Point | None,
+    baseline: str,
+    *,
+    alone: bool,
 ) -> str:
-    """`tied`: variants that do not differ significantly from the winner. `variants`: number of
-    those compared, without references."""
+    """`there`: the points of the rate, without references. `tied`: those that do not differ
+    significantly from the winner. `alone`: the run has no other variant at any rate."""
     place, name = _place(winner.load), winner.variant
     jct = f"mean job completion time (JCT) is {_mean(winner)}, and {_p95(winner)} at P95"
-    if variants == 1:
+    if alone:
         return f"{place} the {jct}, with {name}. The run has no variant to compare it with."
     if base is None:
         return f"{place} {name} is fastest: its {jct}. The baseline {baseline} has no result here."
@@ -31,9 +37,14 @@ def headline(
         return f"{place} no scheduler is faster than {baseline}: its {jct}."
     gain = winner.against
     if gain.mean.value <= 1 + NEGLIGIBLE:
+        if all(_is_negligible(point) for point in there):
+            return (
+                f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
+                f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
+            )
         return (
-            f"{place} the choice of scheduler makes little difference: the fastest, {name}, is"
-            f" within {NEGLIGIBLE:.0%} of {baseline}. Its {jct}."
+            f"{place} no scheduler is more than {NEGLIGIBLE:.0%} faster than {baseline}: the"
+            f" fastest is {name}, whose {jct}."
         )
     if not gain.mean.differs_from_one:
         return (
@@ -68,6 +79,10 @@ def _ties(place: str, best: Sequence[Point], base: Point) -> str:
         f"{place} {count} schedulers do not differ significantly: the mean job completion time"
         f" (JCT) is {range_of}, {listed(gains)} faster than {base.variant} with {_mean(base)}."
     )
+
+
+def _is_negligible(point: Point) -> bool:
+    return point.against is None or abs(1 / point.against.mean.value - 1) <= NEGLIGIBLE
 
 
 def _gain(point: Point) -> Estimate:

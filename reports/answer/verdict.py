@@ -80,7 +80,8 @@ def answer(
         *_above(contenders, winner, baseline),
         *_no_difference(points, baseline),
     ]
-    sentence = headline(winner, level, base, baseline, len({p.variant for p in contenders}))
+    alone = len({p.variant for p in contenders}) == 1
+    sentence = headline(there, winner, level, base, baseline, alone=alone)
     of_noise, within_noise = noise(every, arms, load)
     findings = [*of_noise, *findings]
     caveats = (*within_noise, *short_run(winner, sweep), *caveats)
@@ -223,7 +224,9 @@ def _others(
         if r[1].low > 1 and r[1].value > 1 + NEGLIGIBLE and not (named and r[0] in tied)
     ]
     slower = [r for r in rated if r[1].high < 1 and r[1].value < 1 - NEGLIGIBLE]
-    similar = [r[0] for r in rated if r not in faster + slower and r[0] not in tied]
+    others = [r for r in rated if r not in faster + slower and r[0] not in tied]
+    similar = [r[0] for r in others if abs(r[1].value - 1) <= NEGLIGIBLE]
+    unclear = [r for r in others if r[0] not in similar]
     name = "the baseline" if base is None else base.variant
     sentences = []
     if faster:
@@ -231,6 +234,8 @@ def _others(
         sentences.append(f"{comparison} than {name}: {_with_gains(faster)}.")
     if slower:
         sentences.append(f"Slower than {name}: {_with_gains(slower)}.")
+    if unclear:
+        sentences.append(f"No significant difference from {name}: {_with_gains(unclear)}.")
     if similar:
         sentences.append(f"Similar to {name}: {listed(similar)}.")
     return sentences

@@ -19,6 +19,7 @@ from reports.metrics.gates import failed_gates, residual
 from reports.metrics.jobs import job_columns
 from reports.metrics.lower_bound import lower_bound
 from reports.metrics.pins import pin_time
+from reports.metrics.routing import replicas_of, routing
 from reports.metrics.saturation import GROWTH_AT_SATURATION, backlog_growth
 from reports.metrics.steady import (
     Span,
@@ -101,7 +102,7 @@ def measure(cell: Cell, unstable: str | None) -> Measured:
     if unstable is not None:
         jobs = {name: values[:0] for name, values in jobs.items()}
     row = _row(cell, turns, jobs, span_of(cell, every_turn, jobs), unstable)
-    row |= _bounds(row, turns, None if cell.config.get("replicas") else machine)
+    row |= _bounds(row, turns, None if replicas_of(cell) > 1 else machine)
     return Measured(row, turns, jobs)
 
 
@@ -148,6 +149,7 @@ def _row(cell: Cell, turns: Turns, jobs: Turns, span: Span, unstable: str | None
         "preemptions": float(turns["preemptions"].sum()),
         **_pins(cell, jobs, span),
         **fairness(done, good),
+        **routing(cell, len(done["jct_s"]), good),
         "failed_turns": int(failed.sum()),
         **_trend(cell, turns, jobs, unstable),
         "residual": residual(turns, jobs),

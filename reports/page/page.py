@@ -28,6 +28,8 @@ from reports.page.cell_rows import against, columns, rows
 from reports.page.environment import environment
 from reports.page.fairness_rows import HEADS, fairness_rows
 from reports.page.packed import packed, packed_plotly
+from reports.page.router_rows import HEADS as ROUTER_HEADS
+from reports.page.router_rows import routers
 from reports.page.schedulers import Schedulers
 from reports.page.tiles import tiles
 from reports.run_folder.read import Run
@@ -128,6 +130,8 @@ def page(
             fairness_heads=HEADS,
             measured=str(run.sweep.get("engine")) not in VIRTUAL,
             fairness=fairness_rows(points, answer.load),
+            router_heads=ROUTER_HEADS,
+            routers=routers(run.sweep["variants"], points, answer),
             agents=agent_rows(run, _loads(results)),
             missing=results.missing,
             gates=[c for c in results.cells.to_dict("records") if c["failed_gates"]],

@@ -140,7 +140,7 @@ class CellConfig(_Machine):
     offload: Settings | None = None
 
 
-def _same_length(points: list[list[float]]) -> list[list[float]]:
+def _same_length(points: list[list[Any]]) -> list[list[Any]]:
     if len({len(point) for point in points}) > 1:
         raise ValueError("must have points of the same length")
     return points
@@ -179,6 +179,7 @@ class Done(_Open):
     idle_jct_s: _Jct | None = None
     jobs_in_system: _InSystem | None = None
     usage: Annotated[Points, AfterValidator(_same_length)] | None = None
+    replica_blocks: Annotated[list[list[Count]], AfterValidator(_same_length)] | None = None
     turns_per_replica: list[Count] | None = None
     prefix_caching: bool | None = None
     external_hit_tokens: Count | None = None

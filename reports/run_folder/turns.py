@@ -29,7 +29,7 @@ PARTS = ("queue_s", "load_s", "prefill_s", "decode_s", "preempted_s", "recompute
 HITS = ("device_hit_tokens", "dram_hit_tokens", "ssd_hit_tokens")
 TURN_FIELDS = (
     *("program_id", "turn", "job_id", "job_index", "scheduled_at_s", "sent_at_s", "finished_at_s"),
-    *("first_token_at_s", "kept_tokens", "shared_tokens"),
+    *("first_token_at_s", "kept_tokens", "shared_tokens", "replica", "held_s"),
     *("prompt_tokens", "output_tokens", *HITS, *PARTS, "preemptions", "gap_s", "wait_s", "error"),
 )
 """The fields that reports use."""
@@ -40,8 +40,10 @@ MERGED_WHEN_LIVE = ("load_s", "preempted_s", "recompute_s", "dram_hit_tokens", "
 then include them (docs/design/live-replay.md), so null is read as 0."""
 NULL_WHEN_LIVE = ("queue_s", "prefill_s", "decode_s", "device_hit_tokens", "preemptions")
 """Null if a live engine does not report them."""
-NULLABLE = ("job_index", "first_token_at_s", "kept_tokens")
-"""Null in cells with a fixed set of jobs, in lines of other tools and of earlier versions."""
+LEFT_OUT = ("job_index", "replica", "held_s")
+"""Left out in cells with a fixed set of jobs, with one replica in virtual time, or no router."""
+NULLABLE = (*LEFT_OUT, "first_token_at_s", "kept_tokens")
+"""Null in these cells, in lines of other tools and of earlier versions."""
 VIRTUAL = {"sim": "virtual time", "vllm-virtual": "virtual time of vLLM's own scheduler"}
 """Names in reports of the engines that compute times instead of measuring them."""
 
@@ -84,7 +86,8 @@ def _columns(records: Sequence[TurnRecord], texts: dict[str, str]) -> Turns:
     """Convert records to columns. `texts` keeps one copy of each text, since ids repeat."""
     rows = zip(*map(attrgetter(*TURN_FIELDS), records), strict=True)
     columns = dict(zip(TURN_FIELDS, rows, strict=True))
-    columns["job_index"] = tuple(None if v is UNSET else v for v in columns["job_index"])
+    for field in LEFT_OUT:
+        columns[field] = tuple([None if v is UNSET else v for v in columns[field]])
     columns["shared_tokens"] = tuple(map(_shared_tokens, records))
     found = {field: np.array(columns[field], dtype=float) for field in NUMBERS}
     for field in TEXTS:

@@ -14,12 +14,13 @@ import pandas as pd
 
 from reports.metrics.cells import Results, jct_percentiles
 from reports.metrics.fairness import LONGEST_TENTH, THIRDS
+from reports.metrics.routing import ROUTING
 from reports.statistics.bootstrap import Estimate, draws, estimate, paired, ratio, widened
 from reports.statistics.over_seeds import geometric_mean
 from reports.statistics.seeds_needed import seeds_needed
 
-MAXIMA = ("slowdown_max", "queue_max_s")
-FAIRNESS = ("slowdown_p99", *MAXIMA, *THIRDS, LONGEST_TENTH)
+MAXIMA = ("slowdown_max", "queue_max_s", "held_max_s")
+FAIRNESS = ("slowdown_p99", "slowdown_max", "queue_max_s", *THIRDS, LONGEST_TENTH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,8 @@ class Point:
     """Mean over seeds of the rate above which no schedule has a steady state; NaN if unknown."""
     fairness: Mapping[str, float] = field(default_factory=dict)
     """`FAIRNESS`, over the jobs of all seeds: the largest maximum, and means of the others."""
+    routing: Mapping[str, float] = field(default_factory=dict)
+    """`ROUTING`, likewise; empty with one replica."""
 
     @property
     def unstable(self) -> bool:
@@ -183,7 +186,8 @@ def points(results: Results, baseline: str, *, steady: bool = False) -> list[Poi
                 against,
                 _mean_over_seeds(cells["jct_bound_s"], steady),
                 _mean_over_seeds(cells["rate_bound_jobs_per_s"], steady),
-                _fairness(cells),
+                _pooled(cells, FAIRNESS),
+                _pooled(cells, ROUTING) if ROUTING[0] in cells else {},
             )
         )
     return found
@@ -196,10 +200,10 @@ def _mean_over_seeds(values: pd.Series[float], steady: bool) -> float:
     return geometric_mean(values.tolist()).value if steady else float(values.mean())
 
 
-def _fairness(cells: pd.DataFrame) -> dict[str, float]:
+def _pooled(cells: pd.DataFrame, names: Sequence[str]) -> dict[str, float]:
     return {
         name: float(cells[name].max() if name in MAXIMA else cells[name].mean(skipna=False))
-        for name in FAIRNESS
+        for name in names
     }
 
 

@@ -106,13 +106,15 @@ class Engine:
         self._push(at_ps, sequence)
 
     def usage(self) -> Usage:
+        tiers = {tier.name: tier.used for tier in self.scheduler.reloads.tiers}
         return Usage(
             self._runner.now_s,
             self.scheduler.kv.used,
             self._runner.pins.blocks,
             len(self._runner.waiting),
             len(self._running),
-            **{f"{tier.name}_blocks": tier.used for tier in self.scheduler.reloads.tiers},
+            tiers.get("dram", 0),
+            tiers.get("ssd", 0),
         )
 
     def end_program(self, program_id: str) -> None:

@@ -116,6 +116,7 @@ class Fleet:
             sum(usage.running for usage in each),
             sum(usage.dram_blocks for usage in each),
             sum(usage.ssd_blocks for usage in each),
+            tuple([usage.used_blocks for usage in each]),
         )
 
     def stop(self) -> None:

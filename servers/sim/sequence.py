@@ -96,7 +96,8 @@ def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> 
 
 class Usage(NamedTuple):
     """Usage of one engine at one time: device blocks in use by turns and pins, those in use by pins
-    only, numbers of turns, and blocks in the offload tiers."""
+    only, numbers of turns, and blocks in the offload tiers. Of several replicas, the sums, and the
+    device blocks in use on each."""
 
     t_s: float
     used_blocks: int
@@ -105,6 +106,7 @@ class Usage(NamedTuple):
     running: int
     dram_blocks: int = 0
     ssd_blocks: int = 0
+    replica_blocks: tuple[int, ...] = ()
 
 
 class Sequence(EngineTurn):

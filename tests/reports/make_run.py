@@ -119,7 +119,7 @@ def write_sweep(
     variant_rows = [
         {"name": n, "policy": VARIANTS.get(n, (n,))[0], "bound": n == "clairvoyant",
          "offload": {"dram_gb": 100.0, "ssd_gb": 0.0} if VARIANTS.get(n, ("", False))[1] else None,
-         "description": ""}
+         "description": "", **({"router": {"name": n.partition("@")[2]}} if "@" in n else {})}
         for n in variants
     ]  # fmt: skip
     sweep = {

@@ -120,6 +120,17 @@ def test_of_many_that_tie_the_headline_names_the_first_and_the_last(tmp_path: Pa
     )
 
 
+def test_a_tiny_gain_beside_a_large_loss_is_no_little_difference(tmp_path: Path) -> None:
+    level = run_of(tmp_path / "level", fcfs=idle(20.0), continuum=idle(19.8))
+    assert answer_of(level).headline.startswith(
+        "At 0.5 jobs/s the choice of scheduler makes little difference: the fastest, continuum, is"
+    )
+    run = run_of(tmp_path / "uneven", fcfs=idle(20.0), continuum=idle(19.8), las=idle(40.0))
+    assert answer_of(run).headline.startswith(
+        "At 0.5 jobs/s no scheduler is more than 2% faster than fcfs: the fastest is continuum,"
+    )
+
+
 def test_a_saturated_variant_does_not_tie_with_one_that_is_not(tmp_path: Path) -> None:
     # Both finish jobs in 20 s on average: autellix by waits of 0, 2, … 38 s and 1 s of decode.
     run = run_of(tmp_path, fcfs=idle(60.0), continuum=idle(20.0, [0.1] * 20), autellix=swamped(2.0))

@@ -91,6 +91,7 @@ def test_one_replica_behind_a_router_is_an_engine_without_one(world: World, poli
         assert (turn.pop("replica"), turn.pop("held_s")) == (0, 0.0)
     world = world if "+" in policy else World(*world_fields(world), offload=None)
     alone_turns, _, alone_done = run(world, policy)
+    assert done.pop("replica_blocks") == [(usage[1],) for usage in done["usage"]]
     assert turns == alone_turns
     assert {**done, "strides": None} == {**alone_done, "strides": None}
 

@@ -1,0 +1,79 @@
+"""Computes how a router distributes turns over replicas (docs/reference/metrics.md, "Routing").
+
+In: the turns of a cell with several replicas. Out: columns of `cells.csv`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from reports.run_folder.read import Cell
+from reports.run_folder.turns import HITS, Column, Turns
+
+ROUTING = (
+    *("replica_imbalance", "memory_imbalance", "migrations_per_job", "migration_lost_ratio"),
+    *("held_turn_ratio", "held_mean_s", "held_max_s"),
+)
+"""The columns."""
+
+
+def replicas_of(cell: Cell) -> int:
+    server = cell.config.get("server") or {}
+    return int(cell.config.get("replicas") or server.get("replicas") or 1)
+
+
+def routing(cell: Cell, jobs: int, turns: Turns) -> dict[str, float]:
+    """Return the columns, none of a cell with one replica. `turns` are those without errors, and
+    `jobs` is the number of finished jobs."""
+    replicas = replicas_of(cell)
+    if replicas == 1:
+        return {}
+    if not len(turns["turn"]) or np.isnan(turns["replica"]).any():
+        return dict.fromkeys(ROUTING, math.nan)
+    held_s = np.nan_to_num(turns["held_s"])
+    was_held = held_s > 0
+    moved, lost = _migrations(turns)
+    return {
+        "replica_imbalance": _imbalance(_seconds_there(turns, held_s, replicas)),
+        "memory_imbalance": _imbalance(_mean_blocks(cell)),
+        "migrations_per_job": moved / jobs if jobs else math.nan,
+        "migration_lost_ratio": lost / (float(turns["prompt_tokens"].sum()) or math.nan),
+        "held_turn_ratio": float(was_held.mean()),
+        "held_mean_s": float(held_s[was_held].mean()) if was_held.any() else 0.0,
+        "held_max_s": float(held_s.max()),
+    }
+
+
+def _imbalance(of_replicas: Column) -> float:
+    """Return the largest value ÷ the mean: 1 if all are equal, and the number of replicas if one
+    has everything."""
+    mean = float(of_replicas.mean()) if len(of_replicas) else 0.0
+    return float(of_replicas.max()) / mean if mean > 0 else math.nan
+
+
+def _seconds_there(turns: Turns, held_s: Column, replicas: int) -> Column:
+    """Return for each replica how many seconds turns spent there, waiting or running."""
+    there_s = turns["finished_at_s"] - turns["sent_at_s"] - held_s
+    return np.bincount(turns["replica"].astype(int), there_s, replicas)
+
+
+def _mean_blocks(cell: Cell) -> Column:
+    """Return the mean KV blocks in use on each replica, over the samples of the cell."""
+    sampled = (cell.done or {}).get("replica_blocks") or []
+    return np.asarray(sampled, dtype=float).mean(axis=0) if sampled else np.empty(0)
+
+
+def _migrations(turns: Turns) -> tuple[int, float]:
+    """Return how many turns ran on another replica than the turn of their program before, and how
+    many tokens of its context these did not find in a cache."""
+    programs, _ = pd.factorize(turns["program_id"])
+    order = np.lexsort((turns["turn"], programs))
+    programs, replica = programs[order], turns["replica"][order]
+    moved = (programs[1:] == programs[:-1]) & (replica[1:] != replica[:-1])
+    later = order[1:][moved]
+    hits = sum(turns[hit][later] for hit in HITS)
+    lost = np.clip(np.nan_to_num(turns["kept_tokens"][later]) - hits, 0, None)
+    return int(moved.sum()), float(np.nansum(lost))
