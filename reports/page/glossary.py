@@ -53,6 +53,8 @@ TERMS: dict[str, str] = {
     "Virtual time": (
         "A simulated clock that advances by the step times of a profile, so that no GPU is needed."
     ),
+    "Replica": "One of several servers that share the jobs of a cell.",
+    "Router": "Decides which replica serves a turn, or holds the turn back for a while.",
     "Policy": "The rules by which a scheduler orders turns, preempts them and keeps their KV.",
     "Variant": "A policy with or without an offload tier.",
     "Baseline": "The variant that the others are compared with.",

@@ -28,6 +28,7 @@ from reports.figures.gantt import gantt
 from reports.figures.job_time import job_time
 from reports.figures.memory import memory
 from reports.figures.overview import figures
+from reports.figures.replica_memory import replica_memory
 from reports.figures.slo_lines import SloLines
 from reports.figures.styles import Style, styles
 from reports.figures.tool_gaps import tool_gaps
@@ -143,7 +144,8 @@ def _draw(
     cells = answer_cells(run, results, result)
     programs = named or dict(list(cells.items())[: len(strong)])
     first = next(iter(cells.values()), None)
-    inside = [gantt(programs), memory(cells), tool_gaps(first) if first else None]
+    gaps = tool_gaps(first) if first else None
+    inside = [gantt(programs), memory(cells), replica_memory(cells), gaps]
     rates = "" if search is None else meaning(search.slo, search.idle_mean_s)
     by_name = {} if search is None else {each.variant: each for each in search.found}
     chosen = not run.sweep["jps"]

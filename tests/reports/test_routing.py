@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from make_run import turn, workload, write_cell, write_sweep
 
+from reports.figures.replica_memory import replica_memory
 from reports.metrics.cells import collect
 from reports.metrics.routing import ROUTING, routing
 from reports.page.router_rows import Cell as Shown
@@ -117,3 +118,22 @@ def test_a_point_pools_the_columns_over_seeds(tmp_path: Path) -> None:
     found = points(collect(run), "fcfs@a")
     assert set(found[0].routing) == set(ROUTING)
     assert found[0].routing["migrations_per_job"] == 0.0
+
+
+def test_memory_of_the_replicas_over_time() -> None:
+    done = {
+        "usage": [[1.0, 6, 0, 0, 1], [2.0, 9, 0, 0, 1]],
+        "replica_blocks": [[6, 0, 0], [1, 3, 5]],
+        "kv_blocks": 30,
+    }
+    figure = replica_memory({"one": cell(1), "three": cell(3, done)})
+    assert figure is not None
+    assert list(figure.specs) == ["three"]
+    mean, most, fewest = figure.spec["data"]
+    assert mean["x"] == [1.0, 2.0]
+    assert (mean["y"], most["y"], fewest["y"]) == ([2, 3], [6, 5], [0, 1])
+    assert figure.spec["layout"]["yaxis"]["range"] == [0, pytest.approx(10.4)]
+
+
+def test_cells_of_one_replica_have_no_figure_of_replicas() -> None:
+    assert replica_memory({"one": cell(1, {"usage": [[1.0, 6, 0, 0, 1]]})}) is None

@@ -1,0 +1,75 @@
+"""Draws how evenly replicas use their KV memory over time.
+
+In: cells with several replicas in virtual time. Out: a figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reports.figures.drawing import Figure, KeyEntry, Spec, thinned
+from reports.figures.memory import MAX_POINTS
+from reports.metrics.routing import replicas_of
+from reports.run_folder.read import Cell
+
+KEY = (
+    KeyEntry("part-decode", "", "mean of the replicas"),
+    KeyEntry("part-first-queue", "", "replica with the most blocks in use"),
+    KeyEntry("part-reload", "dash", "replica with the fewest"),
+)
+
+
+def replica_memory(cells: Mapping[str, Cell]) -> Figure | None:
+    """Draw `cells` by label; the first one is shown at first. None if no cell has the data."""
+    sampled = {
+        label: cell for label, cell in cells.items() if (cell.done or {}).get("replica_blocks")
+    }
+    if not sampled:
+        return None
+    specs = {label: _spec(label, cell) for label, cell in sampled.items()}
+    terms = ("KV cache", "Replica", "Router")
+    title = "Memory of the replicas over time"
+    return Figure("replica-memory", title, specs, None, "memory", next(iter(specs)), KEY, terms)
+
+
+def _spec(label: str, cell: Cell) -> Spec:
+    done = cell.done or {}
+    kept = thinned(len(done["usage"]), MAX_POINTS)
+    t = np.asarray(done["usage"], dtype=float)[kept, 0]
+    blocks = np.asarray(done["replica_blocks"], dtype=float)[kept]
+    size = (done.get("kv_blocks") or 0) // replicas_of(cell)
+    x = [round(float(v), 2) for v in t]
+    lines = (blocks.mean(axis=1), blocks.max(axis=1), blocks.min(axis=1))
+    return {
+        "data": [_line(x, values, entry) for values, entry in zip(lines, KEY, strict=True)],
+        "layout": {
+            "xaxis": {"title": {"text": "seconds"}},
+            "yaxis": {
+                "title": {"text": "KV blocks of a replica"},
+                "range": [0, 1.04 * (size or max(blocks.max(), 1))],
+            },
+        },
+        "alt": f"Lines over time, {label}: KV blocks in use on {blocks.shape[1]} replicas, on"
+        f" average {blocks.mean():,.0f} of {size:,}; the replica with the most has"
+        f" {lines[1].mean():,.0f} on average, the one with the fewest {lines[2].mean():,.0f}.",
+        "value": "y",
+        "height": 320,
+        "note": f"{blocks.shape[1]} replicas of {size:,} blocks each. Which replica has the most"
+        " and the fewest blocks in use changes over time. Sampled when turns end.",
+    }
+
+
+def _line(x: list[float], values: np.ndarray, entry: KeyEntry) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "name": entry.label,
+        "mode": "lines",
+        "line": {"width": 1.75, "dash": entry.dash or "solid"},
+        "x": x,
+        "y": values.round().astype(int).tolist(),
+        "hovertemplate": f"%{{y:,}} blocks, {entry.label}<br>at %{{x:,.5~r}} s<extra></extra>",
+        "meta": {"colour": entry.colour, "kind": "line"},
+    }
