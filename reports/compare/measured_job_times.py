@@ -1,7 +1,7 @@
-"""Collects job completion times of many sweeps at two loads (docs/reference/job-times.json).
+"""Collects job completion times of many sweeps at two or three loads.
 
-In: run folders of sweeps with two rates, `--jps LOW,HIGH`. Out: a JSON file, a `LoadedSweep` per
-workload and machine.
+In: run folders of sweeps with two rates, `--jps LOW,HIGH`, or three. Out: a JSON file
+(docs/reference/job-times.json), a `LoadedSweep` per workload and machine.
 """
 
 from __future__ import annotations
@@ -64,33 +64,45 @@ class Load(msgspec.Struct, frozen=True):
         return paired_ratio(self.stable(variant, metric), self.stable(to, metric))
 
 
-class LoadedSweep(Measured, frozen=True, kw_only=True):
-    """Two loads of one workload on one machine."""
+class LoadedSweep(Measured, frozen=True, kw_only=True, omit_defaults=True):
+    """Two or three loads of one workload on one machine."""
 
     code_sha256: dict[str, str]
     """By variant: the code with which its cells ran."""
     references: list[str]
     low: Load
     high: Load
+    middle: Load | None = None
+    """Between the two: high for policies without an offload tier, if those with one sustain far
+    more."""
+
+    @property
+    def high_without_tier(self) -> Load:
+        return self.middle or self.high
+
+    @property
+    def rates(self) -> list[float]:
+        loads = [self.low, *([self.middle] if self.middle else []), self.high]
+        return [load.jobs_per_s for load in loads]
 
 
 def loaded_sweep(folder: Path) -> LoadedSweep:
-    """Read the run folder of a sweep with two rates, the lower one first."""
+    """Read the run folder of a sweep with two or three rates, in ascending order."""
     answer = orjson.loads((folder / ANSWER).read_bytes())
     workload = orjson.loads((folder / "sweep.json").read_bytes())["workload"]
     provenance = answer["provenance"]
     settings = tomllib.loads((folder / "sweep.toml").read_text(encoding="utf-8"))
-    low, high = settings["jps"].split(",")
     rows = list(_rows(folder))
-    loads = _load(rows, float(low)), _load(rows, float(high))
+    low, *middle, high = [_load(rows, float(rate)) for rate in settings["jps"].split(",")]
     return LoadedSweep(
         workload=workload.get("recipe") or workload["name"],
         recorded="recipe" not in workload,
         hardware=provenance["hardware"],
-        code_sha256=dict.fromkeys(loads[1].by_seed, provenance["code_sha256"]),
+        code_sha256=dict.fromkeys(high.by_seed, provenance["code_sha256"]),
         references=answer["references"],
-        low=loads[0],
-        high=loads[1],
+        low=low,
+        high=high,
+        middle=middle[0] if middle else None,
     )
 
 
@@ -129,12 +141,17 @@ def merged_loads(old: Iterable[LoadedSweep], new: Iterable[LoadedSweep]) -> list
 
 
 def _updated(old: LoadedSweep, new: LoadedSweep) -> LoadedSweep:
-    if (old.low.jobs_per_s, old.high.jobs_per_s) != (new.low.jobs_per_s, new.high.jobs_per_s):
+    if old.rates != new.rates:
         return new
     return msgspec.structs.replace(
         new,
         code_sha256=old.code_sha256 | new.code_sha256,
         references=sorted({*old.references, *new.references}),
-        low=Load(new.low.jobs_per_s, old.low.by_seed | new.low.by_seed),
-        high=Load(new.high.jobs_per_s, old.high.by_seed | new.high.by_seed),
+        low=_joined(old.low, new.low),
+        high=_joined(old.high, new.high),
+        middle=_joined(old.middle, new.middle) if old.middle and new.middle else None,
     )
+
+
+def _joined(old: Load, new: Load) -> Load:
+    return Load(new.jobs_per_s, old.by_seed | new.by_seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import orjson
 
 from reports.compare.job_times_page import page
@@ -100,18 +101,17 @@ def test_policies_over_a_tier_are_relative_to_continuum_over_a_tier() -> None:
     ]
 
 
+def write_run(folder: Path, jps: str) -> None:
+    provenance = {"hardware": "h100", "code_sha256": "0123"}
+    answer = {"references": [], "provenance": provenance}
+    (folder / "answer.json").write_bytes(orjson.dumps(answer))
+    (folder / "sweep.json").write_bytes(orjson.dumps({"workload": {"recipe": "bfcl"}}))
+    (folder / "sweep.toml").write_text(f'jps = "{jps}"\n')
+    (folder / "cells.csv").write_text(CELLS)
+
+
 def test_a_run_folder_gives_the_cells_at_its_two_rates(tmp_path: Path) -> None:
-    answer = {
-        "references": [],
-        "provenance": {
-            "hardware": "h100",
-            "code_sha256": "0123",
-        },
-    }
-    (tmp_path / "answer.json").write_bytes(orjson.dumps(answer))
-    (tmp_path / "sweep.json").write_bytes(orjson.dumps({"workload": {"recipe": "bfcl"}}))
-    (tmp_path / "sweep.toml").write_text('jps = "0.01,0.02"\n')
-    (tmp_path / "cells.csv").write_text(CELLS)
+    write_run(tmp_path, "0.01,0.02")
     found = loaded_sweep(tmp_path)
     assert found.key == ("bfcl", False, "h100")
     assert found.low.unstable("fcfs") == 0
@@ -130,3 +130,26 @@ def test_a_new_sweep_with_the_same_loads_replaces_the_variants_that_it_has() -> 
     assert both.code_sha256 == {"continuum": "0123", "turnstile": "4567"}
     assert both.high.stable("continuum", "mean_s") == {1: 200.0}
     assert both.high.stable("turnstile", "mean_s") == {1: 120.0}
+
+
+def test_policies_without_a_tier_are_compared_at_a_load_of_their_own(tmp_path: Path) -> None:
+    """At 0.2 jobs/s only those with a tier have a steady state; at 0.15 turnstile is twice as fast
+    as continuum."""
+    high = {"continuum": (None, None), "turnstile": (None, None), "continuum+": (60.0, 60.0)}
+    middle = load(0.15, continuum=(90.0, 90.0), turnstile=(45.0, 45.0))
+    both = msgspec.structs.replace(sweep(**high), middle=middle)
+    (row,) = rows(page([both]), "turnstile against continuum")
+    assert row[2:4] == ["0.15", "0.50 (0.50–0.50)"]
+    text = page([both]).split("## recorded weka on H100")[1]
+    assert text.index("At 0.15 jobs/s") < text.index("At 0.2 jobs/s")
+    path = tmp_path / "job-times.json"
+    write_sweeps(path, merged_loads([sweep(**high)], [both]))
+    assert read_loaded(path) == [both]
+
+
+def test_a_sweep_of_three_rates_has_a_load_in_the_middle(tmp_path: Path) -> None:
+    write_run(tmp_path, "0.01,0.015,0.02")
+    found = loaded_sweep(tmp_path)
+    assert found.rates == [0.01, 0.015, 0.02]
+    assert found.middle is not None
+    assert found.middle.by_seed == {"turnstile": {"1": JobTimes(90.0, 180.0, 220.0, 1.7)}}
