@@ -21,6 +21,12 @@ def policy_names() -> list[str]:
     return [*ALL, *POLICIES.installed()]
 
 
+def router_names() -> list[str]:
+    from servers.routing import ROUTERS
+
+    return ROUTERS.names()
+
+
 def hardware_names() -> list[str]:
     from servers.profiles import HARDWARE
 
@@ -62,9 +68,9 @@ def policies() -> list[tuple[str, str, str, str, str]]:
 
 def routers() -> list[tuple[str, str, str]]:
     """Return name, description and source of each router."""
-    from servers.routing import ROUTERS, named_router
+    from servers.routing import named_router
 
-    found = [(name, named_router(name).router) for name in ROUTERS.names()]
+    found = [(name, named_router(name).router) for name in router_names()]
     return [(name, (router.__doc__ or "").strip(), router.source) for name, router in found]
 
 

@@ -38,20 +38,21 @@ class Without:
         self.names = names
 
 
-def complete_policies(incomplete: str) -> list[str]:
-    """Complete the last name of a comma-separated list."""
-    before, comma, last = incomplete.rpartition(",")
-    names = ["all", *catalogue.policy_names()]
-    return [before + comma + name for name in names if name.startswith(last)]
-
-
 def _complete(names: Callable[[], list[str]]) -> Callable[[str], list[str]]:
-    return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
+    """Complete the last name of a comma-separated list."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [before + comma + name for name in names() if name.startswith(last)]
+
+    return complete
 
 
+complete_policies = _complete(lambda: ["all", *catalogue.policy_names()])
 COMPLETIONS = {
     "policies": complete_policies,
     "baseline": complete_policies,
+    "router": _complete(catalogue.router_names),
     "hardware": _complete(catalogue.hardware_names),
     "model": _complete(catalogue.model_names),
     "agent": _complete(catalogue.agent_names),

@@ -16,6 +16,7 @@ from small import contents, programs, small_plan
 
 from harness.cli import catalogue
 from harness.cli.main import Listing, list_
+from harness.cli.options import COMPLETIONS
 from harness.sweep.run import run_sweep
 from tests.harness.in_process import bench as bench_here
 from tests.processes import group_of, wait_until, wait_until_none
@@ -366,3 +367,18 @@ def test_invalid_options_are_refused_in_one_line(options: str, line: str) -> Non
     assert (code, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert err.startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("option", "incomplete", "completed"),
+    [
+        ("router", "round-robin,st", ["round-robin,sticky"]),
+        ("policies", "fcfs,autell", ["fcfs,autellix", "fcfs,autellix+"]),
+        ("hardware", "h100,b2", ["h100,b200"]),
+        ("router", "no-such", []),
+    ],
+)
+def test_the_shell_completes_the_last_name_of_a_list(
+    option: str, incomplete: str, completed: list[str]
+) -> None:
+    assert COMPLETIONS[option](incomplete) == completed
