@@ -6,7 +6,7 @@ from harness.console import print_message
 
 HEADS = {
     "policies": ("policy", "description", "source", "needs", "checked"),
-    "routers": ("router", "description", "source"),
+    "routers": ("router", "description", "source", "checked"),
     "hardware": ("GPU", "memory and peak rates", "source"),
     "models": ("model", "size and context", "source"),
     "packs": ("pack", "description"),
@@ -66,12 +66,16 @@ def policies() -> list[tuple[str, str, str, str, str]]:
     return rows
 
 
-def routers() -> list[tuple[str, str, str]]:
-    """Return name, description and source of each router."""
+def routers() -> list[tuple[str, str, str, str]]:
+    """Return name, description and source of each router, and how it was checked against its
+    authors' code."""
     from servers.routing import named_router
 
     found = [(name, named_router(name).router) for name in router_names()]
-    return [(name, (router.__doc__ or "").strip(), router.source) for name, router in found]
+    return [
+        (name, (router.__doc__ or "").strip(), router.source, router.checked or "no")
+        for name, router in found
+    ]
 
 
 def hardware() -> list[tuple[str, str, str]]:

@@ -11,6 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import ClassVar
 
 from servers.compiled_core import mypyc_attr
+from servers.policies.base import Costs
 
 # Compiled, a constructor that is written out is faster than one that `dataclass` generates.
 
@@ -24,6 +25,7 @@ class RoutedTurn:
 
     __slots__ = (
         "arrival_s",
+        "cached_tokens",
         "id",
         "index",
         "is_last",
@@ -58,17 +60,31 @@ class RoutedTurn:
         """The replica that serves it; -1 before it was sent."""
         self.output_tokens = 0
         """Complete when `finished` is called."""
+        self.cached_tokens = 0
+        """Tokens of the prompt that the replica had in its cache when it admitted the turn, as
+        `usage.prompt_tokens_details` of an answer has them. Set when `finished` is called."""
 
 
 class Replica:
     """What a router knows of one replica."""
 
-    __slots__ = ("index", "kv_tokens", "reported_s", "running", "turns", "used_tokens", "waiting")
+    __slots__ = (
+        "costs",
+        "index",
+        "kv_tokens",
+        "reported_s",
+        "running",
+        "turns",
+        "used_tokens",
+        "waiting",
+    )
 
-    def __init__(self, index: int, kv_tokens: int) -> None:
+    def __init__(self, index: int, kv_tokens: int, costs: Costs) -> None:
         self.index = index
         self.kv_tokens = kv_tokens
         """Tokens that fit into the KV memory of the device."""
+        self.costs = costs
+        """Times of prefills and decode steps there, as an operator measures them once."""
         self.turns = 0
         """Turns that were sent to it and have not ended. The router knows this by itself."""
         self.running = self.waiting = 0
@@ -86,6 +102,8 @@ class Router:
     name: ClassVar[str]
     source: ClassVar[str] = ""
     """Where the algorithm is published."""
+    checked: ClassVar[str] = ""
+    """How it was compared with the code of its authors; empty if it was not."""
     needs_runs: ClassVar[bool] = False
     """Whether it compares the contents of prompts."""
     report_s: float | None = None
@@ -104,9 +122,14 @@ class Router:
         raise NotImplementedError
 
     def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
-        """Return turns that were held back and now go to a replica. Called after each end of a turn
-        or program."""
+        """Return turns that were held back and now go to a replica. Called after each arrival and
+        each end of a turn or program, and at `wake_s`."""
         return ()
+
+    def wake_s(self, now_s: float) -> float | None:
+        """Return the next time, after `now_s`, at which `resumed` may return a turn although no
+        turn has arrived or ended; None for never."""
+        return None
 
     def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
         """Return the same, every `period_s`."""

@@ -15,7 +15,8 @@ from typing import Any
 
 from servers.clock import PS_PER_S, seconds
 from servers.errors import InvalidRouter
-from servers.profiles import Profile
+from servers.policies.base import Costs
+from servers.profiles import Profile, costs
 from servers.routers.base import Replica, RoutedTurn, Router, Runs
 from servers.sim.engine import Engine, OnEnd
 from servers.sim.kv import BlockOwner
@@ -42,7 +43,7 @@ class Fleet:
         self.profile: Profile = self.engines[0].profile
         block = self.profile.block_tokens
         self.replicas = [
-            Replica(index, engine.profile.kv_blocks * block)
+            Replica(index, engine.profile.kv_blocks * block, _costs(engine))
             for index, engine in enumerate(self.engines)
         ]
         self.router = build_router(self.replicas)
@@ -74,6 +75,7 @@ class Fleet:
         self._submits_first_turn = False
         self._serial = self._arrived = 0
         self._next_report_ps, self._next_period_ps = 0, self._period_ps
+        self._wake_ps: int | None = None
         self._idle_since_ps: int | None = None
         """Since when no turn is served or about to arrive."""
         self._stopped = False
@@ -103,6 +105,7 @@ class Fleet:
     def end_program(self, program_id: str) -> None:
         """End a program of which no turn was submitted with `is_last`."""
         self._end_program(program_id, except_for=-1)
+        self._resume()
 
     def usage(self) -> Usage:
         """Return the sums over all replicas; turns that are held back wait."""
@@ -151,6 +154,10 @@ class Fleet:
             times.append(self._next_period_ps)
         if self._report_ps:
             times.append(self._next_report_ps)
+        wake_s = self.router.wake_s(seconds(self.now_ps))
+        self._wake_ps = None if wake_s is None else max(_ps(wake_s), self.now_ps + 1)
+        if self._wake_ps is not None:
+            times.append(self._wake_ps)
         if due or self._events:
             self._idle_since_ps = None
         else:
@@ -162,7 +169,8 @@ class Fleet:
         if self._idle_since_ps is None:
             self._idle_since_ps = self.now_ps
         idle_ps = self.now_ps - self._idle_since_ps
-        if not self._period_ps or idle_ps > MOST_HELD_S * PS_PER_S:
+        wakes = self._period_ps or self._wake_ps is not None
+        if not wakes or idle_ps > MOST_HELD_S * PS_PER_S:
             held = len(self._turns)
             raise InvalidRouter(
                 f"the router {self._name} holds back {held} turns for ever, although the "
@@ -235,6 +243,7 @@ class Fleet:
         chosen = self.router.route(turn, seconds(self.now_ps))
         if chosen is not None:
             self._send(turn, chosen)
+        self._resume()
 
     def _runs(self, submission: Submission) -> Runs:
         if not self._needs_runs or submission.path_on is None:
@@ -275,12 +284,12 @@ class Fleet:
         self._in_flight -= 1
         self.replicas[turn.replica].turns -= 1
         turn.output_tokens = served.view.output_tokens
+        turn.cached_tokens = sum(tokens for _, tokens in served.hits or ())
         now_s = seconds(served.finished_ps or 0)
         self.router.finished(turn, now_s)
         if turn.is_last:
             self._end_program(turn.program_id, except_for=turn.replica)
-        for resumed, index in self.router.resumed(now_s):
-            self._send(resumed, index)
+        self._resume()
         self._on_end(served)
 
     def _end_program(self, program_id: str, except_for: int) -> None:
@@ -306,6 +315,12 @@ class Fleet:
             for turn, index in self.router.tick(seconds(self.now_ps)):
                 self._send(turn, index)
             self._next_period_ps += self._period_ps
+        if self._wake_ps is not None and self.now_ps >= self._wake_ps:
+            self._resume()
+
+    def _resume(self) -> None:
+        for turn, index in self.router.resumed(seconds(self.now_ps)):
+            self._send(turn, index)
 
     def _report(self) -> None:
         now_ps = self.now_ps
@@ -314,6 +329,12 @@ class Fleet:
             replica.waiting = len(engine.scheduler.runner.waiting)
             replica.used_tokens = engine.used_blocks_at(now_ps) * self._block
             replica.reported_s = seconds(now_ps)
+
+
+def _costs(engine: Engine) -> Costs:
+    offload = len(engine.scheduler.reloads.tiers) > 0
+    step_tokens = engine.scheduler.limits.step_tokens
+    return costs(engine.profile, step_tokens=step_tokens, offload=offload)
 
 
 def _ps(period_s: float | None) -> int:

@@ -65,6 +65,7 @@ class LongPromptsLast(Router):
     def __init__(self, replicas: Sequence[Replica]) -> None:
         super().__init__(replicas)
         self._held: list[RoutedTurn] = []
+        self._ended = False
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         if turn.prompt_tokens > 20_000 and turn.runs:
@@ -72,11 +73,15 @@ class LongPromptsLast(Router):
             return None
         return self._emptiest()
 
+    def finished(self, turn: RoutedTurn, now_s: float) -> None:
+        self._ended = True
+
     def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
-        return [(self._held.pop(), self._emptiest())] if self._held else ()
+        ended, self._ended = self._ended, False
+        return self.tick(now_s) if ended else ()
 
     def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
-        return self.resumed(now_s)
+        return [(self._held.pop(), self._emptiest())] if self._held else ()
 
     def _emptiest(self) -> int:
         return min(self.replicas, key=lambda each: (each.used_tokens, each.turns)).index
