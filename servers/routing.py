@@ -24,6 +24,7 @@ ROUTERS = Registry(
         "sticky": "servers.routers.sticky:Sticky",
         "prefix-aware": "servers.routers.prefix_aware:PrefixAware",
         "thunderagent": "servers.routers.thunderagent:ThunderAgent",
+        "program-scheduling": "servers.routers.program_scheduling:ProgramScheduling",
     },
     remedy="give your own as my_module:MyRouter",
     option="--router",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-from servers.policies.base import Request
-
 PROGRAM_TOKENS = 100
 """Tokens that are added for each program, for its next output."""
 CONTINUOUS = 0.9
@@ -47,9 +45,9 @@ class Program:
     def tokens(self) -> int:
         return max(self.context - self.shared, 0) + PROGRAM_TOKENS
 
-    def arrived(self, request: Request) -> None:
-        if request.prompt_tokens >= self.context:
-            self.context, self.shrinks = request.prompt_tokens, 0
+    def arrived(self, prompt_tokens: int) -> None:
+        if prompt_tokens >= self.context:
+            self.context, self.shrinks = prompt_tokens, 0
         self.open_turns += 1
         self.expires_s = math.inf
 
@@ -57,19 +55,20 @@ class Program:
         """Record the start of a turn, before the program becomes active."""
         self.cached, self.starts, self.scheduled_s = cached_tokens, not self.active, now_s
 
-    def finished(self, request: Request, impact_s: float, now_s: float) -> int:
+    def finished(self, prompt: int, impact_s: float, now_s: float) -> int:
         """Record the end of a turn. Return how many tokens its prompt has grown since the last one;
         0 if there was none, or if it shrank or more than doubled."""
-        prompt, last = request.prompt_tokens, self.last_prompt
+        last = self.last_prompt
         continuous = not last or self.cached >= CONTINUOUS * last
         if self.starts and (not last or not continuous):
             self.segment_since_s = self.scheduled_s
         if not last:
             self.shared = self.cached
+        self.open_turns -= 1
         self.shrinks += 1
         if prompt >= self.context or self.shrinks == 2:
             self.context, self.shrinks = prompt, 0
-        self.starts, self.last_prompt, self.last_turn = False, prompt, request.id
+        self.starts, self.last_prompt = False, prompt
         self.last_impact_s, self.last_finished_s = impact_s, now_s
         self.rounds += continuous
         self.rounds_since_expiry += continuous

@@ -12,7 +12,7 @@ where growth is the mean growth of prompts and R = ceil(2 * mean rounds since th
 within 1 and 14; rounds are turns that found 0.9 of the previous prompt in the cache, and an active
 program has R less its rounds since its admission left. Without the term of growth it is admitted
 too if the larger batch gains more decode time than its own prefill and what others lose cost
-(`_gains`). After 100 turns (`window`) the means are used; before, growth is 0.
+(`Machine._gains`). After 100 turns (`window`) the means are used; before, growth is 0.
 
 When its turn ends, a program keeps its place, and here its KV, for the d that maximises
 
@@ -72,18 +72,14 @@ from servers.policies.base import (
     Retention,
     pin,
 )
-from servers.policies.estimates.lognormal import LogNormalTimes
-from servers.policies.estimates.turn_window import TurnWindow
+from servers.policies.progress_machine import Machine, patience_s
 from servers.policies.progress_program import Program
 
 WINDOW = 100
 LONGEST_S = 10.0
-ALPHA = 0.15
-"""Share of the decode throughput that is left while a prompt is computed."""
 MOST_ROUNDS = 14
 MOST_ACTIVE = 64
 RESUME_AFTER_S = 300.0
-SOONEST_S = 30.0
 FORGET_AFTER_S = 1800.0
 """A paused program without turns is forgotten after this time."""
 
@@ -128,21 +124,20 @@ class ProgressTtl(Policy):
         if longest_s < 0 or resume_after_s <= 0:
             raise ValueError("longest_s must be at least 0 s, and resume_after_s above 0 s")
         self.reclaim_when = "pressure"
-        self._longest_s = longest_s
         self._by_arrival = resume_order == "arrival"
         self._resume_after_s = resume_after_s
         self._most_rounds = most_rounds
-        self._most_active = most_active
-        self._batch_gain = batch_gain
         self._pins = pins
-        self._times = LogNormalTimes(window)
-        self._turns = TurnWindow(window)
+        self._machine = Machine(
+            costs,
+            costs.kv_tokens,
+            window=window,
+            longest_s=longest_s,
+            most_rounds=most_rounds,
+            most_active=most_active,
+            batch_gain=batch_gain,
+        )
         self._programs: dict[str, Program] = {}
-        self._active: dict[str, Program] = {}
-        self._used = 0
-        """Tokens of the active programs."""
-        self._rounds_left = -1.0
-        """Rounds left of all active programs; -1 if they have to be summed again."""
         self._running: set[int] = set()
         self._held: dict[int, Held] = {}
         self._smallest: list[tuple[int, int]] = []
@@ -160,11 +155,9 @@ class ProgressTtl(Policy):
         if program is None:
             program = self._programs[request.program_id] = Program()
         elif not program.open_turns and program.last_finished_s >= 0:
-            self._times.add(now_s - program.last_finished_s)
-        before = program.tokens
-        program.arrived(request)
+            self._machine.times.add(now_s - program.last_finished_s)
+        self._machine.arrived(program, request.prompt_tokens)
         if program.active:
-            self._used += program.tokens - before
             self._pause_until_fit(now_s)
             return
         self._idle.pop(request.program_id, None)
@@ -184,11 +177,7 @@ class ProgressTtl(Policy):
         if not request.preempted:
             program.scheduled(cached_tokens, now_s)
         if not program.active:
-            program.active, program.yielded, program.rounds = True, False, 0
-            if program.segment_since_s < 0:
-                program.segment_since_s = now_s
-            self._active[request.program_id] = program
-            self._used += program.tokens
+            self._machine.add(request.program_id, program, now_s)
 
     def preempted(self, request: Request, now_s: float) -> None:
         self._change(now_s)
@@ -201,15 +190,9 @@ class ProgressTtl(Policy):
         program = self._programs.get(program_id)
         if program is None:
             return FREE
-        program.open_turns -= 1
-        impact_s = self._impact_s(request.prompt_tokens - program.shared)
-        ttl_s = self._times.best_ttl_s(impact_s, self._longest_s)
-        before = program.tokens
-        growth = program.finished(request, impact_s, now_s)
-        rounds = program.rounds_since_expiry
-        self._turns.add(request.prompt_tokens, request.output_tokens, growth, rounds, now_s)
-        if program.active:
-            self._used += program.tokens - before
+        prompt, output = request.prompt_tokens, request.output_tokens
+        ttl_s = self._machine.finished(program, prompt, output, now_s)
+        program.last_turn = request.id
         if not program.open_turns:
             if request.ends_program:
                 self._forget(program_id, program)
@@ -225,7 +208,7 @@ class ProgressTtl(Policy):
         self._pause_until_fit(now_s)
         if not program.active or program.open_turns or not self._pins:
             return FREE
-        return pin(ttl_s, tool=request.tool, rebuild_s=impact_s)
+        return pin(ttl_s, tool=request.tool, rebuild_s=program.last_impact_s)
 
     def aborted(self, request: Request, now_s: float) -> None:
         self._change(now_s)
@@ -273,21 +256,21 @@ class ProgressTtl(Policy):
             return "run"
         while self._smallest[0][1] not in self._held:
             heapq.heappop(self._smallest)
-        if self._used + self._smallest[0][0] > self.costs.kv_tokens:
+        if self._machine.used + self._smallest[0][0] > self.costs.kv_tokens:
             return "stop"
-        return "run" if self._fits(held.program) else "skip"
+        return "run" if self._machine.fits(held.program) else "skip"
 
     def reclaim(self, pins: Collection[Pin], request: Request, now_s: float) -> Iterable[Pin]:
         if request.id not in self._running:
             return ()
-        mean = self._turns.mean_prompt
+        mean = self._machine.turns.mean_prompt
         known = [(self._programs[p.program_id], p) for p in pins if p.program_id in self._programs]
         known.sort(key=lambda item: (-item[0].served_s(now_s, mean), item[1].request.id))
         return [pin for _, pin in known]
 
     def review(self, pins: Collection[Pin], batch_tokens: int, now_s: float) -> Iterable[Pin]:
         self._pass_time(now_s)
-        return [p for p in pins if p.program_id not in self._active]
+        return [p for p in pins if p.program_id not in self._machine.active]
 
     def wake_s(self, now_s: float) -> float | None:
         self._pass_time(now_s)
@@ -300,67 +283,17 @@ class ProgressTtl(Policy):
             due_s = min(due_s, self._expiries[0][0])
         return None if due_s == math.inf else due_s
 
-    # Admission ----------------------------------------------------------------------------------
-
-    def _fits(self, program: Program) -> bool:
-        """Return whether a paused program fits, with room for the growth of all."""
-        needed = self._used + program.tokens
-        if len(self._active) >= self._most_active or needed > self.costs.kv_tokens:
-            return False
-        growth = self._turns.mean_growth
-        rounds = self._turns.target_rounds(self._most_rounds)
-        if rounds == 0 or growth == 0:
-            return True
-        if needed + growth * (rounds + self._active_rounds_left()) <= self.costs.kv_tokens:
-            return True
-        return self._batch_gain and self._gains(program, rounds, growth)
-
-    def _active_rounds_left(self) -> float:
-        if self._rounds_left < 0:
-            rounds = self._turns.target_rounds(self._most_rounds)
-            self._rounds_left = sum(max(rounds - p.rounds, 0) for p in self._active.values())
-        return self._rounds_left
-
-    def _gains(self, program: Program, rounds: int, growth: float) -> bool:
-        """Return whether a larger batch gains more decode time than the program's prefill and the
-        shorter stay of the others cost."""
-        reasoning = [p for p in self._active.values() if p.open_turns]
-        if not reasoning:
-            return False
-        context = sum(p.context for p in reasoning)
-        turns = len(reasoning)
-        step_s = self.costs.decode_s(turns, context)
-        larger_s = self.costs.decode_s(turns + 1, context + program.context)
-        gain = max((turns + 1) / larger_s * step_s / turns - 1, 0.0)
-        gain_s = self._turns.mean_output * step_s * gain
-        left = max(self.costs.kv_tokens - self._used, 0.0)
-        total = self._active_rounds_left()
-        before = min(total, left / growth)
-        after = min(total, max(left - program.tokens - growth * rounds, 0.0) / growth)
-        if after <= 2**-52:
-            lost_s = math.inf if before > 0 else 0.0
-        else:
-            impacts = [p.last_impact_s for p in self._active.values() if p.rounds < rounds]
-            lost_s = (before - after) / after * sum(impacts) / len(impacts)
-        return gain_s >= self._impact_s(program.context - program.shared) + lost_s
-
-    def _impact_s(self, tokens: int) -> float:
-        """Return what a rebuild of a context costs, with the decodes that it slows down."""
-        return self.costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
-
     def _patience_s(self, held: Held, now_s: float) -> float:
         """Return how long a turn that is held back now waits at most."""
-        rounds, per_s = self._turns.target_rounds(self._most_rounds), self._turns.per_second
+        machine = self._machine
+        rounds, per_s = machine.target_rounds, machine.turns.per_second
         if rounds == 0 or per_s == 0:
             return self._resume_after_s
-        ahead = 0.0
-        for program in self._active.values():
-            ahead += max(rounds - program.rounds, 1 if program.open_turns else 0)
-        mine = self._recency(held)
+        ahead, mine = machine.rounds_ahead(), self._recency(held)
         for other in self._held.values():
             if other.deadline_s <= now_s or self._recency(other) <= mine:
                 ahead += rounds
-        return min(max(3 * ahead / per_s, SOONEST_S), self._resume_after_s)
+        return patience_s(ahead, per_s, self._resume_after_s)
 
     def _recency(self, held: Held) -> tuple[bool, float]:
         """Return the position among held turns, of which the earlier arrival goes first."""
@@ -371,7 +304,7 @@ class ProgressTtl(Policy):
     def _change(self, now_s: float) -> None:
         """Pass the time before an event."""
         self._pass_time(now_s)
-        self._rounds_left = -1.0
+        self._machine.changed()
 
     def _pass_time(self, now_s: float) -> None:
         """Pause the programs whose TTL has ended. Decisions call it too; what it does follows from
@@ -389,36 +322,13 @@ class ProgressTtl(Policy):
             self._forget(program_id, self._programs[program_id])
 
     def _pause(self, program_id: str, program: Program, now_s: float) -> None:
-        if program.active:
-            program.active = False
-            self._used -= program.tokens
-            del self._active[program_id]
-            self._rounds_left = -1.0
-        program.rounds, program.leaves, program.expires_s = 0, False, math.inf
+        self._machine.remove(program_id, program)
         self._idle[program_id] = now_s
         self._idle.move_to_end(program_id)
 
     def _pause_until_fit(self, now_s: float) -> None:
-        """Pause acting programs, and mark reasoning ones to leave, if the contexts and the outputs
-        to come exceed the KV."""
-        output = math.ceil(self._turns.mean_output)
-        reasoning = [p for p in self._active.values() if p.open_turns]
-        projected = self._used + output * len(reasoning)
-        projected -= sum(p.tokens + output for p in reasoning if p.leaves)
-        if projected <= self.costs.kv_tokens:
-            return
-        victims = [item for item in self._active.items() if not item[1].leaves]
-        mean = self._turns.mean_prompt
-        victims.sort(key=lambda i: (-i[1].served_s(now_s, mean), -i[1].tokens, i[0]))
-        for program_id, program in victims:
-            if projected <= self.costs.kv_tokens:
-                return
-            projected -= program.tokens
-            if program.open_turns:
-                projected -= output
-                program.leaves = True
-            else:
-                self._pause(program_id, program, now_s)
+        for program_id in self._machine.make_room(now_s):
+            self._pause(program_id, self._programs[program_id], now_s)
 
     def _forget(self, program_id: str, program: Program) -> None:
         self._pause(program_id, program, 0.0)

@@ -43,6 +43,10 @@ class TurnWindow:
         self._rounds += sign * sample.rounds
 
     @property
+    def is_full(self) -> bool:
+        return len(self._samples) >= self._size
+
+    @property
     def mean_prompt(self) -> float:
         return quotient(self._prompts, len(self._samples)) if self._samples else 0.0
 
@@ -65,7 +69,7 @@ class TurnWindow:
     def target_rounds(self, most: int) -> int:
         """Return twice the mean number of rounds, within 1 and `most`; 0 until the window is
         full."""
-        if len(self._samples) < self._size:
+        if not self.is_full:
             return 0
         rounds = math.ceil(quotient(2 * self._rounds, len(self._samples)))
         return min(max(rounds, 1), most)

@@ -1,0 +1,191 @@
+"""The active programs of one machine, and what fits beside them (Progress-TTL).
+
+The policy `progress-ttl` has one machine, and the router `program-scheduling` has one for each
+replica. `servers.policies.progress_ttl` has the formulas and their source.
+"""
+
+from __future__ import annotations
+
+import math
+
+from servers.policies.base import Costs
+from servers.policies.estimates.lognormal import LogNormalTimes
+from servers.policies.estimates.turn_window import TurnWindow
+from servers.policies.progress_program import Program
+
+ALPHA = 0.15
+"""Share of the decode throughput that is left while a prompt is computed."""
+SOONEST_S = 30.0
+
+
+class Machine:
+    def __init__(
+        self,
+        costs: Costs,
+        kv_tokens: float,
+        *,
+        window: int,
+        longest_s: float,
+        most_rounds: int,
+        most_active: int,
+        batch_gain: bool,
+        low: float = 1.0,
+        high: float = 1.0,
+    ) -> None:
+        self.times = LogNormalTimes(window)
+        """Times between the turns of its programs."""
+        self.turns = TurnWindow(window)
+        self.active: dict[str, Program] = {}
+        self.counted = 0.0
+        """Tokens of the active programs."""
+        self.limit = low * kv_tokens
+        """Tokens up to which programs are admitted, and down to which they are paused."""
+        self._pause_above = high * kv_tokens
+        self._costs = costs
+        self._longest_s = longest_s
+        self._most_rounds = most_rounds
+        self._most_active = most_active
+        self._batch_gain = batch_gain
+        self._rounds_left = -1.0
+        """Rounds left of all active programs; -1 if they have to be summed again."""
+
+    @property
+    def used(self) -> float:
+        return max(self.counted, 0.0)
+
+    @property
+    def target_rounds(self) -> int:
+        """Rounds for which a program is to stay; 0 until the window is full."""
+        return self.turns.target_rounds(self._most_rounds)
+
+    # Programs -----------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Rounds have to be summed again, after any event."""
+        self._rounds_left = -1.0
+
+    def add(self, program_id: str, program: Program, now_s: float) -> None:
+        program.active, program.yielded, program.rounds = True, False, 0
+        if program.segment_since_s < 0:
+            program.segment_since_s = now_s
+        self.active[program_id] = program
+        self.counted += program.tokens
+        self.changed()
+
+    def remove(self, program_id: str, program: Program) -> None:
+        """Take out a program that is paused, or was."""
+        if program.active:
+            program.active = False
+            self.counted -= program.tokens
+            del self.active[program_id]
+            self.changed()
+        program.rounds, program.leaves, program.expires_s = 0, False, math.inf
+
+    def arrived(self, program: Program, prompt_tokens: int) -> None:
+        before = program.tokens
+        program.arrived(prompt_tokens)
+        if program.active:
+            self.counted += program.tokens - before
+        self.changed()
+
+    def finished(self, program: Program, prompt: int, output: int, now_s: float) -> float:
+        """Count a turn that has ended. Return the seconds for which its program keeps its place, by
+        the turns before it."""
+        impact_s = self.impact_s(prompt - program.shared)
+        ttl_s = self.times.best_ttl_s(impact_s, self._longest_s)
+        before = program.tokens
+        growth = program.finished(prompt, impact_s, now_s)
+        self.turns.add(prompt, output, growth, program.rounds_since_expiry, now_s)
+        if program.active:
+            self.counted += program.tokens - before
+        self.changed()
+        return ttl_s
+
+    # Choices ------------------------------------------------------------------------------------
+
+    def fits(self, program: Program) -> bool:
+        """Return whether a paused program fits, with room for the growth of all."""
+        needed = self.used + program.tokens
+        if len(self.active) >= self._most_active or needed > self.limit:
+            return False
+        if needed + self.reserve() <= self.limit:
+            return True
+        return self._batch_gain and self._gains(program)
+
+    def reserve(self) -> float:
+        """Return the tokens by which active programs and one more are expected to grow."""
+        growth, rounds = self.turns.mean_growth, self.target_rounds
+        if rounds == 0 or growth == 0:
+            return 0.0
+        return growth * (rounds + self._active_rounds_left())
+
+    def rounds_ahead(self) -> float:
+        """Return the rounds until all active programs have left, at least one for each that
+        reasons."""
+        rounds, ahead = self.target_rounds, 0.0
+        for program in self.active.values():
+            ahead += max(rounds - program.rounds, 1 if program.open_turns else 0)
+        return ahead
+
+    def make_room(self, now_s: float, arriving: Program | None = None) -> list[str]:
+        """Return the acting programs to pause, and mark reasoning ones to leave, if contexts and
+        outputs to come exceed the KV. A program whose turn arrives now is not marked."""
+        output = math.ceil(self.turns.mean_output)
+        reasoning = [p for p in self.active.values() if p.open_turns]
+        projected = self.used + output * len(reasoning)
+        projected -= sum(p.tokens + output for p in reasoning if p.leaves)
+        paused: list[str] = []
+        if projected <= self._pause_above:
+            return paused
+        victims = [i for i in self.active.items() if not i[1].leaves and i[1] is not arriving]
+        mean = self.turns.mean_prompt
+        victims.sort(key=lambda i: (-i[1].served_s(now_s, mean), -i[1].tokens, i[0]))
+        for program_id, program in victims:
+            if projected <= self.limit:
+                break
+            projected -= program.tokens
+            if program.open_turns:
+                projected -= output
+                program.leaves = True
+            else:
+                paused.append(program_id)
+        return paused
+
+    def impact_s(self, tokens: int) -> float:
+        """Return what a rebuild of a context costs, with the decodes that it slows down."""
+        return self._costs.rebuild_s(tokens) * (2 - ALPHA) if tokens > 0 else 0.0
+
+    def _active_rounds_left(self) -> float:
+        if self._rounds_left < 0:
+            rounds = self.target_rounds
+            self._rounds_left = sum(max(rounds - p.rounds, 0) for p in self.active.values())
+        return self._rounds_left
+
+    def _gains(self, program: Program) -> bool:
+        """Return whether a larger batch gains more decode time than the program's prefill and the
+        shorter stay of the others cost."""
+        rounds, growth = self.target_rounds, self.turns.mean_growth
+        reasoning = [p for p in self.active.values() if p.open_turns]
+        if not reasoning:
+            return False
+        context = sum(p.context for p in reasoning)
+        turns = len(reasoning)
+        step_s = self._costs.decode_s(turns, context)
+        larger_s = self._costs.decode_s(turns + 1, context + program.context)
+        gain = max((turns + 1) / larger_s * step_s / turns - 1, 0.0)
+        gain_s = self.turns.mean_output * step_s * gain
+        left = max(self.limit - self.used, 0.0)
+        total = self._active_rounds_left()
+        before = min(total, left / growth)
+        after = min(total, max(left - program.tokens - growth * rounds, 0.0) / growth)
+        if after <= 2**-52:
+            lost_s = math.inf if before > 0 else 0.0
+        else:
+            impacts = [p.last_impact_s for p in self.active.values() if p.rounds < rounds]
+            lost_s = (before - after) / after * sum(impacts) / len(impacts)
+        return gain_s >= self.impact_s(program.context - program.shared) + lost_s
+
+
+def patience_s(rounds_ahead: float, turns_per_s: float, longest_s: float) -> float:
+    """Return how long a turn is held back at most."""
+    return min(max(3 * rounds_ahead / turns_per_s, SOONEST_S), longest_s)
