@@ -7,15 +7,16 @@ of a running server.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
 from harness.cells.job import Job
-from harness.load.settings import SweepSettings
+from harness.load.settings import Server, SweepSettings
 from harness.load.workload import Longest
+from servers.errors import InvalidInput
 from servers.records import EventRecord, TurnRecord
 from servers.registry import Registry
-from servers.variants import Variant, variants
+from servers.variants import Variant, behind_routers, variants
 
 ENGINES = Registry(
     kind="engine",
@@ -59,6 +60,18 @@ def split_supported(
         else:
             chosen.append(variant)
     return tuple(chosen), tuple(left_out)
+
+
+def with_routers(chosen: Iterable[Variant], server: Server) -> tuple[Variant, ...]:
+    """Return each variant behind each router, if there are several replicas. Raise InvalidInput."""
+    if server.replicas > 1:
+        return tuple(behind_routers(chosen, server.router))
+    if server.router is not None:
+        raise InvalidInput(
+            f"--router {server.router}: distributes turns over several replicas; add "
+            "--replicas with at least 2, or remove it"
+        )
+    return tuple(chosen)
 
 
 class Engine(Protocol):

@@ -13,8 +13,9 @@ from harness.cells.job import Job
 from harness.replay.http import api_key
 from harness.replay.live import Replica, replay_live
 from harness.replay.liveness import ServerMonitor, ServerTimeouts
-from servers.errors import CellFailed
+from servers.errors import CellFailed, InvalidRouter
 from servers.records import EventRecord, TurnRecord
+from servers.routers.sticky import Sticky
 
 LAST_RECORDS_S = 2.0
 """Time for the turns of a dead server to fail with their own errors."""
@@ -96,6 +97,7 @@ def replay_on(
             liveness=monitor.liveness,
             lost_reason=lambda: monitor.lost_reason,
             cache_salt=cache_salt,
+            router=job.variant.router or Sticky,
         )
 
     done = asyncio.run(_monitored(replay, monitor))
@@ -118,6 +120,8 @@ async def _monitored(replay: Any, monitor: ServerMonitor) -> dict[str, Any]:
         monitor_task.cancel()
         await asyncio.wait({replay_task, monitor_task})
     error = None if replay_task.cancelled() else replay_task.exception()
+    if isinstance(error, InvalidRouter):
+        raise CellFailed(str(error)) from error
     if error is not None and not isinstance(error, CellFailed):
         raise error
     if monitor.lost_reason is None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from harness.cells.job import Job
+from harness.engines.base import with_routers
 from harness.engines.virtual_cell import run_virtual
 from harness.load.settings import Machine, SweepSettings
 from harness.load.workload import Longest
@@ -29,7 +30,7 @@ from servers.profiles.measured import Measured
 from servers.profiles.roofline import gpus_for
 from servers.records import EventRecord, TurnRecord
 from servers.sim import Engine, Fleet, Limits, Offload, OnEvent
-from servers.variants import Variant, behind_routers, make_policy, variants
+from servers.variants import Variant, make_policy, variants
 
 DEFAULT_HARDWARE, DEFAULT_MODEL = "a100-80g", "llama-3.1-8b"
 """A machine on which schedulers differ: docs/design/statistics.md, Workload, machine and SLO."""
@@ -188,14 +189,7 @@ def _profile_json(profile: Profile) -> dict[str, Any]:
 
 def resolve_sim(settings: SweepSettings) -> tuple[tuple[Variant, ...], SimEngine, tuple[()]]:
     settings.server.refuse_unsupported("sim", ("replicas", "router"))
-    chosen = tuple(variants(settings.policies))
-    if settings.server.replicas > 1:
-        chosen = tuple(behind_routers(chosen, settings.server.router))
-    elif settings.server.router is not None:
-        raise InvalidInput(
-            f"--router {settings.server.router}: distributes turns over several replicas; add "
-            "--replicas with at least 2, or remove it"
-        )
+    chosen = with_routers(variants(settings.policies), settings.server)
     return chosen, sim_engine(settings, chosen), ()
 
 

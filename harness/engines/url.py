@@ -21,6 +21,8 @@ from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.load.settings import Prompts, SweepSettings
 from harness.load.workload import Longest
 from harness.redact import server_url
+from harness.replay.http import api_key
+from harness.replay.identity import SessionEnd, session_ends
 from harness.replay.live import Replica
 from harness.replay.liveness import ServerTimeouts
 from harness.replay.served_models import is_vllm, served_models
@@ -52,6 +54,8 @@ class UrlEngine:
     text: bool
     is_vllm: bool
     """Whether the server accepts `vllm_xargs`. Other servers may reject unknown fields."""
+    session_ends: tuple[SessionEnd, ...] = ()
+    """How the server is told that a program has ended."""
     hardware: str = "unknown"
     parallel: bool = False
     cells_reusable: bool = False
@@ -91,7 +95,7 @@ class UrlEngine:
         nonce = os.urandom(8).hex()
         seed = int.from_bytes(hashlib.sha256(f"{job.name} {nonce}".encode()).digest()[:8])
         done = replay_on(
-            [Replica(self.name, self.events)],
+            [Replica(self.name, self.events, session_ends=self.session_ends)],
             job,
             model=self.model,
             vocabulary=range(*vocabulary_of(self.model)),
@@ -143,6 +147,7 @@ def url_engine(
         timeouts=ServerTimeouts(settings.server.lost_after_s, settings.server.stuck_after_s),
         text=settings.server.prompts is Prompts.TEXT,
         is_vllm=is_vllm(model),
+        session_ends=session_ends(url, api_key()),
     )
     return (_as_served(settings.policies),), engine, ()
 

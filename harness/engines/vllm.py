@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import UNSET
 
 from harness.cells.job import Job
-from harness.engines.base import Unsupported, split_supported
+from harness.engines.base import Unsupported, split_supported, with_routers
 from harness.engines.live_cell import end_on_sigterm, replay_on
 from harness.engines.warm_up import warm_up
 from harness.load.option import settings_of
@@ -155,6 +155,7 @@ class VllmEngine:
             for server in servers:
                 stack.enter_context(server)
             info = servers[0].info
+            kv_tokens = info.kv_blocks * info.block_size
             on_stage("warming up")
             for server in servers:
                 warm_up(
@@ -163,7 +164,7 @@ class VllmEngine:
                     range(*info.vocabulary),
                     self.config.step_tokens,
                     info.max_model_len,
-                    info.kv_blocks * info.block_size,
+                    kv_tokens,
                 )
             turns = [0] * len(servers)
 
@@ -173,7 +174,7 @@ class VllmEngine:
                 on_turn(record)
 
             done = replay_on(
-                [Replica(server.base_url, server.events_path) for server in servers],
+                [Replica(each.base_url, each.events_path, kv_tokens) for each in servers],
                 job,
                 model=info.model,
                 vocabulary=range(*info.vocabulary),
@@ -238,4 +239,4 @@ def vllm_engine(
         text=server.prompts is Prompts.TEXT,
     )
     chosen, left_out = split_supported(settings.policies, engine.check)
-    return chosen, engine, left_out
+    return with_routers(chosen, server), engine, left_out

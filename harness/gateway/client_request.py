@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from harness.replay.identity import FINAL_HEADER, JOB_HEADERS, PROGRAM_HEADERS
 from servers.errors import InvalidProgramId
 
-HEADERS = ("X-Program-Id", "X-Job-Id", "X-Session-Id")
 FIELDS = ("program_id", "job_id", "session_id", "prompt_cache_key")
+CONTEXT_FIELDS = ("program_id", "parent_program_id")
+"""Fields of `vllm_xargs.agentic_context`, which vllm-router reads."""
+JOB_FIELDS = frozenset((*JOB_HEADERS, "job_id", "parent_program_id"))
 GATEWAY_FIELDS = ("program_id", "job_id", "session_id")
 """Removed from the body, because servers may reject unknown fields."""
 RESERVED_XARGS = ("ended", "warm_up")
@@ -27,24 +30,38 @@ MAX_ID_CHARS = 200
 class Caller(NamedTuple):
     program_id: str | None
     job_id: str | None
-    """None if the request names no job; the job is then the program's own."""
+    """The job or the parent; None if the request names none, and the job is the program's own."""
+    is_final: bool = False
+    """Whether this is the program's last request."""
 
 
 def identify_caller(
     in_path: str | None, headers: Mapping[str, str], body: Mapping[str, Any]
 ) -> Caller:
     """Raises InvalidProgramId."""
-    xargs = body.get("vllm_xargs")
-    xargs = xargs if isinstance(xargs, Mapping) else {}
-    fields: list[tuple[str, Any]] = [("the path", in_path)]
-    fields += [(header, headers.get(header)) for header in HEADERS]
-    fields += [(field, body.get(field)) for field in FIELDS]
-    fields += [(f"vllm_xargs.{field}", xargs.get(field)) for field in FIELDS]
-    ids = [(field, _id(field, value)) for field, value in fields if value not in (None, "")]
+    xargs = _mapping(body.get("vllm_xargs"))
+    context = _mapping(xargs.get("agentic_context"))
+    fields: list[tuple[str, str, Any]] = [("the path", "", in_path)]
+    fields += [(name, name, headers.get(name)) for name in (*PROGRAM_HEADERS, *JOB_HEADERS)]
+    fields += [(name, name, body.get(name)) for name in FIELDS]
+    fields += [(f"vllm_xargs.{name}", name, xargs.get(name)) for name in FIELDS]
+    fields += [(f"agentic_context.{name}", name, context.get(name)) for name in CONTEXT_FIELDS]
+    ids = [(name, _id(label, value)) for label, name, value in fields if value not in (None, "")]
     if not ids:
         return Caller(None, None)
-    jobs = [id for field, id in ids if "job" in field.lower()]
-    return Caller(ids[0][1], jobs[0] if jobs else None)
+    jobs = [id for name, id in ids if name in JOB_FIELDS]
+    is_final = headers.get(FINAL_HEADER, "").lower() in ("true", "1")
+    return Caller(ids[0][1], jobs[0] if jobs else None, is_final)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def ended_program(body: object, field: str) -> str | None:
+    """Return the program that a request ends; None if it names none. Raises InvalidProgramId."""
+    value = _mapping(body).get(field)
+    return None if value in (None, "") else _id(field, value)
 
 
 def _id(field: str, value: object) -> str:
@@ -73,14 +90,17 @@ def parse_body(raw: bytes) -> Any:
 
 
 def rewrite_body(
-    body: dict[str, Any], raw: bytes, tag: Mapping[str, object] | None
+    body: dict[str, Any],
+    raw: bytes,
+    tag: Mapping[str, object] | None,
+    ids: Mapping[str, str] | None = None,
 ) -> tuple[bool, bytes]:
     """Return whether to hide the usage event from the client, and the body for the server.
 
     The usage event is hidden if only the gateway requests it. `tag`: fields to add to `vllm_xargs`.
-    Returns `raw` if there is nothing to add or remove.
+    `ids`: to add to the body. Returns `raw` if there is nothing to add or remove.
     """
-    added: dict[str, Any] = {}
+    added: dict[str, Any] = dict(ids or {})
     options = body.get("stream_options")
     requested = isinstance(options, Mapping) and bool(options.get("include_usage"))
     hide_usage = body.get("stream") is True and not requested

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
 
@@ -33,6 +33,8 @@ class Prompt:
     after them (the task), or all pieces of a prompt without messages."""
     system: int = 0
     """Length of the system messages at the beginning."""
+    in_tokens: bool = False
+    """Whether lengths are numbers of token ids, not of characters."""
 
     def shared(self, other: Prompt) -> int:
         """Return the number of leading pieces that both prompts have."""
@@ -47,16 +49,17 @@ def prompt_of(body: Mapping[str, Any]) -> Prompt:
     messages = body.get("messages")
     if isinstance(messages, list):
         return _of_messages(messages)
-    prompt = body.get("prompt")
+    prompt, in_tokens = body.get("prompt"), False
     if isinstance(prompt, str):
         pieces = [prompt[i : i + PIECE].encode() for i in _piece_starts(prompt)]
     elif isinstance(prompt, list):
         pieces = [orjson.dumps(prompt[i : i + PIECE]) for i in _piece_starts(prompt)]
+        in_tokens = bool(prompt) and type(prompt[0]) is int
     else:
         pieces = []
     ends = [PIECE * (i + 1) for i in range(len(pieces))]
     ends[-1:] = [len(prompt)] if pieces else []  # type: ignore[arg-type]
-    return Prompt(tuple(_digests(pieces)), tuple(ends), len(pieces))
+    return Prompt(tuple(_digests(pieces)), tuple(ends), len(pieces), in_tokens=in_tokens)
 
 
 def _piece_starts(prompt: str | list[Any]) -> range:
@@ -115,7 +118,7 @@ def with_answer(prompt: Prompt, answer: Mapping[str, Any]) -> Prompt:
     before = prompt.digests[-1] if prompt.digests else b""
     digest = hashlib.blake2b(before + piece, digest_size=16).digest()
     end = (prompt.ends[-1] if prompt.ends else 0) + len(piece)
-    return Prompt((*prompt.digests, digest), (*prompt.ends, end), prompt.identifying, prompt.system)
+    return replace(prompt, digests=(*prompt.digests, digest), ends=(*prompt.ends, end))
 
 
 class Conversations:

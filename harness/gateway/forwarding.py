@@ -28,6 +28,8 @@ from harness.gateway.turns import ActiveTurn, Turns
 from harness.redact import MIN_CHARS, is_distinctive, redact
 from harness.replay.completion import measure, shortened
 from harness.replay.http import known_keys
+from harness.replay.identity import IDENTITY_HEADERS, identity_headers
+from servers.errors import InvalidRouter
 from servers.records import ChatMessage, PromptPrefix, TurnRecord
 
 HOP_BY_HOP = frozenset(
@@ -106,12 +108,16 @@ class Forwarding:
         streamed = web.StreamResponse()
         error: str | None = None
         try:
+            await self.turns.route(turn, is_last=caller.is_final or None)
             response = await self._forward(request, path, body, raw, turn, answer, streamed)
             error = answer.error or (None if answer.complete else "the stream was cut")
             return response
         except asyncio.CancelledError:
             error = turn.cancelled
             raise
+        except InvalidRouter as failure:
+            error = str(failure)
+            return refusal(500, error, "api_error")
         except (*NO_ANSWER, ValueError) as failure:
             error = f"no answer from the server: {_reason(failure, answer.secrets)}"
             if not streamed.prepared:
@@ -133,9 +139,13 @@ class Forwarding:
         streamed: web.StreamResponse,
     ) -> web.StreamResponse:
         backend, started, now_s = self.backends[turn.replica], turn.started, self.turns.now_s
-        tag = {"program_id": started.program.id, "turn": started.turn} if backend.tagged else None
-        hide_usage, data = rewrite_body(body, raw, tag)
-        headers = self._headers(request)
+        program = started.program
+        tag = {"program_id": program.id, "turn": started.turn} if backend.tagged else None
+        ids = {end.field: program.id for end in backend.session_ends}
+        hide_usage, data = rewrite_body(body, raw, tag, ids)
+        is_final = bool(turn.routed and turn.routed.is_last)
+        headers = self._headers(request, IDENTITY_HEADERS)
+        headers |= identity_headers(program.id, program.job_id, is_final=is_final)
         async with self.session.post(
             f"{backend.url}/v1/{path}", data=data, headers=headers, allow_redirects=False
         ) as upstream:
@@ -201,8 +211,11 @@ class Forwarding:
         response.body = redact_error(bytes(response.body or b""), self.api_key)  # type: ignore[arg-type]
         return response
 
-    def _headers(self, request: web.Request) -> dict[str, str]:
-        headers = {k: v for k, v in request.headers.items() if k.lower() not in HOP_BY_HOP}
+    def _headers(
+        self, request: web.Request, replaced: frozenset[str] = frozenset()
+    ) -> dict[str, str]:
+        left_out = HOP_BY_HOP | replaced
+        headers = {k: v for k, v in request.headers.items() if k.lower() not in left_out}
         if self.strips_client_key:
             headers = {k: v for k, v in headers.items() if k.lower() not in KEY_HEADERS}
         if self.api_key is not None:

@@ -30,9 +30,10 @@ from harness.replay.http import (
     known_keys,
     stream_completion,
 )
+from harness.replay.identity import identity_headers
 from harness.replay.schedule import shared_prefix
 from harness.replay.token_prompts import Conversation, Prompts
-from servers.errors import InvalidInput
+from servers.errors import InvalidInput, InvalidRouter
 from traces import Program, Turn
 
 JSON = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
@@ -118,12 +119,23 @@ class Guided:
         program, index = guided.program, guided.index
         turn = program.turns[index]
         active = self.turns.start(caller, model)
-        url = f"{self.backends[active.replica].url}/v1/completions"
-        headers = {**JSON, **authorization(self.api_key)}
+        url = self.backends[0].url
         answer = Answer(active.sent_s, secrets=known_keys(self.api_key))
         try:
             prompt, is_last = guided.conversation.prompt(turn), index == len(program.turns) - 1
-            body = io.BytesIO(completion_body(model, prompt, turn, program.id, index, is_last))
+            await self.turns.route(active, turn.prompt_tokens, is_last)
+            backend = self.backends[active.replica]
+            url = f"{backend.url}/v1/completions"
+            ids = [end.field for end in backend.session_ends]
+            body = io.BytesIO(
+                completion_body(model, prompt, turn, program.id, index, is_last, id_fields=ids)
+            )
+            job_id = active.started.program.job_id
+            headers = {
+                **JSON,
+                **authorization(self.api_key),
+                **identity_headers(program.id, job_id, is_final=is_last),
+            }
             await stream_completion(self.session, url, body, answer, self.turns.now_s, headers)
             answer.check(turn)
             guided.index += 1
@@ -131,6 +143,8 @@ class Guided:
         except asyncio.CancelledError:
             guided.stopped = active.cancelled
             raise
+        except InvalidRouter as failure:
+            guided.stopped = str(failure)
         except FAILURES as failure:
             guided.stopped = failure_reason(failure, url, answer)
         finally:

@@ -5,7 +5,7 @@ Times in seconds on the caller's clock, lengths in tokens.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -53,7 +53,6 @@ class Programs:
     def __init__(self) -> None:
         self._programs: OrderedDict[str, Program] = OrderedDict()
         """Ordered by the time of the last request."""
-        self._programs_of_job: Counter[str] = Counter()
         self._conversations = Conversations()
         self._unnamed = 0
 
@@ -62,8 +61,7 @@ class Programs:
         program = self._programs.get(id)
         if program is None:
             named = caller.program_id is not None
-            program = self._programs[id] = Program(id, caller.job_id or id, named)
-            self._programs_of_job[program.job_id] += 1
+            program = self._programs[id] = Program(id, self._job_of(caller.job_id or id), named)
         self._programs.move_to_end(id)
         waited = not program.active_turns and program.finished_s is not None
         gap_s = max(0.0, now_s - (program.finished_s or 0.0)) if waited else 0.0
@@ -106,16 +104,14 @@ class Programs:
         program.active_turns -= 1
         program.finished_s = now_s
 
+    def __contains__(self, program_id: str) -> bool:
+        return program_id in self._programs
+
     def ids(self) -> list[str]:
         return list(self._programs)
 
     def remove(self, program_id: str) -> Program | None:
-        program = self._programs.pop(program_id, None)
-        if program is not None:
-            self._programs_of_job[program.job_id] -= 1
-            if not self._programs_of_job[program.job_id]:
-                del self._programs_of_job[program.job_id]
-        return program
+        return self._programs.pop(program_id, None)
 
     def evict(self, limit: int = MAX_PROGRAMS) -> Iterator[Program]:
         """Remove and yield the least recently active programs beyond the limit. Programs with an
@@ -126,9 +122,10 @@ class Programs:
             elif (program := self.remove(id)) is not None:
                 yield program
 
-    def has_job(self, job_id: str) -> bool:
-        """Return whether a program of the job is known."""
-        return job_id in self._programs_of_job
+    def _job_of(self, program_id: str) -> str:
+        """Return the job of a program: clients may name the parent of a sub-agent as its job."""
+        parent = self._programs.get(program_id)
+        return program_id if parent is None else parent.job_id
 
     def _idle(self, program_id: str) -> bool:
         program = self._programs.get(program_id)

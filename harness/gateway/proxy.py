@@ -8,28 +8,37 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any
 
-import aiohttp
 import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from harness.console import print_message
 from harness.gateway.access import Access, admitted_as, refusal
-from harness.gateway.client_request import Caller, identify_caller, parse_body
+from harness.gateway.client_request import (
+    Caller,
+    ended_program,
+    identify_caller,
+    parse_body,
+)
 from harness.gateway.forwarding import Forwarding
 from harness.gateway.guided import Guide, Guided
 from harness.gateway.servers import Backend
 from harness.gateway.turns import Turns
 from harness.replay.engine_events import EngineLogs
-from harness.replay.http import allow_many_connections, authorization, client_session
-from servers.errors import InvalidProgramId
+from harness.replay.http import allow_many_connections, client_session
+from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
+from harness.replay.live_router import BuildRouter, LiveRouter
+from harness.replay.load_reports import LoadReports
+from servers.errors import InvalidProgramId, InvalidRouter
 from servers.records import EventRecord, TurnRecord
+from servers.routers.base import Replica
+from servers.routers.sticky import Sticky
 
 MAX_BODY_BYTES = 32 << 20
-END_TIMEOUT_S = 5.0
-"""Timeout of the request that reports the end of a program to its server. A failure is ignored."""
 HEALTH = "/health"
 COMPLETIONS = ("chat/completions", "completions")
 
@@ -47,9 +56,11 @@ class Gateway:
         keeps_messages: bool = False,
         on_event: Callable[[EventRecord], None] | None = None,
         access: Access | None = None,
+        router: BuildRouter = Sticky,
     ) -> None:
         """`guide`: reply with recorded answers. `keeps_messages`: record the messages of turns.
-        `on_event`: called with each event of the servers' event files."""
+        `on_event`: called with each event of the servers' event files. `router`: distributes the
+        turns over the servers."""
         self._backends = backends
         self._on_turn = on_turn
         self._api_key = api_key
@@ -57,7 +68,10 @@ class Gateway:
         self._keeps_messages = keeps_messages
         self._on_event = on_event
         self._logs: EngineLogs | None = None
-        self._turns = Turns(len(backends), self._turn_ended, self._now_s)
+        kv_tokens = [backend.kv_tokens for backend in backends]
+        self._router = LiveRouter(router, kv_tokens, self._now_s, self._report)
+        self._turns = Turns(self._router, self._turn_ended, self._now_s)
+        self._background: set[asyncio.Task[None]] = set()
 
         self.runner: web.AppRunner
         """The runner that serves the gateway, set by `harness.gateway.serving`."""
@@ -67,6 +81,9 @@ class Gateway:
         self.set_origin(time.monotonic())
         allow_many_connections()
         self._session = client_session()
+        urls = [backend.url for backend in self._backends]
+        self._loads = LoadReports(self._session, urls, self._api_key, self._now_s)
+        self._routing = asyncio.create_task(self._run_router())
         common = self._backends, self._session, self._api_key, self._turns
         self._forwarding = Forwarding(*common, self._keeps_messages, self.access.strips_client_key)
         self._complete = self._forwarding.complete
@@ -75,6 +92,10 @@ class Gateway:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        tasks = {self._routing, *self._background}
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
         await self._session.close()
         if self._logs is not None:
             self._logs.close()
@@ -93,6 +114,8 @@ class Gateway:
         for prefix in ("", "/programs/{program}"):
             app.router.add_route("*", prefix + "/v1/{path:.+}", self._handle)
         app.router.add_delete("/programs/{program}", self._end)
+        for end in SESSION_ENDS:
+            app.router.add_post(end.path, partial(self._end_named, end))
         app.router.add_get(HEALTH, _healthy)
         return app
 
@@ -120,27 +143,50 @@ class Gateway:
         removed = self._turns.remove_program(program_id)
         if removed is None:
             return
-        program, replica = removed
-        backend = self._backends[replica]
-        if backend.tagged and program.model is not None:
-            body = {"model": program.model, "prompt": [0], "max_tokens": 1}
-            content = orjson.dumps(body | {"vllm_xargs": {"ended": program_id}})
-            headers = {"Content-Type": "application/json", **authorization(self._api_key)}
-            with suppress(aiohttp.ClientError, OSError, TimeoutError):
-                async with (
-                    asyncio.timeout(END_TIMEOUT_S),
-                    self._session.post(
-                        f"{backend.url}/v1/completions",
-                        data=content,
-                        headers=headers,
-                        allow_redirects=False,
-                    ) as answer,
-                ):
-                    await answer.content.readany()
+        program, replicas = removed
+        reports = []
+        for backend in map(self._backends.__getitem__, replicas):
+            model = program.model if backend.tagged else None
+            report = report_end(
+                self._session,
+                backend.url,
+                program_id,
+                model=model,
+                ends=backend.session_ends,
+                api_key=self._api_key,
+            )
+            reports.append(report)
+        await asyncio.gather(*reports)
+
+    async def _run_router(self) -> None:
+        """Let the router work while the gateway serves. Its errors fail the turns that it holds
+        back."""
+        while True:
+            try:
+                await self._router.run()
+            except InvalidRouter as error:
+                print_message(str(error))
+
+    async def _report(self, replica: Replica) -> None:
+        await self._loads(replica)
 
     async def _end(self, request: web.Request) -> web.Response:
         await self.end(request.match_info["program"])
         return web.Response(status=204)
+
+    async def _end_named(self, end: SessionEnd, request: web.Request) -> web.Response:
+        """End the program that the body names, as routers and servers of others let clients do."""
+        try:
+            program_id = ended_program(parse_body(await request.read()), end.field)
+        except (orjson.JSONDecodeError, InvalidProgramId) as bad:
+            return refusal(400, str(bad))
+        if program_id is None:
+            return refusal(400, f"{end.path} needs the field {end.field}")
+        if admitted_as() not in (None, program_id):
+            return refusal(403, f"this socket or key belongs to program {admitted_as()}")
+        known = program_id in self._turns.programs
+        await self.end(program_id)
+        return web.json_response({end.field: program_id, "released": known})
 
     @web.middleware
     async def _admitted(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -172,7 +218,16 @@ class Gateway:
             )
         except InvalidProgramId as bad:
             return refusal(400, str(bad))
-        return await self._complete(request, path, body, raw, caller)
+        response = await self._complete(request, path, body, raw, caller)
+        if caller.is_final and caller.program_id is not None:
+            self._start(self.end(caller.program_id))
+        return response
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something in the background, which the gateway cancels when it closes."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _turn_ended(self, record: TurnRecord) -> None:
         if self._logs is not None:

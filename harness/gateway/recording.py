@@ -21,10 +21,17 @@ from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK
 from harness.redact import server_url
 from harness.replay.http import api_key
+from harness.replay.identity import session_ends
+from harness.replay.live_router import BuildRouter
+from harness.replay.load_reports import check_reports, kv_tokens_of
 from harness.replay.served_models import is_vllm, served_models
 from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
 from servers.records import TurnRecord
+from servers.routers.base import Replica
+from servers.routers.sticky import Sticky
+from servers.routing import named_router
+from servers.variants import split
 from traces import TraceSet, read_traces
 from traces.formats.native import write_programs
 
@@ -61,10 +68,35 @@ class Recording:
 
 
 def backends(urls: Sequence[str]) -> list[Backend]:
-    """Raises InvalidInput for a server that does not respond. Only vLLM gets the program's id,
-    because other servers reject fields that they do not know."""
-    bases = [server_url(url, "the server") for url in urls]
-    return [Backend(base, any(map(is_vllm, served_models(base, "the server")))) for base in bases]
+    """Raises InvalidInput for a server that does not respond. Only vLLM gets the program's id in
+    `vllm_xargs`, because other servers reject fields that they do not know."""
+    return [_backend(server_url(url, "the server")) for url in urls]
+
+
+def _backend(base: str) -> Backend:
+    tagged = any(map(is_vllm, served_models(base, "the server")))
+    ends = session_ends(base, api_key())
+    return Backend(base, tagged, kv_tokens=kv_tokens_of(base), session_ends=ends)
+
+
+def one_router(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
+    """Return the router of the name in front of these servers. Raises InvalidInput."""
+    if text is None:
+        return Sticky
+    if len(servers) < 2:
+        raise InvalidInput(
+            f"--router {text}: distributes turns over several servers; give the URLs of at least "
+            "two, or remove it"
+        )
+    names = split(text)
+    if len(names) != 1:
+        raise InvalidInput(f"--router {text}: a gateway has one router; give one")
+    router = named_router(names[0])
+    kv_tokens = [server.kv_tokens for server in servers]
+    urls = [server.url for server in servers]
+    built = router([Replica(index, tokens) for index, tokens in enumerate(kv_tokens)])
+    check_reports(built, router.name, urls, kv_tokens)
+    return router
 
 
 def default_folder(kind: str) -> Path:
@@ -83,6 +115,7 @@ async def recording(
     *,
     keeps_messages: bool = False,
     token: str | None = None,
+    router: BuildRouter = Sticky,
 ) -> AsyncIterator[Recording]:
     """Run a gateway until the block ends.
 
@@ -105,7 +138,14 @@ async def recording(
             )
 
         access = Access(token)
-        gateway = Gateway(servers, on_turn, api_key(), keeps_messages=keeps_messages, access=access)
+        gateway = Gateway(
+            servers,
+            on_turn,
+            api_key(),
+            keeps_messages=keeps_messages,
+            access=access,
+            router=router,
+        )
         recorded = Recording(folder, gateway, keeps_messages=keeps_messages)
         async with serve_gateway(gateway, host, port) as base_url:
             recorded.base_url = base_url

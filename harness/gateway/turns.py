@@ -13,8 +13,10 @@ from typing import Any
 from harness.gateway.client_request import Caller
 from harness.gateway.conversations import Prompt
 from harness.gateway.programs import Program, Programs, StartedTurn
-from harness.gateway.servers import ServerAssignment
+from harness.gateway.prompt_length import estimated_tokens, runs_of_prompt
+from harness.replay.live_router import LiveRouter
 from servers.records import TurnRecord
+from servers.routers.base import RoutedTurn, Runs
 
 CLIENT_DISCONNECTED = "the client disconnected"
 NO_PROMPT = Prompt((), (), 0)
@@ -27,20 +29,29 @@ class ActiveTurn:
     """Has no data of the answer until `Forwarding` or `Guided` adds them."""
     prompt: Prompt
     sent_s: float
-    replica: int
     task: asyncio.Task[Any]
     """The task that answers the request."""
     cancelled: str = CLIENT_DISCONNECTED
     """The turn's error if the task is cancelled."""
+    routed: RoutedTurn | None = None
+    """Set when the router has sent it."""
+
+    @property
+    def replica(self) -> int:
+        """The server that serves it; that of the program's last turn before the router sent it."""
+        return self.started.program.replica if self.routed is None else self.routed.replica
 
 
 class Turns:
     def __init__(
-        self, servers: int, on_turn: Callable[[TurnRecord], None], now_s: Callable[[], float]
+        self,
+        router: LiveRouter,
+        on_turn: Callable[[TurnRecord], None],
+        now_s: Callable[[], float],
     ) -> None:
         self.now_s = now_s
         self.programs = Programs()
-        self._servers = ServerAssignment(servers)
+        self._router = router
         self._on_turn = on_turn
         self._active: set[ActiveTurn] = set()
         self._late_s: dict[str, float] = {}
@@ -49,14 +60,14 @@ class Turns:
         self._late_s[program_id] = seconds
 
     def start(self, caller: Caller, model: object, prompt: Prompt = NO_PROMPT) -> ActiveTurn:
-        """Start a turn. Call it in the task that answers the request, which `abandon` cancels."""
+        """Start a turn. Call it in the task that answers the request, which `abandon` cancels, and
+        call `route` before the turn is sent to its server."""
         now_s, task = self.now_s(), asyncio.current_task()
         if task is None:
             raise RuntimeError("a turn must be started in the task that answers it")
         started = self.programs.start_turn(caller, prompt, now_s)
         program = started.program
         program.model = model or program.model
-        program.replica = self._servers.replica_of(program.job_id, now_s)
         record = TurnRecord(
             program_id=program.id,
             turn=started.turn,
@@ -73,17 +84,41 @@ class Turns:
             gap_provenance="measured" if started.turn else None,
             wait_s=0.0,
         )
-        turn = ActiveTurn(started, record, prompt, now_s, program.replica, task)
+        turn = ActiveTurn(started, record, prompt, now_s, task)
         self._active.add(turn)
         for evicted in self.programs.evict():
-            self._release_server(evicted)
+            self._router.program_ended(evicted.id)
         return turn
+
+    async def route(
+        self, turn: ActiveTurn, prompt_tokens: int | None = None, is_last: bool | None = None
+    ) -> None:
+        """Wait until the router sends the turn to `turn.replica`. Raises InvalidRouter.
+
+        `prompt_tokens`: if the length is known, and the contents of the prompt are not.
+        """
+        program, prompt = turn.started.program, turn.prompt
+        runs: Runs = ()
+        if self._router.router.needs_runs and prompt_tokens is None:
+            runs = runs_of_prompt(prompt)
+            prompt_tokens = runs[-1][1] if runs else 0
+        elif prompt_tokens is None:
+            prompt_tokens = estimated_tokens(program, prompt)
+        routed = self._router.turn(program.id, program.job_id, prompt_tokens, runs, is_last)
+        held_s = await self._router.route(routed)
+        turn.routed = routed
+        turn.record.replica = program.replica = routed.replica
+        if len(self._router.replicas) > 1:
+            turn.record.held_s = held_s
 
     def end(self, turn: ActiveTurn, finished_s: float, error: str | None) -> None:
         program, index, _ = turn.started
         self._active.discard(turn)
-        if error is None or error != turn.cancelled:
-            self._servers.turn_ended(turn.replica, self.now_s(), succeeded=error is None)
+        if (routed := turn.routed) is not None:
+            routed.prompt_tokens = turn.record.prompt_tokens or routed.prompt_tokens
+            routed.output_tokens = turn.record.output_tokens or 0
+            cancelled = error is not None and error == turn.cancelled
+            self._router.finished(routed, succeeded=None if cancelled else error is None)
         self.programs.end_turn(program, finished_s)
         late_s = 0.0 if index else self._late_s.pop(program.id, 0.0)
         turn.record.scheduled_at_s = turn.sent_s - late_s
@@ -103,16 +138,10 @@ class Turns:
             turn = self.start(Caller(program_id, None), None)
             self.end(turn, turn.sent_s, reason)
 
-    def remove_program(self, program_id: str) -> tuple[Program, int] | None:
-        """Return the program and the replica of its last turn; None for an unknown program."""
+    def remove_program(self, program_id: str) -> tuple[Program, list[int]] | None:
+        """Return the program and the replicas that served it; None for an unknown program."""
         program = self.programs.remove(program_id)
         self._late_s.pop(program_id, None)
         if program is None:
             return None
-        self._release_server(program)
-        return program, program.replica
-
-    def _release_server(self, program: Program) -> None:
-        """Release the job's server if this was its root program or its last known program."""
-        if program.job_id == program.id or not self.programs.has_job(program.job_id):
-            self._servers.release(program.job_id)
+        return program, self._router.program_ended(program_id)

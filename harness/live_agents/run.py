@@ -33,6 +33,7 @@ from harness.replay.live import Replica
 from reports.run_folder.atomic import make_folder
 from servers.errors import AgentStartError, CellFailed
 from servers.records import EventRecord, TurnRecord
+from servers.routers.sticky import Sticky
 from traces import Program
 
 
@@ -237,9 +238,19 @@ async def run_agents(
         on_turn(record)
 
     guide = Guide(job.programs, vocabulary, seed) if plan.guided else None
-    backends = [Backend(replica.base_url, tagged, replica.events) for replica in replicas]
-    access = Access(keyed=True)
-    gateway = Gateway(backends, count, api_key, guide=guide, on_event=on_event, access=access)
+    backends = [
+        Backend(each.root, tagged, each.events, each.kv_tokens, each.session_ends)
+        for each in replicas
+    ]
+    gateway = Gateway(
+        backends,
+        count,
+        api_key,
+        guide=guide,
+        on_event=on_event,
+        access=Access(keyed=True),
+        router=job.variant.router or Sticky,
+    )
     folder = job.folder.absolute() / "agents"
     make_folder(folder)
     folder.chmod(0o700)

@@ -266,8 +266,7 @@ class Server:
     replicas: Annotated[
         int,
         Option(
-            "Servers of the same model. In virtual time --router distributes the turns; else each "
-            "job uses one of them.",
+            "Servers of the same model. --router distributes the turns over them.",
             SERVER,
             "N",
             min=1,
@@ -276,9 +275,10 @@ class Server:
     router: Annotated[
         str | None,
         Option(
-            "Comma-separated routers in front of several --replicas in virtual time: round-robin, "
-            "least-loaded, power-of-two, sticky, prefix-aware, thunderagent, or your classes, "
-            "optionally with arguments. Each policy runs behind each of them. Default: sticky.",
+            "Comma-separated routers in front of several --replicas: round-robin, least-loaded, "
+            "power-of-two, sticky, prefix-aware, thunderagent, or your classes, optionally with "
+            "arguments. Each policy runs behind each of them. Default: sticky; bench serve prints "
+            "the URLs of all servers without it.",
             SERVER,
             "NAMES",
         ),

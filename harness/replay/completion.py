@@ -9,7 +9,7 @@ clock of the caller, who reads the stream.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,9 +29,18 @@ MAX_OUTPUT_TOKENS = 4_000_000
 
 
 def completion_body(
-    model: str, prompt: Ids, turn: Turn, program_id: str, index: int, is_last: bool
+    model: str,
+    prompt: Ids,
+    turn: Turn,
+    program_id: str,
+    index: int,
+    is_last: bool,
+    *,
+    id_fields: Iterable[str] = (),
 ) -> bytes:
-    return _body({"model": model, "prompt": prompt}, turn, program_id, index, is_last)
+    """`id_fields`: of the body, that the server expects to have the program's id."""
+    fields = {"model": model, "prompt": prompt, **dict.fromkeys(id_fields, program_id)}
+    return _body(fields, turn, program_id, index, is_last)
 
 
 def chat_body(
@@ -41,11 +50,13 @@ def chat_body(
     program_id: str,
     index: int,
     is_last: bool,
+    *,
+    id_fields: Iterable[str] = (),
     cache_salt: str | None = None,
 ) -> bytes:
     """`cache_salt` (vLLM): only prompts with the same salt share KV."""
     messages = [message._asdict() for message in prompt]
-    fields = {"model": model, "messages": messages}
+    fields = {"model": model, "messages": messages, **dict.fromkeys(id_fields, program_id)}
     if cache_salt is not None:
         fields["cache_salt"] = cache_salt
     return _body(fields, turn, program_id, index, is_last)
@@ -198,7 +209,8 @@ def measure(
     """Add the times and token counts of an answer to the turn's record.
 
     The times are those that a client measures: prefill includes the network and reloads, decode
-    includes preemptions. If the answer has `queue_s`, the three sum to the turn's time.
+    includes preemptions. If the answer has `queue_s`, the three sum to the turn's time, and queue
+    includes the time for which a router held the turn back.
     """
     record.sent_at_s = sent_s
     record.first_token_at_s = first_token_s = answer.first_token_at_s
@@ -206,7 +218,7 @@ def measure(
     record.prompt_tokens = prompt_tokens
     record.output_tokens = answer.output_tokens
     record.device_hit_tokens = answer.cached_tokens
-    record.queue_s = answer.queue_s
+    record.queue_s = None if answer.queue_s is None else answer.queue_s + (record.held_s or 0.0)
     if first_token_s is not None:
         record.decode_s = finished_s - first_token_s
         if record.queue_s is not None:

@@ -141,7 +141,7 @@ def _add(served: ServedTurn, record: TurnRecord) -> None:
     )
     record.queue_s = record.prefill_s = record.decode_s = None
     if served.admitted_s is not None:
-        record.queue_s = served.admitted_s - served.arrived_s
+        record.queue_s = served.admitted_s - served.arrived_s + (record.held_s or 0.0)
     record.device_hit_tokens = record.dram_hit_tokens = None
     if served.hit_tokens is not None:
         record.device_hit_tokens = served.hit_tokens - served.external_tokens

@@ -49,7 +49,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
         """Treat a redirect as an error: the API key is only for the server that the user named."""
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects)
+OPENER = urllib.request.build_opener(_NoRedirects)
 
 
 def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
@@ -59,7 +59,7 @@ def fetch(url: str, timeout_s: float, max_bytes: int) -> bytes:
     """
     request = urllib.request.Request(url, headers=authorization(api_key()))  # noqa: S310
     try:
-        with _OPENER.open(request, timeout=timeout_s) as response:
+        with OPENER.open(request, timeout=timeout_s) as response:
             body: bytes = response.read(max_bytes)
             return body
     except urllib.error.HTTPError as error:

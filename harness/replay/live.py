@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from msgspec import UNSET
 
-from harness.replay.affinity import Affinity
 from harness.replay.completion import Answer, chat_body, completion_body, measure
 from harness.replay.engine_events import EngineLogs
 from harness.replay.http import (
@@ -30,12 +30,18 @@ from harness.replay.http import (
     known_keys,
     stream_completion,
 )
+from harness.replay.identity import SessionEnd, identity_headers
+from harness.replay.live_router import MOST_HELD_S, BuildRouter
 from harness.replay.liveness import Liveness
+from harness.replay.program_routing import ProgramRouting
 from harness.replay.schedule import ActiveProgram, TurnSchedule
 from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.clock import PS_PER_S
+from servers.errors import InvalidRouter
 from servers.records import EventRecord, TurnRecord
+from servers.routers.base import RoutedTurn
+from servers.routers.sticky import Sticky
 from traces import Program, Turn
 
 START_S = 0.2
@@ -54,6 +60,10 @@ class Replica:
     """URL of the server, with or without `/v1`."""
     events: Path | None = None
     """File to which the server's vLLM plug-in writes its events."""
+    kv_tokens: int = 0
+    """Tokens that fit into its KV memory; 0 if unknown."""
+    session_ends: tuple[SessionEnd, ...] = ()
+    """How it is told that a program has ended."""
 
     @property
     def url(self) -> str:
@@ -82,12 +92,13 @@ class _Live:
     liveness: Sequence[Liveness]
     lost_reason: Callable[[], str | None]
     cache_salt: str | None
+    build_router: BuildRouter
 
     def __post_init__(self) -> None:
         self.schedule = TurnSchedule(self.programs, self._send)
         self._text = isinstance(self.prompts, TextPrompts)
         self._secrets = known_keys(self.api_key)
-        self._affinity = Affinity(len(self.replicas))
+        self._id_fields = {end.field for each in self.replicas for end in each.session_ends}
         self._conversations: dict[str, Conversation | RecordedConversation] = {}
 
     async def run(self, starts_s: Iterable[float] | None, in_flight: int | None) -> float:
@@ -97,11 +108,23 @@ class _Live:
         """The cell's time 0 on this machine's monotonic clock, which engines' events use."""
         events = [replica.events for replica in self.replicas]
         self._logs = EngineLogs(events, self.origin_s, self.on_event)
+        self._routing = ProgramRouting(
+            self.build_router,
+            self.replicas,
+            self.session,
+            self.model,
+            self.api_key,
+            self._now_s,
+            self.turn_timeout_s or MOST_HELD_S,
+        )
         try:
-            async with asyncio.TaskGroup() as self._turns:
-                for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
-                    await self._until(at_ps / PS_PER_S - START_S)
-                    self.schedule.start(program, at_ps)
+            async with asyncio.TaskGroup() as duties:
+                routing = duties.create_task(self._routing.router.run())
+                async with asyncio.TaskGroup() as self._turns:
+                    for program, at_ps in self.schedule.arrivals(starts_s, in_flight):
+                        await self._until(at_ps / PS_PER_S - START_S)
+                        self.schedule.start(program, at_ps)
+                routing.cancel()
         finally:
             self._logs.close()
         return self._now_s()
@@ -118,22 +141,22 @@ class _Live:
         if not run.turn:
             self._conversations[program.id] = self.prompts.conversation(program)
         conversation = self._conversations[program.id]
-        make: Callable[..., bytes] = completion_body
+        make: Callable[..., bytes] = partial(completion_body, id_fields=self._id_fields)
         if self._text:
-            make = partial(chat_body, cache_salt=self.cache_salt)
+            make = partial(chat_body, id_fields=self._id_fields, cache_salt=self.cache_salt)
         prompt = conversation.prompt(turn)
         body = io.BytesIO(make(self.model, prompt, turn, program.id, run.turn, run.is_last))
         await self._until(due_s)
-        record.replica = replica = self._affinity.replica_of(run.job_id)
-        serving = self.replicas[replica]
-        url = serving.chat_url if self._text else serving.url
         answer, error = Answer(self._now_s(), self._text, self._secrets), None
-        liveness = self.liveness[replica]
+        routed = await self._route(run, record, answer)
+        serving, liveness = self.replicas[routed.replica], self.liveness[routed.replica]
+        url = serving.chat_url if self._text else serving.url
+        headers = identity_headers(program.id, run.job_id, is_final=run.is_last)
         liveness.turn_started()
         try:
             async with asyncio.timeout(self.turn_timeout_s):
                 received_s = partial(self._received_s, liveness)
-                await stream_completion(self.session, url, body, answer, received_s)
+                await stream_completion(self.session, url, body, answer, received_s, headers)
             answer.check(turn)
         except asyncio.CancelledError:
             reason = self.lost_reason() or "cancelled"
@@ -144,13 +167,30 @@ class _Live:
         liveness.turn_ended()
         finished_s = answer.last_byte_at_s if error is None else self._now_s()
         self._finish(record, turn, answer, finished_s, error)
-        if error is not None or run.is_last:
+        ends = error is not None or run.is_last
+        routed.prompt_tokens = answer.prompt_tokens(turn)
+        routed.output_tokens = answer.output_tokens
+        self._routing.ended(routed, succeeded=error is None, ends_program=ends, tasks=self._turns)
+        if ends:
             del self._conversations[program.id]
-            if program.id == run.job_id:
-                self._affinity.job_ended(run.job_id)
         else:
             conversation.answered(answer.ids)
         self.schedule.ended(run, round(finished_s * PS_PER_S), failed=error is not None)
+
+    async def _route(self, run: ActiveProgram, record: TurnRecord, answer: Answer) -> RoutedTurn:
+        """Wait until the router sends the turn. If it does not, record the turn with the reason."""
+        routed = self._routing.arrived(run)
+        try:
+            held_s = await self._routing.router.route(routed)
+        except (asyncio.CancelledError, InvalidRouter) as ended:
+            reason = str(ended) if isinstance(ended, InvalidRouter) else self.lost_reason()
+            record.held_s = self._now_s() - answer.sent_at_s
+            self._finish(record, run.next_turn, answer, self._now_s(), reason or "cancelled")
+            raise
+        record.replica = routed.replica
+        if len(self.replicas) > 1:
+            record.held_s = held_s
+        return routed
 
     def _received_s(self, liveness: Liveness) -> float:
         """Return the current time, when bytes have just arrived."""
@@ -167,7 +207,8 @@ class _Live:
     ) -> None:
         measure(record, answer, answer.prompt_tokens(turn), answer.sent_at_s, finished_s)
         record.error = error
-        self._logs.complete(record)
+        if record.replica is not UNSET:
+            self._logs.complete(record)
         self.on_turn(record)
 
 
@@ -188,6 +229,7 @@ async def replay_live(
     liveness: Sequence[Liveness] | None = None,
     lost_reason: Callable[[], str | None] = lambda: None,
     cache_salt: str | None = None,
+    router: BuildRouter = Sticky,
 ) -> dict[str, Any]:
     """Run all programs to their end. Returns the contents of done.json.
 
@@ -196,7 +238,8 @@ async def replay_live(
     go to `on_event` on the cell's clock and complete the turns' records. On cancellation (Ctrl-C
     under `asyncio.run`) each active turn gets a record with `lost_reason()` or "cancelled" as its
     error. `liveness`: one per replica, updated with its turns and bytes. `cache_salt`, in text
-    mode: vLLM shares KV only between turns with the same salt.
+    mode: vLLM shares KV only between turns with the same salt. `router` distributes the turns over
+    the replicas; raises InvalidRouter if it breaks its contract.
     """
     prompts = TextPrompts(programs) if text else Prompts(vocabulary, seed)
     allow_many_connections()
@@ -215,14 +258,22 @@ async def replay_live(
             liveness or [Liveness() for _ in replicas],
             lost_reason,
             cache_salt,
+            router,
         )
         try:
             live_s = await live.run(starts_s, in_flight)
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None
+            raise _first(group) from None
     return {
         "finished_programs": live.schedule.finished_programs,
         "failed_turns": live.schedule.failed_turns,
         "live_s": live_s,
         "started_monotonic_s": live.origin_s,
     }
+
+
+def _first(error: BaseException) -> BaseException:
+    """Return the first error of nested groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -145,6 +145,7 @@ class Replay:
             tools=turn.tools,
             future=futures[run.turn] if self._bound else None,
             path_on=None if one else partial(paths.of_turn, run.turn),
+            job_id=run.job_id,
         )
         served = self.engine.submit(submission, at_ps + self.engine.profile.request_ps)
         self._sent[served] = (run, record)

@@ -29,6 +29,7 @@ class RoutedTurn:
         "id",
         "index",
         "is_last",
+        "job_id",
         "output_tokens",
         "program_id",
         "prompt_tokens",
@@ -45,19 +46,25 @@ class RoutedTurn:
         prompt_tokens: int,
         is_last: bool | None,
         runs: Runs = (),
+        job_id: str | None = None,
     ) -> None:
         self.id = id
         """Unique, in order of arrival."""
         self.program_id = program_id
+        self.job_id = program_id if job_id is None else job_id
+        """The root program, if this one is a sub-agent; else the program itself."""
         self.index = index
         """Number of earlier turns of this program."""
         self.arrival_s = arrival_s
         self.prompt_tokens = prompt_tokens
+        """Live behind the gateway an estimate until `finished` is called."""
         self.is_last = is_last
+        """None if the client does not say."""
         self.runs = runs
         """Empty unless the router `needs_runs`."""
         self.replica = -1
-        """The replica that serves it; -1 before it was sent."""
+        """The replica that serves it; -1 before it was sent, and at the end of a turn of which the
+        client gave up while it was held back."""
         self.output_tokens = 0
         """Complete when `finished` is called."""
         self.cached_tokens = 0
@@ -69,6 +76,7 @@ class Replica:
     """What a router knows of one replica."""
 
     __slots__ = (
+        "available",
         "costs",
         "index",
         "kv_tokens",
@@ -82,9 +90,13 @@ class Replica:
     def __init__(self, index: int, kv_tokens: int, costs: Costs) -> None:
         self.index = index
         self.kv_tokens = kv_tokens
-        """Tokens that fit into the KV memory of the device."""
+        """Tokens that fit into the KV memory of the device. 0 if a live server does not say, which
+        is refused for a router that `needs_kv`."""
         self.costs = costs
         """Times of prefills and decode steps there, as an operator measures them once."""
+        self.available = True
+        """False for a while after a turn has failed on a live server. A router sends no new program
+        there while another replica is available (`usable`)."""
         self.turns = 0
         """Turns that were sent to it and have not ended. The router knows this by itself."""
         self.running = self.waiting = 0
@@ -106,6 +118,8 @@ class Router:
     """How it was compared with the code of its authors; empty if it was not."""
     needs_runs: ClassVar[bool] = False
     """Whether it compares the contents of prompts."""
+    needs_kv: ClassVar[bool] = False
+    """Whether it uses `Replica.kv_tokens`."""
     report_s: float | None = None
     """Time between load reports of the replicas. 0: each decision finds a fresh one. None: the
     router uses no reports."""
@@ -136,10 +150,15 @@ class Router:
         return ()
 
     def finished(self, turn: RoutedTurn, now_s: float) -> None:
-        """A turn has ended on `turn.replica`."""
+        """A turn has ended on `turn.replica`, or failed."""
 
     def program_ended(self, program_id: str, now_s: float) -> None:
         """The program's last turn has ended, and `finished` was called for it."""
+
+
+def usable(replicas: Sequence[Replica]) -> Sequence[Replica]:
+    """Return the replicas that are available, or all if none is."""
+    return [replica for replica in replicas if replica.available] or replicas
 
 
 def least_busy(replicas: Sequence[Replica]) -> int:

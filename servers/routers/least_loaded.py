@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router, least_busy
+from servers.routers.base import Replica, RoutedTurn, Router, least_busy, usable
 
 REPORT_S = 1.0
 
@@ -39,7 +39,8 @@ class LeastLoaded(Router):
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
         if not self._by_kv:
-            return least_busy(self.replicas)
+            return least_busy(usable(self.replicas))
         return min(
-            self.replicas, key=lambda replica: (replica.used_tokens, replica.turns, replica.index)
+            usable(self.replicas),
+            key=lambda replica: (replica.used_tokens, replica.turns, replica.index),
         ).index

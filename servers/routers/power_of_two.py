@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router
+from servers.routers.base import Replica, RoutedTurn, Router, least_busy, usable
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -26,7 +26,8 @@ class PowerOfTwo(Router):
         self._random = random.Random(seed)  # noqa: S311
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
-        if len(self.replicas) == 1:
-            return 0
-        first, second = self._random.sample(range(len(self.replicas)), 2)
-        return second if self.replicas[second].turns < self.replicas[first].turns else first
+        replicas = usable(self.replicas)
+        if len(replicas) == 1:
+            return replicas[0].index
+        first, second = self._random.sample(range(len(replicas)), 2)
+        return least_busy([replicas[first], replicas[second]])

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router, Runs, least_busy
+from servers.routers.base import Replica, RoutedTurn, Router, Runs, least_busy, usable
 
 THRESHOLD = 0.5
 BALANCE_TURNS = 32
@@ -62,6 +62,7 @@ class PrefixAware(Router):
     name = "prefix-aware"
     source = "SGLang's gateway and vllm-router, --policy cache_aware"
     needs_runs = True
+    needs_kv = True
 
     def __init__(
         self,
@@ -85,11 +86,13 @@ class PrefixAware(Router):
         return chosen
 
     def _chosen(self, turn: RoutedTurn) -> int:
+        replicas = usable(self.replicas)
+        indices = [replica.index for replica in replicas]
         turns = [replica.turns for replica in self.replicas]
-        fewest, most = min(turns), max(turns)
+        counted = [turns[index] for index in indices]
+        fewest, most = min(counted), max(counted)
         if most - fewest > self._balance_turns and most > self._balance_ratio * fewest:
-            return least_busy(self.replicas)
-        indices = range(len(self.replicas))
+            return least_busy(replicas)
         known = [shadow.known(turn.runs) for shadow in self._shadows]
         best = max(indices, key=lambda index: (known[index], -turns[index], -index))
         if known[best] > self._threshold * turn.prompt_tokens:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router
+from servers.routers.base import Replica, RoutedTurn, Router, usable
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -23,6 +23,9 @@ class RoundRobin(Router):
         self._next = 0
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        count, able = len(self.replicas), usable(self.replicas)
+        while self.replicas[self._next] not in able:
+            self._next = (self._next + 1) % count
         chosen = self._next
-        self._next = (chosen + 1) % len(self.replicas)
+        self._next = (chosen + 1) % count
         return chosen

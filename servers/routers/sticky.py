@@ -1,8 +1,9 @@
-"""All turns of a program go to the replica that served its first one (session affinity).
+"""All turns of a job go to the replica that served its first one (session affinity).
 
-A new program goes to the replica with the fewest programs; of those with equally many, to the one
-with the fewest turns. So its KV is always where its next turn goes, and the load follows the
-programs, however long they are.
+A new job goes to the replica with the fewest jobs; of those with equally many, to the one with the
+fewest turns. So the KV of a program is always where its next turn goes, sub-agents find what they
+share with the program that started them, and the load follows the jobs, however long they are. A
+job ends when all of its programs that were seen have ended.
 """
 
 from __future__ import annotations
@@ -10,33 +11,45 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router
+from servers.routers.base import Replica, RoutedTurn, Router, usable
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Sticky(Router):
-    """A program stays on the replica that had the fewest programs when it arrived."""
+    """A job stays on the replica that had the fewest jobs when it arrived."""
 
     name = "sticky"
     source = "session affinity, as in vLLM's production stack (--routing-logic session)"
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         super().__init__(replicas)
-        self._programs = [0] * len(replicas)
+        self._jobs = [0] * len(replicas)
+        """Number of jobs on each replica."""
         self._home: dict[str, int] = {}
+        self._programs: dict[str, set[str]] = {}
+        """By job: its programs that have not ended."""
+        self._job_of: dict[str, str] = {}
 
     def route(self, turn: RoutedTurn, now_s: float) -> int | None:
-        home = self._home.get(turn.program_id)
+        job_id = self._job_of.get(turn.program_id, turn.job_id)
+        home = self._home.get(job_id)
         if home is None:
             home = min(
-                range(len(self.replicas)),
-                key=lambda index: (self._programs[index], self.replicas[index].turns, index),
-            )
-            self._home[turn.program_id] = home
-            self._programs[home] += 1
+                usable(self.replicas),
+                key=lambda replica: (self._jobs[replica.index], replica.turns, replica.index),
+            ).index
+            self._home[job_id] = home
+            self._jobs[home] += 1
+            self._programs[job_id] = set()
+        self._programs[job_id].add(turn.program_id)
+        self._job_of[turn.program_id] = job_id
         return home
 
     def program_ended(self, program_id: str, now_s: float) -> None:
-        home = self._home.pop(program_id, None)
-        if home is not None:
-            self._programs[home] -= 1
+        job_id = self._job_of.pop(program_id, None)
+        if job_id is None:
+            return
+        self._programs[job_id].remove(program_id)
+        if not self._programs[job_id]:
+            del self._programs[job_id]
+            self._jobs[self._home.pop(job_id)] -= 1

@@ -42,7 +42,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 from servers.compiled_core import mypyc_attr
-from servers.routers.base import Replica, RoutedTurn, Router
+from servers.routers.base import Replica, RoutedTurn, Router, usable
 
 INTERVAL_S = 5.0
 RESUME_AFTER_S = 1800.0
@@ -80,6 +80,7 @@ class ThunderAgent(Router):
     name = "thunderagent"
     source = "ThunderAgent-org/ThunderAgent, scheduler/router.py"
     checked: ClassVar[str] = "yes: against their code, run on 1,000 random worlds"
+    needs_kv = True
 
     def __init__(
         self,
@@ -159,8 +160,7 @@ class ThunderAgent(Router):
         while (due_s := self.wake_s(now_s)) is not None and due_s <= now_s:
             program_id = next(iter(self._time_outs_s))
             program = self._paused[program_id]
-            home = self._fewest_programs() if program.home is None else program.home
-            sent += self._resume(program_id, program, home)
+            sent += self._resume(program_id, program, self._home_or_other(program))
         return sent
 
     def tick(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
@@ -181,19 +181,25 @@ class ThunderAgent(Router):
             return None
         best: int | None = None
         fewest = 0
-        for index in range(len(self.replicas)):
+        for replica in usable(self.replicas):
+            index = replica.index
             used = self._active_tokens(index)
             fits = self._room(index) >= program.tokens + PROGRAM_TOKENS
             if fits and (best is None or used < fewest):
                 best, fewest = index, used
         return best
 
-    def _fewest_programs(self) -> int:
-        return min(range(len(self.replicas)), key=lambda index: (len(self._active[index]), index))
+    def _home_or_other(self, program: Program) -> int:
+        """Return where the program was, or else the replica with the fewest active programs."""
+        if program.home is not None and self.replicas[program.home].available:
+            return program.home
+        indices = [replica.index for replica in usable(self.replicas)]
+        return min(indices, key=lambda index: (len(self._active[index]), index))
 
     def _choose(self, now_s: float) -> list[tuple[str, Program, int]]:
         """Return paused programs that fit, and the replica for each (best fit decreasing)."""
-        rooms = [(self._room_at(index, now_s), index) for index in range(len(self.replicas))]
+        indices = [replica.index for replica in usable(self.replicas)]
+        rooms = [(self._room_at(index, now_s), index) for index in indices]
         rooms = [item for item in rooms if item[0] > PROGRAM_TOKENS]
         left, chosen = sum(room for room, _ in rooms), list[tuple[str, Program]]()
         for program_id, program in sorted(self._paused.items(), key=self._resume_rank):

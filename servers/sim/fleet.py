@@ -19,7 +19,7 @@ from servers.policies.base import Costs
 from servers.profiles import Profile, costs
 from servers.routers.base import Replica, RoutedTurn, Router, Runs
 from servers.sim.engine import Engine, OnEnd
-from servers.sim.kv import BlockOwner
+from servers.sim.kv import BlockOwner, Path
 from servers.sim.sequence import Sequence as Served
 from servers.sim.sequence import Submission, Usage, refuse_unfit
 
@@ -234,6 +234,7 @@ class Fleet:
             submission.prompt_tokens,
             submission.is_last,
             self._runs(submission),
+            submission.job_id,
         )
         self._arrived += 1
         self._turns[served] = turn
@@ -248,14 +249,8 @@ class Fleet:
     def _runs(self, submission: Submission) -> Runs:
         if not self._needs_runs or submission.path_on is None:
             return ()
-        path, prompt = submission.path_on(len(self.engines)), submission.prompt_tokens
-        runs: list[tuple[object, int]] = []
-        for segment, leaves in path:
-            end = leaves * self._block
-            runs.append((segment, min(end, prompt)))
-            if end >= prompt:
-                break
-        return tuple(runs)
+        path = submission.path_on(len(self.engines))
+        return runs_of(path, self._block, submission.prompt_tokens)
 
     def _send(self, turn: RoutedTurn, index: int) -> None:
         served = self._served[turn.id]
@@ -335,6 +330,17 @@ def _costs(engine: Engine) -> Costs:
     offload = len(engine.scheduler.reloads.tiers) > 0
     step_tokens = engine.scheduler.limits.step_tokens
     return costs(engine.profile, step_tokens=step_tokens, offload=offload)
+
+
+def runs_of(path: Path, block_tokens: int, prompt_tokens: int) -> Runs:
+    """Return the prompt of a turn, of which the path in a tree of contents is given, as runs."""
+    runs: list[tuple[object, int]] = []
+    for segment, leaves in path:
+        end = leaves * block_tokens
+        runs.append((segment, min(end, prompt_tokens)))
+        if end >= prompt_tokens:
+            break
+    return tuple(runs)
 
 
 def _ps(period_s: float | None) -> int:

@@ -50,6 +50,8 @@ class Submission:
     path_on: Callable[[int], Path] | None = None
     """With several replicas: returns the path in the tree of contents of a replica, or in that of
     the router, of which the number is that of the replicas."""
+    job_id: str | None = None
+    """For routers: the root program, if this is a turn of a sub-agent."""
 
     def __init__(
         self,
@@ -61,6 +63,7 @@ class Submission:
         tools: tuple[str, ...] = (),
         future: Future | None = None,
         path_on: Callable[[int], Path] | None = None,
+        job_id: str | None = None,
     ) -> None:
         self.program_id = program_id
         self.path = path
@@ -70,6 +73,7 @@ class Submission:
         self.tools = tools
         self.future = future
         self.path_on = path_on
+        self.job_id = job_id
 
 
 def refuse_unfit(submission: Submission, profile: Profile, step_tokens: int) -> None:

@@ -89,7 +89,8 @@ def sweep_of_vllm(
 ) -> Sweep:
     """Start a sweep with one cell per fault, at seeds from 1."""
     folder.mkdir(parents=True, exist_ok=True)
-    cells = {cell_name(policy, seed): fault for seed, fault in enumerate(faults, 1)}
+    variant = f"{policy}-sticky" if "--replicas" in options else policy
+    cells = {cell_name(variant, seed): fault for seed, fault in enumerate(faults, 1)}
     python = engine(folder, cells)
     engine_options = ("--engine", "vllm", "--vllm-python", python, "--policies", policy)
     seeds = f"1..{len(faults)}" if len(faults) > 1 else "1"

@@ -159,7 +159,7 @@ def test_a_lost_offload_tier_fails_or_marks_the_cell_and_never_goes_unnoticed(
 def test_a_lost_replica_fails_its_cell(row: Fault, sweeps: dict[str, Sweep]) -> None:
     exit_code, complaints = sweeps["replicas"].ended()
     assert exit_code == row.outcome.exit_code
-    cell = sweeps["replicas"].cell(cell_name("fcfs", 1))
+    cell = sweeps["replicas"].cell(cell_name("fcfs-sticky", 1))
     check(row, cell, complaints)
     assert {line["replica"] for line in cell.lines() if line["error"] is None} == {0, 1}
 
@@ -168,7 +168,7 @@ def test_a_lost_replica_fails_its_cell(row: Fault, sweeps: dict[str, Sweep]) -> 
 def test_a_lost_replica_fails_the_cell_of_agents_too(row: Fault, sweeps: dict[str, Sweep]) -> None:
     exit_code, complaints = sweeps["agents"].ended()
     assert exit_code == row.outcome.exit_code
-    cell = sweeps["agents"].cell(cell_name("fcfs", 1 + BEHIND_THE_GATEWAY.index(row)))
+    cell = sweeps["agents"].cell(cell_name("fcfs-sticky", 1 + BEHIND_THE_GATEWAY.index(row)))
     check(row, cell, complaints)
 
 

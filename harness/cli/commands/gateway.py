@@ -36,16 +36,29 @@ Out = Annotated[
     ),
 ]
 
+Router = Annotated[
+    str | None,
+    typer.Option(
+        "--router",
+        metavar="NAME",
+        help="Which of several servers gets a turn: round-robin, least-loaded, power-of-two, "
+        "sticky, prefix-aware, thunderagent, or your class, optionally with arguments. Default: "
+        "sticky.",
+    ),
+]
+
 HELP = """Run an OpenAI-compatible proxy that identifies programs and records their turns.
 
 The program of a request is given by its path ([bold]/programs/NAME/v1/…[/bold]), a header
-(X-Program-Id, X-Job-Id, X-Session-Id), or a field (program_id, job_id, session_id,
-prompt_cache_key). Otherwise it is the program whose conversation the request continues. The gateway
-passes the program to a vLLM with a policy of Turnstile.
+(X-Program-Id, X-Job-Id, X-Session-Id, or those of other routers and agents), or a field
+(program_id, job_id, session_id, prompt_cache_key). Otherwise it is the program whose conversation
+the request continues. The gateway passes the program on to its servers.
 
 [bold]Examples[/bold]
 
   bench gateway http://127.0.0.1:8000 --port 9000
+
+  bench gateway http://127.0.0.1:8000 http://127.0.0.1:8001 --router thunderagent
 
   OPENAI_BASE_URL=http://127.0.0.1:9000/programs/task-7/v1 my-agent
 
@@ -66,16 +79,17 @@ def gateway(
             "token in TURNSTILE_GATEWAY_TOKEN.",
         ),
     ] = "127.0.0.1",
+    router: Router = None,
     out: Out = None,
 ) -> None:
     from harness.gateway.access import TOKEN, check_listen
-    from harness.gateway.recording import backends, default_folder, recording
+    from harness.gateway.recording import backends, default_folder, one_router, recording
     from harness.gateway.serving import tune_garbage_collector
 
     started: list[Recording] = []
 
     async def run() -> None:
-        async with recording(servers, folder, listen, port, token=token) as recorded:
+        async with recording(servers, folder, listen, port, token=token, router=chosen) as recorded:
             started.append(recorded)
             print(f"{recorded.base_url}/v1")
             print(f"{recorded.base_url}/programs/NAME/v1", flush=True)
@@ -87,6 +101,7 @@ def gateway(
         token = os.environ.get(TOKEN, "").strip() or None
         check_listen(listen, token)
         servers = backends(urls)
+        chosen = one_router(router, servers)
         folder = out or default_folder("gateway")
         try:
             asyncio.run(run())

@@ -60,7 +60,13 @@ Policy = Annotated[
 ]
 Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="Port on 127.0.0.1. Default: any free port."),
+    typer.Option(
+        "--port",
+        min=1,
+        max=65535,
+        help="Port on 127.0.0.1 of the server, or of the gateway of --router. Default: any free "
+        "port.",
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -92,6 +98,8 @@ Prints the base URL and an example request. Arguments after -- are passed to vLL
   bench serve --model llama-3.1-8b --policy infercept --port 8000 -- --gpu-memory-utilization 0.8
 
   bench serve --model ~/models/Qwen3-8B --policy continuum --costs costs.json
+
+  bench serve --model llama-3.1-8b --replicas 4 --router thunderagent --port 8000
 """
 
 
@@ -128,11 +136,16 @@ def serve(
             "image",
             "mount",
             "replicas",
+            "router",
             "ready_within_s",
         ),
     ],
 ) -> None:
     with one_line_errors():
+        if server.router is not None:
+            from harness.cli.serve_router import router_of, serve_behind
+
+            router = router_of(server.router, server.replicas)
         name, tier = _policy_and_tier(policy)
         if tier is not None:
             python = server.vllm_python
@@ -141,11 +154,13 @@ def serve(
         machine = replace(machine, hardware=hardware, kv_blocks=kv_blocks)
         offload = Offloading(tier, dram_gb, machine.ssd_gb) if tier else None
         config = server_config(machine, server, model, name, offload)
-        with running_servers(config, out or fresh_folder("serve"), server, port=port) as (
-            servers,
-            start_s,
-        ):
-            _print_servers(servers, start_s)
+        folder = out or fresh_folder("serve")
+        own_port = port if server.router is None else None
+        with running_servers(config, folder, server, port=own_port) as (servers, start_s):
+            _print_state(servers, start_s)
+            if server.router is not None:
+                serve_behind(router, servers, folder / "gateway", port or 0)
+            _print_servers(servers)
             _wait_for_failure(servers)
 
 
@@ -158,9 +173,8 @@ def _policy_and_tier(policy: str | None) -> tuple[str | None, Tier | None]:
     return chosen[0].policy_spec, chosen[0].offload
 
 
-def _print_servers(servers: Sequence[VllmServer], start_s: float) -> None:
-    server = servers[0]
-    info = server.info
+def _print_state(servers: Sequence[VllmServer], start_s: float) -> None:
+    info = servers[0].info
     tokens = info.kv_blocks * info.block_size
     scheduler = f"policy {info.policy}" if info.policy else "vLLM's own scheduler, no plug-in"
     for line in (
@@ -171,6 +185,11 @@ def _print_servers(servers: Sequence[VllmServer], start_s: float) -> None:
         *([f"events: {replica.events_path}" for replica in servers] if info.policy else []),
     ):
         print(line, file=sys.stderr)
+
+
+def _print_servers(servers: Sequence[VllmServer]) -> None:
+    server = servers[0]
+    info = server.info
     request_tags = ', "vllm_xargs": {"program_id": "job-1", "turn": 0}' if info.policy else ""
     print(*(replica.base_url for replica in servers), sep="\n")
     print(

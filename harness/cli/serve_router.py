@@ -1,0 +1,67 @@
+"""Runs a gateway with a router in front of the servers of `bench serve --replicas`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.gateway import Backend
+from harness.gateway.recording import recording
+from harness.gateway.serving import tune_garbage_collector
+from servers.errors import CannotServe, ServerFailed
+from servers.routing import NamedRouter, named_router
+from servers.variants import split
+from servers.vllm.launch.server import VllmServer
+
+POLL_INTERVAL_S = 1.0
+
+
+def router_of(text: str, replicas: int) -> NamedRouter:
+    """Return the router of this name. Raises InvalidInput."""
+    if replicas < 2:
+        raise CannotServe(
+            f"--router {text}: distributes turns over several replicas; add --replicas with at "
+            "least 2, or remove it"
+        )
+    names = split(text)
+    if len(names) != 1:
+        raise CannotServe(f"--router {text}: one gateway has one router; give one")
+    return named_router(names[0])
+
+
+def serve_behind(
+    router: NamedRouter, servers: Sequence[VllmServer], folder: Path, port: int
+) -> None:
+    """Print the base URL of the gateway, and serve until Ctrl-C. Raises ServerFailed."""
+    backends = [
+        Backend(
+            server.base_url,
+            tagged=True,
+            events=server.events_path if server.info.policy else None,
+            kv_tokens=server.info.kv_blocks * server.info.block_size,
+        )
+        for server in servers
+    ]
+    tune_garbage_collector()
+    asyncio.run(_serve(router, servers, backends, folder, port))
+
+
+async def _serve(
+    router: NamedRouter,
+    servers: Sequence[VllmServer],
+    backends: Sequence[Backend],
+    folder: Path,
+    port: int,
+) -> None:
+    async with recording(backends, folder, port=port, router=router) as recorded:
+        print(recorded.base_url, flush=True)
+        print(f"router {router.name}; turns are recorded in {recorded.lines_file}", file=sys.stderr)
+        while (failure := _first_failure(servers)) is None:
+            await asyncio.sleep(POLL_INTERVAL_S)
+        raise failure
+
+
+def _first_failure(servers: Sequence[VllmServer]) -> ServerFailed | None:
+    return next((failed for server in servers if (failed := server.failure())), None)

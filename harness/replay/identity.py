@@ -1,0 +1,123 @@
+"""How requests say to which program they belong, for the routers and servers that ask.
+
+Headers are sent to every server, because those that do not know one ignore it. Fields of the body
+and requests that end a session go only to servers that know them (`session_ends`), because vLLM
+logs a warning for each unknown field, and others reject it. docs/reference/identities.md has the
+list by system.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import urllib.request
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import quote
+
+import aiohttp
+
+from harness.replay.http import OPENER, authorization
+
+PROGRAM_HEADERS = (
+    "X-Program-Id",
+    "X-Dynamo-Session-Id",
+    "X-Claude-Code-Session-Id",
+    "X-Session-Id",
+    "Session-Id",
+    "Session_Id",
+    "X-Session-Affinity",
+    "X-SMG-Routing-Key",
+    "X-LLM-D-Inference-Fairness-Id",
+)
+"""Headers with the program's id; the first of a request decides. The last two may name a tenant."""
+JOB_HEADERS = ("X-Job-Id", "X-Dynamo-Parent-Session-Id")
+"""Headers with the job's id, or that of the parent, of a sub-agent."""
+FINAL_HEADER = "X-Dynamo-Session-Final"
+"""`true` in the program's last request."""
+IDENTITY_HEADERS = frozenset(
+    name.lower() for name in (*PROGRAM_HEADERS, *JOB_HEADERS, FINAL_HEADER)
+)
+PRINTABLE = "".join(map(chr, range(0x20, 0x7F)))
+END_TIMEOUT_S = 5.0
+PROBE_ID = "turnstile-probe"
+PROBE_TIMEOUT_S = 5.0
+JSON = {"Content-Type": "application/json"}
+
+
+class SessionEnd(NamedTuple):
+    """A request by which a client ends a session, and the field of that name in completions."""
+
+    path: str
+    field: str
+
+
+SESSION_ENDS = (
+    SessionEnd("/programs/release", "program_id"),  # ThunderAgent, and our gateway
+    SessionEnd("/close_session", "session_id"),  # SGLang
+)
+
+
+def identity_headers(program_id: str, job_id: str, *, is_final: bool = False) -> dict[str, str]:
+    """Return the headers of a turn. Characters outside printable ASCII are percent-encoded."""
+    id = _header_value(program_id)
+    headers = dict.fromkeys(PROGRAM_HEADERS, id)
+    if job_id != program_id:
+        headers |= dict.fromkeys(JOB_HEADERS, _header_value(job_id))
+    if is_final:
+        headers[FINAL_HEADER] = "true"
+    return headers
+
+
+def _header_value(id: str) -> str:
+    plain = id.isascii() and id.isprintable()
+    return id.strip() if plain else quote(id, safe=PRINTABLE).strip()
+
+
+def session_ends(base_url: str, api_key: str | None) -> tuple[SessionEnd, ...]:
+    """Return how sessions end at this server, by asking it to end one that does not exist."""
+    return tuple(end for end in SESSION_ENDS if _is_known(base_url, end, api_key))
+
+
+def _is_known(base_url: str, end: SessionEnd, api_key: str | None) -> bool:
+    with suppress(OSError, http.client.HTTPException, ValueError):
+        request = urllib.request.Request(  # noqa: S310
+            f"{base_url}{end.path}",
+            json.dumps({end.field: PROBE_ID}).encode(),
+            {**JSON, **authorization(api_key)},
+        )
+        with OPENER.open(request, timeout=PROBE_TIMEOUT_S) as response:
+            status: int = response.status
+            return 200 <= status < 300
+    return False
+
+
+async def report_end(
+    session: aiohttp.ClientSession,
+    base_url: str,
+    program_id: str,
+    *,
+    model: object = None,
+    ends: Sequence[SessionEnd] = (),
+    api_key: str | None = None,
+) -> None:
+    """Tell a server that a program has ended. A failure is ignored.
+
+    `model`: of a vLLM, of which our plug-in releases the program's pin; None for other servers.
+    """
+    requests: list[tuple[str, dict[str, object]]] = [
+        (end.path, {end.field: program_id}) for end in ends
+    ]
+    if model is not None:
+        body = {"model": model, "prompt": [0], "max_tokens": 1}
+        requests.append(("/v1/completions", {**body, "vllm_xargs": {"ended": program_id}}))
+    headers = {**JSON, **authorization(api_key)}
+    with suppress(aiohttp.ClientError, OSError, TimeoutError):
+        async with asyncio.timeout(END_TIMEOUT_S):
+            for path, body in requests:
+                async with session.post(
+                    f"{base_url}{path}", json=body, headers=headers, allow_redirects=False
+                ) as answer:
+                    await answer.content.readany()

@@ -1,0 +1,74 @@
+"""Reads how loaded servers are, from the Prometheus page of vLLM at `/metrics`."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+import aiohttp
+
+from harness.replay.http import authorization, fetch
+from servers.errors import InvalidInput
+from servers.routers.base import Replica, Router
+from servers.vllm.launch.metrics_page import cache_config, server_load
+
+TIMEOUT_S = 5.0
+MAX_PAGE_BYTES = 1 << 24
+
+
+def kv_tokens_of(base_url: str) -> int:
+    """Return how many tokens the server's KV memory holds; 0 if it does not say."""
+    with suppress(OSError, http.client.HTTPException, LookupError, ValueError):
+        cache = cache_config(fetch(f"{base_url}/metrics", TIMEOUT_S, MAX_PAGE_BYTES).decode())
+        return max(0, int(cache["num_gpu_blocks"]) * int(cache["block_size"]))
+    return 0
+
+
+def check_reports(router: Router, name: str, urls: Sequence[str], kv_tokens: Sequence[int]) -> None:
+    """Raise InvalidInput if the router needs what a server does not report."""
+    silent = [url for url, tokens in zip(urls, kv_tokens, strict=True) if not tokens]
+    if silent and (router.needs_kv or router.report_s is not None):
+        raise InvalidInput(
+            f"--router {name}: needs the size of each server's KV memory, and {silent[0]}/metrics "
+            "has no vllm:cache_config_info; choose another router, such as sticky"
+        )
+
+
+class LoadReports:
+    """The loads of several servers. An instance is the `report` of a `LiveRouter`."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        base_urls: Sequence[str],
+        api_key: str | None,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._session = session
+        self._urls = [f"{url}/metrics" for url in base_urls]
+        self._headers = authorization(api_key)
+        self._now_s = now_s
+
+    async def __call__(self, replica: Replica) -> None:
+        """Update the replica; a server that does not answer leaves it as it was."""
+        with suppress(aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            load = server_load(await self._page(self._urls[replica.index]))
+            if load is None:
+                return
+            replica.running, replica.waiting = load.running, load.waiting
+            replica.used_tokens = round(load.kv_usage * replica.kv_tokens)
+            replica.reported_s = self._now_s()
+
+    async def _page(self, url: str) -> str:
+        page = bytearray()
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            self._session.get(url, headers=self._headers, allow_redirects=False) as answer,
+        ):
+            async for received in answer.content.iter_any():
+                page += received
+                if len(page) > MAX_PAGE_BYTES:
+                    raise ValueError(f"{url} is longer than {MAX_PAGE_BYTES} bytes")
+        return page.decode()
