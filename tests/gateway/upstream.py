@@ -18,6 +18,9 @@ import orjson
 from aiohttp import web
 
 from harness.gateway import Backend, Gateway, serve_gateway
+from harness.replay.identity import SESSION_ENDS, SessionEnd
+from harness.replay.live_router import BuildRouter
+from servers.routers.sticky import Sticky
 from tests.lines import Line, into
 
 TOOL_CALL = {
@@ -42,6 +45,23 @@ class Upstream:
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     aborted: int = 0
+
+    metrics: str = ""
+    """The page at /metrics, which is missing if it is empty."""
+    session_end: SessionEnd | None = None
+    """A way to end a session that the server knows."""
+    ended: list[str] = field(default_factory=list)
+    """Sessions that were ended in that way."""
+
+    async def page(self, _request: web.Request) -> web.Response:
+        return web.Response(text=self.metrics, status=200 if self.metrics else 404)
+
+    async def end(self, request: web.Request) -> web.Response:
+        end = self.session_end
+        if end is None or request.path != end.path:
+            raise web.HTTPNotFound
+        self.ended.append((await request.json())[end.field])
+        return web.Response()
 
     async def models(self, _request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": "m", "owned_by": "vllm"}]})
@@ -121,6 +141,9 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
     app.router.add_post("/v1/chat/completions", upstream.complete)
     app.router.add_post("/v1/completions", upstream.complete)
     app.router.add_post("/v1/embeddings", upstream.complete)
+    app.router.add_get("/metrics", upstream.page)
+    for end in SESSION_ENDS:
+        app.router.add_post(end.path, upstream.end)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0, backlog=4096).start()
@@ -132,14 +155,14 @@ async def serving(upstream: Upstream) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def gateway_to(
-    *upstreams: Upstream, tagged: bool = True
+    *upstreams: Upstream, tagged: bool = True, router: BuildRouter = Sticky, kv_tokens: int = 0
 ) -> AsyncIterator[tuple[str, list[Line]]]:
     """Yield the base URL of a gateway to these servers, and the records of finished turns."""
     lines: list[Line] = []
     urls = [serving(upstream) for upstream in upstreams]
-    backends = [Backend(await url.__aenter__(), tagged) for url in urls]
+    backends = [Backend(await url.__aenter__(), tagged, kv_tokens=kv_tokens) for url in urls]
     try:
-        async with serve_gateway(Gateway(backends, into(lines))) as base_url:
+        async with serve_gateway(Gateway(backends, into(lines), router=router)) as base_url:
             yield base_url, lines
     finally:
         for url in urls:

@@ -40,6 +40,9 @@ class Server:
     salts: list[str | None] = field(default_factory=list)
     """`cache_salt` of each turn in text mode."""
     arguments: dict[Turn, dict[str, Any]] = field(default_factory=dict)
+    ended: list[str] = field(default_factory=list)
+    """Programs of which the end was reported by a request of its own."""
+    headers: dict[Turn, dict[str, str]] = field(default_factory=dict)
     aborted: list[Turn] = field(default_factory=list)
     """Turns whose client disconnected."""
     stores: bool = True
@@ -72,6 +75,9 @@ class Server:
 
     async def completions(self, request: web.Request) -> web.StreamResponse:
         body = orjson.loads(await request.read())
+        if (ended := body["vllm_xargs"].get("ended")) is not None:
+            self.ended.append(ended)
+            return web.json_response({"choices": []})
         wrong = _wrong_shape(body, self.model)
         if wrong:
             return web.json_response({"error": {"message": f"odd request: {wrong}"}}, status=400)
@@ -79,6 +85,7 @@ class Server:
         turn = xargs["program_id"], xargs["turn"]
         self.arrived_s[turn] = asyncio.get_running_loop().time()
         self.arguments[turn] = xargs
+        self.headers[turn] = dict(request.headers)
         ids = [self._rng.randrange(2**31) for _ in range(body["max_tokens"])]
         if self.stores:
             self.prompts[turn], self.answers[turn] = body["prompt"], ids

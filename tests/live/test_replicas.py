@@ -1,45 +1,104 @@
-"""With several servers, a job and its sub-agents stay on one; a new job goes to the least busy."""
+"""With several servers, a router distributes the turns; by default a job stays on one server."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Any
 
-from harness.replay.affinity import Affinity
+import pytest
+
 from harness.replay.live import Replica, replay_live
+from servers.errors import InvalidRouter
+from servers.routers.base import RoutedTurn, Router
+from servers.routers.least_loaded import LeastLoaded
+from servers.routers.round_robin import RoundRobin
 from tests.lines import Line, into
 from tests.live.replaying import program
 from tests.live.server import Server, serving
-from traces import Fork
+from traces import Fork, Program
 
 
-def test_the_next_job_goes_to_the_replica_with_the_fewest_active_jobs() -> None:
-    affinity = Affinity(2)
-    assert [affinity.replica_of(job) for job in "abc"] == [0, 1, 0]
-    affinity.job_ended("a")
-    affinity.job_ended("c")
-    assert [affinity.replica_of(job) for job in "de"] == [0, 0]
-    assert affinity.replica_of("b") == 1
-
-
-def test_all_turns_and_sub_agents_of_a_job_are_on_one_server() -> None:
-    jobs = [program("a", 3), program("b", 3), program("a/1", 2, fork=Fork("a", 0))]
-    servers, lines = [Server(), Server()], list[Line]()
-
+def replayed_on(
+    servers: Sequence[Server], programs: Sequence[Program], lines: list[Line], **options: Any
+) -> None:
     async def replay() -> None:
         async with serving(servers[0]) as first, serving(servers[1]) as second:
             await replay_live(
-                jobs,
-                [0.0, 0.0],
+                programs,
+                [0.0] * sum(each.fork is None for each in programs),
                 None,
                 replicas=[Replica(first), Replica(second)],
                 model="m",
                 vocabulary=range(2**31),
                 seed=0,
                 on_turn=into(lines),
+                **options,
             )
 
     asyncio.run(replay())
+
+
+def test_all_turns_and_sub_agents_of_a_job_are_on_one_server() -> None:
+    jobs = [program("a", 3), program("b", 3), program("a/1", 2, fork=Fork("a", 0))]
+    servers, lines = [Server(), Server()], list[Line]()
+    replayed_on(servers, jobs, lines)
     seen = [{name for name, _ in server.prompts} for server in servers]
     assert sorted(seen, key=len) == [{"b"}, {"a", "a/1"}]
     for line in lines:
         assert line["program_id"] in seen[line["replica"]]
+        assert line["held_s"] == 0.0
+
+
+def test_another_server_learns_of_the_end_of_a_program_that_it_served() -> None:
+    """Turns 0 and 2 are on server 0, which knows the end from the last turn's `is_last`."""
+    servers, lines = [Server(), Server()], list[Line]()
+    replayed_on(servers, [program("a", 3)], lines, router=RoundRobin)
+    assert [line["replica"] for line in lines] == [0, 1, 0]
+    assert servers[0].ended == []
+    assert servers[1].ended == ["a"]
+
+
+def test_turns_on_a_server_that_dies_fail_and_the_other_server_gets_the_next_ones() -> None:
+    """Server 0 has no turn when the others of b come, and would be the first of the idle ones."""
+    servers, lines = [Server(), Server(think_s=0.1)], list[Line]()
+    servers[0].faults = {("a", 0): "cut"}
+    replayed_on(servers, [program("a", 2), program("b", 3)], lines, router=LeastLoaded)
+    failed, *later = sorted(lines, key=lambda line: line["finished_at_s"])
+    assert (failed["program_id"], failed["replica"]) == ("a", 0)
+    assert failed["error"] == "connection lost after 3 output tokens"
+    assert [(line["replica"], line["error"]) for line in later] == [(1, None)] * 3
+
+
+class Never(Router):
+    name = "never"
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        return None if turn.index else 0
+
+
+class Seven(Router):
+    name = "seven"
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        return 7 * turn.index
+
+
+@pytest.mark.parametrize(
+    ("router", "message"),
+    [
+        (Never, "the router never holds back 1 turns for ever"),
+        (Seven, "the router seven sends a turn of a to replica 7; there are 2, from 0"),
+    ],
+)
+def test_a_router_that_breaks_its_contract_ends_the_replay_after_all_turns_are_recorded(
+    router: type[Router], message: str
+) -> None:
+    lines: list[Line] = []
+    with pytest.raises(InvalidRouter, match=message):
+        replayed_on(
+            [Server(), Server()], [program("a", 3)], lines, router=router, turn_timeout_s=0.5
+        )
+    assert [line["turn"] for line in lines] == [0, 1]
+    assert message in lines[1]["error"]
+    assert "replica" not in lines[1], "it was sent to none"
