@@ -105,12 +105,13 @@ async def report_end(
 ) -> None:
     """Tell a server that a program has ended. A failure is ignored.
 
-    `model`: of a vLLM, of which our plug-in releases the program's pin; None for other servers.
+    `model`: of a vLLM, in which our plug-in releases the program's pin; None for other servers. A
+    router that knows `ends` may pass that request on to any of its servers, so it does not get it.
     """
     requests: list[tuple[str, dict[str, object]]] = [
         (end.path, {end.field: program_id}) for end in ends
     ]
-    if model is not None:
+    if model is not None and not ends:
         body = {"model": model, "prompt": [0], "max_tokens": 1}
         requests.append(("/v1/completions", {**body, "vllm_xargs": {"ended": program_id}}))
     headers = {**JSON, **authorization(api_key)}
