@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import urllib.request
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from servers.processes.port import Port
 from tests.servers.substitute_vllm import living, substitute_vllm
 
 
@@ -75,6 +79,52 @@ def test_the_url_of_each_replica_is_printed_and_no_process_is_left(
         process.communicate(timeout=30)
     assert {path.name for path in (tmp_path / "here").iterdir()} == {"replica-0", "replica-1"}
     assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
+
+
+def test_a_router_gives_all_replicas_one_url_on_the_given_port(bench: str, tmp_path: Path) -> None:
+    python = substitute_vllm(tmp_path, "healthy")
+    options = ["--replicas", "2", "--router", "thunderagent", "--out", "here"]
+    port = Port()
+    options += ["--vllm-python", python, "--port", str(port.number)]
+    with (
+        closing(port),
+        subprocess.Popen(
+            [bench, "serve", *options],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert url == f"http://127.0.0.1:{port.number}"
+        with urllib.request.urlopen(f"{url}/v1/models") as answer:  # noqa: S310
+            assert json.load(answer)["data"][0]["id"] == "tiny"
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (130, "")
+    assert "router thunderagent; turns are recorded in here/gateway/turns.jsonl" in errors
+    left = {path.name for path in (tmp_path / "here").iterdir()}
+    assert left == {"gateway", "replica-0", "replica-1"}
+    assert [line for line in living(tmp_path) if str(process.pid) not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--router", "sticky"), "--router sticky: distributes turns over several replicas; add"),
+        (("--replicas", "2", "--router", "stiky"), "no router is called 'stiky'. Did you mean"),
+        (("--replicas", "2", "--router", "sticky,sticky"), "one gateway has one router; give one"),
+    ],
+)
+def test_a_router_that_cannot_be_used_is_refused_before_a_server_starts(
+    bench: str, tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    refused = run(bench, "serve", *options, cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert message in refused.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_server_that_dies_gives_exit_code_1_and_the_end_of_its_log(

@@ -20,6 +20,7 @@ from harness.cli.start_server import fresh_folder, running_servers
 from harness.load.server_config import server_config
 from harness.load.settings import MACHINE, Machine, Server
 from servers.errors import CannotServe
+from servers.processes.port import Port as ReservedPort
 from servers.variants import Tier, variants
 from servers.vllm.launch import command_line
 from servers.vllm.launch.find_vllm import find_vllm, vllm_in_image
@@ -146,6 +147,7 @@ def serve(
             from harness.cli.serve_router import router_of, serve_behind
 
             router = router_of(server.router, server.replicas)
+            gateway_port = ReservedPort(port)
         name, tier = _policy_and_tier(policy)
         if tier is not None:
             python = server.vllm_python
@@ -159,7 +161,7 @@ def serve(
         with running_servers(config, folder, server, port=own_port) as (servers, start_s):
             _print_state(servers, start_s)
             if server.router is not None:
-                serve_behind(router, servers, folder / "gateway", port or 0)
+                serve_behind(router, servers, folder / "gateway", gateway_port.number)
             _print_servers(servers)
             _wait_for_failure(servers)
 

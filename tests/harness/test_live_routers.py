@@ -1,0 +1,57 @@
+"""`--engine vllm --replicas N --router …`, with a substitute for vLLM."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+from tests.faults.engine import engine
+from tests.lines import read_lines
+from traces import Program, Turn
+from traces.formats.native import write_programs
+
+PROGRAMS = [
+    Program(f"p{k}", tuple(Turn(10 + 16 * i, 6, 16 * i, ("ls",), None, 0.01) for i in range(3)))
+    for k in range(4)
+]
+BROKEN = """
+from servers.routers.base import Router
+
+
+class Broken(Router):
+    name = "broken"
+
+    def route(self, turn, now_s):
+        if turn.index == 1:
+            raise KeyError(turn.program_id)
+        return 0
+"""
+
+
+def test_each_policy_runs_behind_each_router_and_a_broken_one_fails_its_cell(
+    bench: str, tmp_path: Path
+) -> None:
+    """One program after the other, so that round-robin alternates within each."""
+    write_programs(tmp_path / "t.jsonl", PROGRAMS)
+    (tmp_path / "mine.py").write_text(BROKEN)
+    variants = ("fcfs@round-robin", "fcfs@broken")
+    cells = {name: name.replace("@", "-") + "_closed-1_seed1" for name in variants}
+    python = engine(tmp_path, dict.fromkeys(cells.values(), ""))
+    options = ["--engine", "vllm", "--vllm-python", python, "--policies", "fcfs"]
+    options += ["--replicas", "2", "--router", "round-robin,mine:Broken"]
+    options += ["--traces", "t.jsonl", "--arrivals", "closed:1", "--out", "o"]
+    swept = subprocess.run(
+        [bench, "sweep", *options], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert swept.returncode == 1, swept.stderr
+    found = {folder.name for folder in (tmp_path / "o").iterdir() if folder.is_dir()}
+    assert found == set(cells.values())
+    rows = read_lines(tmp_path / "o" / cells["fcfs@round-robin"] / "turns.jsonl")
+    assert [row["replica"] for row in rows] == [0, 1] * 6
+    assert {row["held_s"] for row in rows} == {0.0}
+    cell = json.loads((tmp_path / "o" / cells["fcfs@round-robin"] / "cell.json").read_text())
+    assert (cell["variant"], cell["router"]["name"]) == ("fcfs@round-robin", "round-robin")
+    failed = json.loads((tmp_path / "o" / cells["fcfs@broken"] / "failed.json").read_text())
+    assert failed["error"] == "the router broken failed in `route`: KeyError: 'p0'"
+    assert failed["traceback"] is None
