@@ -20,6 +20,7 @@ import orjson
 from msgspec import Struct
 from msgspec.json import encode
 
+from harness.cells.locks import lock_folder
 from reports.run_folder.atomic import make_folder, sync, take_lock, write_all, write_file
 from servers.errors import CannotWrite, InvalidInput
 
@@ -148,7 +149,7 @@ def set_aside(cell: Path) -> None:
         return
     handle = os.open(cell, os.O_RDONLY)
     try:
-        if not _lock(cell, handle, ORPHAN_TIMEOUT_S):
+        if not lock_folder(cell, handle, ORPHAN_TIMEOUT_S):
             raise CannotWrite(
                 f"cannot write {cell}: a process of an earlier run still writes to it; "
                 "stop it first"
@@ -167,35 +168,8 @@ def remove_aside(cell: Path) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _lock(folder: Path, handle: int, timeout_s: float) -> bool:
-    """Return whether the folder could be locked in time."""
-    try:
-        return take_lock(handle, timeout_s)
-    except OSError as error:  # some file systems, e.g. NFS, cannot lock folders
-        raise CannotWrite.of(folder, error) from None
-
-
 def mark_failed(cell: Path, error: str) -> None:
     """Write `failed.json` with the reason why a cell has no `done.json`. Resuming runs it again."""
     make_folder(cell)
     line, _, traceback = error.partition("\n")
     write_json(cell / "failed.json", {"error": line, "traceback": traceback or None})
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Lock a run folder, so that only one sweep writes to it. The kernel's lock on the folder needs
-    no file, and is released when the process ends."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise CannotWrite.of(folder, error) from None
-    try:
-        if not _lock(folder, handle, 0):
-            raise InvalidInput(
-                f"{folder}: another bench process is writing to it; wait until it ends, or choose "
-                "another --out"
-            )
-        yield
-    finally:
-        os.close(handle)

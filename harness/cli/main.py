@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from harness.cli.until import Run
+    from harness.load.shard import Shard
     from reports.answer.condition import Condition
 
 UsageError: Any = typer.BadParameter.__base__
@@ -188,6 +189,8 @@ or seed runs only the new cells.
 
   bench sweep --fail-unless 'capacity(continuum) >= 1.3 * capacity(fcfs)'
 
+  bench sweep --no-capacity --seeds 1..20 --out /shared/run --shard 3/16
+
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
@@ -226,19 +229,40 @@ def sweep(
 
     with one_line_errors():
         condition = None if fail_unless is None else _condition(fail_unless)
+        shard = _shard(execution, fail_unless, until)
     run = partial(
         run_from_settings,
         workers=execution.workers,
         stop_on_error=execution.on_error is OnError.STOP,
         reuse=not execution.fresh,
         condition=condition,
+        shard=shard,
     )
     if until is None:
         folder, failed = run(settings, execution.out)
     else:
         folder, failed = _until(until, settings, execution.out, run)
+    if shard is not None:
+        raise typer.Exit(1 if failed else 0)
     with one_line_errors(resume_hint()):
         print_report(folder, failed, condition=condition, full=table is Tables.FULL)
+
+
+def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> Shard | None:
+    """Return the shard to run; None for all cells. Raises InvalidInput."""
+    if execution.shard is None:
+        return None
+    from harness.load.shard import parse_shard
+    from servers.errors import InvalidInput
+
+    shard = parse_shard(execution.shard)
+    for option, value in (("--fail-unless", fail_unless), ("--until", until)):
+        if value is not None:
+            raise InvalidInput(
+                f"--shard {shard}: {option} needs the cells of all shards; give it to the same "
+                "command without --shard, at the end"
+            )
+    return shard
 
 
 def _until(

@@ -21,7 +21,9 @@ from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
     from harness.load.settings import SweepSettings
+    from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
+    from harness.sweep.run import Outcome
     from reports.answer.condition import Condition
 
 
@@ -34,9 +36,10 @@ def run_from_settings(
     one_cell: bool = False,
     reuse: bool = True,
     condition: Condition | None = None,
+    shard: Shard | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `condition` is checked before any cell runs."""
+    `condition` is checked before any cell runs. With a shard, only its cells are run."""
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: must be at least 1")
@@ -60,6 +63,10 @@ def run_from_settings(
             run = partial(run_sweep, plan)
         if condition is not None:
             check_condition(condition, plans[0])
+        if shard is not None:
+            from harness.sweep.shards import refuse_shard
+
+            refuse_shard(plans[0], shard)
         if one_cell and len(plan.cells()) != 1:
             dimensions = (
                 ("one --policy", plan.variants),
@@ -77,6 +84,7 @@ def run_from_settings(
             stop_on_error=stop_on_error,
             reuse=reuse,
             on_begin=lambda: _print_plan(plans),
+            shard=shard,
         )
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -86,7 +94,20 @@ def run_from_settings(
             f"{len(outcome.failed)} of {outcome.cells} cells failed, see {first}; "
             f"run them again with: {same_command()}"
         )
+    if shard is not None:
+        _print_shard(shard, outcome, sum(len(plan.cells()) for plan in plans))
     return folder, outcome.failed
+
+
+def _print_shard(shard: Shard, outcome: Outcome, cells: int) -> None:
+    """Print how far this shard and the whole sweep are."""
+    own = f"{outcome.cells} of {cells} cells"
+    if not outcome.cells:
+        own = f"no cells, since the sweep has only {cells}"
+    whole = f"{outcome.missing} of the sweep have no result yet"
+    if not outcome.missing:
+        whole = f"the sweep is finished, write its report with: bench report {outcome.folder}"
+    print(f"shard {shard}: {own}; {whole}")
 
 
 def check_condition(condition: Condition, plan: SweepPlan) -> None:

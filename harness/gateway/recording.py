@@ -15,7 +15,8 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from harness.cells.folder import Lines, locked
+from harness.cells.folder import Lines
+from harness.cells.locks import locked
 from harness.gateway import Backend, Gateway, serve_gateway
 from harness.gateway.access import Access
 from harness.gateway.serving import LOOPBACK

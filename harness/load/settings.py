@@ -542,3 +542,13 @@ class Execution:
             RUN,
         ),
     ] = False
+    shard: Annotated[
+        str | None,
+        Option(
+            "Run the K-th of N shares of the cells, such as 3/16, into an --out that all shards "
+            "share. bench report FOLDER writes the report.",
+            RUN,
+            "K/N",
+            in_file=False,
+        ),
+    ] = None

@@ -11,19 +11,21 @@ import hashlib
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from harness.cells.folder import locked, read_json, write_json
+from harness.cells.folder import read_json, write_json
+from harness.cells.locks import is_lock, locked, plan_locked
 from harness.cells.names import slug
 from harness.engines.base import VIRTUAL
 from harness.load.settings import SweepSettings
 from harness.load.settings_file import settings_toml
+from harness.load.shard import Shard
 from harness.redact import redact_command_line
 from harness.sweep.plan import SweepPlan
 from reports.run_folder.atomic import make_folder, write_file
@@ -68,7 +70,8 @@ def _stored_plan(folder: Path, document: str) -> dict[str, Any]:
     """Return the contents of `sweep.json`, or of another document; an empty dict for an empty
     folder. Only a part of the document remains if a sweep is killed while it writes it."""
     try:
-        if {path.name for path in folder.iterdir()} <= {f".{document}.part"}:
+        names = {path.name for path in folder.iterdir() if not is_lock(path)}
+        if names <= {f".{document}.part"}:
             return {}
     except OSError as error:
         raise CannotWrite.of(folder, error) from None
@@ -137,28 +140,34 @@ def _difference(field: str, stored: Any, planned: Any) -> str:
 
 @contextmanager
 def claimed(
-    folder: Path, sweep: Mapping[str, Any], settings: Mapping[str, bytes], document: str = SWEEP
+    folder: Path,
+    sweep: Mapping[str, Any],
+    settings: Mapping[str, bytes],
+    document: str = SWEEP,
+    *,
+    shard: Shard | None = None,
 ) -> Iterator[None]:
     """Create and lock the folder, and write `sweep` to `document` and `settings`, contents by
     name, to further files. Raise `InvalidInput`, and leave no new folder behind, if the folder
-    contains anything but cells of this sweep."""
+    contains anything but cells of this sweep. Shards claim a folder together."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out {folder}: is a file; name a folder")
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     planned = orjson.loads(orjson.dumps(sweep))
     try:
         make_folder(folder)
-        with locked(folder):
-            stored = _stored_plan(folder, document)
-            if stored:
-                _check_extends(planned, stored, folder)
-            made_with = stored.pop(MADE_BY, None) or made_by()
-            if stored != planned:
-                write_json(folder / document, {**sweep, MADE_BY: made_with})
-            for name, content in settings.items():
-                path = folder / name
-                if not path.exists() or path.read_bytes() != content:
-                    write_file(path, content)
+        with locked(folder, shard):
+            with nullcontext() if shard is None else plan_locked(folder):
+                stored = _stored_plan(folder, document)
+                if stored:
+                    _check_extends(planned, stored, folder)
+                made_with = stored.pop(MADE_BY, None) or made_by()
+                if stored != planned:
+                    write_json(folder / document, {**sweep, MADE_BY: made_with})
+                for name, content in settings.items():
+                    path = folder / name
+                    if not path.exists() or path.read_bytes() != content:
+                        write_file(path, content)
             yield
     finally:
         with suppress(OSError):  # Folders that contain a run are kept.
@@ -192,11 +201,21 @@ def with_copies(settings: SweepSettings) -> tuple[SweepSettings, dict[str, bytes
 
 def made_by() -> dict[str, Any]:
     return {
-        "argv": ["bench", *redact_command_line(sys.argv[1:])],
+        "argv": ["bench", *redact_command_line(_of_all_shards(sys.argv[1:]))],
         "git_commit": git_commit(),
         "python": platform.python_version(),
         "core": "python" if find_core().folder is None else "compiled",
     }
+
+
+def _of_all_shards(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments without `--shard`, so that all shards write the same document."""
+    return [
+        argument
+        for index, argument in enumerate(arguments)
+        if not argument.startswith("--shard=")
+        and "--shard" not in arguments[max(index - 1, 0) : index + 1]
+    ]
 
 
 def git_commit() -> str | None:

@@ -20,6 +20,7 @@ from harness.load.machines import each_machine
 from harness.load.option import elements
 from harness.load.settings import Machine, SweepSettings
 from harness.load.settings_file import settings_toml
+from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies
 from harness.sweep.plan import SweepPlan, resolve_each
 from harness.sweep.run import Outcome
@@ -105,8 +106,10 @@ def run_machines(
     stop_on_error: bool = False,
     reuse: bool = True,
     on_begin: Callable[[], None] = lambda: None,
+    shard: Shard | None = None,
 ) -> Outcome:
-    """Run the cells of all machines. `on_begin` is called after all folders passed their checks."""
+    """Run the cells of all machines, or those of a shard. `on_begin` is called after all folders
+    passed their checks."""
     return run_several(
         machines.plans,
         folder,
@@ -114,5 +117,6 @@ def run_machines(
         stop_on_error=stop_on_error,
         reuse=reuse,
         on_begin=on_begin,
-        claim=claimed(folder, machines.as_json(), machines.settings_files(), MACHINES),
+        claim=claimed(folder, machines.as_json(), machines.settings_files(), MACHINES, shard=shard),
+        shard=shard,
     )

@@ -17,12 +17,14 @@ from harness.cells.job_times import Jct
 from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import Engine
+from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.finished import is_finished, take_finished
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.progress import SweepProgress
 from harness.sweep.search import CapacitySearch, refuse_unreachable
+from harness.sweep.shards import cells_of_shard, count_missing
 from reports.phrasing import listed
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
 
@@ -40,6 +42,8 @@ class Outcome:
     """Number of cells that an earlier run finished in this folder."""
     failed: Mapping[str, str]
     """Cell name → error."""
+    missing: int = 0
+    """Number of cells of the whole sweep that have no result, if a shard was run."""
 
 
 def run_sweep(
@@ -51,15 +55,17 @@ def run_sweep(
     reuse: bool = True,
     run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
+    shard: Shard | None = None,
 ) -> Outcome:
     """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
-    repeat a measurement."""
+    repeat a measurement. With a shard, only its cells are run."""
     idle = refuse_unreachable(plan, folder)
-    with claimed(folder, plan.as_json(), settings_files(plan.settings)):
+    (given,) = cells_of_shard({"": plan}, shard).values()
+    with claimed(folder, plan.as_json(), settings_files(plan.settings), shard=shard):
         on_begin()
         search = search_of(plan, folder, idle, reuse)
-        todo, found_done = unfinished(plan, folder, reuse)
+        todo, found_done = unfinished(plan, given, folder, reuse)
         if not plan.engine.parallel:
             workers = 1
         work = Work(plan, folder, dict(search.idle) if search else {})
@@ -68,7 +74,8 @@ def run_sweep(
         with offered_to_workers(core_for(plan.engine)):
             failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more, so_far)
     cells, before = (search.cells, search.found_done) if search else (0, 0)
-    return Outcome(folder, len(plan.cells()) + cells, found_done + before, failed)
+    missing = 0 if shard is None else count_missing({folder: plan})
+    return Outcome(folder, len(given) + cells, found_done + before, failed, missing)
 
 
 def search_of(
@@ -83,9 +90,11 @@ def no_more(_: Mapping[str, str]) -> Sequence[Any]:
     return ()
 
 
-def unfinished(plan: SweepPlan, folder: Path, reuse: bool) -> tuple[list[Cell], int]:
-    """Return the cells that must be run in a claimed folder, and how many were finished in it."""
-    cells = plan.cells()
+def unfinished(
+    plan: SweepPlan, cells: Sequence[Cell], folder: Path, reuse: bool
+) -> tuple[list[Cell], int]:
+    """Return which of the cells must be run in a claimed folder, and how many were finished in
+    it."""
     todo = [cell for cell in cells if not is_finished(folder / cell.name)]
     found_done = len(cells) - len(todo)
     if again := [cell.name for cell in todo if (folder / cell.name).exists()]:

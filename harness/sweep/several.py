@@ -13,11 +13,13 @@ from pathlib import Path
 
 from harness.cells.job_times import Jct
 from harness.cells.workers import Tick
+from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
 from harness.sweep.run import Outcome, core_for, run_cells, search_of, unfinished
 from harness.sweep.search import CapacitySearch, refuse_unreachable
+from harness.sweep.shards import cells_of_shard, count_missing
 from servers.compiled_core import offered_to_workers
 from servers.errors import InvalidInput
 
@@ -42,21 +44,24 @@ def run_several(
     reuse: bool = True,
     on_begin: Callable[[], None] = lambda: None,
     claim: AbstractContextManager[None] | None = None,
+    shard: Shard | None = None,
 ) -> Outcome:
-    """Run the cells of all plans. `on_begin` is called after all folders passed their checks.
-    `claim` claims the common folder, and is entered when the plans have passed theirs."""
+    """Run the cells of all plans, or those of a shard. `on_begin` is called after all folders
+    passed their checks. `claim` claims the common folder, and is entered when the plans have passed
+    theirs."""
     todo: list[CellOfSweep] = []
     cells = found_done = 0
     idle = {name: _refused_by_name(name, plan, folder) for name, plan in plans.items()}
+    given = cells_of_shard(plans, shard)
     with claim or nullcontext(), ExitStack() as claims:
         for name, plan in plans.items():
             files = settings_files(plan.settings)
-            claims.enter_context(claimed(folder / name, plan.as_json(), files))
+            claims.enter_context(claimed(folder / name, plan.as_json(), files, shard=shard))
         on_begin()
         for name, plan in plans.items():
-            unfinished_here, done_here = unfinished(plan, folder / name, reuse)
+            unfinished_here, done_here = unfinished(plan, given[name], folder / name, reuse)
             todo += [CellOfSweep(name, cell) for cell in unfinished_here]
-            cells, found_done = cells + len(plan.cells()), found_done + done_here
+            cells, found_done = cells + len(given[name]), found_done + done_here
         searches = {
             name: search
             for name, plan in plans.items()
@@ -74,7 +79,9 @@ def run_several(
             )
     cells += sum(search.cells for search in searches.values())
     found_done += sum(search.found_done for search in searches.values())
-    return Outcome(folder, cells, found_done, failed)
+    folders = {folder / name: plan for name, plan in plans.items()}
+    missing = 0 if shard is None else count_missing(folders)
+    return Outcome(folder, cells, found_done, failed, missing)
 
 
 def _refused_by_name(name: str, plan: SweepPlan, folder: Path) -> dict[int, Jct]:

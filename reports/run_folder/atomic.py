@@ -37,7 +37,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.part")
     try:
         make_folder(path.parent)
-        with _exclusive(part):
+        with exclusive(part):
             try:
                 yield part
                 with suppress(FileNotFoundError):
@@ -116,23 +116,27 @@ def sync(path: Path) -> None:
 
 
 @contextmanager
-def _exclusive(part: Path) -> Iterator[None]:
-    """Lock `part` against other processes. The kernel frees the lock of a dead process."""
+def exclusive(path: Path, within_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
+    """Create the file if it is absent, and lock it against other processes. The kernel frees the
+    lock of a dead process. Inside, the file may be renamed or removed.
+
+    Raises BlockingIOError if another process had the lock for `within_s` seconds.
+    """
     while True:
-        handle = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o666)
         try:
-            if not _lock(handle):
+            if not _lock(handle, within_s):
                 raise BlockingIOError(errno.EAGAIN, "another process is writing it")
-            if _is_at(handle, part):
+            if _is_at(handle, path):
                 yield
                 return
         finally:
             os.close(handle)
 
 
-def _lock(handle: int) -> bool:
+def _lock(handle: int, within_s: float) -> bool:
     try:
-        return take_lock(handle, LOCK_TIMEOUT_S)
+        return take_lock(handle, within_s)
     except OSError as error:
         if error.errno in NO_LOCKS:  # Without locks, users must avoid concurrent writers.
             return True
@@ -147,15 +151,16 @@ def _is_at(handle: int, path: Path) -> bool:
         return False
 
 
-def take_lock(handle: int, within_s: float) -> bool:
-    """Lock an open file or folder until all copies of the handle are closed.
+def take_lock(handle: int, within_s: float, *, shared: bool = False) -> bool:
+    """Lock an open file or folder until all copies of the handle are closed. Several processes can
+    have a shared lock at the same time.
 
     Return False if another process had the lock for `within_s` seconds.
     """
     deadline_s = time.monotonic() + within_s
     while True:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(handle, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline_s:
                 return False

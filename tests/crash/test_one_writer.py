@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cells.folder import CellFolder, locked
+from harness.cells.folder import CellFolder
+from harness.cells.locks import locked
 from harness.gateway.recording import recording
 from reports.run_folder.atomic import write_file
 from servers.errors import CannotWrite

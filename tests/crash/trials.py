@@ -14,10 +14,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.crash.faults import Fault
-from tests.crash.small_sweep import ROOT, RUN, output_of
+from tests.crash.small_sweep import OUTPUT, ROOT, RUN, output_of
 from tests.processes import session_of, wait_until_none
 
 TIMEOUT_S = 120.0
@@ -36,16 +36,23 @@ class FileVersion(NamedTuple):
 
 @dataclass(slots=True)
 class Warm:
-    """A process of `tests.crash.warm`, which runs one `bench` at a time."""
+    """A process of `tests.crash.warm`, which runs `bench`."""
 
     process: subprocess.Popen[bytes]
 
     def begin(self, folder: Path, argv: Sequence[str], fault: Fault | None = None) -> int:
-        """Start `bench`; return its_session process id, which is its_session session id too."""
-        order = {"argv": argv, "cwd": str(folder), "fault": fault and asdict(fault)}
+        """Start `bench`; return its process id, which is its session id too."""
+        return self._begin([_order(folder, argv, OUTPUT, fault)])[0]
+
+    def begin_all(self, folder: Path, argvs: Sequence[Sequence[str]]) -> list[int]:
+        """Start several at once, with numbered outputs; return their process ids. `end` returns
+        their exit codes in this order."""
+        return self._begin([_order(folder, argv, f"{k}.{OUTPUT}") for k, argv in enumerate(argvs)])
+
+    def _begin(self, orders: list[dict[str, Any]]) -> list[int]:
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-        return self._number()
+        self.process.stdin.write(json.dumps(orders).encode() + b"\n")
+        return [self._number() for _ in orders]
 
     def end(self) -> int:
         return self._number()
@@ -77,6 +84,13 @@ class Warm:
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], TIMEOUT_S)[0], "it does not end"
         return int(self.process.stdout.readline())
+
+
+def _order(
+    folder: Path, argv: Sequence[str], output: str, fault: Fault | None = None
+) -> dict[str, Any]:
+    faults = fault and asdict(fault)
+    return {"argv": argv, "cwd": str(folder), "output": output, "fault": faults}
 
 
 def env() -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Fork `bench` from a process that has already run it: a start takes milliseconds, so that tests
 can kill hundreds of them.
 
-`python -m tests.crash.warm` reads one JSON line per run (`argv`, `cwd`, `fault`) and prints its
-process id, which is also its session id, and at its end its exit code. Workers are forked too,
-whereas `bench` itself starts them as new processes.
+`python -m tests.crash.warm` reads JSON lines, each a list of runs (`argv`, `cwd`, `output` and
+`fault`) at the same time. It prints their process ids, which are also their session ids, and then
+their exit codes. Workers are forked too, whereas `bench` itself starts them as new processes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 from harness.cli.main import main as bench
 from tests.crash.faults import Fault
-from tests.crash.small_sweep import ALONE, OUTPUT, ROOT, sweep_folder
+from tests.crash.small_sweep import ALONE, ROOT, sweep_folder
 
 
 def main() -> None:
@@ -31,14 +31,19 @@ def main() -> None:
     _warm_up()
     gc.freeze()
     for line in sys.stdin:
-        order = json.loads(line)
-        pid = os.fork()
-        if pid == 0:
-            _become(order)
-            bench()
-        print(pid, flush=True)
-        _, status = os.waitpid(pid, 0)
-        print(os.waitstatus_to_exitcode(status), flush=True)
+        pids = [_fork(order) for order in json.loads(line)]
+        print(*pids, sep="\n", flush=True)
+        for pid in pids:
+            _, status = os.waitpid(pid, 0)
+            print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _fork(order: dict[str, Any]) -> int:
+    pid = os.fork()
+    if pid == 0:
+        _become(order)
+        bench()
+    return pid
 
 
 def _warm_up() -> None:
@@ -62,7 +67,7 @@ def _reset_child() -> None:
 def _become(order: dict[str, Any]) -> None:
     os.setsid()
     os.chdir(order["cwd"])
-    output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

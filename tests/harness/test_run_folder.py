@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cells.folder import CellFolder, Lines, is_done, locked, mark_failed
+from harness.cells.folder import CellFolder, Lines, is_done, mark_failed
+from harness.cells.locks import locked
 from servers.errors import CannotWrite
 
 
@@ -90,7 +91,7 @@ def test_a_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from harness.cells.folder import locked
+from harness.cells.locks import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(60)

@@ -1,0 +1,107 @@
+"""Locks of run folders: either one sweep writes to a folder, or the shards of one.
+
+A sweep locks the folder itself, which needs no file. Only processes of one machine see such a lock.
+A shard therefore also locks a file in the folder, which network file systems that have locks show
+to all machines. On file systems without locks, users must start each shard only once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from harness.load.shard import Shard
+from reports.run_folder.atomic import exclusive, take_lock
+from servers.errors import CannotWrite, InvalidInput
+
+PLAN_LOCK = ".plan.lock"
+"""Locked while a shard compares its plan with that of the folder."""
+_SHARD_LOCK = re.compile(r"\.shard-([0-9]+)-of-([0-9]+)\.lock")
+
+
+def is_lock(path: Path) -> bool:
+    return path.name == PLAN_LOCK or _SHARD_LOCK.fullmatch(path.name) is not None
+
+
+@contextmanager
+def locked(folder: Path, shard: Shard | None = None) -> Iterator[None]:
+    """Lock a run folder, so that only one sweep, or the shards of one, write to it. The kernel
+    releases the lock when the process ends."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise CannotWrite.of(folder, error) from None
+    try:
+        if not lock_folder(folder, handle, 0, shared=shard is not None):
+            raise InvalidInput(
+                f"{folder}: another bench process is writing to it; wait until it ends, or choose "
+                "another --out"
+            )
+        if shard is None:
+            _refuse_shards(folder)
+            yield
+        else:
+            with _shard_locked(folder, shard):
+                yield
+    finally:
+        os.close(handle)
+
+
+def lock_folder(folder: Path, handle: int, timeout_s: float, *, shared: bool = False) -> bool:
+    """Return whether the folder could be locked in time."""
+    try:
+        return take_lock(handle, timeout_s, shared=shared)
+    except OSError as error:  # some file systems, e.g. NFS, cannot lock folders
+        raise CannotWrite.of(folder, error) from None
+
+
+@contextmanager
+def _shard_locked(folder: Path, shard: Shard) -> Iterator[None]:
+    path = folder / f".shard-{shard.number}-of-{shard.count}.lock"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(path, 0))
+        except BlockingIOError:
+            raise _in_use(folder, shard) from None
+        except OSError as error:
+            raise CannotWrite.of(path, error) from None
+        stack.callback(path.unlink, missing_ok=True)
+        _refuse_shards(folder, shard.count)
+        yield
+
+
+@contextmanager
+def plan_locked(folder: Path) -> Iterator[None]:
+    """Keep other shards from comparing or writing the plan of the folder."""
+    path = folder / PLAN_LOCK
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(path))
+        except OSError as error:
+            raise CannotWrite.of(path, error) from None
+        stack.callback(path.unlink, missing_ok=True)
+        yield
+
+
+def _refuse_shards(folder: Path, count: int | None = None) -> None:
+    """Raise InvalidInput if a shard of a sweep with another number of shards is running. Remove the
+    lock files of such shards that were killed."""
+    for path in sorted(folder.iterdir()):
+        found = _SHARD_LOCK.fullmatch(path.name)
+        if found is None or int(found[2]) == count:
+            continue
+        try:
+            with exclusive(path, 0), suppress(FileNotFoundError):
+                path.unlink()
+        except BlockingIOError:
+            raise _in_use(folder, Shard(int(found[1]), int(found[2]))) from None
+
+
+def _in_use(folder: Path, shard: Shard) -> InvalidInput:
+    return InvalidInput(
+        f"{folder}: another process runs shard {shard} of it; wait until it ends, or choose "
+        "another --out"
+    )
