@@ -5,6 +5,7 @@ Rooms, from the top down; each imports only those below it:
     cli           the command line: one file per command
     experiments   the published experiments, by name
     calibrate     measurements of a live engine, and checks of virtual time against it
+    cluster       runs cells on the nodes of a Ray cluster
     sweep         the plan of a sweep and the execution of its cells
     engines       backends that run a cell: virtual time, vLLM, a server at a URL
     live_agents   real agents that send the requests

@@ -37,6 +37,7 @@
     │   ├── TierFailed               LMCache's server died or never became healthy
     │   ├── VirtualVllmFailed        the process of vLLM in virtual time
     │   └── StartAbandoned           a replica's start, cancelled because another failed
+    ├── ClusterFailed              a Ray cluster was lost during a sweep
     ├── AgentStartError            an agent's process did not start its task
     ├── MeasurementFailed          a request of a measurement failed
     ├── MeasurementUnavailable     this machine lacks what a measurement needs
@@ -223,6 +224,10 @@ class VirtualVllmFailed(EngineError):
 
 class StartAbandoned(EngineError):
     """Another replica failed to start, or the caller stopped waiting."""
+
+
+class ClusterFailed(TurnstileError):
+    """The connection to a Ray cluster was lost."""
 
 
 class AgentStartError(TurnstileError):

@@ -173,23 +173,26 @@ def _serve(pipe: Connection, run: Callable[[Any, Job, Tick], None], shared: Any)
             job: Job = pipe.recv()
         except EOFError:
             return
-        try:
-            run(shared, job, lambda amount, stage: pipe.send(("tick", (amount, stage))))
-        except CannotWrite as error:
-            pipe.send(("unwritable", str(error)))
-        except OSError as error:
-            if error.errno in FULL:  # all other cells would fail too
-                pipe.send(
-                    ("unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error)))
-                )
-            else:
-                pipe.send(("ended", _with_traceback(error)))
-        except CellFailed as error:
-            pipe.send(("ended", str(error)))
-        except Exception as error:  # an error of a policy must not end the other cells
-            pipe.send(("ended", _with_traceback(error)))
-        else:
-            pipe.send(("ended", None))
+        pipe.send(attempt(run, shared, job, lambda *progress: pipe.send(("tick", progress))))
+
+
+def attempt(
+    run: Callable[[Any, Job, Tick], None], shared: Any, job: Job, tick: Tick
+) -> tuple[str, str | None]:
+    """Run a job. Return "ended" and its error, or "unwritable" and an error that ends all jobs."""
+    try:
+        run(shared, job, tick)
+    except CannotWrite as error:
+        return "unwritable", str(error)
+    except OSError as error:
+        if error.errno in FULL:  # all other cells would fail too
+            return "unwritable", str(CannotWrite.of(Path(str(error.filename or ".")), error))
+        return "ended", _with_traceback(error)
+    except CellFailed as error:
+        return "ended", str(error)
+    except Exception as error:  # an error of a policy must not end the other cells
+        return "ended", _with_traceback(error)
+    return "ended", None
 
 
 def _with_traceback(error: Exception) -> str:

@@ -191,6 +191,8 @@ or seed runs only the new cells.
 
   bench sweep --no-capacity --seeds 1..20 --out /shared/run --shard 3/16
 
+  bench sweep --cluster head-node:6379
+
   bench sweep --engine vllm --model tiny --kv-blocks 200 --policies fcfs,continuum --seeds 1..5
 
   bench sweep --engine http://127.0.0.1:8000 --jps 0.5
@@ -237,6 +239,7 @@ def sweep(
         reuse=not execution.fresh,
         condition=condition,
         shard=shard,
+        cluster=execution.cluster,
     )
     if until is None:
         folder, failed = run(settings, execution.out)
@@ -256,6 +259,11 @@ def _shard(execution: Execution, fail_unless: str | None, until: str | None) -> 
     from servers.errors import InvalidInput
 
     shard = parse_shard(execution.shard)
+    if execution.cluster is not None:
+        raise InvalidInput(
+            f"--shard {shard}: --cluster {execution.cluster} distributes all cells itself; remove "
+            "one of the two"
+        )
     for option, value in (("--fail-unless", fail_unless), ("--until", until)):
         if value is not None:
             raise InvalidInput(

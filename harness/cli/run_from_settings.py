@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from harness.redact import REDACTED, redact_command_line
 from servers.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from harness.cluster.tasks import RayPool
     from harness.load.settings import SweepSettings
     from harness.load.shard import Shard
     from harness.sweep.plan import SweepPlan
@@ -37,9 +39,11 @@ def run_from_settings(
     reuse: bool = True,
     condition: Condition | None = None,
     shard: Shard | None = None,
+    cluster: str | None = None,
 ) -> tuple[Path, Mapping[str, str]]:
     """Return the run folder and the errors of failed cells by name. The errors are printed.
-    `condition` is checked before any cell runs. With a shard, only its cells are run."""
+    `condition` is checked before any cell runs. With a shard, only its cells are run; with a
+    cluster, they run there."""
     with one_line_errors():
         if workers is not None and workers < 1:
             raise InvalidInput(f"--workers {workers}: must be at least 1")
@@ -77,14 +81,15 @@ def run_from_settings(
             raise InvalidInput(
                 f"these settings have {len(plan.cells())} cells: give {missing}, or use bench sweep"
             )
-    with one_line_errors(resume_hint()):
+    with one_line_errors(resume_hint()), _pool(cluster, plans[0], folder, workers) as pool:
         outcome = run(
             folder,
-            workers=workers or cpu_cores(),
+            workers=pool.slots() if pool else workers or cpu_cores(),
             stop_on_error=stop_on_error,
             reuse=reuse,
             on_begin=lambda: _print_plan(plans),
             shard=shard,
+            pool=pool.run_jobs if pool else None,
         )
     if outcome.found_done:
         print_message(f"{outcome.found_done} of {outcome.cells} cells were finished already")
@@ -97,6 +102,22 @@ def run_from_settings(
     if shard is not None:
         _print_shard(shard, outcome, sum(len(plan.cells()) for plan in plans))
     return folder, outcome.failed
+
+
+@contextmanager
+def _pool(
+    cluster: str | None, plan: SweepPlan, folder: Path, workers: int | None
+) -> Iterator[RayPool | None]:
+    """Connect to the cluster; None without one."""
+    if cluster is None:
+        yield None
+        return
+    from harness.cluster.connection import connected
+    from harness.cluster.tasks import RayPool, needs_of
+
+    needs = needs_of(plan, cluster)
+    with connected(cluster, workers or cpu_cores(), needs):
+        yield RayPool(folder, needs, plan.engine.name == "sim", workers)
 
 
 def _print_shard(shard: Shard, outcome: Outcome, cells: int) -> None:

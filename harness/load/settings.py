@@ -552,3 +552,14 @@ class Execution:
             in_file=False,
         ),
     ] = None
+    cluster: Annotated[
+        str | None,
+        Option(
+            "Run cells as tasks of a Ray cluster: ray (one of this machine, or the one of this Ray "
+            "job), HOST:6379 on one of its nodes, or ray://HOST:10001. --workers limits the cells "
+            "at a time.",
+            RUN,
+            "ADDRESS",
+            in_file=False,
+        ),
+    ] = None

@@ -23,7 +23,7 @@ from harness.load.settings_file import settings_toml
 from harness.load.shard import Shard
 from harness.sweep.folder import SETTINGS, claimed, with_copies
 from harness.sweep.plan import SweepPlan, resolve_each
-from harness.sweep.run import Outcome
+from harness.sweep.run import Outcome, RunJobs
 from harness.sweep.several import run_several
 from reports.run_folder.find import RUNS
 from reports.run_folder.machines import FORMAT, MACHINES
@@ -107,6 +107,7 @@ def run_machines(
     reuse: bool = True,
     on_begin: Callable[[], None] = lambda: None,
     shard: Shard | None = None,
+    pool: RunJobs | None = None,
 ) -> Outcome:
     """Run the cells of all machines, or those of a shard. `on_begin` is called after all folders
     passed their checks."""
@@ -119,4 +120,5 @@ def run_machines(
         on_begin=on_begin,
         claim=claimed(folder, machines.as_json(), machines.settings_files(), MACHINES, shard=shard),
         shard=shard,
+        pool=pool,
     )

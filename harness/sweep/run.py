@@ -6,7 +6,7 @@ only the duration, not the results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from harness.cells.folder import mark_failed, remove_aside
 from harness.cells.job_times import Jct
-from harness.cells.workers import Ended, Started, Tick, Ticked, run_jobs
+from harness.cells.workers import Ended, Event, Started, Tick, Ticked, run_jobs
 from harness.console import print_message
 from harness.engines.base import Engine
 from harness.load.shard import Shard
@@ -27,6 +27,18 @@ from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from reports.phrasing import listed
 from servers.compiled_core import SOURCES_ONLY, Core, find_core, offered_to_workers
+
+RunJobs = Callable[
+    [
+        Sequence[Any],
+        Callable[[Any, Any, Tick], None],
+        Any,
+        int,
+        Callable[[], Sequence[Any]],
+    ],
+    Generator[Event[Any], None, None],
+]
+"""Like `harness.cells.workers.run_jobs`."""
 
 
 class Named(Protocol):
@@ -56,23 +68,27 @@ def run_sweep(
     run: Callable[[Work, Cell, Tick], None] = run_cell,
     on_begin: Callable[[], None] = lambda: None,
     shard: Shard | None = None,
+    pool: RunJobs | None = None,
 ) -> Outcome:
     """`on_begin` is called after the plan and its folder have passed all checks. With `reuse`,
     cells that are finished elsewhere under `runs/` with the same settings are copied; pass False to
-    repeat a measurement. With a shard, only its cells are run."""
+    repeat a measurement. With a shard, only its cells are run. `pool` runs cells elsewhere than in
+    worker processes of this machine."""
     idle = refuse_unreachable(plan, folder)
     (given,) = cells_of_shard({"": plan}, shard).values()
     with claimed(folder, plan.as_json(), settings_files(plan.settings), shard=shard):
         on_begin()
         search = search_of(plan, folder, idle, reuse)
         todo, found_done = unfinished(plan, given, folder, reuse)
-        if not plan.engine.parallel:
+        if pool is None and not plan.engine.parallel:
             workers = 1
         work = Work(plan, folder, dict(search.idle) if search else {})
         turns, more = plan.turns_per_cell, search.next_cells if search else no_more
         so_far = search.so_far if search else str
         with offered_to_workers(core_for(plan.engine)):
-            failed = run_cells(todo, run, work, folder, turns, workers, stop_on_error, more, so_far)
+            failed = run_cells(
+                todo, run, work, folder, turns, workers, stop_on_error, more, so_far, pool
+            )
     cells, before = (search.cells, search.found_done) if search else (0, 0)
     missing = 0 if shard is None else count_missing({folder: plan})
     return Outcome(folder, len(given) + cells, found_done + before, failed, missing)
@@ -131,10 +147,12 @@ def run_cells(
     stop_on_error: bool,
     more: Callable[[Mapping[str, str]], Sequence[Named]] = no_more,
     so_far: Callable[[], str] = str,
+    pool: RunJobs | None = None,
 ) -> dict[str, str]:
-    """Call `run(work, cell, tick)` for each cell in a worker process. Return errors by the name of
-    the cell, which is the path of its folder in `folder`. `more` gets these errors while a worker
-    is idle, and returns further cells. `so_far` returns an interim answer, or an empty text."""
+    """Call `run(work, cell, tick)` for each cell in a worker process, or in the pool. Return errors
+    by the name of the cell, which is the path of its folder in `folder`. `more` gets these errors
+    while a worker is idle, and returns further cells. `so_far` returns an interim answer, or an
+    empty text."""
     failed: dict[str, str] = {}
     todo = todo or more(failed)
     if not todo:
@@ -146,7 +164,7 @@ def run_cells(
         progress.planned(len(cells))
         return cells
 
-    with progress, closing(run_jobs(todo, run, work, workers, further)) as events:
+    with progress, closing((pool or run_jobs)(todo, run, work, workers, further)) as events:
         for event in events:
             name = event.job.name
             if isinstance(event, Started):

@@ -17,7 +17,7 @@ from harness.load.shard import Shard
 from harness.sweep.cell import Work, run_cell
 from harness.sweep.folder import claimed, settings_files
 from harness.sweep.plan import Cell, SweepPlan
-from harness.sweep.run import Outcome, core_for, run_cells, search_of, unfinished
+from harness.sweep.run import Outcome, RunJobs, core_for, run_cells, search_of, unfinished
 from harness.sweep.search import CapacitySearch, refuse_unreachable
 from harness.sweep.shards import cells_of_shard, count_missing
 from servers.compiled_core import offered_to_workers
@@ -45,6 +45,7 @@ def run_several(
     on_begin: Callable[[], None] = lambda: None,
     claim: AbstractContextManager[None] | None = None,
     shard: Shard | None = None,
+    pool: RunJobs | None = None,
 ) -> Outcome:
     """Run the cells of all plans, or those of a shard. `on_begin` is called after all folders
     passed their checks. `claim` claims the common folder, and is entered when the plans have passed
@@ -72,10 +73,18 @@ def run_several(
             for name, plan in plans.items()
         }
         first, more = next(iter(plans.values())), partial(_next_cells, searches)
-        workers = workers if first.engine.parallel else 1
+        workers = workers if first.engine.parallel or pool is not None else 1
         with offered_to_workers(core_for(first.engine)):
             failed = run_cells(
-                todo, _run_one, work, folder, first.turns_per_cell, workers, stop_on_error, more
+                todo,
+                _run_one,
+                work,
+                folder,
+                first.turns_per_cell,
+                workers,
+                stop_on_error,
+                more,
+                pool=pool,
             )
     cells += sum(search.cells for search in searches.values())
     found_done += sum(search.found_done for search in searches.values())

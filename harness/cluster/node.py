@@ -1,0 +1,126 @@
+"""Run one cell on a node of a Ray cluster. In: a pickled cell. Out: the bytes of the cell's files.
+
+The node needs the same version of Turnstile, but no disk that it shares with other machines. At its
+top, this module imports nothing that has a compiled form, so that a worker process can still choose
+between the compiled core and the sources.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import platform
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from servers.compiled_core import WORKER, find_core, use_offered_core
+
+if TYPE_CHECKING:
+    from harness.sweep.cell import Work
+
+_work: dict[str, Any] = {}
+"""The work that this process has received, by the id of its object, so that each process receives
+and unpickles it once."""
+
+
+class NodeResult(NamedTuple):
+    outcome: tuple[str, str | None]
+    """As `harness.cells.workers.attempt` returns it."""
+    files: dict[str, bytes]
+    """Contents of the cell's files by path, also of a failed cell."""
+    node: str
+
+
+class Ticks:
+    """An actor that collects the progress of running cells until the driver takes it."""
+
+    def __init__(self) -> None:
+        self._latest: dict[int, tuple[int, str]] = {}
+
+    def put(self, task: int, amount: int, stage: str) -> None:
+        self._latest[task] = amount, stage
+
+    def take(self) -> dict[int, tuple[int, str]]:
+        taken, self._latest = self._latest, {}
+        return taken
+
+
+def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: bool) -> NodeResult:
+    """`work` contains the reference of the object, which Ray would unpickle for each call if it
+    were an argument itself. `call` is the pickled function and cell."""
+    _prepare_process(use_core)
+    from harness.cells.workers import attempt
+
+    run, cell = pickle.loads(call)  # noqa: S301 (of the driver, which may run any code here)
+    received = _received(work[0])
+    node = platform.node()
+    if problem := _other_code(received):
+        return NodeResult(("ended", f"on node {node}: {problem}"), {}, node)
+    with tempfile.TemporaryDirectory(prefix="turnstile-cell-") as scratch:
+        folder = Path(scratch, cell.name)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        tick = partial(_tick, ticks, task)
+        outcome = attempt(run, in_folder(received, Path(scratch)), cell, tick)
+        files = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(folder.rglob("*"))
+            if path.is_file()
+        }
+    gc.collect()
+    return NodeResult(outcome, files, node)
+
+
+def _tick(ticks: Any, task: int, amount: int, stage: str) -> None:
+    ticks.put.remote(task, amount, stage)
+
+
+@cache
+def _prepare_process(use_core: bool) -> None:
+    if use_core and (folder := find_core().folder) is not None:
+        os.environ[WORKER] = str(folder)
+        use_offered_core()
+    from harness.cells.workers import RARE_COLLECTIONS
+
+    gc.set_threshold(*RARE_COLLECTIONS)
+
+
+def _received(reference: Any) -> Any:
+    import ray
+
+    key = reference.hex()
+    if key not in _work:
+        _work.clear()
+        _work[key] = ray.get(reference)
+        gc.freeze()
+    return _work[key]
+
+
+def in_folder(work: Work | Mapping[str, Work], folder: Path) -> Any:
+    """Return the work of one sweep, or of several by name, with another folder for its cells."""
+    if isinstance(work, Mapping):
+        return {name: replace(each, folder=folder / name) for name, each in work.items()}
+    return replace(work, folder=folder)
+
+
+def _other_code(work: Work | Mapping[str, Work]) -> str:
+    """Return what differs if this node would compute other results; empty if nothing does."""
+    first = next(iter(work.values())) if isinstance(work, Mapping) else work
+    here = _code_sha256()
+    if here == first.plan.code_sha256:
+        return ""
+    return (
+        f"has another version of Turnstile (code_sha256 {here}, where bench runs "
+        f"{first.plan.code_sha256}); install the same version on all nodes"
+    )
+
+
+@cache
+def _code_sha256() -> str:
+    from harness.sweep.fingerprint import code_sha256
+
+    return code_sha256()
