@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from servers.errors import InvalidRouter, UnknownName
 from servers.policies.arguments import Value, arguments_text, check_arguments, parse_arguments
-from servers.policies.base import Costs
 from servers.registry import Registry, is_path
 from servers.routers.base import Replica, Router
 
@@ -66,7 +65,7 @@ def named_router(text: str) -> NamedRouter:
     label = f"--router {text}"
     arguments = check_arguments(router, parse_arguments(rest[:-1], label), label)
     try:
-        router([Replica(index, 1, Costs(float)) for index in range(2)], **dict(arguments))
+        router([Replica(index, 1) for index in range(2)], **dict(arguments))
     except ValueError as error:
         raise InvalidRouter(f"{label}: {error}") from None
     name = router.name if is_path(base) else base

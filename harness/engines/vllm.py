@@ -156,6 +156,8 @@ class VllmEngine:
                 stack.enter_context(server)
             info = servers[0].info
             kv_tokens = info.kv_blocks * info.block_size
+            curve, _ = command_line.policy_costs(self.config_for(job.variant), self.vllm)
+            costs = curve.costs(kv_tokens)
             on_stage("warming up")
             for server in servers:
                 warm_up(
@@ -174,7 +176,10 @@ class VllmEngine:
                 on_turn(record)
 
             done = replay_on(
-                [Replica(each.base_url, each.events_path, kv_tokens) for each in servers],
+                [
+                    Replica(each.base_url, each.events_path, kv_tokens, costs=costs)
+                    for each in servers
+                ],
                 job,
                 model=info.model,
                 vocabulary=range(*info.vocabulary),

@@ -32,7 +32,7 @@ from harness.replay.engine_events import EngineLogs
 from harness.replay.http import allow_many_connections, client_session
 from harness.replay.identity import SESSION_ENDS, SessionEnd, report_end
 from harness.replay.live_router import BuildRouter, LiveRouter
-from harness.replay.load_reports import LoadReports
+from harness.replay.load_reports import LoadReports, replicas_of
 from servers.errors import InvalidProgramId, InvalidRouter
 from servers.records import EventRecord, TurnRecord
 from servers.routers.base import Replica
@@ -68,8 +68,7 @@ class Gateway:
         self._keeps_messages = keeps_messages
         self._on_event = on_event
         self._logs: EngineLogs | None = None
-        kv_tokens = [backend.kv_tokens for backend in backends]
-        self._router = LiveRouter(router, kv_tokens, self._now_s, self._report)
+        self._router = LiveRouter(router, replicas_of(backends), self._now_s, self._report)
         self._turns = Turns(self._router, self._turn_ended, self._now_s)
         self._background: set[asyncio.Task[None]] = set()
 

@@ -24,12 +24,11 @@ from harness.redact import server_url
 from harness.replay.http import api_key
 from harness.replay.identity import session_ends
 from harness.replay.live_router import BuildRouter
-from harness.replay.load_reports import check_reports, kv_tokens_of
+from harness.replay.load_reports import check_known, kv_tokens_of, replicas_of
 from harness.replay.served_models import is_vllm, served_models
 from reports.run_folder.atomic import make_folder
 from servers.errors import InvalidInput, InvalidTrace
 from servers.records import TurnRecord
-from servers.routers.base import Replica
 from servers.routers.sticky import Sticky
 from servers.routing import named_router
 from servers.variants import split
@@ -93,10 +92,7 @@ def one_router(text: str | None, servers: Sequence[Backend]) -> BuildRouter:
     if len(names) != 1:
         raise InvalidInput(f"--router {text}: a gateway has one router; give one")
     router = named_router(names[0])
-    kv_tokens = [server.kv_tokens for server in servers]
-    urls = [server.url for server in servers]
-    built = router([Replica(index, tokens) for index, tokens in enumerate(kv_tokens)])
-    check_reports(built, router.name, urls, kv_tokens)
+    check_known(router(replicas_of(servers)), router.name, servers)
     return router
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.replay.identity import SessionEnd
+from servers.policies.base import Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +23,9 @@ class Backend:
     """Tokens that fit into its KV memory; 0 if unknown."""
     session_ends: tuple[SessionEnd, ...] = ()
     """How it is told that a program has ended, besides by a tag."""
+    costs: Costs | None = None
+    """Times of its prefills and decode steps; None if unknown."""
+
+    @property
+    def root(self) -> str:
+        return self.url

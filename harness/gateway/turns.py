@@ -117,6 +117,7 @@ class Turns:
         if (routed := turn.routed) is not None:
             routed.prompt_tokens = turn.record.prompt_tokens or routed.prompt_tokens
             routed.output_tokens = turn.record.output_tokens or 0
+            routed.cached_tokens = turn.record.device_hit_tokens or 0
             cancelled = error is not None and error == turn.cancelled
             self._router.finished(routed, succeeded=None if cancelled else error is None)
         self.programs.end_turn(program, finished_s)

@@ -239,7 +239,7 @@ async def run_agents(
 
     guide = Guide(job.programs, vocabulary, seed) if plan.guided else None
     backends = [
-        Backend(each.root, tagged, each.events, each.kv_tokens, each.session_ends)
+        Backend(each.root, tagged, each.events, each.kv_tokens, each.session_ends, each.costs)
         for each in replicas
     ]
     gateway = Gateway(

@@ -39,6 +39,7 @@ from harness.replay.text_prompts import RecordedConversation, TextPrompts
 from harness.replay.token_prompts import Conversation, Prompts
 from servers.clock import PS_PER_S
 from servers.errors import InvalidRouter
+from servers.policies.base import Costs
 from servers.records import EventRecord, TurnRecord
 from servers.routers.base import RoutedTurn
 from servers.routers.sticky import Sticky
@@ -64,6 +65,8 @@ class Replica:
     """Tokens that fit into its KV memory; 0 if unknown."""
     session_ends: tuple[SessionEnd, ...] = ()
     """How it is told that a program has ended."""
+    costs: Costs | None = None
+    """Times of its prefills and decode steps; None if unknown."""
 
     @property
     def url(self) -> str:
@@ -170,6 +173,7 @@ class _Live:
         ends = error is not None or run.is_last
         routed.prompt_tokens = answer.prompt_tokens(turn)
         routed.output_tokens = answer.output_tokens
+        routed.cached_tokens = answer.cached_tokens or 0
         self._routing.ended(routed, succeeded=error is None, ends_program=ends, tasks=self._turns)
         if ends:
             del self._conversations[program.id]

@@ -23,6 +23,9 @@ FASTEST_REPORT_S = 0.1
 MOST_HELD_S = 3600.0
 """A router that holds turns back while no turn is served must send one within this time."""
 
+LEAST_WAIT_S = 0.001
+"""A router that wants to wake up in the past is not called more often."""
+
 BuildRouter = Callable[[Sequence[Replica]], Router]
 """For example a `servers.routing.NamedRouter`."""
 Report = Callable[[Replica], Awaitable[None]]
@@ -46,13 +49,12 @@ class LiveRouter:
     def __init__(
         self,
         build: BuildRouter,
-        kv_tokens: Sequence[int],
+        replicas: Sequence[Replica],
         now_s: Callable[[], float],
         report: Report | None = None,
         most_held_s: float = MOST_HELD_S,
     ) -> None:
-        """`kv_tokens`: of each server; 0 if unknown."""
-        self.replicas = [Replica(index, tokens) for index, tokens in enumerate(kv_tokens)]
+        self.replicas = replicas
         self.router = build(self.replicas)
         self._now_s = now_s
         self._report = report
@@ -65,6 +67,9 @@ class LiveRouter:
         self._arrived = self._in_flight = 0
         self._idle_since_s = 0.0
         """When a turn last ended, or the first of the held turns arrived, if that was later."""
+        self._wake_s: float | None = None
+        """When `_alarm` wakes the router up."""
+        self._alarm: asyncio.TimerHandle | None = None
         self._error: InvalidRouter | None = None
         self._failed = asyncio.Event()
 
@@ -101,14 +106,15 @@ class LiveRouter:
         """
         try:
             chosen = self._ask(self.router.route, turn, self._time())
-            if chosen is not None:
-                self._send(turn, chosen)
-                return 0.0
-            await self._wait(turn)
+            if chosen is None:
+                await self._wait(turn)
+                return self._now_s() - turn.arrival_s
+            self._send(turn, chosen)
+            self._resume(self._time())
         except BaseException:
             self.finished(turn)
             raise
-        return self._now_s() - turn.arrival_s
+        return 0.0
 
     def finished(
         self, turn: RoutedTurn, *, succeeded: bool | None = None, ends_program: bool = False
@@ -131,7 +137,7 @@ class LiveRouter:
             self._ask(self.router.finished, turn, now_s)
             if program.ended and not program.open_turns:
                 self._end(turn.program_id, now_s)
-            self._send_all(self._ask(self.router.resumed, now_s))
+            self._resume(now_s)
         except InvalidRouter as error:
             self._fail(error)
         return sorted(program.replicas - {turn.replica})
@@ -147,7 +153,7 @@ class LiveRouter:
             now_s = self._time()
             try:
                 self._end(program_id, now_s)
-                self._send_all(self._ask(self.router.resumed, now_s))
+                self._resume(now_s)
             except InvalidRouter as error:
                 self._fail(error)
         return sorted(program.replicas)
@@ -172,6 +178,8 @@ class LiveRouter:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            if self._alarm is not None:
+                self._alarm.cancel()
         raise AssertionError("a duty of the router has ended")
 
     # Duties -------------------------------------------------------------------------------------
@@ -187,7 +195,9 @@ class LiveRouter:
             past = math.floor(self._now_s() / period_s + 1e-6)
             await asyncio.sleep(max(past + 1, 1) * period_s - self._now_s())
             try:
-                self._send_all(self._ask(self.router.tick, self._time()))
+                now_s = self._time()
+                self._send_all(self._ask(self.router.tick, now_s))
+                self._set_alarm(now_s)
             except InvalidRouter as error:
                 self._fail(error)
 
@@ -226,9 +236,35 @@ class LiveRouter:
             self._idle_since_s = turn.arrival_s
         self._held[turn.id] = sent = asyncio.get_running_loop().create_future()
         try:
+            self._resume(turn.arrival_s)
             await sent
         finally:
             self._held.pop(turn.id, None)
+
+    def _resume(self, now_s: float) -> None:
+        """Send the turns that the router now returns. Raises InvalidRouter."""
+        self._send_all(self._ask(self.router.resumed, now_s))
+        self._set_alarm(now_s)
+
+    def _set_alarm(self, now_s: float) -> None:
+        """Resume turns when the router wakes up."""
+        wake_s = self._ask(self.router.wake_s, now_s)
+        if wake_s == self._wake_s:
+            return
+        self._wake_s = wake_s
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        if wake_s is not None:
+            delay_s = max(wake_s - now_s, LEAST_WAIT_S)
+            self._alarm = asyncio.get_running_loop().call_later(delay_s, self._woken)
+
+    def _woken(self) -> None:
+        self._wake_s = None
+        try:
+            self._resume(self._time())
+        except InvalidRouter as error:
+            self._fail(error)
 
     def _send_all(self, resumed: Sequence[tuple[RoutedTurn, int]]) -> None:
         """Send turns that were held back. Those of which the client has given up are left out."""

@@ -1,4 +1,4 @@
-"""Reads how loaded servers are, from the Prometheus page of vLLM at `/metrics`."""
+"""What routers know of live servers, and how loaded these are, from vLLM's page at `/metrics`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 import http.client
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import aiohttp
 
 from harness.replay.http import authorization, fetch
 from servers.errors import InvalidInput
-from servers.routers.base import Replica, Router
+from servers.policies.base import Costs
+from servers.routers.base import UNKNOWN_COSTS, Replica, Router
 from servers.vllm.launch.metrics_page import cache_config, server_load
 
 TIMEOUT_S = 5.0
@@ -26,13 +28,36 @@ def kv_tokens_of(base_url: str) -> int:
     return 0
 
 
-def check_reports(router: Router, name: str, urls: Sequence[str], kv_tokens: Sequence[int]) -> None:
+class KnownServer(Protocol):
+    @property
+    def root(self) -> str: ...
+    @property
+    def kv_tokens(self) -> int: ...
+    @property
+    def costs(self) -> Costs | None: ...
+
+
+def replicas_of(servers: Sequence[KnownServer]) -> list[Replica]:
+    return [
+        Replica(index, server.kv_tokens, server.costs or UNKNOWN_COSTS)
+        for index, server in enumerate(servers)
+    ]
+
+
+def check_known(router: Router, name: str, servers: Sequence[KnownServer]) -> None:
     """Raise InvalidInput if the router needs what a server does not report."""
-    silent = [url for url, tokens in zip(urls, kv_tokens, strict=True) if not tokens]
+    silent = next((server.root for server in servers if not server.kv_tokens), None)
     if silent and (router.needs_kv or router.report_s is not None):
         raise InvalidInput(
-            f"--router {name}: needs the size of each server's KV memory, and {silent[0]}/metrics "
+            f"--router {name}: needs the size of each server's KV memory, and {silent}/metrics "
             "has no vllm:cache_config_info; choose another router, such as sticky"
+        )
+    unmeasured = next((server.root for server in servers if server.costs is None), None)
+    if unmeasured and router.needs_costs:
+        raise InvalidInput(
+            f"--router {name}: needs the times of prefills and decode steps, which {unmeasured} "
+            "does not report; use it with bench sweep --engine vllm, or choose another router, "
+            "such as thunderagent"
         )
 
 

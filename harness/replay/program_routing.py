@@ -11,7 +11,7 @@ import aiohttp
 from harness.replay.contents import Contents, ProgramPaths
 from harness.replay.identity import SessionEnd, report_end
 from harness.replay.live_router import BuildRouter, LiveRouter
-from harness.replay.load_reports import LoadReports
+from harness.replay.load_reports import KnownServer, LoadReports, replicas_of
 from harness.replay.schedule import ActiveProgram
 from servers.routers.base import RoutedTurn, Runs
 from servers.sim.fleet import runs_of
@@ -20,11 +20,7 @@ RUN_TOKENS = 16
 """Prompts are compared in blocks of this size, for routers that compare them."""
 
 
-class Server(Protocol):
-    @property
-    def root(self) -> str: ...
-    @property
-    def kv_tokens(self) -> int: ...
+class Server(KnownServer, Protocol):
     @property
     def session_ends(self) -> tuple[SessionEnd, ...]: ...
 
@@ -43,8 +39,7 @@ class ProgramRouting:
         self._servers, self._session = servers, session
         self._model, self._api_key = model, api_key
         report = LoadReports(session, [server.root for server in servers], api_key, now_s)
-        kv_tokens = [server.kv_tokens for server in servers]
-        self.router = LiveRouter(build, kv_tokens, now_s, report, most_held_s)
+        self.router = LiveRouter(build, replicas_of(servers), now_s, report, most_held_s)
         self._contents = [Contents(RUN_TOKENS)]
         self._paths: dict[str, ProgramPaths] = {}
 

@@ -20,6 +20,10 @@ Runs = tuple[tuple[Hashable, int], ...]
 it, and the token at which the prompt leaves the run."""
 
 
+UNKNOWN_COSTS = Costs(float)
+"""Of a live server of which nothing is known, which is refused for a router that `needs_costs`."""
+
+
 class RoutedTurn:
     """One turn, as routers see it. They only read it."""
 
@@ -87,7 +91,7 @@ class Replica:
         "waiting",
     )
 
-    def __init__(self, index: int, kv_tokens: int, costs: Costs) -> None:
+    def __init__(self, index: int, kv_tokens: int, costs: Costs = UNKNOWN_COSTS) -> None:
         self.index = index
         self.kv_tokens = kv_tokens
         """Tokens that fit into the KV memory of the device. 0 if a live server does not say, which
@@ -120,6 +124,8 @@ class Router:
     """Whether it compares the contents of prompts."""
     needs_kv: ClassVar[bool] = False
     """Whether it uses `Replica.kv_tokens`."""
+    needs_costs: ClassVar[bool] = False
+    """Whether it uses `Replica.costs`."""
     report_s: float | None = None
     """Time between load reports of the replicas. 0: each decision finds a fresh one. None: the
     router uses no reports."""

@@ -70,6 +70,8 @@ class ProgramScheduling(Router):
 
     name = "program-scheduling"
     source = "vllm-project/router, RFC #285, PR #286"
+    needs_kv = True
+    needs_costs = True
     checked: ClassVar[str] = "yes: against its rules in other words, on 1,000 random worlds"
 
     def __init__(

@@ -50,6 +50,22 @@ class CostCurve(BaseModel):
     def write(self, path: Path) -> None:
         path.write_text(self.model_dump_json(indent=1) + "\n")
 
+    def costs(self, kv_tokens: int) -> Costs:
+        """Return the costs of prefills and decode steps, without those of a tier."""
+        step = self.decode_step
+
+        def prefill_s(tokens: int) -> float:
+            return self.base_s + (self.linear_s + self.quadratic_s * tokens) * tokens
+
+        def decode_step_s(turns: int, context_tokens: int) -> float:
+            if step is None:
+                return prefill_s(turns)
+            return step.base_s + step.turn_s * turns + step.context_token_s * context_tokens
+
+        return Costs(
+            prefill_s, None, self.step_tokens, kv_tokens, None if step is None else decode_step_s
+        )
+
 
 TINY_ON_CPU = CostCurve(
     base_s=0.01,
