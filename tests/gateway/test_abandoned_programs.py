@@ -10,11 +10,14 @@ from harness.gateway import programs
 from harness.gateway.client_request import Caller
 from harness.gateway.turns import ActiveTurn, Turns
 from harness.replay.live_router import LiveRouter
+from servers.routers.base import Replica
 from servers.routers.sticky import Sticky
 
 
 def turns_on_two_servers() -> Turns:
-    return Turns(LiveRouter(Sticky, [0, 0], lambda: 0.0), lambda _: None, lambda: 0.0)
+    return Turns(
+        LiveRouter(Sticky, [Replica(0, 0), Replica(1, 0)], lambda: 0.0), lambda _: None, lambda: 0.0
+    )
 
 
 def limited_turns(monkeypatch: pytest.MonkeyPatch, limit: int = 3) -> Turns:

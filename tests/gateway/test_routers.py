@@ -283,6 +283,12 @@ def test_a_router_that_the_servers_do_not_suit_is_refused_before_the_gateway_sta
         assert message in str(refused.value)
 
 
+def test_a_router_that_needs_costs_is_refused_for_servers_at_urls() -> None:
+    servers = [Backend(f"http://127.0.0.1:{port}", True, kv_tokens=100) for port in (8, 9)]
+    with pytest.raises(InvalidInput, match="needs the times of prefills and decode steps, which"):
+        one_router("program-scheduling", servers)
+
+
 def test_a_router_in_front_of_one_server_is_refused() -> None:
     with pytest.raises(InvalidInput, match="--router sticky: distributes turns over several"):
         one_router("sticky", [Backend("http://127.0.0.1:9", True)])

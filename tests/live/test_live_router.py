@@ -62,7 +62,8 @@ def with_router(build: Any, scenario: Scenario, replicas: int = 1, **options: An
     """Run a scenario while the router does its duties."""
 
     async def go() -> LiveRouter:
-        live = LiveRouter(build, [1000] * replicas, options.pop("clock", time.monotonic), **options)
+        servers = [Replica(index, 1000) for index in range(replicas)]
+        live = LiveRouter(build, servers, options.pop("clock", time.monotonic), **options)
         duties = asyncio.create_task(live.run())
         try:
             await asyncio.wait_for(scenario(live), timeout=5)
@@ -328,3 +329,69 @@ def test_the_lengths_of_a_turn_are_those_of_its_answer_when_it_ends() -> None:
         assert (await second).replica == 0, "at the next tick"
 
     with_router(lambda replicas: ThunderAgent(replicas, interval_s=0.05), scenario)
+
+
+class Paired(Router):
+    """A turn waits for the next one; then both go."""
+
+    name = "paired"
+    waiting: RoutedTurn | None = None
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        if self.waiting is None:
+            self.waiting = turn
+            return None
+        return 0
+
+    def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        if self.waiting is None or not self.replicas[0].turns:
+            return ()
+        waiting, self.waiting = self.waiting, None
+        return [(waiting, 0)]
+
+
+def test_an_arrival_may_resume_a_turn_that_is_held_back() -> None:
+    async def scenario(live: LiveRouter) -> None:
+        first = asyncio.create_task(send(live, "a"))
+        await asyncio.sleep(0.01)
+        assert not first.done()
+        await send(live, "b")
+        assert (await first).replica == 0
+
+    with_router(Paired, scenario)
+
+
+class Delayed(Router):
+    """Each turn waits for 50 ms."""
+
+    name = "delayed"
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        super().__init__(replicas)
+        self.waiting: list[RoutedTurn] = []
+        self.calls = 0
+
+    def route(self, turn: RoutedTurn, now_s: float) -> None:
+        self.waiting.append(turn)
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self.waiting[0].arrival_s + 0.05 if self.waiting else None
+
+    def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        self.calls += 1
+        due = [turn for turn in self.waiting if turn.arrival_s + 0.05 <= now_s]
+        self.waiting = self.waiting[len(due) :]
+        return [(turn, 0) for turn in due]
+
+
+def test_a_router_is_woken_up_when_it_wants_to() -> None:
+    held_s = []
+
+    async def scenario(live: LiveRouter) -> None:
+        turns = [arrives(live, name) for name in "ab"]
+        held_s.extend(await asyncio.gather(*map(live.route, turns)))
+
+    live = with_router(Delayed, scenario)
+    assert all(0.05 <= each < 1.0 for each in held_s)
+    assert isinstance(live.router, Delayed)
+    assert live.router.calls < 10
