@@ -44,8 +44,8 @@ Departures from the router's code:
 - the shared prefix is what the first turn found. The router observes it again from time to time;
 - a pin gives way to a running turn that lacks blocks, in the order of pauses, and its program is
   paused; to a waiting turn it does not;
-- hints of clients (priority, deadline, output length, retention), sub-agents and several machines
-  are left out.
+- hints of clients (priority, deadline, output length, retention) and sub-agents are left out, and
+  several machines, which are the router `program-scheduling`'s.
 The TTL, the order, the reserve and the gain were checked against a restatement of the router's
 formulas on 1,000 random worlds (tests/policies/test_progress_ttl_worlds.py), not against a run of
 the code, which is Rust.

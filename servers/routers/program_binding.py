@@ -30,9 +30,10 @@ class Binding:
         if self._strategy == "least_program_count":
             return min((len(b.active) + len(b.waiting), b.replica.index) for b in self._backends)[1]
         return min(
-            (self._bound_tokens(b) - b.replica.kv_tokens, b.replica.index) for b in self._backends
+            (_bound_tokens(b) - b.replica.kv_tokens, b.replica.index) for b in self._backends
         )[1]
 
-    def _bound_tokens(self, backend: Backend) -> int:
-        active = sum(program.tokens for program in backend.active.values())
-        return active + sum(program.tokens for program in backend.waiting.values())
+
+def _bound_tokens(backend: Backend) -> int:
+    active = sum(program.tokens for program in backend.active.values())
+    return active + sum(program.tokens for program in backend.waiting.values())

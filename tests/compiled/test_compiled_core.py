@@ -115,6 +115,7 @@ SWEEPS = {
         server=Server(
             replicas=3,
             router="round-robin,least-loaded(load=kv),power-of-two,sticky,prefix-aware,thunderagent,"
+            "program-scheduling(global_queue=true,stats_window_size=5),"
             "tests.compiled.derived:LongPromptsLast",
         ),
     ),

@@ -1,151 +1,68 @@
-"""Random worlds, in which `progress-ttl` admits the same programs as the rules of its router.
-
-`Router` states the rules again from `vllm-project/router`, `src/program_scheduling/` (commits
-02b9331 and a77107f, Apache-2.0), for one machine: lists of everything that has happened, and each
-sum over all of them, where the policy keeps accounts.
-"""
+"""Random worlds, in which `progress-ttl` admits the same programs as the rules of its router
+(tests/progress_rules.py) with one machine."""
 
 from __future__ import annotations
 
 import math
 from random import Random
-from statistics import NormalDist, fmean
 from types import SimpleNamespace
 from typing import Any
 
-from servers.policies.base import Costs, Request
+from servers.policies.base import Request
 from servers.policies.progress_ttl import ProgressTtl
-
-WINDOW = 6
-MOST_ROUNDS = 4
-MOST_ACTIVE = 9
-
-
-def prefill_s(tokens: int) -> float:
-    return 0.07 + 0.6 * tokens / 1000 + 0.04 * (tokens / 1000) ** 2
-
-
-def step_s(turns: int, context: int) -> float:
-    return 0.1 + 0.0004 * turns + 1.4e-7 * context
-
-
-def miss_s(tokens: int) -> float:
-    return prefill_s(tokens) * 1.85 if tokens > 0 else 0.0
+from tests.progress_rules import (
+    MOST_ACTIVE,
+    MOST_ROUNDS,
+    WINDOW,
+    Machine,
+    admit,
+    costs,
+    new_program,
+    pause,
+    tokens,
+)
 
 
 class Router:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.now_s = 0.0
+        self.machine = Machine()
         self.all: dict[str, SimpleNamespace] = {}
-        self.turns: list[SimpleNamespace] = []
-        self.gaps_s: list[float] = []
-
-    # What the last turns say
-
-    def recent(self) -> list[SimpleNamespace]:
-        return self.turns[-WINDOW:]
-
-    def target(self) -> int:
-        if len(self.turns) < WINDOW:
-            return 0
-        return min(max(math.ceil(2 * fmean(t.rounds for t in self.recent())), 1), MOST_ROUNDS)
-
-    def growth(self) -> float:
-        grown = [t.growth for t in self.recent() if t.growth is not None]
-        return fmean(grown) if grown else 0.0
-
-    def output(self) -> float:
-        return fmean(t.output for t in self.recent()) if self.turns else 0.0
-
-    def ttl_s(self, cost_s: float) -> float:
-        logs = [math.log(gap_s) for gap_s in self.gaps_s[-WINDOW:] if gap_s > 0]
-        top = min(10.0, cost_s)
-        if len(self.gaps_s) < WINDOW or not logs or top <= 0:
-            return 0.0
-        mean = fmean(logs)
-        sigma = max(math.sqrt(fmean((log - mean) ** 2 for log in logs)), 1e-6)
-        within, shifted = NormalDist(mean, sigma).cdf, NormalDist(mean + sigma**2, sigma).cdf
-        average_s, low = math.exp(mean + sigma**2 / 2), min(0.05, top)
-        worth = {0.0: 0.0}
-        for i in range(32):
-            d = low * (top / low) ** (i / 31)
-            missed = 1 - within(math.log(d))
-            worth[d] = cost_s * (1 - missed) - average_s * shifted(math.log(d)) - d * missed
-        return max(worth, key=lambda d: (worth[d], d))
-
-    # Programs
-
-    def tokens(self, p: SimpleNamespace) -> int:
-        return int(max(p.context - p.shared, 0)) + 100
 
     def active(self) -> list[SimpleNamespace]:
         return [p for p in self.all.values() if p.active]
 
-    def left(self, p: SimpleNamespace) -> int:
-        return max(self.target() - p.rounds, 0)
-
-    def pause(self, p: SimpleNamespace) -> None:
-        p.active, p.rounds, p.marked, p.expires_s = False, 0, False, math.inf
+    def used(self) -> int:
+        return sum(map(tokens, self.active()))
 
     def until(self, now_s: float) -> None:
         for p in self.active():
             if p.expires_s <= now_s:
-                self.pause(p)
+                pause(p)
                 p.rounds_since_ttl = 0
         self.now_s = now_s
 
     def repair(self) -> None:
-        output = math.ceil(self.output())
-        mine = self.active()
-        need = sum(map(self.tokens, mine)) + output * sum(p.open for p in mine)
-        need -= sum(self.tokens(p) + output for p in mine if p.marked)
-        average = fmean(t.prompt for t in self.recent()) if self.turns else 1.0
+        limit = self.capacity
+        self.machine.repair(self.active(), self.used(), limit, limit, self.now_s, pause)
 
-        def score(p: SimpleNamespace) -> float:
-            size = (p.context if p.open else p.prompt) / max(average, 1.0)
-            return float((self.now_s - p.segment_s) * max(size**-0.5, 0.5))
-
-        if need <= self.capacity:
-            return
-        victims = [p for p in mine if not p.marked]
-        for p in sorted(victims, key=lambda p: (-score(p), -self.tokens(p), p.name)):
-            if need <= self.capacity:
-                break
-            need -= self.tokens(p) + (output if p.open else 0)
-            if p.open:
-                p.marked = True
-            else:
-                self.pause(p)
-
-    def arrives(self, name: str, tokens: int, number: int) -> None:
-        p = self.all.get(name)
-        if p is None:
-            p = self.all[name] = SimpleNamespace(
-                name=name, active=False, context=0, shared=0, prompt=None, finished_s=None,
-                rounds=0, rounds_since_ttl=0, segment_s=None, marked=False, yielded=False,
-                expires_s=math.inf, shrinks=0, miss_s=0.0,
-            )  # fmt: skip
-        else:
-            self.gaps_s.append(self.now_s - p.finished_s)
-        if tokens >= p.context:
-            p.context, p.shrinks = tokens, 0
-        p.open, p.expires_s, p.came_s, p.number = True, math.inf, self.now_s, number
+    def arrives(self, name: str, prompt: int, number: int) -> None:
+        p = self.all.setdefault(name, new_program(name))
+        self.machine.arrives(p, prompt, self.now_s)
+        p.came_s, p.number = self.now_s, number
         if p.active:
             self.repair()
         else:
             p.deadline_s = self.now_s + self.patience_s(p)
 
     def patience_s(self, p: SimpleNamespace) -> float:
-        last = self.recent()
-        seconds = last[-1].at_s - last[0].at_s if last else 0.0
-        if not self.target() or seconds <= 0:
+        target, per_s = self.machine.target(), self.machine.per_s()
+        if not target or not per_s:
             return 300.0
-        ahead = sum(max(self.left(other), int(other.open)) for other in self.active())
         p.deadline_s = math.inf
-        queue = self.waiting()
-        ahead += self.target() * queue.index(p)
-        return min(max(3 * ahead * seconds / (len(last) - 1), 30.0), 300.0)
+        ahead = self.machine.ahead(self.active()) + target * self.waiting().index(p)
+        return min(max(3 * ahead / per_s, 30.0), 300.0)
 
     def waiting(self) -> list[SimpleNamespace]:
         def position(p: SimpleNamespace) -> Any:
@@ -158,69 +75,24 @@ class Router:
         return next((p.name for p in self.waiting() if self.admissible(p)), None)
 
     def admissible(self, p: SimpleNamespace) -> bool:
-        mine = self.active()
-        used, own = sum(map(self.tokens, mine)), self.tokens(p)
         if p.deadline_s <= self.now_s:
             return True
-        if len(mine) + 1 > MOST_ACTIVE or used + own > self.capacity:
-            return False
-        target, growth = self.target(), self.growth()
-        stay = sum(map(self.left, mine))
-        if used + own + growth * (target + stay) * (target > 0) <= self.capacity:
-            return True
-        batch = [other for other in mine if other.open]
-        if not batch:
-            return False
-        context = sum(other.context for other in batch)
-        before = len(batch) / step_s(len(batch), context)
-        after = (len(batch) + 1) / step_s(len(batch) + 1, context + p.context)
-        decode_s = len(batch) * self.output() / before
-        gain_s = decode_s * max(after / before - 1, 0)
-        room = max(self.capacity - used, 0)
-        stay_before = min(stay, room / growth)
-        stay_after = min(stay, max(room - own - growth * target, 0) / growth)
-        costs = [other.miss_s for other in mine if self.left(other) > 0]
-        if stay_after <= 2**-52:
-            loss_s = math.inf if stay_before > 0 else 0.0
-        else:
-            loss_s = (stay_before - stay_after) / stay_after * fmean(costs)
-        return gain_s >= miss_s(p.context - p.shared) + loss_s
+        return self.machine.admissible(p, self.active(), self.used(), self.capacity)
 
     def starts(self, name: str, cached: int) -> None:
         p = self.all[name]
         p.cached, p.first, p.dispatched_s = cached, not p.active, self.now_s
-        if p.active:
-            return
-        p.active, p.rounds, p.yielded = True, 0, False
-        p.segment_s = self.now_s if p.segment_s is None else p.segment_s
+        if not p.active:
+            admit(p, self.now_s)
 
     def ends_turn(self, name: str, prompt: int, output: int) -> None:
         p = self.all[name]
-        p.open = False
-        p.miss_s = miss_s(prompt - p.shared)
-        ttl_s = self.ttl_s(p.miss_s)
-        marked, others = p.marked, [q for q in self.waiting() if q is not p]
-        goes_on = p.prompt is None or p.cached >= 0.9 * p.prompt
-        if p.first and (p.prompt is None or not goes_on):
-            p.segment_s = p.dispatched_s
-        if p.prompt is None:
-            p.shared = p.cached
-        p.shrinks += 1
-        if prompt >= p.context or p.shrinks == 2:
-            p.context, p.shrinks = prompt, 0
-        p.rounds += goes_on
-        p.rounds_since_ttl += goes_on
-        growth = None if p.prompt is None else prompt - p.prompt
-        if growth is not None and not 0 < growth < p.prompt:
-            growth = None
-        self.turns.append(SimpleNamespace(
-            prompt=prompt, output=output, growth=growth, rounds=p.rounds_since_ttl, at_s=self.now_s
-        ))  # fmt: skip
-        p.prompt, p.finished_s = prompt, self.now_s
-        if marked:
-            self.pause(p)
+        others = [q for q in self.waiting() if q is not p]
+        ttl_s = self.machine.ends_turn(p, prompt, output, self.now_s)
+        if p.marked:
+            pause(p)
         elif p.rounds >= MOST_ROUNDS and others:
-            self.pause(p)
+            pause(p)
             p.yielded = True
         else:
             p.expires_s = self.now_s + ttl_s
@@ -234,9 +106,8 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         capacity = self.random.randrange(6000, 40_000)
-        costs = Costs(prefill_s, kv_tokens=capacity, decode_step_s=step_s)
         self.policy = ProgressTtl(
-            costs, window=WINDOW, most_rounds=MOST_ROUNDS, most_active=MOST_ACTIVE
+            costs(capacity), window=WINDOW, most_rounds=MOST_ROUNDS, most_active=MOST_ACTIVE
         )
         self.router = Router(capacity)
         self.open: dict[str, Request] = {}

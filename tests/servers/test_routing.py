@@ -42,6 +42,8 @@ def test_the_registered_name_is_that_of_the_class(name: str) -> None:
         ("least-loaded(load=gpu)", "load must be turns or kv, not gpu"),
         ("least-loaded(report_s=-1)", "report_s must be at least 0, not -1"),
         ("thunderagent(interval_s=0)", "interval_s and resume_after_s are seconds"),
+        ("program-scheduling(stats_window_size=0)", "stats_window_size must be at least 1, not 0"),
+        ("program-scheduling(low_watermark_ratio=2)", "the low one must not exceed the high one"),
         ("pathlib:Path", "is not a router; derive a class from servers.routers.base.Router"),
         ("sticky,sticky", "sticky is given twice; give it once"),
     ],

@@ -16,6 +16,7 @@ from servers.routers.base import Replica, RoutedTurn, Router
 from servers.routers.least_loaded import LeastLoaded
 from servers.routers.power_of_two import PowerOfTwo
 from servers.routers.prefix_aware import PrefixAware
+from servers.routers.program_scheduling import ProgramScheduling
 from servers.routers.round_robin import RoundRobin
 from servers.routers.sticky import Sticky
 from servers.routers.thunderagent import ThunderAgent
@@ -38,6 +39,21 @@ ROUTERS: dict[str, Build] = {
     "prefix-aware": partial(PrefixAware, balance_turns=1),
     "thunderagent": partial(ThunderAgent, interval_s=0.07),
     "thunderagent(order=arrival)": partial(ThunderAgent, interval_s=0.07, order="arrival"),
+    "program-scheduling": partial(
+        ProgramScheduling,
+        metrics_interval_s=0.11,
+        stats_window_size=2,
+        max_segment_rounds=2,
+        force_resume_timeout_s=0.5,
+    ),
+    "program-scheduling(global_queue=true)": partial(
+        ProgramScheduling,
+        global_queue=True,
+        binding_strategy="reasoning_token_balance",
+        metrics_interval_s=0.11,
+        stats_window_size=2,
+        low_watermark_ratio=0.8,
+    ),
 }
 POLICIES = ("fcfs", "continuum", "turnstile", "infercept+")
 
