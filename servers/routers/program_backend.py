@@ -12,17 +12,35 @@ from servers.routers.base import Replica, RoutedTurn
 
 @dataclass(frozen=True)
 class Settings:
-    """Arguments of the router that concern one replica."""
+    """Arguments that concern one replica. Raises ValueError if one is out of range."""
 
-    window: int
-    longest_s: float
-    most_rounds: int
-    most_active: int
-    batch_gain: bool
-    low: float
-    high: float
-    gate: int
+    max_active_programs: int
+    admission_waiting_request_threshold: int
     """Waiting turns from which on a replica admits no program; 0: it always may."""
+    max_acting_ttl_s: float
+    high_watermark_ratio: float
+    low_watermark_ratio: float
+    max_segment_rounds: int
+    stats_window_size: int
+    enable_batch_gain_admission: bool
+
+    def __post_init__(self) -> None:
+        refuse_below(1, "max_active_programs", self.max_active_programs)
+        refuse_below(1, "max_segment_rounds", self.max_segment_rounds)
+        refuse_below(1, "stats_window_size", self.stats_window_size)
+        refuse_below(0, "max_acting_ttl_s", self.max_acting_ttl_s)
+        threshold = self.admission_waiting_request_threshold
+        refuse_below(0, "admission_waiting_request_threshold", threshold)
+        if not 0 < self.low_watermark_ratio <= self.high_watermark_ratio:
+            raise ValueError(
+                "low_watermark_ratio and high_watermark_ratio are shares of the KV above 0, such "
+                "as 0.9; the low one must not exceed the high one"
+            )
+
+
+def refuse_below(least: int, name: str, value: float) -> None:
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, not {value}")
 
 
 class RoutedProgram(Program):
@@ -56,18 +74,18 @@ class Backend(Machine):
         super().__init__(
             replica.costs,
             replica.kv_tokens,
-            window=settings.window,
-            longest_s=settings.longest_s,
-            most_rounds=settings.most_rounds,
-            most_active=settings.most_active,
-            batch_gain=settings.batch_gain,
-            low=settings.low,
-            high=settings.high,
+            window=settings.stats_window_size,
+            longest_s=settings.max_acting_ttl_s,
+            most_rounds=settings.max_segment_rounds,
+            most_active=settings.max_active_programs,
+            batch_gain=settings.enable_batch_gain_admission,
+            low=settings.low_watermark_ratio,
+            high=settings.high_watermark_ratio,
         )
         self.replica = replica
         self.waiting: dict[str, RoutedProgram] = {}
         """Paused programs with held turns of which this is the home."""
-        self._gate = settings.gate
+        self._gate = settings.admission_waiting_request_threshold
 
     @property
     def has_gate(self) -> bool:

@@ -52,6 +52,7 @@ tests/servers/test_program_scheduling_worlds.py plays 250, not against a run of 
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
@@ -59,7 +60,13 @@ from typing import ClassVar, Literal
 from servers.compiled_core import mypyc_attr
 from servers.policies.progress_machine import patience_s
 from servers.routers.base import Replica, RoutedTurn, Router
-from servers.routers.program_backend import Backend, RoutedProgram, Settings, resume_key
+from servers.routers.program_backend import (
+    Backend,
+    RoutedProgram,
+    Settings,
+    refuse_below,
+    resume_key,
+)
 from servers.routers.program_binding import Binding, Strategy
 from servers.routers.program_moves import Moves
 
@@ -95,37 +102,21 @@ class ProgramScheduling(Router):
         enable_batch_gain_admission: bool = True,
     ) -> None:
         super().__init__(replicas)
-        _refuse_below(
-            1,
-            max_active_programs=max_active_programs,
-            max_segment_rounds=max_segment_rounds,
-            stats_window_size=stats_window_size,
-        )
-        _refuse_below(
-            0,
-            max_acting_ttl_s=max_acting_ttl_s,
-            cross_rank_headroom_ratio=cross_rank_headroom_ratio,
-            admission_waiting_request_threshold=admission_waiting_request_threshold,
-        )
+        refuse_below(0, "cross_rank_headroom_ratio", cross_rank_headroom_ratio)
         if min(metrics_interval_s, force_resume_timeout_s, paused_retention_ttl_s) <= 0:
             raise ValueError(
                 "metrics_interval_s, force_resume_timeout_s and paused_retention_ttl_s are "
                 "seconds, and must be above 0"
             )
-        if not 0 < low_watermark_ratio <= high_watermark_ratio:
-            raise ValueError(
-                "low_watermark_ratio and high_watermark_ratio are shares of the KV above 0, such "
-                "as 0.9; the low one must not exceed the high one"
-            )
         settings = Settings(
-            stats_window_size,
-            max_acting_ttl_s,
-            max_segment_rounds,
             max_active_programs,
-            enable_batch_gain_admission,
-            low_watermark_ratio,
-            high_watermark_ratio,
             admission_waiting_request_threshold,
+            max_acting_ttl_s,
+            high_watermark_ratio,
+            low_watermark_ratio,
+            max_segment_rounds,
+            stats_window_size,
+            enable_batch_gain_admission,
         )
         self.report_s = self.period_s = metrics_interval_s
         self._global_queue = global_queue
@@ -171,7 +162,9 @@ class ProgramScheduling(Router):
         return None
 
     def finished(self, turn: RoutedTurn, now_s: float) -> None:
-        program = self._programs[turn.program_id]
+        program = self._programs.get(turn.program_id)
+        if program is None:
+            return
         backend = self._backends[program.home]
         program.cached = turn.cached_tokens
         ttl_s = backend.finished(program, turn.prompt_tokens, turn.output_tokens, now_s)
@@ -187,7 +180,8 @@ class ProgramScheduling(Router):
             heapq.heappush(self._expiries, (program.expires_s, turn.program_id))
 
     def program_ended(self, program_id: str, now_s: float) -> None:
-        if program_id in self._programs:
+        program = self._programs.get(program_id)
+        if program is not None and not program.held:
             self._forget(program_id)
 
     def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
@@ -273,7 +267,7 @@ class ProgramScheduling(Router):
         del self._backends[program.home].waiting[program_id]
         program.home = backend.replica.index
         backend.add(program_id, program, now_s)
-        program.starts, program.scheduled_s, program.deadline_s = True, now_s, float("inf")
+        program.starts, program.scheduled_s, program.deadline_s = True, now_s, math.inf
         sent, program.held = [(turn, program.home) for turn in program.held], []
         return sent
 
@@ -288,9 +282,3 @@ class ProgramScheduling(Router):
         backend.remove(program_id, program)
         backend.waiting.pop(program_id, None)
         self._idle.pop(program_id, None)
-
-
-def _refuse_below(least: float, **values: float) -> None:
-    for name, value in values.items():
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}")
