@@ -184,6 +184,44 @@ def test_thunderagent_holds_programs_back_that_do_not_fit() -> None:
     assert held["p2"] == pytest.approx(5 - 0.1)
 
 
+class Late(Router):
+    """Sends each turn 3 s after it has arrived."""
+
+    name = "late"
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        super().__init__(replicas)
+        self.held: list[RoutedTurn] = []
+        self.cached: list[int] = []
+
+    def route(self, turn: RoutedTurn, now_s: float) -> int | None:
+        self.held.append(turn)
+        return None
+
+    def wake_s(self, now_s: float) -> float | None:
+        return self.held[0].arrival_s + 3 if self.held else None
+
+    def resumed(self, now_s: float) -> Sequence[tuple[RoutedTurn, int]]:
+        due_s = self.wake_s(now_s)
+        return [(self.held.pop(0), 0)] if due_s is not None and due_s <= now_s else ()
+
+    def finished(self, turn: RoutedTurn, now_s: float) -> None:
+        self.cached.append(turn.cached_tokens)
+
+
+def test_a_router_is_woken_when_it_asks_and_learns_how_many_tokens_were_cached() -> None:
+    """The first turn leaves the KV of 64 + 15 tokens, of which the second finds 4 blocks of 16."""
+    routers: list[Late] = []
+
+    def build_late(replicas: Sequence[Replica]) -> Router:
+        routers.append(Late(replicas))
+        return routers[0]
+
+    turns, _ = play(world_of(programs(1, turns=2), kv_blocks=100), "fcfs", build_late, 2)
+    assert [turn["held_s"] for turn in turns] == pytest.approx([3, 3], abs=1e-9)
+    assert routers[0].cached == [turn["device_hit_tokens"] for turn in turns] == [0, 64]
+
+
 class Never(Router):
     name = "never"
 
