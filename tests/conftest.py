@@ -22,6 +22,7 @@ ACCEPTANCE = (
     "bench",
     "browser",
     "ci/test_results.py",
+    "cluster/test_ray.py",
     "compiled",
     "crash",
     "faults",

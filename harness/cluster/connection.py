@@ -84,6 +84,7 @@ def _address(cluster: str) -> str | None:
 
 def import_ray() -> Any:
     try:
+        import grpc  # noqa: F401 (of the extra ray[client])
         import ray
     except ImportError:
         raise LibraryUnavailable(

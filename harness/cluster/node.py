@@ -11,8 +11,10 @@ import gc
 import os
 import pickle
 import platform
+import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -23,6 +25,7 @@ from servers.compiled_core import WORKER, find_core, use_offered_core
 if TYPE_CHECKING:
     from harness.sweep.cell import Work
 
+SCRATCH = "turnstile-cell-"
 _work: dict[str, Any] = {}
 """The work that this process has received, by the id of its object, so that each process receives
 and unpickles it once."""
@@ -61,11 +64,11 @@ def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: b
     node = platform.node()
     if problem := _other_code(received):
         return NodeResult(("ended", f"on node {node}: {problem}"), {}, node)
-    with tempfile.TemporaryDirectory(prefix="turnstile-cell-") as scratch:
-        folder = Path(scratch, cell.name)
+    with _scratch() as scratch:
+        folder = scratch / cell.name
         folder.parent.mkdir(parents=True, exist_ok=True)
         tick = partial(_tick, ticks, task)
-        outcome = attempt(run, in_folder(received, Path(scratch)), cell, tick)
+        outcome = attempt(run, in_folder(received, scratch), cell, tick)
         files = {
             str(path.relative_to(folder)): path.read_bytes()
             for path in sorted(folder.rglob("*"))
@@ -73,6 +76,42 @@ def run_on_node(work: list[Any], call: bytes, task: int, ticks: Any, use_core: b
         }
     gc.collect()
     return NodeResult(outcome, files, node)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """Yield a new folder on this node, and remove those of workers that were killed here."""
+    for path in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with _locked(path) as is_mine:
+            if is_mine:
+                shutil.rmtree(path, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=SCRATCH))
+        with _locked(folder) as is_mine:
+            if not is_mine:  # another worker took it for one of a killed worker
+                continue
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
+        return
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder until the end of this context or process; yield whether it could be locked and
+    still exists."""
+    from reports.run_folder.atomic import take_lock
+
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:
+        yield False
+        return
+    try:
+        yield take_lock(handle, 0) and folder.exists()
+    finally:
+        os.close(handle)
 
 
 def _tick(ticks: Any, task: int, amount: int, stage: str) -> None:

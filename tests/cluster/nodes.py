@@ -14,8 +14,13 @@ from ray.cluster_utils import Cluster
 
 
 def main(count: int) -> None:
-    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    node: dict[str, Any] = {
+        "num_cpus": 1,
+        "object_store_memory": 100 * 2**20,
+        "include_log_monitor": False,
+    }
+    head = {**node, "include_dashboard": False, "no_monitor": True}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     others = [cluster.add_node(**node, wait=False) for _ in range(count - 1)]
     cluster.wait_for_nodes()
     print(cluster.address, flush=True)

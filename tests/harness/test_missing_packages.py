@@ -26,6 +26,11 @@ SILICON = "needs aiconfigurator-core; pip install 'turnstile-bench[silicon]'"
             f"--from aiconfigurator: {SILICON}",
         ),
         ("aiconfigurator_core", "fidelity --silicon", f"--silicon: {SILICON}"),
+        (
+            "ray",
+            "sweep --once --programs 2 --cluster ray",
+            "--cluster: needs Ray; pip install 'turnstile-bench[ray]'",
+        ),
     ],
 )
 def test_without_the_package_one_line_says_what_to_install(

@@ -1,0 +1,219 @@
+"""`bench sweep --cluster`: cells on the nodes of a Ray cluster, whose nodes and workers may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import psutil
+import pytest
+
+from tests.leaks import descendants
+from tests.processes import session_of, wait_until, wait_until_none
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'turnstile-bench[ray]'")
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {
+    "GIT_DIR": os.devnull,
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": "ab" * 32,
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+NODES = 4
+SWEEP = (
+    *("sweep", "--once", "--programs", "200", "--jps", "0.2,0.3,0.4,0.5"),
+    *("--policies", "fcfs,continuum", "--out", "run"),
+)
+ENDLESS = ("sweep", "--once", "--programs", "2000", "--policies", "fcfs,continuum", "--out", "run")
+KILLS_ITSELF = """
+import os, signal
+from servers.policies.base import Policy
+
+class KillsItself(Policy):
+    \"\"\"Kills its process at its hundredth turn.\"\"\"
+
+    name = "kills-itself"
+    turns = 0
+
+    def finished(self, request, now_s):
+        KillsItself.turns += 1
+        if KillsItself.turns == 100:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().finished(request, now_s)
+"""
+
+
+@dataclass(slots=True)
+class Nodes:
+    """A running `tests.cluster.nodes`."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def kill_one(self) -> int:
+        """Kill a node; return how many are left."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print(file=self.process.stdin, flush=True)
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    # Short, since it is part of the names of Ray's sockets. Killed workers leave files there.
+    with (
+        TemporaryDirectory() as folder,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.cluster.nodes", str(NODES)],
+            cwd=ROOT,
+            env={**os.environ, **ENVIRONMENT, "TMPDIR": folder},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        yield Nodes(process, process.stdout.readline().strip())
+
+
+@pytest.fixture(autouse=True)
+def _workers_of_earlier_sweeps_have_ended(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Ray ends the idle worker processes of a sweep some seconds after the sweep."""
+    yield
+    if "nodes" in request.fixturenames:
+        running: Nodes = request.getfixturevalue("nodes")
+        wait_until_none(lambda: [pid for pid in descendants(running.process.pid) if is_worker(pid)])
+
+
+def is_worker(pid: int) -> bool:
+    with suppress(OSError):
+        title = Path(f"/proc/{pid}/cmdline").read_bytes()
+        return title.startswith(b"ray::") and not title.startswith((b"ray::Dash", b"ray::Runtime"))
+    return False
+
+
+@contextmanager
+def started(
+    bench: str, folder: Path, *argv: str, environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [bench, *argv],
+        cwd=folder,
+        env={**os.environ, **(ENVIRONMENT if environment is None else environment)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        yield process
+
+
+def cells(run: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.glob("*_seed*/**/*"))
+        if path.is_file()
+    }
+
+
+def test_a_sweep_on_four_nodes_of_which_one_is_killed_has_the_bytes_of_one_machine(
+    bench: str, nodes: Nodes, tmp_path: Path
+) -> None:
+    local = tmp_path / "local"
+    local.mkdir()
+    subprocess.run([bench, *SWEEP], cwd=local, env={**os.environ, **ENVIRONMENT}, check=True)
+    with started(bench, tmp_path, *SWEEP, "--cluster", nodes.address) as sweep:
+        wait_until(lambda: list(tmp_path.glob("run/*/done.json")), process=sweep)
+        assert nodes.kill_one() == NODES - 1
+        _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 0, err
+    assert "running 8 cells of 2188 turns on 4 workers" in err
+    assert "(NodeDiedError); it runs again, retry 1 of 3" in err
+    assert len(list(tmp_path.glob("run/*/done.json"))) == 8
+    assert cells(tmp_path / "run") == cells(local / "run")
+    assert (tmp_path / "run/report.html").is_file()
+    assert not list(tmp_path.glob("run/*.aside*"))
+
+
+def test_a_cell_that_kills_its_worker_fails_after_three_retries_and_the_others_finish(
+    bench: str, nodes: Nodes, tmp_path: Path
+) -> None:
+    (tmp_path / "killing.py").write_text(KILLS_ITSELF)
+    policies = ("--policies", "fcfs,killing:KillsItself", "--jps", "0.3")
+    options = ("sweep", "--once", "--programs", "20", *policies, "--out", "run")
+    with started(bench, tmp_path, *options, "--cluster", nodes.address) as sweep:
+        _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 1
+    assert [line.rpartition(", ")[2] for line in err.splitlines() if "runs again" in line] == [
+        f"retry {number} of 3" for number in (1, 2, 3)
+    ]
+    assert "failed: kills-itself_jps0.3_seed1: its node or worker process died 4 times" in err
+    assert (tmp_path / "run/fcfs_jps0.3_seed1/done.json").is_file()
+
+
+def test_cells_that_no_node_can_run_are_refused(nodes: Nodes) -> None:
+    code = f"""
+from harness.cluster.connection import Needs, connected
+from servers.errors import InvalidInput
+try:
+    with connected({nodes.address!r}, 1, Needs(cores=1, gpus=2)):
+        pass
+except InvalidInput as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env={**os.environ, **ENVIRONMENT},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == (
+        f"--cluster {nodes.address}: a cell needs 2 GPUs on one node, the largest has 0; add such "
+        "a node\n"
+    ), done.stderr
+
+
+def test_the_cluster_of_this_machine_is_on_loopback_and_leaves_nothing_after_ctrl_c(
+    bench: str, tmp_path: Path
+) -> None:
+    before = set(Path("/tmp").glob("turnstile-ray-*"))  # noqa: S108
+    own = {"GIT_DIR": os.devnull, "HOME": str(tmp_path)}
+    with started(bench, tmp_path, *ENDLESS, "--cluster", "ray", environment=own) as sweep:
+        wait_until(
+            lambda: (
+                list(tmp_path.glob("run/*/sweep.json")) or list(tmp_path.glob("run/sweep.json"))
+            ),
+            process=sweep,
+        )
+        wait_until(lambda: any(map(is_worker, descendants(sweep.pid))), process=sweep)
+        addresses = listening(sweep.pid)
+        assert len(addresses) > 3
+        assert set(addresses) == {"127.0.0.1"}
+        sweep.send_signal(signal.SIGINT)
+        _, err = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130
+    assert "bench: stopped; finished cells are kept, resume with: bench sweep" in err
+    wait_until_none(lambda: session_of(sweep.pid))
+    assert set(Path("/tmp").glob("turnstile-ray-*")) == before  # noqa: S108
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != ".cache") == ["run"]
+
+
+def listening(pid: int) -> list[str]:
+    """Return the addresses on which a process and its descendants listen."""
+    found: list[str] = []
+    for each in {pid, *descendants(pid)}:
+        with suppress(psutil.Error):
+            sockets = psutil.Process(each).net_connections("inet")
+            found += [s.laddr.ip for s in sockets if s.status == psutil.CONN_LISTEN]
+    return [address.removeprefix("::ffff:") for address in found]
