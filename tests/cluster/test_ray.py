@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,10 +105,10 @@ def is_worker(pid: int) -> bool:
 
 @contextmanager
 def started(
-    bench: str, folder: Path, *argv: str, environment: dict[str, str] | None = None
+    program: str, folder: Path, *argv: str, environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [bench, *argv],
+        [program, *argv],
         cwd=folder,
         env={**os.environ, **(ENVIRONMENT if environment is None else environment)},
         stdout=subprocess.PIPE,
@@ -145,13 +146,22 @@ def test_a_sweep_on_four_nodes_of_which_one_is_killed_has_the_bytes_of_one_machi
     assert not list(tmp_path.glob("run/*.aside*"))
 
 
-def test_a_cell_that_kills_its_worker_fails_after_three_retries_and_the_others_finish(
+def test_in_a_ray_job_a_cell_that_kills_its_worker_fails_after_three_retries(
     bench: str, nodes: Nodes, tmp_path: Path
 ) -> None:
+    """`examples/cluster/ray_job.sh` as `ray job submit` runs it: with the address of its cluster."""
+    for name in ("ray_job.sh", "sweep.toml"):
+        shutil.copy(ROOT / "examples/cluster" / name, tmp_path)
     (tmp_path / "killing.py").write_text(KILLS_ITSELF)
     policies = ("--policies", "fcfs,killing:KillsItself", "--jps", "0.3")
-    options = ("sweep", "--once", "--programs", "20", *policies, "--out", "run")
-    with started(bench, tmp_path, *options, "--cluster", nodes.address) as sweep:
+    job = {
+        **ENVIRONMENT,
+        "OUT": "run",
+        "PATH": f"{Path(bench).parent}:{os.environ['PATH']}",
+        "RAY_ADDRESS": nodes.address,
+    }
+    options = ("ray_job.sh", "--once", "--seeds", "1", "--programs", "20", *policies)
+    with started("bash", tmp_path, *options, environment=job) as sweep:
         _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 1
     assert [line.rpartition(", ")[2] for line in err.splitlines() if "runs again" in line] == [

@@ -54,6 +54,9 @@ RUN_ELSEWHERE = {
     "fidelity": "tests/real/test_fidelity.py",
     "gateway": "tests/gateway/test_recording.py",
     "experiment run --all": "tests/harness/test_experiment.py",
+    "--shard": "tests/harness/test_shards.py",
+    "/shared/run": "tests/harness/test_shards.py",
+    "--cluster": "tests/cluster/test_ray.py",
 }
 """Commands that need vLLM, a server or minutes, by part of the command: the test that runs each."""
 SHORTER = {"sweep": ("--once", "--programs", "5"), "experiment": ("--jps", "0.3", "--seeds", "1")}
